@@ -1,22 +1,27 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A2e-agent starts an environment host as a child process and works with it: it
-// lists the tools, calls one with progress, remembers something and runs a
-// process. By default the child is the example a2e-host, built on the way; any
-// other host can be named:
+// Command a2e-agent uses an environment host: it lists the tools, calls one with progress, stores a
+// memory and runs a process. The arguments are the command of a host, which becomes a child process;
+// without arguments a host runs in this process:
 //
-//	go run ./examples/a2e-agent [command arguments...]
+//	go build -o /tmp/a2e-host ./examples/a2e-host
+//	go run ./examples/a2e-agent /tmp/a2e-host
+//
+// It ends by itself, or on Ctrl-C or SIGTERM, and closes the session.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
+	"os/signal"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -26,30 +31,27 @@ import (
 )
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	if err := run(ctx, os.Stdout, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Stdout, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "a2e-agent:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, out io.Writer, command []string) error {
-	if len(command) == 0 {
-		built, remove, err := buildHost(ctx)
-		if err != nil {
-			return err
-		}
-		defer remove()
-		command = []string{built}
-	}
-
-	// The child speaks over its standard streams. Closing the client ends it.
-	child, err := a2e.StartCommand(exec.Command(command[0], command[1:]...), nil)
+	conn, err := connect(ctx, command)
 	if err != nil {
 		return err
 	}
-	c := a2e.NewClient(child, &a2e.ClientOptions{AgentID: "example", Capabilities: []string{"tools", "memory", "proc"}})
+	c, err := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "example", Capabilities: []string{"tools", "memory", "proc"}})
+	if err != nil {
+		return err
+	}
 	defer c.Close()
 	if _, err := c.Connect(ctx); err != nil {
 		return err
@@ -63,18 +65,45 @@ func run(ctx context.Context, out io.Writer, command []string) error {
 	return process(ctx, out, c)
 }
 
-func buildHost(ctx context.Context) (path string, remove func(), err error) {
-	dir, err := os.MkdirTemp("", "a2e-agent")
+// connect starts a host and returns the connection to it. Closing the client ends the host.
+func connect(ctx context.Context, command []string) (io.ReadWriteCloser, error) {
+	if len(command) > 0 { // the child speaks over its standard streams
+		return a2e.StartCommand(exec.Command(command[0], command[1:]...), nil)
+	}
+	set, err := tools.NewSet(nil)
 	if err != nil {
-		return "", nil, err
+		return nil, err
 	}
-	path = filepath.Join(dir, "host")
-	build := exec.CommandContext(ctx, "go", "build", "-o", path, "github.com/fivewire/fivewire/examples/a2e-host")
-	if text, err := build.CombinedOutput(); err != nil {
-		_ = os.RemoveAll(dir)
-		return "", nil, fmt.Errorf("build the host: %w\n%s", err, text)
+	tools.AddTool(set, "count_words", "Count the words of a text", countWords, nil)
+	memories, err := memory.NewPlugin(nil)
+	if err != nil {
+		return nil, err
 	}
-	return path, func() { _ = os.RemoveAll(dir) }, nil
+	processes, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"echo"}})
+	if err != nil {
+		return nil, err
+	}
+	host, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}}) // this process is the agent
+	if err != nil {
+		return nil, err
+	}
+	host.AddPlugin(set.Plugin()).AddPlugin(memories).AddPlugin(processes)
+	agent, other := a2e.Pipe()
+	go func() {
+		_ = host.Serve(ctx, other) // the client reports the end of the session
+		_ = host.Close()
+	}()
+	return agent, nil
+}
+
+// countWords is the tool of the host in this process.
+func countWords(_ context.Context, call *a2e.Call, in struct {
+	Text string `json:"text"`
+}) (map[string]int, error) {
+	if err := call.Emit(a2e.EventProgress, map[string]any{"message": "counting"}); err != nil {
+		return nil, err
+	}
+	return map[string]int{"words": len(strings.Fields(in.Text))}, nil
 }
 
 func callTool(ctx context.Context, out io.Writer, c *a2e.Client) error {
@@ -90,12 +119,9 @@ func callTool(ctx context.Context, out io.Writer, c *a2e.Client) error {
 		fmt.Fprintf(out, "tool: %s: %s\n", t.Name, t.Description)
 	}
 
-	// New gives a request with the defaults of the protocol, such as its time
-	// limit; a struct literal would say 0 there.
-	r := a2e.New[tools.CallRequest]()
-	r.ToolName, r.Streaming = "count_words", true
-	r.Arguments = json.RawMessage(`{"text":"one small step"}`)
-	resp, err := client.Call(ctx, r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+	// Members that are not set have the defaults of the protocol, such as the time limit.
+	r := tools.CallRequest{ToolName: "count_words", Streaming: true, Arguments: json.RawMessage(`{"text":"one small step"}`)}
+	resp, err := client.Call(ctx, &r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		fmt.Fprintf(out, "event: %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
@@ -123,9 +149,7 @@ func remember(ctx context.Context, out io.Writer, c *a2e.Client) error {
 	if err != nil {
 		return err
 	}
-	r := a2e.New[memory.RetrieveRequest]()
-	r.MemoryID, r.Tags = opened.MemoryID, []string{"moon"}
-	found, err := client.Retrieve(ctx, r, nil)
+	found, err := client.Retrieve(ctx, &memory.RetrieveRequest{MemoryID: opened.MemoryID, Tags: []string{"moon"}}, nil)
 	if err != nil {
 		return err
 	}
@@ -153,9 +177,8 @@ func process(ctx context.Context, out io.Writer, c *a2e.Client) error {
 		}
 	}
 	defer c.OnPush("proc/read/event", take)()
-	r := a2e.New[proc.SpawnRequest]()
-	r.Cmd, r.StdinMode = []string{"echo", "hello"}, "null"
-	spawned, err := client.Spawn(ctx, r, &a2e.CallOptions{OnEvent: func(e a2e.Event) { take(e.Message) }})
+	r := proc.SpawnRequest{Cmd: []string{"echo", "hello"}, StdinMode: "null"}
+	spawned, err := client.Spawn(ctx, &r, &a2e.CallOptions{OnEvent: func(e a2e.Event) { take(e.Message) }})
 	if err != nil {
 		return err
 	}
@@ -179,8 +202,8 @@ func process(ctx context.Context, out io.Writer, c *a2e.Client) error {
 	}
 }
 
-// An ending is the data of a process's last event. Free-form parts of messages
-// are read into a struct of one's own like this.
+// An ending holds the data of the last event of a process. A struct with json tags decodes a
+// free-form part of a message.
 type ending struct {
-	Code *int64 `a2e:"code,nullable"`
+	Code *int64 `json:"code,omitzero"`
 }

@@ -13,9 +13,9 @@ func Example() {
 		panic(err)
 	}
 	// Output:
-	// tool: count_words: Count the words and letters of a text
-	// event: progress {"message":"counting","pct":50}
-	// result: {"words":3,"letters":14}
+	// tool: count_words: Count the words of a text
+	// event: progress {"message":"counting"}
+	// result: {"words":3}
 	// remembered: "they were small"
 	// stdout: {"text":"hello\n"}
 	// stdout: {"code":0}

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -30,7 +31,7 @@ import (
 func main() {
 	address := flag.String("http", "", "serve HTTP at this address instead of standard input and output")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// Standard output belongs to the protocol; logs go to standard error.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -40,21 +41,21 @@ func main() {
 	}
 }
 
-// A CountIn is what the tool count_words takes. The parameters that agents see
-// come from these fields.
+// A CountIn holds the arguments of the tool count_words. Its fields define the parameters that
+// agents see.
 type CountIn struct {
 	Text  string `json:"text" jsonschema:"the text to look at"`
 	Lower bool   `json:"lower,omitempty" jsonschema:"count words of any case as one"`
 }
 
-// A CountOut is what it returns.
+// A CountOut is its result.
 type CountOut struct {
 	Words   int `json:"words"`
 	Letters int `json:"letters"`
 }
 
-// countWords is a tool: a plain function. Call.Emit sends progress to agents that
-// ask for it, and does nothing for the others.
+// countWords is a tool: a plain function. Call.Emit sends progress to agents that request events,
+// and does nothing for others.
 func countWords(_ context.Context, call *a2e.Call, in CountIn) (CountOut, error) {
 	if in.Text == "" {
 		return CountOut{}, errors.New("there is no text") // the agent reads this
@@ -65,9 +66,12 @@ func countWords(_ context.Context, call *a2e.Call, in CountIn) (CountOut, error)
 	return CountOut{Words: len(strings.Fields(in.Text)), Letters: utf8.RuneCountInString(in.Text)}, nil
 }
 
-// newHost puts the plugins together.
+// newHost returns the host with its plugins.
 func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
-	set := tools.NewSet(nil)
+	set, err := tools.NewSet(nil)
+	if err != nil {
+		return nil, err
+	}
 	tools.AddTool(set, "count_words", "Count the words and letters of a text", countWords,
 		func(d *tools.Definition) { d.Tags, d.Idempotent = []string{"text"}, true })
 
@@ -77,11 +81,23 @@ func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := &a2e.HostOptions{Logger: logger}
-	if token != "" {
-		opts.Tokens = []string{token}
+	memories, err := memory.NewPlugin(nil)
+	if err != nil {
+		return nil, err
 	}
-	return a2e.NewHost(opts).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil)).AddPlugin(processes), nil
+	auth := a2e.Auth{AllowAnonymous: true} // on standard input, the parent process is the agent
+	if token != "" {
+		keys, err := a2e.APIKeyAuthenticator(map[string]*a2e.Principal{token: {ID: "agent"}})
+		if err != nil {
+			return nil, err
+		}
+		auth = a2e.Auth{Authenticator: keys}
+	}
+	host, err := a2e.NewHost(&a2e.HostOptions{Auth: auth, Logger: logger})
+	if err != nil {
+		return nil, err
+	}
+	return host.AddPlugin(set.Plugin()).AddPlugin(memories).AddPlugin(processes), nil
 }
 
 func run(ctx context.Context, address, token string, logger *slog.Logger) error {
@@ -93,7 +109,7 @@ func run(ctx context.Context, address, token string, logger *slog.Logger) error 
 		return host.Serve(ctx, a2e.Stdio())
 	}
 	if token == "" {
-		return errors.New("set A2E_TOKEN: anybody on this machine can connect")
+		return errors.New("A2E_TOKEN is required: other users of this machine can connect")
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -103,7 +119,11 @@ func run(ctx context.Context, address, token string, logger *slog.Logger) error 
 }
 
 func serveHTTP(ctx context.Context, l net.Listener, host *a2e.Host) error {
-	server := &http.Server{Handler: a2e.NewHTTPHandler(host, nil), ReadHeaderTimeout: 10 * time.Second}
+	handler, err := a2e.NewHTTPHandler(host, nil)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -114,7 +134,7 @@ func serveHTTP(ctx context.Context, l net.Listener, host *a2e.Host) error {
 		_ = host.Shutdown(limit)
 		_ = server.Shutdown(limit)
 	}()
-	err := server.Serve(l)
+	err = server.Serve(l)
 	if errors.Is(err, http.ErrServerClosed) {
 		<-stopped
 		return nil

@@ -12,10 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
-// The example serves over HTTP and ends when it is told to.
+// The example serves over HTTP and ends with its context.
 func TestHTTP(t *testing.T) {
 	host, err := newHost("s3cret", nil)
 	require.NoError(t, err)
@@ -26,12 +27,12 @@ func TestHTTP(t *testing.T) {
 	go func() { done <- serveHTTP(ctx, l, host) }()
 	conn, err := a2e.DialHTTP(t.Context(), "http://"+l.Addr().String(), nil)
 	require.NoError(t, err)
-	c := a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools", "memory", "proc"}})
+	c := a2etest.Must(a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools", "memory", "proc"}}))
 	_, err = c.Connect(t.Context())
 	require.NoError(t, err)
 	tc, err := tools.NewClient(c)
 	require.NoError(t, err)
-	r := a2e.New[tools.CallRequest]()
+	r := new(tools.CallRequest)
 	r.ToolName, r.Arguments = "count_words", json.RawMessage(`{"text":"two words"}`)
 	resp, err := tc.Call(t.Context(), r, nil)
 	require.NoError(t, err)

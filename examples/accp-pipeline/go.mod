@@ -13,9 +13,5 @@ require (
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-)
-
-replace (
-	github.com/fivewire/fivewire => ../..
-	github.com/fivewire/fivewire/accp/tokenizer => ../../accp/tokenizer
+	golang.org/x/sync v0.24.0 // indirect
 )

@@ -1,30 +1,30 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command accp-pipeline runs one workflow of five agents three times: in natural
-// language, in JSON, and in ACCP frames. At every step it prints how many tokens the
-// model of the agent that is spoken to has to read, counted by the vocabulary
-// o200k_base:
+// Command accp-pipeline runs one workflow of five agents three times: in natural language, in JSON,
+// and in ACCP frames. For each step it prints the number of tokens that the model of the receiving
+// agent reads, counted with the vocabulary o200k_base:
 //
 //	go run ./examples/accp-pipeline
 //
-// Text and JSON are what agents without a protocol do: each step carries everything
-// that was said before. The frames go through real sessions, one for each
-// agent, which make checkpoints, share a state by deltas, and keep long texts in a
-// store where only those read them who need them. Most of what is saved is saved by
-// that, and not by the notation; the program prints both.
+// Text and JSON represent agents without a protocol: each step contains the whole history. The
+// frames pass through sessions, one per agent, which make checkpoints, share a state by deltas, and
+// keep long texts in a store for the agents that need them. Most of the savings result from that,
+// and not from the notation; the program prints both.
 package main
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/tokenizer/o200k"
@@ -32,9 +32,13 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if err := run(ctx, os.Stdout, accp.SessionOptions{}); err != nil {
 		fmt.Fprintln(os.Stderr, "accp-pipeline:", err)
 		os.Exit(1)
 	}
@@ -42,16 +46,16 @@ func main() {
 
 var count = o200k.Counter{}.Count
 
-// contextBudget is how many tokens of context an agent of this pipeline gives its
-// model, besides the frame that it has to answer.
+// contextBudget is the number of context tokens that an agent gives its model in addition to the
+// frame.
 const contextBudget = 500
 
-func run(ctx context.Context, out io.Writer) error {
-	team, err := newTeam("planner", "research", "analyst", "writer", "reviewer")
+func run(ctx context.Context, out io.Writer, opts accp.SessionOptions) error {
+	team, err := newTeam(opts, "planner", "research", "analyst", "writer", "reviewer")
 	if err != nil {
 		return err
 	}
-	var text, json strings.Builder // everything that was said so far
+	var text, json strings.Builder // the history
 	var sum struct{ text, json, frame, read int }
 
 	fmt.Fprintln(out, "Tokens that the model of the receiving agent reads, by o200k_base.")
@@ -59,14 +63,14 @@ func run(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "\n%4s  %-20s  %6s  %6s  %6s  %6s\n", "step", "", "text", "JSON", "frame", "read")
 	for i, s := range workflow() {
 		text.WriteString(s.text + "\n")
-		said, err := s.json(i + 1)
+		history, err := s.json(i + 1)
 		if err != nil {
 			return err
 		}
-		json.WriteString(said + "\n")
+		json.WriteString(history + "\n")
 
-		// What the receiver knows before the frame comes, and the frame.
-		lines, _ := team.sessions[s.to].ModelContext(contextBudget)
+		// The context of the receiver before the frame, and the frame.
+		lines := slices.Clone(team.sessions[s.to].ModelContext(contextBudget, 0).Lines)
 		sent, received, err := team.say(ctx, s)
 		if err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
@@ -74,7 +78,7 @@ func run(ctx context.Context, out io.Writer) error {
 		frames := string(bytes.Join(sent.Frames, []byte{'\n'}))
 		read := count(strings.Join(append(lines, frames), "\n"))
 		for _, key := range s.reads {
-			// The value is at hand in the message; the frame has a reference only.
+			// The message has the value; the frame has a reference only.
 			v, _ := received.Message.Params.Get(key)
 			value, _ := v.Text()
 			read += count(value)
@@ -108,7 +112,7 @@ func run(ctx context.Context, out io.Writer) error {
 		}
 		if c := received.Checkpoint; c != nil {
 			fmt.Fprintf(out, "      checkpoint %s (%s): %d frames of %d tokens become %d facts in %d\n",
-				c.ID, strings.Join(c.Trigger, ", "), c.Frames, c.TokensBefore, len(c.Facts), c.SummaryTokens)
+				c.ID, strings.Join(c.Trigger, ", "), c.Frames, c.HotTokensBefore, len(c.Facts), c.SummaryTokens)
 		}
 	}
 	fmt.Fprintf(out, "\n%4s  %-20s  %6d  %6d  %6d  %6d\n", "", "in total", sum.text, sum.json, sum.frame, sum.read)
@@ -128,20 +132,16 @@ func run(ctx context.Context, out io.Writer) error {
 
 func saved(now, before int) float64 { return 100 - 100*float64(now)/float64(before) }
 
-// A team is agents that hear all that is said, each with a session of its own. Here
-// frames are passed on in one process; over HTTP or WebSocket an accp.Server and an
-// accp.Client do the same.
+// A team is a group of agents that receive all messages, each in its own session. Here frames are
+// passed within one process; over HTTP or WebSocket, accp.Server and accp.Client do the same.
 type team struct{ sessions map[string]*accp.Session }
 
-func newTeam(names ...string) (*team, error) {
+func newTeam(opts accp.SessionOptions, names ...string) (*team, error) {
 	t := &team{sessions: map[string]*accp.Session{}}
-	shared := store.NewMemory() // any engine of package store will do
+	opts.TokenCounter = o200k.Counter{}
+	opts.SharedStore = store.NewMemory() // any engine of package store will do
 	for _, name := range names {
-		s, err := accp.NewSession(name, "q3", &accp.SessionOptions{
-			TokenCounter: o200k.Counter{},
-			SharedStore:  shared,
-			NewID:        decimalID,
-		})
+		s, err := accp.NewSession(name, "q3", &opts)
 		if err != nil {
 			return nil, err
 		}
@@ -150,16 +150,8 @@ func newTeam(names ...string) (*team, error) {
 	return t, nil
 }
 
-// decimalID makes message ids that are cheap: twelve digits are four tokens, twelve
-// random hex digits seven on average. They have 40 random bits instead of 48.
-func decimalID() string {
-	var b [8]byte
-	rand.Read(b[:])
-	return fmt.Sprintf("%012d", binary.LittleEndian.Uint64(b[:])%1e12)
-}
-
-// say sends what a step says to the whole team. It returns what went out and what
-// the receiver made of it.
+// say sends the message of a step to the whole team. It returns the results of sending and of
+// receiving it.
 func (t *team) say(ctx context.Context, s step) (*accp.SendResult, *accp.ReceiveResult, error) {
 	var sent *accp.SendResult
 	var err error

@@ -69,7 +69,7 @@ const summaryText = `Revenue in the third quarter was 12 percent below the secon
 	`business has grown by four percent. Three records without revenue values are not included. We recommend that the account teams of ` +
 	`the enterprise segment speak to each customer who left, and to report what they hear before the end of the month.`
 
-// progress is the shared state: what is done, and what comes next.
+// progress is the shared state: finished work and the next step.
 func progress(analysis, validation, summary, review, owner string) accp.Params {
 	return accp.Params{
 		str("project", "q3_report"), str("deadline", "friday"), str("audience", "board"), str("risk", "low"),

@@ -1,21 +1,18 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command accp-server runs an agent that answers ACCP frames over HTTP and WebSocket:
-// it chats, has tools, streams, takes transactions each once, and brings a schema of
-// its own. It is a template to copy.
+// Command accp-server runs an agent that answers ACCP frames over HTTP and WebSocket: it chats, has
+// tools, streams, books each transaction once, and has a custom schema. It is a template to copy.
 //
 //	go run ./examples/accp-server -addr localhost:8080
 //	go run ./examples/accp-server -try
 //
-// It ends on Ctrl-C or SIGTERM: new frames are refused, what is running may finish.
-// With -try a client in the same program talks to it, prints what it hears, and that
-// is the end.
+// It ends on Ctrl-C or SIGTERM: new frames are refused, running handlers may finish. With -try, a
+// client in the same program calls the agent, prints the answers, and exits.
 package main
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,7 +33,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "accp-server:", err)
 		os.Exit(1)
 	}
@@ -46,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	flags := flag.NewFlagSet("accp-server", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
-	token := flags.String("token", "", "access `token` that callers must send; empty lets everyone in")
+	token := flags.String("token", "", "access `token` that callers must send; empty accepts all callers")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
 	try := flags.Bool("try", false, "listen on any port, let a client talk to the agent, and end")
 	if err := flags.Parse(args); err != nil {
@@ -57,7 +54,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
 
-	agent, err := newAgent(logger)
+	agent, err := newAgent(logger, *token)
 	if err != nil {
 		return err
 	}
@@ -68,16 +65,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	url := "http://" + l.Addr().String()
 	logger.Info("serving ACCP", "url", url+accp.FramesPath)
 
-	// In production this server stands behind TLS: ServeTLS, or a proxy.
-	web := &http.Server{Handler: guard(agent, *token), ReadHeaderTimeout: 10 * time.Second}
+	// In production, serve TLS with ServeTLS, or behind a proxy.
+	web := &http.Server{Handler: agent, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
 	defer func() {
 		logger.Info("shutting down")
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), *grace)
 		defer cancel()
-		// The agent's work first: it ends the WebSocket connections too.
-		err = errors.Join(err, agent.Close(end), web.Shutdown(end))
+		// The agent first: it also closes the WebSocket connections.
+		err = errors.Join(err, agent.Shutdown(end), web.Shutdown(end))
 	}()
 	if *try {
 		return talk(ctx, stdout, url, *token)
@@ -90,8 +87,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 }
 
-// A report is a structure with a schema of its own: the tags give its keys, short
-// forms and defaults.
+// A report is a structure with a custom schema: the tags define its keys, short forms and defaults.
 type report struct {
 	Region string `accp:"region,abbr=rg"`
 	Total  string `accp:"total,dec,abbr=tt"`
@@ -99,7 +95,7 @@ type report struct {
 }
 
 // newAgent returns the agent, ready to serve.
-func newAgent(logger *slog.Logger) (*accp.Server, error) {
+func newAgent(logger *slog.Logger, token string) (*accp.Server, error) {
 	registry := accp.NewRegistry()
 	schema, err := accp.SchemaOf("region_report", "RR", 1, report{})
 	if err != nil {
@@ -108,31 +104,39 @@ func newAgent(logger *slog.Logger) (*accp.Server, error) {
 	if err := registry.Register(schema); err != nil {
 		return nil, err
 	}
+	auth := accp.Auth{AllowAnonymous: token == "", Authorizer: accp.AuthorizerFunc(authorize)}
+	if token != "" {
+		if auth.Authenticator, err = accp.APIKeyAuthenticator(map[string]*accp.Principal{token: {ID: "visitor"}}); err != nil {
+			return nil, err
+		}
+	}
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{
 		Logger: logger,
 		Session: accp.SessionOptions{
-			Registry:  registry,          // callers learn it when they say hello
-			Store:     store.NewMemory(), // a durable engine keeps context over restarts
-			OnWarning: warn(logger),      // such as a currency that nobody knows
+			Registry:  registry,     // callers receive it when they synchronize
+			OnWarning: warn(logger), // such as an invalid currency
 		},
-		Auth: accp.Auth{Authorizer: func(r *http.Request, sid string) error {
-			// A session id is a name and no secret. With many callers, check here that
-			// the one that guard has found may use it.
-			if len(sid) > 64 {
-				return errors.New("session id too long")
-			}
-			return nil
-		}},
+		Persistence: accp.Persistence{Store: store.NewMemory()}, // a durable engine keeps context over restarts
+		Auth:        auth,
 	})
 	if err != nil {
 		return nil, err
 	}
-	agent.HandleFunc(accp.IntentReq, accp.OpChat, chat)
-	agent.HandleFunc(accp.IntentReq, accp.OpGenerate, generate)
-	agent.HandleFunc(accp.IntentQry, accp.OpLookup, lookUp)
-	agent.Handle(accp.IntentReq, accp.OpTransaction, &ledger{done: store.NewMemory()})
+	agent.Handle(accp.IntentReq, accp.OpChat, accp.HandlerFunc(chat))
+	agent.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(generate))
+	agent.Handle(accp.IntentQry, accp.OpLookup, accp.HandlerFunc(lookUp))
+	agent.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(book))
 	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{"count_words": countWords}))
 	return agent, nil
+}
+
+// authorize decides about a message. A session id is a name and not a secret: with several callers,
+// check here that accp.PrincipalFromContext may use it.
+func authorize(_ context.Context, m *accp.Message) error {
+	if len(m.Meta.SID) > 64 {
+		return errors.New("session id too long")
+	}
+	return nil
 }
 
 func warn(logger *slog.Logger) func(*accp.Message, string) {
@@ -152,12 +156,12 @@ func chat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	return w.Send(out)
 }
 
-// generate streams its answer. Each chunk is on its way when Send returns, and the
-// context ends when the caller has gone or has cancelled.
+// generate streams its answer. Each chunk is sent when Send returns, and the context ends when the
+// caller disconnects or cancels.
 func generate(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	words := strings.Fields(m.Params.Text("data"))
 	if len(words) == 0 {
-		return accp.ErrInvalidType // a code goes to the caller as it is
+		return accp.ErrInvalidType // the code is sent to the caller
 	}
 	for i, word := range words {
 		if err := ctx.Err(); err != nil {
@@ -176,7 +180,7 @@ func generate(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	return nil
 }
 
-// lookUp answers in the agent's own schema.
+// lookUp answers with the custom schema.
 func lookUp(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	out, err := accp.NewMessage(accp.IntentDone, m.Op, "RR", report{Region: m.Params.Text("query"), Total: "1234567.50", Unit: "EUR"})
 	if err != nil {
@@ -195,11 +199,9 @@ func countWords(_ context.Context, args accp.Params) (accp.Value, error) {
 	return accp.Int(int64(len(strings.Fields(s)))), nil
 }
 
-// A ledger books each transaction once, however often it is sent: its id is the
-// same when it is sent again.
-type ledger struct{ done store.KV }
-
-func (l *ledger) ServeACCP(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+// book books a transaction. The server runs it once: a repetition under the same transaction id receives the
+// outcome of the first run.
+func book(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	var tx accp.Transaction
 	if err := accp.Unmarshal(m.Params, &tx); err != nil {
 		return err
@@ -207,42 +209,10 @@ func (l *ledger) ServeACCP(ctx context.Context, w *accp.ReplyWriter, m *accp.Mes
 	if tx.ID == "" || tx.Amount == "" {
 		return accp.ErrInvalidType
 	}
-	status := "booked"
-	_, err := l.done.Create(ctx, "tx/"+tx.ID, []byte(tx.Amount), 0)
-	switch {
-	case errors.Is(err, store.ErrExists):
-		booked, err := l.done.Get(ctx, "tx/"+tx.ID)
-		if err != nil {
-			return err
-		}
-		if string(booked.Value) != tx.Amount {
-			return accp.ErrPolicyDenied // another transaction under the same id
-		}
-		status = "booked_before"
-	case err != nil:
-		return err // the caller learns of an internal error, the log of this one
-	}
-	tx.Status = status
+	tx.Status = "booked"
 	out, err := accp.NewMessage(accp.IntentDone, m.Op, accp.SchemaTransaction, tx)
 	if err != nil {
 		return err
 	}
 	return w.Send(out)
-}
-
-// guard lets those in who have the token. Authentication is the transport's affair:
-// any middleware for net/http will do.
-func guard(next http.Handler, token string) http.Handler {
-	if token == "" {
-		return next
-	}
-	want := []byte("Bearer " + token)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
 }

@@ -26,13 +26,13 @@ func Example() {
 	// chat: You said: good morning
 	// report: north 1234567.5 EUR
 	// transaction: 142.5 booked
-	// transaction: 142.5 booked_before
+	// transaction: 142.5 booked
 	// stream: one word after the other
 	// tool count_words: 3
 	// tool fly: TOOL_NOT_FOUND
 }
 
-// watched collects what the server logs, and tells when a pattern has come.
+// watched is a log that reports when a pattern has been logged.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -63,14 +63,14 @@ func (w *watched) wait(t *testing.T, pattern string) string {
 	}
 }
 
-// It serves those who have the token until it is told to end.
+// The command serves requests with the token until its context ends.
 func TestServe(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	log := &watched{changed: make(chan struct{}, 1)}
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, io.Discard, log) }()
+	exited := make(chan error, 1)
+	go func() { exited <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, io.Discard, log) }()
 	url := log.wait(t, `url=(http://\S+)/accp`)
 
 	var out bytes.Buffer
@@ -79,7 +79,7 @@ func TestServe(t *testing.T) {
 	require.ErrorContains(t, talk(t.Context(), io.Discard, url, "wrong"), "401")
 
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, <-exited)
 }
 
 func TestUsage(t *testing.T) {

@@ -15,16 +15,14 @@ import (
 
 // talk is a caller of the agent: over HTTP, then over WebSocket.
 func talk(ctx context.Context, out io.Writer, url, token string) error {
-	header := http.Header{}
-	if token != "" {
-		header.Set("Authorization", "Bearer "+token)
-	}
+	tokens := accp.TokenSourceFunc(func(context.Context) (string, error) { return token, nil })
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	client, err := accp.NewClient(url+accp.FramesPath, "visitor", &accp.ClientOptions{Header: header, HTTPClient: &http.Client{Transport: transport}})
+	client, err := accp.NewClient(url+accp.FramesPath, "visitor", &accp.ClientOptions{TokenSource: tokens, HTTPClient: &http.Client{Transport: transport}})
 	if err != nil {
 		return err
 	}
+	defer client.Close()
 
 	// Both sides know the same schemas afterwards, the agent's own included.
 	synced, err := client.SyncRegistry(ctx)
@@ -37,13 +35,13 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	if err != nil {
 		return err
 	}
-	answer, err := client.Call(ctx, hello)
+	answer, err := client.Call(ctx, hello, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "chat: %s\n", answer.Params.Text("content"))
 
-	answer, err = client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{{Key: "query", Value: accp.String("north")}}})
+	answer, err = client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{{Key: "query", Value: accp.String("north")}}}, nil)
 	if err != nil {
 		return err
 	}
@@ -58,7 +56,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 		if err != nil {
 			return err
 		}
-		if answer, err = client.Call(ctx, pay); err != nil {
+		if answer, err = client.Call(ctx, pay, nil); err != nil {
 			return err
 		}
 		amount, _ := answer.Params.Get("amount")
@@ -66,16 +64,16 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 		fmt.Fprintf(out, "transaction: %s %s\n", exact, answer.Params.Text("status"))
 	}
 
-	// Over WebSocket calls run side by side, and the agent could ask as well.
-	conn, err := accp.Dial(ctx, "ws"+url[len("http"):]+accp.WebSocketPath, "visitor", &accp.DialOptions{
-		HTTPClient: &http.Client{Transport: transport}, Header: header,
+	// Over WebSocket calls run concurrently, and the agent could ask as well.
+	conn, err := accp.NewClient("ws"+url[len("http"):]+accp.WebSocketPath, "visitor", &accp.ClientOptions{
+		HTTPClient: &http.Client{Transport: transport}, TokenSource: tokens,
 	})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	fmt.Fprint(out, "stream:")
-	for word, err := range conn.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{{Key: "data", Value: accp.String("one word after the other")}}}) {
+	for word, err := range conn.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{{Key: "data", Value: accp.String("one word after the other")}}}, nil) {
 		if err != nil {
 			return err
 		}
@@ -89,7 +87,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 		if err != nil {
 			return err
 		}
-		answer, err := conn.Call(ctx, tool)
+		answer, err := conn.Call(ctx, tool, nil)
 		if errors.Is(err, accp.ErrToolNotFound) {
 			fmt.Fprintf(out, "tool %s: %s\n", name, accp.ErrToolNotFound.Info().Name)
 			continue

@@ -1,22 +1,23 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Air-negotiation lets two agents agree on a price over a relay: with one message
-// sealed, one tampered with on the way, and one process that crashes between
-// acting and acknowledging.
+// Air-negotiation lets two agents agree on a price over a relay. One message is sealed, one is
+// modified by a malicious relay, and one process crashes between acting and acknowledging.
 package main
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
@@ -25,14 +26,21 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), os.Stdout); err != nil {
-		log.Fatal(err)
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "air-negotiation:", err)
+		os.Exit(1)
 	}
 }
 
-// An agent is what one side of a negotiation needs. The inbox and the client share
-// the threads, so that what is sent and what is received make one picture. All
-// of it is in a store, so that a new process goes on where the old one ended.
+// An agent is one side of a negotiation. The inbox and the client share the threads, so sent and
+// received moves form one thread. All of it is in a store, so that a new process continues after a
+// crash.
 type agent struct {
 	name   string
 	id     *air.Identity
@@ -43,27 +51,31 @@ type agent struct {
 }
 
 // open makes the agent of an identity, as a process does when it starts.
-func open(name string, id *air.Identity, net *airtest.Network, kv store.KV, hc *http.Client, out io.Writer) (*agent, error) {
+func open(name string, id *air.Identity, net *airtest.Network, kv store.Store, hc *http.Client, out io.Writer) (*agent, error) {
 	a := &agent{name: name, id: id}
 	resolver, err := net.Resolver()
 	if err != nil {
 		return nil, err
 	}
-	threads := air.NewThreads(id.DID(), &air.ThreadStoreOptions{Store: kv})
+	threads, err := air.NewThreadStore(id.DID(), &air.ThreadStoreOptions{Store: kv})
+	if err != nil {
+		return nil, err
+	}
 	a.client, err = air.NewClient(id, &air.ClientOptions{Resolver: resolver, ThreadStore: threads})
 	if err != nil {
 		return nil, err
 	}
 	a.inbox, err = air.NewInbox(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
-		// Everything here was verified: the signature, the clock, that it is no
-		// replay, and that it is a legal move.
+		// The signature, the clock, the nonce and the legality of the move are verified.
 		a.last = d
 		fmt.Fprintf(out, "%s got %s\n", name, describe(d))
 		return nil
 	}), &air.InboxOptions{
 		Resolver: resolver, Persistence: air.Persistence{ThreadStore: threads, Store: kv},
-		OnRejected: func(_ context.Context, r *air.Rejection) {
-			fmt.Fprintf(out, "%s refused an envelope: %s\n", name, string(r.Err.Code))
+		OnOutcome: func(_ context.Context, r *air.ReceiveResult) {
+			// A signature that does not verify may be one of a new key, so the envelope stays at the relay
+			// for a while, and each drain tries it again.
+			fmt.Fprintf(out, "%s did not take an envelope: %s\n", name, string(r.Err.Code))
 		},
 	})
 	if err != nil {
@@ -89,7 +101,7 @@ func describe(d *air.Delivery) string {
 	return d.Body.BodyType() + sealed
 }
 
-// tamper is a relay that changes an amount on the way, once it is told to.
+// tamper is a relay that changes an amount while it is switched on.
 type tamper struct {
 	on   atomic.Bool
 	next http.Handler
@@ -97,7 +109,7 @@ type tamper struct {
 
 func (t *tamper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if t.on.Load() && r.Method == http.MethodPost && !strings.HasSuffix(r.URL.Path, "/ack") {
-		body, err := io.ReadAll(io.LimitReader(r.Body, air.DefaultMaxBytes))
+		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<16))
 		if err != nil {
 			http.Error(w, "unreadable", http.StatusBadRequest)
 			return
@@ -108,7 +120,7 @@ func (t *tamper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.next.ServeHTTP(w, r)
 }
 
-// crash is a network that dies whenever an acknowledgement is to be sent.
+// crash is a network that fails at every acknowledgement.
 type crash struct{}
 
 func (crash) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -120,10 +132,13 @@ func (crash) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func run(ctx context.Context, out io.Writer) error {
 	evil := &tamper{}
-	net := airtest.NewNetwork(&airtest.Options{Middleware: func(next http.Handler) http.Handler {
+	net, err := airtest.NewNetwork(&airtest.Options{Middleware: func(next http.Handler) http.Handler {
 		evil.next = next
 		return evil
 	}})
+	if err != nil {
+		return err
+	}
 	defer net.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	buyerID, err := net.RegisterAgent("AIR-BUYR-0000-0001")
@@ -167,8 +182,8 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// An honest relay delivers the same bytes. What was refused left no trace, so
-	// they are no replay.
+	// An honest relay delivers the same bytes, which are not a replay: a refused envelope is not
+	// recorded.
 	evil.on.Store(false)
 	if _, err := seller.client.SendSigned(ctx, receipt.Envelope.Bytes()); err != nil {
 		return err
@@ -180,8 +195,8 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// The seller acts on the Accept and dies before it acknowledges. The relay
-	// delivers again; the new process does not act again.
+	// The seller acts on the Accept and crashes before it acknowledges. The relay delivers again;
+	// the new process does not act again.
 	dying, err := open("seller", sellerID, net, disk, &http.Client{Transport: crash{}}, out)
 	if err != nil {
 		return err

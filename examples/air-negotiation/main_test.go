@@ -15,11 +15,12 @@ func Example() {
 	}
 	// Output:
 	// seller got an Offer of 200 USD (sealed)
-	// buyer refused an envelope: bad_signature
+	// buyer did not take an envelope: bad_signature
+	// buyer did not take an envelope: bad_signature
 	// buyer got a Counter of 300 USD
 	// seller got an Accept of 300 USD (sealed)
 	// seller crashed before acknowledging
-	// seller refused an envelope: replay
+	// seller did not take an envelope: replay
 	// closed_accepted at 300 USD
 	// closed_accepted at 300 USD
 }

@@ -1,12 +1,11 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Air-registry takes two agents through the registry: they register, look each other
-// up, vouch for one another, and one of them changes its key while mail is waiting
-// for it.
+// Air-registry registers two agents, looks them up, records an attestation, and rotates the key of
+// one of them while mail is waiting.
 //
-// The registry here is a stand-in on loopback that allows keys to be changed. The
-// published one does not; registering with it takes no more than another address.
+// The registry is a test double on loopback that permits key rotation; the published one does not.
+// To register with the published one, use its address.
 package main
 
 import (
@@ -14,11 +13,14 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
-	"log"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
+	"time"
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
@@ -26,8 +28,15 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), os.Stdout); err != nil {
-		log.Fatal(err)
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if err := run(ctx, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "air-registry:", err)
+		os.Exit(1)
 	}
 }
 
@@ -78,7 +87,10 @@ func receive(ctx context.Context, id *air.Identity, net *airtest.Network, out io
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	net := airtest.NewNetwork(nil)
+	net, err := airtest.NewNetwork(nil)
+	if err != nil {
+		return err
+	}
 	defer net.Close()
 	net.Registry.KeyUpdates = true
 	dir, err := os.MkdirTemp("", "air-registry")
@@ -100,27 +112,27 @@ func run(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	known, err := reg.LookupName(ctx, "weather")
+	names, err := reg.LookupName(ctx, "weather")
 	if err != nil {
 		return err
 	}
-	score, err := reg.GetTrustScore(ctx, known.Agents[0].AIRID)
+	score, err := reg.GetTrustScore(ctx, names.Agents[0].AIRID)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d agent is called weather, trusted with %d\n", known.Count, score.Total)
+	fmt.Fprintf(out, "%d agent is called weather, trusted with %d\n", names.Count, score.Total)
 
-	// The courier vouches for the other, and anybody can check that it did.
+	// The courier attests the operator of weather, and every agent can verify the attestation.
 	if _, err := reg.Attest(ctx, courier, courierSecret, &registry.AttestParams{
 		Subject: weather.AIRID(), Type: registry.OperatorConfirmation, Statement: "I know who runs it.",
 	}); err != nil {
 		return err
 	}
-	said, err := reg.ListAttestations(ctx, weather.AIRID())
+	attestations, err := reg.ListAttestations(ctx, weather.AIRID())
 	if err != nil {
 		return err
 	}
-	for _, a := range said.List {
+	for _, a := range attestations.List {
 		if err := a.Verify(weather.AIRID(), courier.PublicKey()); err != nil {
 			return err
 		}

@@ -1,13 +1,13 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Air-relay is a relay for signed envelopes. With -addr it serves until it is
-// interrupted:
+// Air-relay is a relay for signed envelopes. With -addr it serves until it is interrupted:
 //
-//	air-relay -addr :8443 -cert cert.pem -key key.pem -push-secret s3cret -inbox-secret m1ne
+//	air-relay -addr :8443 -cert cert.pem -key key.pem
+//	air-relay -addr localhost:8080 -public-url https://relay.example/air -proxy-header X-Real-Ip
 //
-// Without -addr it shows itself: it serves on loopback, takes one envelope, hands it
-// out, and ends.
+// Without -addr it is a demonstration: it serves on loopback, receives one envelope, returns it,
+// and exits.
 package main
 
 import (
@@ -23,13 +23,15 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		log.Fatal(err)
@@ -43,44 +45,62 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	cert := flags.String("cert", "", "file with the TLS certificate; without it, plain HTTP for a proxy in front")
 	key := flags.String("key", "", "file with its key")
 	pushSecret := flags.String("push-secret", "", "secret that senders must show")
-	inboxSecret := flags.String("inbox-secret", "", "secret that guards pull and ack; without it they are for loopback only")
-	anybody := flags.Bool("anybody", false, "keep mail for agents that the registry does not know, too")
+	inboxSecret := flags.String("inbox-secret", "", "secret for pull and ack of all mailboxes; agents that sign their requests need none")
+	publicURL := flags.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
+	proxyHeader := flags.String("proxy-header", "", "header in which a trusted proxy names the address of the caller")
+	anyRecipient := flags.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
 	rate := flags.Int("rate", 100, "envelopes of one sender in a minute")
-	ttl := flags.Duration("ttl", 7*24*time.Hour, "how long mail is kept that nobody acknowledges")
+	ttl := flags.Duration("ttl", 7*24*time.Hour, "how long unacknowledged mail is kept")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
 		}
 		return err
 	}
-	opts := &air.RelayOptions{
-		PushSecret: *pushSecret, RateLimit: *rate, TTL: *ttl,
-		InboxSecret: func(string) string { return *inboxSecret },
+	opts := &relay.ServerOptions{
+		Auth: relay.Auth{
+			PushSecret:         *pushSecret,
+			AllowAnonymousPush: *pushSecret == "",
+			InboxSecret:        func(string) string { return *inboxSecret },
+		},
+		Limits:      relay.Limits{RateLimit: *rate},
+		Persistence: relay.Persistence{Retention: *ttl},
 		Logger:      slog.New(slog.NewTextHandler(out, nil)),
 	}
 	demo := *addr == ""
 	if demo {
 		*addr = "127.0.0.1:0"
-	} else if !*anybody {
+		opts.Auth.AllowAnonymous, opts.AnyRecipient = true, true
+	} else {
 		resolver, err := air.NewResolver(nil)
 		if err != nil {
 			return err
 		}
-		opts.Directory = air.RegistryDirectory(resolver)
+		defer resolver.Close()
+		opts.Auth.Resolver, opts.Auth.PublicURL = resolver, *publicURL
+		if opts.AnyRecipient = *anyRecipient; !opts.AnyRecipient {
+			opts.Directory = relay.NewRegistryDirectory(resolver)
+		}
 	}
-	relay := air.NewRelay(opts)
-	srv := &http.Server{Handler: relay, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	if *proxyHeader != "" {
+		opts.ClientAddr = func(r *http.Request) string { return r.Header.Get(*proxyHeader) }
+	}
+	mailboxes, err := relay.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: mailboxes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
 	l, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
+	serveErrs := make(chan error, 1)
 	go func() {
 		if *cert != "" {
-			ended <- srv.ServeTLS(l, *cert, *key)
+			serveErrs <- srv.ServeTLS(l, *cert, *key)
 			return
 		}
-		ended <- srv.Serve(l)
+		serveErrs <- srv.Serve(l)
 	}()
 	if demo {
 		err = show(ctx, "http://"+l.Addr().String(), *pushSecret, *inboxSecret, out)
@@ -88,15 +108,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Fprintln(out, "serving on", l.Addr())
 		select {
 		case <-ctx.Done():
-		case err = <-ended:
-			ended <- err
+		case err = <-serveErrs:
+			serveErrs <- err
 		}
 	}
 	// The streams first, since Shutdown waits for them.
 	closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	err = errors.Join(err, relay.Close(), srv.Shutdown(closing))
-	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+	err = errors.Join(err, mailboxes.Close(), srv.Shutdown(closing))
+	if served := <-serveErrs; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
 	return err
@@ -112,7 +132,7 @@ func show(ctx context.Context, relay, pushSecret, inboxSecret string, out io.Wri
 	const bob = "AIR-B0B0-0000-0002"
 	e, err := air.NewEnvelope(&air.Draft{
 		ID: "8c5ddaf2-7d2e-4c0b-9d3c-6a1f0a3c7b11", From: alice.DID(), To: "did:wba:agentidentityregistry.org:agents:" + bob,
-		Time: time.Now(), ThreadID: air.NewID(), Nonce: air.NewNonce(),
+		Time: time.Now(), ThreadID: air.NewID(),
 		Body: &air.Offer{Description: "hello", Price: air.MinorUnits(1, "USD"), Expires: time.Now().Add(time.Hour)},
 	}, alice.Signer(), nil)
 	if err != nil {

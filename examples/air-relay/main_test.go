@@ -29,7 +29,7 @@ func TestServe(t *testing.T) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := run(ctx, []string{"-addr", "127.0.0.1:0", "-anybody"}, &out); err != nil {
+	if err := run(ctx, []string{"-addr", "127.0.0.1:0", "-any-recipient"}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(out.String(), "serving on 127.0.0.1:") {

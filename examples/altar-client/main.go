@@ -25,7 +25,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "altar-client:", err)
 		os.Exit(1)
 	}
@@ -40,12 +40,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 
-	client := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
+	client, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
 		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
 	}, nil)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = client.Close() }()
 
-	// Everything happens in a session, which ends by itself if this program dies.
+	// All calls belong to a session, which expires if this program exits early.
 	session, err := client.CreateSession(ctx, &altar.CreateSessionParams{TTL: time.Minute})
 	if err != nil {
 		return err
@@ -66,7 +69,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	fmt.Fprintln(out, "upper:", upper)
 
-	// A lost connection is made anew, and the stream goes on where it stopped.
+	// A lost connection is restored, and the stream continues at the same position.
 	for word, err := range altar.StreamAs[string](ctx, session, "text/words", map[string]string{"text": "one two three"}) {
 		if err != nil {
 			return err
@@ -74,7 +77,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Fprintln(out, "word:", word)
 	}
 
-	// What is wrong with parameters is told all at once.
+	// All errors in the parameters are reported at once.
 	_, err = session.Call(ctx, "text/upper", map[string]any{"txet": 1}, nil)
 	var refused *altar.Error
 	if !errors.As(err, &refused) {

@@ -4,57 +4,69 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"os/exec"
-	"path/filepath"
+	"net/http/httptest"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar"
 )
 
-// The three programs together, as a user starts them.
-func TestThreePrograms(t *testing.T) {
-	dir := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", dir, "../altar-host", "../altar-runtime")
-	out, err := build.CombinedOutput()
-	require.NoError(t, err, string(out))
+const manifest = `{"contracts": [
+	{"name": "text/upper", "description": "in capitals", "parameters": [{"name": "text", "type": "string", "required": true}]},
+	{"name": "text/words", "description": "word by word", "parameters": [{"name": "text", "type": "string", "required": true}], "streaming": true}]}`
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	host := exec.CommandContext(ctx, filepath.Join(dir, "altar-host"), "-addr", "127.0.0.1:0", "-for", "1m")
-	stdout, err := host.StdoutPipe()
+type text struct {
+	Text string `json:"text"`
+}
+
+// The client lists the tools of a Host, calls them, and reports refused parameters.
+func TestRun(t *testing.T) {
+	contracts, err := altar.DecodeManifest([]byte(manifest))
 	require.NoError(t, err)
-	require.NoError(t, host.Start())
-	lines := bufio.NewScanner(stdout)
-	require.True(t, lines.Scan())
-	url := "ws://" + strings.TrimPrefix(lines.Text(), "listening on http://")
+	host, err := altar.NewHost(contracts, &altar.HostOptions{Auth: altar.Auth{
+		AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll),
+	}})
+	require.NoError(t, err)
+	web := httptest.NewServer(host)
+	defer web.Close()
+	defer host.Close()
 
-	runtime := exec.CommandContext(ctx, filepath.Join(dir, "altar-runtime"), "-url", url, "-for", "1m")
-	require.NoError(t, runtime.Start())
-	for !strings.Contains(lines.Text(), "admin") && !strings.Contains(lines.Text(), "text/words") && lines.Scan() {
-	}
+	rt, err := altar.NewRuntime("text-01", nil)
+	require.NoError(t, err)
+	altar.AddTool(rt, "text/upper", func(_ context.Context, in text) (string, error) {
+		return strings.ToUpper(in.Text), nil
+	})
+	altar.AddStreamTool(rt, "text/words", func(_ context.Context, in text, out *altar.ChunkWriter) error {
+		for word := range strings.FieldsSeq(in.Text) {
+			if err := out.Send(word); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	conn, err := host.Dial(&altar.Principal{ID: "text"})
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- rt.Run(ctx, conn) }()
+	require.Eventually(t, func() bool { return len(host.Runtimes()) > 0 }, time.Minute, time.Millisecond)
 
-	var got bytes.Buffer
-	require.NoError(t, run(ctx, []string{"-url", url}, &got))
-	require.Equal(t, `tool text/upper: Returns the text in upper case
-tool text/words: Yields the words of the text one by one
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-url", "ws" + strings.TrimPrefix(web.URL, "http")}, &out))
+	require.Equal(t, `tool text/upper: in capitals
+tool text/words: word by word
 upper: HELLO
 word: one
 word: two
 word: three
-fault /text: missing_required
-fault /txet: unknown_parameter
-`, got.String())
-
-	require.NoError(t, runtime.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, runtime.Wait(), "the Runtime drains and ends well")
-	require.NoError(t, host.Process.Signal(syscall.SIGTERM))
-	for lines.Scan() {
-	}
-	require.NoError(t, host.Wait(), "so does the Host")
+fault /text missing_required (expected string)
+fault /txet unknown_parameter
+`, out.String())
+	stop()
+	<-done
 }

@@ -15,7 +15,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"flag"
@@ -40,7 +39,7 @@ var manifest []byte
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "altar-host:", err)
 		os.Exit(1)
 	}
@@ -72,19 +71,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		altar.RoleRule{Tools: "admin/*", Roles: []string{"operator"}},
 	)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
-	host, err := altar.NewHost(contracts, roles, &altar.HostOptions{
+	keys, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{
+		*clientKey:  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
+		*runtimeKey: {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
+	})
+	if err != nil {
+		return err
+	}
+	host, err := altar.NewHost(contracts, &altar.HostOptions{
 		ID: "example-host",
-		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
-			altar.HashAPIKey(*clientKey):  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
-			altar.HashAPIKey(*runtimeKey): {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
-		}), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, a *altar.AnnounceRuntime) error {
+		Auth: altar.Auth{Authorizer: roles, Authenticator: keys, RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, a *altar.AnnounceRuntime) error {
 			if id.ID != "text-service" {
 				return errors.New("only the text service brings tools")
 			}
 			return nil
 		}},
 		Timing: altar.Timing{Heartbeat: 10 * time.Second},
-		Audit: func(e *altar.AuditRecord) {
+		Audit: func(_ context.Context, e *altar.AuditRecord) {
 			log.Info(e.Operation, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
 		},
 	})

@@ -1,27 +1,40 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command altar-llm offers contracts to the tool-calling API of a language model
-// as JSON Schema, and makes the calls that the model asks for. The model is a
-// recording, so the program needs no key and no network: replace the function
+// Command altar-llm offers contracts to the tool-calling API of a language model,
+// makes the calls that the model asks for, and returns their results. The model is
+// a recording, so the program needs no key and no network: replace the function
 // model by a request to the API of your choice.
 //
-//	go run ./examples/altar-llm
+//	go run ./examples/altar-llm -vendor anthropic
 package main
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/llm"
 )
 
 func main() {
-	if err := run(context.Background(), os.Stdout); err != nil {
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	vendor := flag.String("vendor", string(llm.OpenAIChat), "`API` of the model: openai_chat, openai_responses, anthropic or gemini")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	if err := run(ctx, llm.Vendor(*vendor), os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "altar-llm:", err)
 		os.Exit(1)
 	}
@@ -31,24 +44,31 @@ const manifest = `{"contracts":[{"name":"bank/transfer","description":"Transfers
 	"parameters":[{"name":"account","type":"integer","required":true,"description":"number of the account"},
 	{"name":"cents","type":"integer","required":true},{"name":"receipt","type":"binary","description":"a file to attach"}]}]}`
 
-// A toolCall is what such an API answers: the name of a tool and arguments in a
-// string.
-type toolCall struct {
-	Name      string
-	Arguments string
+// script is a recorded conversation: a call with three errors, then the corrected call. A float64
+// cannot represent the account number exactly, so the model writes it as a string.
+var script = []string{
+	`{"account":"9007199254740993","cents":"12.50","memo":"rent","receipt":7}`,
+	`{"account":"9007199254740993","cents":1250,"receipt":"aGVsbG8"}`,
 }
 
-// model plays a recorded conversation: a call that is wrong in two places, and
-// after the answer a right one. The account number is larger than what a float
-// keeps, so the model writes it as a string.
-func model(turn int, tools []altar.ModelTool, result string) (call *toolCall, text string) {
-	switch turn {
-	case 0:
-		return &toolCall{tools[0].Name, `{"account":"9007199254740993","cents":"12.50","memo":"rent"}`}, ""
-	case 1:
-		return &toolCall{tools[0].Name, `{"account":"9007199254740993","cents":1250,"receipt":"aGVsbG8"}`}, ""
+// model plays the turns of the script in the form of a vendor. Its last turn has no call.
+func model(vendor llm.Vendor, turn int, tool, result string) (call json.RawMessage, text string) {
+	if turn == len(script) {
+		return nil, "Done: " + result
 	}
-	return nil, "Done: " + result
+	arguments := script[turn]
+	quoted := strconv.Quote(arguments)
+	switch vendor {
+	case llm.OpenAIChat:
+		arguments = `{"id":"call-1","type":"function","function":{"name":"` + tool + `","arguments":` + quoted + `}}`
+	case llm.OpenAIResponses:
+		arguments = `{"type":"function_call","call_id":"call-1","name":"` + tool + `","arguments":` + quoted + `}`
+	case llm.Anthropic:
+		arguments = `{"type":"tool_use","id":"call-1","name":"` + tool + `","input":` + arguments + `}`
+	case llm.Gemini:
+		arguments = `{"functionCall":{"name":"` + tool + `","args":` + arguments + `}}`
+	}
+	return json.RawMessage(arguments), ""
 }
 
 type transfer struct {
@@ -57,12 +77,15 @@ type transfer struct {
 	Receipt []byte `json:"receipt,omitempty"`
 }
 
-func run(ctx context.Context, out io.Writer) error {
+func run(ctx context.Context, vendor llm.Vendor, out io.Writer) error {
 	contracts, err := altar.DecodeManifest([]byte(manifest))
 	if err != nil {
 		return err
 	}
-	host, err := altar.NewHost(contracts, altar.AuthorizerFunc(altar.AllowAll), nil)
+	host, err := altar.NewHost(contracts, &altar.HostOptions{Auth: altar.Auth{
+		Authorizer:     altar.AuthorizerFunc(altar.AllowAll),
+		AllowAnonymous: true,
+	}})
 	if err != nil {
 		return err
 	}
@@ -71,7 +94,10 @@ func run(ctx context.Context, out io.Writer) error {
 	// Runtime and client live in this process; in production they connect.
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	rt := altar.NewRuntime("bank-01", nil)
+	rt, err := altar.NewRuntime("bank-01", nil)
+	if err != nil {
+		return err
+	}
 	altar.AddTool(rt, "bank/transfer", func(_ context.Context, in transfer) (string, error) {
 		return fmt.Sprintf("%d cents to %d, receipt of %d bytes", in.Cents, in.Account, len(in.Receipt)), nil
 	})
@@ -81,7 +107,10 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	client := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "agent"}) }, nil)
+	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "agent"}) }, nil)
+	if err != nil {
+		return err
+	}
 	defer func() { _ = client.Close() }()
 	session, err := client.CreateSession(ctx, nil)
 	if err != nil {
@@ -92,37 +121,48 @@ func run(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	offered, contract := altar.ModelTools(tools, &altar.SchemaOptions{IntegerStrings: true})
-	schema, err := json.Marshal(offered[0])
-	if err != nil {
+	if err := converse(ctx, session, vendor, tools, out); err != nil {
 		return err
-	}
-	fmt.Fprintln(out, "offered:", string(schema))
-
-	result := ""
-	for turn := 0; ; turn++ {
-		call, text := model(turn, offered, result)
-		if call == nil {
-			fmt.Fprintln(out, "model:", text)
-			break
-		}
-		name := contract[call.Name]
-		fmt.Fprintf(out, "model calls %s with %s\n", name, call.Arguments)
-		params, err := altar.ModelArguments(tools[0].Parameters, []byte(call.Arguments))
-		if err != nil {
-			return err
-		}
-		result, err = answer(ctx, session, name, params)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(out, "answer:", result)
 	}
 	stop()
 	return <-done
 }
 
-// listed waits until the Runtime has said what it can do.
+// converse runs the loop of a model: it offers the tools, makes each call of the model, and returns
+// the result.
+func converse(ctx context.Context, session *altar.Session, vendor llm.Vendor, tools []altar.ToolInfo, out io.Writer) error {
+	offered, err := llm.Tools(tools, vendor, true)
+	if err != nil {
+		return err
+	}
+	list, err := json.Marshal(offered)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "offered:", string(list))
+
+	var result json.RawMessage
+	for turn := 0; ; turn++ {
+		message, text := model(vendor, turn, offered[0].Name, string(result))
+		if message == nil {
+			fmt.Fprintln(out, "model:", text)
+			return nil
+		}
+		fmt.Fprintln(out, "model calls:", string(message))
+		call, err := llm.DecodeCall(vendor, message)
+		if err != nil {
+			return err
+		}
+		payload, err := answer(ctx, session, offered, call)
+		result, err = llm.Result(vendor, call, payload, err)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, "result:", string(result))
+	}
+}
+
+// listed waits until the Runtime has announced its tools.
 func listed(ctx context.Context, session *altar.Session) ([]altar.ToolInfo, error) {
 	for {
 		tools, err := session.ListTools(ctx)
@@ -132,20 +172,19 @@ func listed(ctx context.Context, session *altar.Session) ([]altar.ToolInfo, erro
 	}
 }
 
-// answer makes a call. An error of the protocol goes back to the model, which
-// can repair its call with it; any other error is ours.
-func answer(ctx context.Context, session *altar.Session, name string, params json.RawMessage) (string, error) {
-	r, err := session.Call(ctx, name, params, nil)
-	var refused *altar.Error
-	if errors.As(err, &refused) {
-		text := string(refused.Code)
-		for _, fault := range refused.ParamErrors() {
-			text += ", " + fault.String()
-		}
-		return text, nil
+// answer makes a call. Its error goes back to the model, which can repair the call with it.
+func answer(ctx context.Context, session *altar.Session, offered []llm.Tool, call *llm.Call) (json.RawMessage, error) {
+	i := slices.IndexFunc(offered, func(t llm.Tool) bool { return t.Name == call.Name })
+	if i < 0 {
+		return nil, altar.Errorf(altar.ErrToolNotFound, "", "there is no tool %q", call.Name)
 	}
+	params, err := llm.Arguments(offered[i].Parameters, call.Arguments)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	return string(r.Payload), nil
+	r, err := session.Call(ctx, offered[i].Contract, params, nil)
+	if err != nil {
+		return nil, err
+	}
+	return r.Payload, nil
 }

@@ -1,17 +1,18 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command altar-runtime brings two tools to altar-host: one that answers and one
-// that streams. It is a template to copy.
+// Command altar-runtime adds two tools to altar-host: one that answers and one that streams. It is
+// a template to copy.
 //
 //	go run ./examples/altar-runtime -url ws://localhost:8090
 //
-// It connects again whenever the Host is gone, and ends on Ctrl-C or SIGTERM, or
-// after the time that -for says: calls in flight are answered first.
+// It reconnects whenever the Host disconnects, and ends on Ctrl-C or SIGTERM, or after the time of
+// the flag -for: calls in flight are answered first.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -29,7 +30,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "altar-runtime:", err)
 		os.Exit(1)
 	}
@@ -56,18 +57,20 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		defer cancel()
 	}
 
-	rt := altar.NewRuntime("text-01", &altar.RuntimeOptions{
-		DisableStanding: true, // for all sessions alike
-		Heartbeat:       10 * time.Second,
-		Logger:          slog.New(slog.NewTextHandler(out, nil)),
+	rt, err := altar.NewRuntime("text-01", &altar.RuntimeOptions{
+		Heartbeat: 10 * time.Second,
+		Logger:    slog.New(slog.NewTextHandler(out, nil)),
 	})
+	if err != nil {
+		return err
+	}
 	altar.AddTool(rt, "text/upper", func(_ context.Context, in text) (string, error) {
 		return strings.ToUpper(in.Text), nil
 	})
 	altar.AddStreamTool(rt, "text/words", func(ctx context.Context, in text, out *altar.ChunkWriter) error {
 		for word := range strings.FieldsSeq(in.Text) {
 			if err := out.Send(word); err != nil {
-				return err // the client is gone, or the call was cancelled
+				return err // the client has disconnected, or the call was cancelled
 			}
 		}
 		return nil

@@ -11,20 +11,23 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/conversation"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "arc-client:", err)
 		os.Exit(1)
 	}
@@ -66,7 +69,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // waited for in one call.
 func report(ctx context.Context, out io.Writer, client *arc.Client, text, title string) error {
 	const agent = "report-01"
-	task, err := client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)})
+	task, err := client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, nil)
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func report(ctx context.Context, out io.Writer, client *arc.Client, text, title 
 	outcome, err := client.WaitTask(ctx, agent, task.ID, nil)
 	for err == nil && outcome.InputRequired {
 		fmt.Fprintf(out, "%s: %s\n  %s\n  %s\n", task.ID, outcome.Task.Status, outcome.InputRequest().Text(), title)
-		err = client.SendTaskInput(ctx, agent, &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText(title)})
+		err = client.SendTaskInput(ctx, agent, &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText(title)}, nil)
 		if err == nil {
 			outcome, err = client.WaitTask(ctx, agent, task.ID, nil)
 		}
@@ -96,13 +99,16 @@ func report(ctx context.Context, out io.Writer, client *arc.Client, text, title 
 	return nil
 }
 
-// chat says two things, and prints the answers as they come.
+// chat sends two messages, and prints the answers as they arrive.
 func chat(ctx context.Context, out io.Writer, client *arc.Client, text string) error {
 	const agent = "tutor-01"
-	talks := arc.NewConversations(client, nil) // remembers the chat of each agent
-	defer talks.Close(ctx)                     // tells them that it is over
+	talks, err := conversation.NewManager(client, nil) // remembers the chat of each agent
+	if err != nil {
+		return err
+	}
+	defer talks.Close(ctx) // ends the chats at the agent
 	for _, line := range []string{text, "And once more."} {
-		for ev, err := range talks.Stream(ctx, agent, arc.UserText(line)) {
+		for ev, err := range talks.Stream(ctx, agent, arc.UserText(line), nil) {
 			if err != nil {
 				return err
 			}

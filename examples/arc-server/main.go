@@ -1,18 +1,17 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command arc-server runs two ARC agents behind one endpoint: report-01 works on
-// tasks and asks for what it needs to know, tutor-01 chats and streams its
-// answers. It is a template to copy; arc-client talks to it.
+// Command arc-server runs two ARC agents behind one endpoint: report-01 works on tasks and requests
+// missing input, tutor-01 chats and streams its answers. It is a template to copy; arc-client calls
+// it.
 //
 //	go run ./examples/arc-server -addr localhost:8080
 //
-// It ends on Ctrl-C or SIGTERM: new work is refused, what is running may finish.
+// It ends on Ctrl-C or SIGTERM: new work is rejected, running work may finish.
 package main
 
 import (
 	"context"
-	"crypto/subtle"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,7 +31,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stderr); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "arc-server:", err)
 		os.Exit(1)
 	}
@@ -42,7 +41,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("arc-server", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
-	token := flags.String("token", "", "access `token` that callers must send; empty lets everyone in")
+	token := flags.String("token", "", "access `token` that callers must send; without it every caller is served")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -54,10 +53,20 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		Audit:        arc.AuditLog(logger),
 		EnableHealth: true,
 	}
-	if *token != "" {
-		opts.Verifier = oneToken(*token) // with real tokens: package arc/oauth
+	opts.Auth.AllowAnonymous = *token == ""
+	if *token != "" { // for JWTs: arc.BearerAuthenticator and package arc/oauth
+		keys := map[string]*arc.Principal{*token: {ID: "operator",
+			Scopes: []string{arc.ScopeTaskController, arc.ScopeChatController, arc.ScopeAgentCaller}}}
+		authenticator, err := arc.APIKeyAuthenticator(keys)
+		if err != nil {
+			return err
+		}
+		opts.Auth.Authenticator = authenticator
 	}
-	srv := arc.NewServer(opts)
+	srv, err := arc.NewServer(opts)
+	if err != nil {
+		return err
+	}
 	srv.Register(arc.Agent{
 		AgentInfo: arc.AgentInfo{
 			AgentID:      "report-01",
@@ -83,7 +92,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	}
 	logger.Info("serving ARC", "url", "http://"+l.Addr().String()+"/arc")
 
-	// In production this server stands behind TLS: ServeTLS, or a proxy.
+	// In production this server uses TLS: ServeTLS, or a proxy.
 	httpServer := srv.HTTPServer(*addr)
 	served := make(chan error, 1)
 	go func() { served <- httpServer.Serve(l) }()
@@ -95,15 +104,15 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	logger.Info("shutting down")
 	end, cancel := context.WithTimeout(context.Background(), *grace)
 	defer cancel()
-	err = srv.Shutdown(end) // the agents' work first, while callers can still ask for it
+	err = srv.Shutdown(end) // the agents' work first, while callers can still fetch the results
 	if e := httpServer.Shutdown(end); e != nil && !errors.Is(e, http.ErrServerClosed) {
 		err = errors.Join(err, e)
 	}
 	return err
 }
 
-// report is a task: it runs in a goroutine of its own and may take as long as it
-// likes. Returning nil completes the task, an error fails it.
+// report is a task: it runs in a separate goroutine without a time limit. Returning nil completes
+// the task, an error fails it.
 func report(ctx context.Context, run *arc.TaskRun) error {
 	text := run.Message().Text()
 	if err := run.AddProgress(ctx, "Read %d words.", len(strings.Fields(text))); err != nil {
@@ -132,12 +141,12 @@ func report(ctx context.Context, run *arc.TaskRun) error {
 	})
 }
 
-// tutor answers one message of a chat. What it sends reaches a caller who
-// streams at once, and any other caller as one message.
+// tutor answers one message of a chat. Its output reaches a streaming caller at once, and any other
+// caller as one message.
 func tutor(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 	words := strings.Fields(turn.Message.Text())
 	if len(words) == 0 {
-		return arc.Errorf(arc.ErrInvalidChatMessage, "say something")
+		return arc.Errorf(arc.ErrInvalidChatMessage, "message without words")
 	}
 	history, err := turn.History(ctx)
 	if err != nil {
@@ -148,19 +157,8 @@ func tutor(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 	}
 	for _, word := range words {
 		if err := out.Send(" " + word); err != nil {
-			return err // the reader has gone
+			return err // the reader has disconnected
 		}
 	}
 	return nil
-}
-
-// oneToken knows a single token.
-func oneToken(token string) arc.TokenVerifier {
-	caller := &arc.Principal{ID: "operator", Scopes: strings.Fields(arc.ScopesFullCaller)}
-	return arc.TokenVerifierFunc(func(_ context.Context, got string) (*arc.Principal, error) {
-		if subtle.ConstantTimeCompare([]byte(got), []byte(token)) != 1 {
-			return nil, arc.ErrTokenInvalid
-		}
-		return caller, nil
-	})
 }

@@ -7,17 +7,17 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
 )
 
-// watched collects what the server logs, and tells when a pattern has come.
+// watched collects the log of the server, and signals when a pattern appears.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -53,30 +53,41 @@ func (w *watched) wait(t *testing.T, pattern string) string {
 	}
 }
 
-// The two programs talk to each other, with a token, and the server ends when it
-// is told to.
-func TestWithClient(t *testing.T) {
+// The server serves a client with a token, and ends with its context.
+func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	log := &watched{changed: make(chan struct{}, 1)}
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, log) }()
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, log) }()
 	url := log.wait(t, `url=(http://\S+)`)
 
-	client := filepath.Join(t.TempDir(), "arc-client")
-	out, err := exec.Command("go", "build", "-o", client, "../arc-client").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(client, "-url", url, "-token", "open-sesame", "-text", "one two three", "-title", "Numbers").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	require.Regexp(t, `(?s)SUBMITTED.*INPUT_REQUIRED.*Which title.*COMPLETED.*# Numbers.*"words":3`, string(out))
-	require.Contains(t, string(out), "(0 messages so far) You said: one two three\n(2 messages so far) You said: And once more.\n")
+	client, err := arc.NewClient(url, "you-01", &arc.ClientOptions{TokenSource: arc.StaticTokenSource("open-sesame")})
+	require.NoError(t, err)
+	defer client.Close()
+	task, err := client.CreateTask(ctx, "report-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("one two three")}, nil)
+	require.NoError(t, err)
+	wait := &arc.WaitOptions{MinPollInterval: time.Millisecond}
+	outcome, err := client.WaitTask(ctx, "report-01", task.ID, wait)
+	require.NoError(t, err)
+	require.True(t, outcome.InputRequired)
+	title := &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("Numbers")}
+	require.NoError(t, client.SendTaskInput(ctx, "report-01", title, nil))
+	outcome, err = client.WaitTask(ctx, "report-01", task.ID, wait)
+	require.NoError(t, err)
+	require.Equal(t, "# Numbers\n\none two three\n", outcome.Task.Artifacts[0].Parts[0].Content)
+	chat, err := client.StartChat(ctx, "tutor-01", &arc.StartChatParams{InitialMessage: arc.UserText("hello")}, nil)
+	require.NoError(t, err)
+	require.Equal(t, "(0 messages so far) You said: hello", chat.Message.Text())
 
-	out, err = exec.Command(client, "-url", url, "-token", "wrong").CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(out), "-44005")
+	stranger, err := arc.NewClient(url, "you-01", &arc.ClientOptions{TokenSource: arc.StaticTokenSource("wrong")})
+	require.NoError(t, err)
+	defer stranger.Close()
+	_, err = stranger.CreateTask(ctx, "report-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("one")}, nil)
+	require.ErrorIs(t, err, arc.ErrTokenInvalid)
 
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, <-done)
 }
 
 func TestUsage(t *testing.T) {

@@ -25,7 +25,3 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
-
-replace github.com/fivewire/fivewire => ../..
-
-replace github.com/fivewire/fivewire/store/natsstore => ../../store/natsstore

@@ -13,10 +13,9 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/store"
 	"github.com/fivewire/fivewire/store/natsstore"
@@ -40,33 +39,26 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 	}
 	defer func() { _ = s.Close() }()
 
-	agents := arc.NewServer(&arc.ServerOptions{
+	agents, err := arc.NewServer(&arc.ServerOptions{
+		Auth:        arc.Auth{AllowAnonymous: true},
 		Persistence: arc.Persistence{Store: store.Sub(s, "arc/"), InstanceID: name, LeaseTTL: 3 * time.Second, ResultTTL: time.Minute}, // shared with the other instances
-		// what a dead instance was doing is taken over after that
-		RerunTasks: true, // by running it again, since it does no harm twice
 		// a request that is repeated gets the first answer
 		Logger: logger,
 	})
-	agents.HandleTasks("shout-01", arc.TaskHandlerFunc(shout))
-	relay := air.NewRelay(&air.RelayOptions{Store: store.Sub(s, "air/"), RateLimit: -1, Logger: logger})
-
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	wg.Go(func() { // look after the work of instances that died
-		tick := time.NewTicker(time.Second)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			if _, err := agents.WaitRecovered(ctx); err != nil && ctx.Err() == nil {
-				logger.Warn("recover", "err", err)
-			}
-		}
+	if err != nil {
+		return err
+	}
+	agents.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "shout-01"}, TaskHandler: arc.TaskHandlerFunc(shout),
+		RerunInterrupted: true}) // it does no harm twice
+	mailboxes, err := relay.NewServer(&relay.ServerOptions{
+		Auth: relay.Auth{AllowAnonymous: true}, AnyRecipient: true,
+		Logger: logger, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1},
+		Persistence: relay.Persistence{Store: store.Sub(s, "air/")},
 	})
+	if err != nil {
+		return err
+	}
+
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
 		stop()
@@ -74,7 +66,7 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 
 	mux := http.NewServeMux()
 	mux.Handle("/arc", agents)
-	mux.Handle("/", relay)
+	mux.Handle("/", mailboxes)
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,7 +78,7 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 	<-ctx.Done()
 	end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	err = errors.Join(agents.Shutdown(end), relay.Close(), srv.Shutdown(end))
+	err = errors.Join(agents.Shutdown(end), mailboxes.Close(), srv.Shutdown(end))
 	<-served
 	return err
 }

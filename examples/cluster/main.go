@@ -1,17 +1,16 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cluster shows services that outlive their processes. It starts three
-// NATS servers that keep the state, three processes that each serve the same ARC
-// agent and the same AIR relay, and a reverse proxy in front of them. While
-// clients have tasks done and send mail, it kills one of the three. Then it
-// counts:
+// Command cluster shows services that outlive their processes. It starts three NATS servers that
+// keep the state, three processes that each serve the same ARC agent and the same AIR relay, and a
+// reverse proxy in front of them. While clients create tasks and send mail, it kills one of the
+// three. Then it counts the results:
 //
 //	go run . -for 8s
 //
-// In production the NATS servers and the processes are on machines of their own,
-// and the proxy is that of your platform. What makes it work is in instance.go:
-// a store that the processes share, and four options.
+// In production the NATS servers and the processes are on separate machines, and the proxy is that
+// of your platform. The essential parts are in instance.go: a store that the processes share, and
+// four options.
 package main
 
 import (
@@ -30,13 +29,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/store/natsstore/embedded"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if name := os.Getenv(instanceName); name != "" {
 		if err := instance(ctx, name, os.Getenv(instanceStore), os.Stdin, os.Stdout); err != nil {

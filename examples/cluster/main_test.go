@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// One of three instances dies in the middle, and nothing is lost.
+// One of three instances is killed during the run, and nothing is lost.
 func TestRun(t *testing.T) {
 	var out bytes.Buffer
 	if err := run(t.Context(), []string{"-for", "6s"}, &out); err != nil {

@@ -17,9 +17,9 @@ import (
 // maxBody bounds a request that the proxy may have to repeat.
 const maxBody = 4 << 20
 
-// A proxy gives each request to one of several instances. If that one dies it asks
-// another: all that these services are asked may be asked twice, since they know
-// what they have answered.
+// A proxy sends each request to one of several instances. If that instance fails, it sends the
+// request to another one: every request to these services may be repeated, since they store their
+// responses.
 type proxy struct {
 	httputil.ReverseProxy
 	addrs     []string

@@ -24,7 +24,7 @@ const (
 	pause   = 20 * time.Millisecond // between two pieces of work of one client
 )
 
-// A tally says what became of what was asked for.
+// A tally counts requests and their results.
 type tally struct {
 	what           string
 	sent, answered int
@@ -37,8 +37,7 @@ func (t tally) String() string {
 		t.what, t.sent, t.answered, t.sent-t.answered, t.twice, t.slowest.Round(time.Millisecond))
 }
 
-// traffic has clients work for a time and returns what they count when all that
-// was begun has come to its end.
+// traffic runs clients for a time and returns their counts when all started work has finished.
 func traffic(ctx context.Context, url string, last time.Duration) ([]tally, error) {
 	ctx, cancel := context.WithTimeout(ctx, last+15*time.Second)
 	defer cancel()
@@ -55,12 +54,12 @@ func traffic(ctx context.Context, url string, last time.Duration) ([]tally, erro
 	return []tally{tasks, mail}, errors.Join(faults[:]...)
 }
 
-// haveTasksDone has clients create tasks and wait for what comes of them.
+// haveTasksDone runs clients that create tasks and wait for the results.
 func haveTasksDone(ctx, begin context.Context, url string, hc *http.Client) (tally, error) {
 	t := tally{what: "tasks"}
 	c, err := arc.NewClient(url+"/arc", "crowd-01", &arc.ClientOptions{
 		HTTPClient: hc,
-		MaxRetries: 10,
+		Retry:      &arc.RetryPolicy{MaxAttempts: 10},
 		Idempotent: true, // the server knows a request that comes again
 	})
 	if err != nil {
@@ -99,7 +98,7 @@ func haveTasksDone(ctx, begin context.Context, url string, hc *http.Client) (tal
 
 func oneTask(ctx context.Context, c *arc.Client, text string) (id string, err error) {
 	const agent = "shout-01"
-	task, err := c.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)})
+	task, err := c.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, nil)
 	if err != nil {
 		return "", err
 	}
@@ -115,7 +114,7 @@ func oneTask(ctx context.Context, c *arc.Client, text string) (id string, err er
 	return task.ID, fmt.Errorf("task %s has no answer", task.ID)
 }
 
-// A letter is an envelope on its way.
+// A letter is an envelope in transit.
 type letter struct {
 	sent  time.Time
 	acked bool // by the relay, after it was pulled
@@ -139,12 +138,12 @@ func sendMail(ctx, begin context.Context, url string, hc *http.Client) (tally, e
 		airID := fmt.Sprintf("AIR-B0B0-0000-%04d", i)
 		b := &mailbox{url: url + "/inbox/" + airID, hc: hc, letters: map[string]*letter{}}
 		boxes[i] = b
-		over := make(chan struct{})
+		pushed := make(chan struct{})
 		wg.Go(func() {
-			defer close(over)
+			defer close(pushed)
 			faults[i] = b.push(ctx, begin, fmt.Sprintf("AIR-A11C-0000-%04d", i), airID)
 		})
-		wg.Go(func() { faults[clients+i] = b.fetch(ctx, over) })
+		wg.Go(func() { faults[clients+i] = b.fetch(ctx, pushed) })
 	}
 	wg.Wait()
 	sum := tally{what: "mail"}
@@ -166,7 +165,7 @@ func (b *mailbox) push(ctx, begin context.Context, from, to string) error {
 	thread := air.NewID()
 	for n := 0; begin.Err() == nil; n++ {
 		e, err := air.NewEnvelope(&air.Draft{
-			From: me.DID(), To: method + to, Time: time.Now(), ID: air.NewID(), ThreadID: thread, Nonce: air.NewNonce(),
+			From: me.DID(), To: method + to, Time: time.Now(), ID: air.NewID(), ThreadID: thread,
 			Body: &air.Offer{Description: fmt.Sprint("letter ", n), Price: air.MinorUnits(1, "USD"), Expires: time.Now().Add(time.Hour)},
 		}, me.Signer(), nil)
 		if err != nil {
@@ -186,11 +185,11 @@ func (b *mailbox) push(ctx, begin context.Context, from, to string) error {
 }
 
 // fetch pulls and acknowledges until over is closed and nothing is left.
-func (b *mailbox) fetch(ctx context.Context, over <-chan struct{}) error {
+func (b *mailbox) fetch(ctx context.Context, pushed <-chan struct{}) error {
 	for {
 		last := false
 		select {
-		case <-over:
+		case <-pushed:
 			last = true
 		default:
 		}

@@ -24,7 +24,10 @@ func showA2E(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintln(out, "\nA2E: an agent and the host of its environment")
 	heading(out, "A tool that tells of its progress, and a memory")
 
-	set := tools.NewSet(nil)
+	set, err := tools.NewSet(nil)
+	if err != nil {
+		return err
+	}
 	tools.AddTool(set, "count_words", "Count the words of a text",
 		func(_ context.Context, call *a2e.Call, in struct{ Text string }) (int, error) {
 			if err := call.Emit(a2e.EventProgress, map[string]any{"pct": 50}); err != nil {
@@ -32,7 +35,19 @@ func showA2E(ctx context.Context, out io.Writer) (err error) {
 			}
 			return len(strings.Fields(in.Text)), nil
 		}, nil)
-	host := a2e.NewHost(&a2e.HostOptions{Tokens: []string{"let me in"}}).AddPlugin(set.Plugin()).AddPlugin(memory.NewPlugin(nil))
+	memories, err := memory.NewPlugin(nil)
+	if err != nil {
+		return err
+	}
+	keys, err := a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"let me in": {ID: "you"}})
+	if err != nil {
+		return err
+	}
+	host, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys}})
+	if err != nil {
+		return err
+	}
+	host.AddPlugin(set.Plugin()).AddPlugin(memories)
 
 	l, err := net.Listen("tcp", "localhost:0")
 	if err != nil {
@@ -53,7 +68,10 @@ func showA2E(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	agent := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "you", Token: "let me in", Capabilities: []string{"tools", "memory"}})
+	agent, err := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "you", Token: "let me in", Capabilities: []string{"tools", "memory"}})
+	if err != nil {
+		return err
+	}
 	defer agent.Close()
 	if _, err := agent.Connect(ctx); err != nil {
 		return err
@@ -69,10 +87,8 @@ func useTool(ctx context.Context, out io.Writer, agent *a2e.Client) error {
 	if err != nil {
 		return err
 	}
-	request := a2e.New[tools.CallRequest]() // with the defaults of the protocol
-	request.ToolName, request.Streaming = "count_words", true
-	request.Arguments = json.RawMessage(`{"Text":"one small step"}`)
-	answer, err := client.Call(ctx, request, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+	request := tools.CallRequest{ToolName: "count_words", Streaming: true, Arguments: json.RawMessage(`{"Text":"one small step"}`)}
+	answer, err := client.Call(ctx, &request, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		fmt.Fprintf(out, "event   %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
@@ -100,9 +116,7 @@ func useMemory(ctx context.Context, out io.Writer, agent *a2e.Client) error {
 	if err != nil {
 		return err
 	}
-	request := a2e.New[memory.RetrieveRequest]()
-	request.MemoryID, request.Tags = opened.MemoryID, []string{"moon"}
-	found, err := client.Retrieve(ctx, request, nil)
+	found, err := client.Retrieve(ctx, &memory.RetrieveRequest{MemoryID: opened.MemoryID, Tags: []string{"moon"}}, nil)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/fivewire/fivewire/accp"
 )
 
-// showACCP lets two agents exchange compact frames, once over HTTP and once through
-// sessions that leave out what the other side knows already.
+// showACCP lets two agents exchange compact frames, once over HTTP and once through sessions that
+// omit text that the other side knows already.
 func showACCP(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintln(out, "\nACCP: compact frames, and context that is kept short")
 	heading(out, "A frame, and a tool that is called with one over HTTP")
@@ -26,7 +26,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 		{Key: "priority", Value: accp.String("high")},
 	}}
 	var codec accp.Codec
-	frame, err := codec.Encode(message)
+	frame, err := codec.Append(nil, message)
 	if err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintf(out, "frame   %s\n", frame)
 	fmt.Fprintf(out, "about %d tokens, as JSON about %d\n", tokens.Count(string(frame)), tokens.Count(string(plain)))
 
-	agent, err := accp.NewServer("desk", nil)
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	if err != nil {
 		return err
 	}
@@ -59,18 +59,19 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	defer func() {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		err = errors.Join(err, agent.Close(limit))
+		err = errors.Join(err, agent.Shutdown(limit))
 	}()
 	client, err := accp.NewClient(web.URL+accp.FramesPath, "you", &accp.ClientOptions{HTTPClient: web.Client()})
 	if err != nil {
 		return err
 	}
+	defer client.Close()
 	call := func(arguments ...accp.Param) (*accp.Message, error) {
 		m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: "add", Arguments: accp.Map(arguments...)})
 		if err != nil {
 			return nil, err
 		}
-		return client.Call(ctx, m)
+		return client.Call(ctx, m, nil)
 	}
 	answer, err := call(accp.Param{Key: "a", Value: accp.Int(2)}, accp.Param{Key: "b", Value: accp.Int(3)})
 	if err != nil {
@@ -86,8 +87,8 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	return showContext(ctx, out)
 }
 
-// showContext shares a state by deltas, and lets a checkpoint take the place of
-// what was said.
+// showContext synchronizes a state by deltas, and replaces earlier messages with a
+// checkpoint.
 func showContext(ctx context.Context, out io.Writer) error {
 	heading(out, "A shared state as deltas, and a checkpoint")
 	planner, err := accp.NewSession("planner", "s1", nil)
@@ -123,10 +124,9 @@ func showContext(ctx context.Context, out io.Writer) error {
 	if _, err := planner.Receive(ctx, sent.Frames[0]); err != nil {
 		return err
 	}
-	// The done frame made a checkpoint on both sides. This is what a model needs to
-	// see of all that was said; the rest is in cold state.
-	lines, _ := planner.ModelContext(500)
-	for _, line := range lines {
+	// The done frame made a checkpoint on both sides. ModelContext returns the messages
+	// that a model needs; the other messages are in cold state.
+	for _, line := range planner.ModelContext(500, 0).Lines {
 		fmt.Fprintf(out, "context %s\n", line)
 	}
 	version, state := planner.State()

@@ -21,7 +21,10 @@ func showAIR(ctx context.Context, out io.Writer) error {
 	heading(out, "A negotiation over a relay")
 
 	// A registry and a relay in this process. Real ones are found by their names.
-	network := airtest.NewNetwork(nil)
+	network, err := airtest.NewNetwork(nil)
+	if err != nil {
+		return err
+	}
 	defer network.Close()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	resolver, err := network.Resolver()
@@ -37,7 +40,7 @@ func showAIR(ctx context.Context, out io.Writer) error {
 		return err
 	}
 
-	// The relay keeps what it cannot read: the offer is sealed.
+	// The relay stores a sealed offer that it cannot read.
 	deal := buyer.client.NewNegotiation(seller.did, "", true)
 	hour := time.Now().Add(time.Hour)
 	if _, err := deal.Offer(ctx, "translate 500 words", air.MinorUnits(200, "USD"), hour); err != nil {
@@ -80,7 +83,10 @@ func joinAIR(name, id string, network *airtest.Network, resolver *air.Resolver, 
 		return nil, err
 	}
 	a := &airAgent{did: identity.DID()}
-	threads := air.NewThreads(a.did, nil) // what is sent and what is received make one picture
+	threads, err := air.NewThreadStore(a.did, nil) // sent and received moves form one thread
+	if err != nil {
+		return nil, err
+	}
 	if a.client, err = air.NewClient(identity, &air.ClientOptions{Resolver: resolver, ThreadStore: threads}); err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +16,7 @@ import (
 	"github.com/fivewire/fivewire/altar"
 )
 
-// The contracts belong to the host: what a tool takes, and who may call it, is
-// decided there.
+// The contracts belong to the host: they define the parameters of a tool and its permitted callers.
 const altarManifest = `{"version": "1.0.0", "contracts": [
 	{"name": "text/upper", "description": "Writes in capitals",
 		"parameters": [{"name": "text", "type": "string", "required": true}]},
@@ -35,12 +33,16 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 	fulfilled := make(chan string, 2)
-	host, err := altar.NewHost(manifest, altar.RoleAuthorizer(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}}), &altar.HostOptions{
-		Auth: altar.Auth{Authenticator: altar.APIKeyAuthenticator(map[[sha256.Size]byte]*altar.Principal{
-			altar.HashAPIKey("client key"):  {ID: "you", Tenant: "quickstart", Roles: []string{"user"}},
-			altar.HashAPIKey("runtime key"): {ID: "text-service", Tenant: "quickstart"},
-		})},
-		Audit: func(e *altar.AuditRecord) {
+	keys, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{
+		"client key":  {ID: "you", Tenant: "quickstart", Roles: []string{"user"}},
+		"runtime key": {ID: "text-service", Tenant: "quickstart"},
+	})
+	if err != nil {
+		return err
+	}
+	host, err := altar.NewHost(manifest, &altar.HostOptions{
+		Auth: altar.Auth{Authenticator: keys, Authorizer: altar.RoleAuthorizer(altar.RoleRule{Tools: "text/*", Roles: []string{"user"}})},
+		Audit: func(_ context.Context, e *altar.AuditRecord) {
 			if e.Operation == "fulfillment.accepted" {
 				fulfilled <- e.Contract
 			}
@@ -57,7 +59,10 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 		}
 	}
 
-	runtime := altar.NewRuntime("text-01", &altar.RuntimeOptions{DisableStanding: true})
+	runtime, err := altar.NewRuntime("text-01", nil)
+	if err != nil {
+		return err
+	}
 	type text struct {
 		Text string `json:"text"`
 	}
@@ -83,7 +88,7 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 		err = errors.Join(err, host.Shutdown(limit))
 	}()
 
-	for range manifest.Contracts { // until the runtime is there
+	for range manifest.Contracts { // until the runtime has registered
 		select {
 		case name := <-fulfilled:
 			fmt.Fprintf(out, "the runtime brings %s\n", name)
@@ -92,7 +97,10 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 		}
 	}
 
-	client := altar.NewClient(dial("client key"), nil)
+	client, err := altar.NewClient(dial("client key"), nil)
+	if err != nil {
+		return err
+	}
 	defer func() { err = errors.Join(err, client.Close()) }()
 	session, err := client.CreateSession(ctx, nil)
 	if err != nil {

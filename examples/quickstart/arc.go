@@ -13,17 +13,18 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/webhook"
 )
 
-// showARC runs five agents behind one endpoint and a client that asks them for
-// work: a task that asks back, a chat that streams, a webhook, and a question
-// that goes through three agents in one trace.
+// showARC runs five agents behind one endpoint and a client that calls them: a task that requests
+// input, a chat that streams, a webhook, and a question that passes three agents in one trace.
 func showARC(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintln(out, "ARC: remote procedure calls between agents, over HTTP")
 
-	srv := arc.NewServer(&arc.ServerOptions{
-		// The webhook below is plain HTTP on this machine, which the default
-		// policy refuses for good reasons.
+	srv, err := arc.NewServer(&arc.ServerOptions{
+		Auth: arc.Auth{AllowAnonymous: true},
+		// The webhook below is plain HTTP on this machine, which the default policy rejects for
+		// security.
 		Webhook: &arc.WebhookOptions{
 			CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
@@ -31,6 +32,9 @@ func showARC(ctx context.Context, out io.Writer) (err error) {
 			},
 		},
 	})
+	if err != nil {
+		return err
+	}
 	web := httptest.NewServer(srv) // any http.Server will do
 	defer func() {
 		err = errors.Join(err, srv.Shutdown(ctx))
@@ -65,7 +69,7 @@ func showARC(ctx context.Context, out io.Writer) (err error) {
 
 const webhookSecret arc.WebhookSecret = "a secret that both sides know"
 
-// writer is an agent that works on tasks. It asks for what it needs to know.
+// writer is an agent that works on tasks. It requests missing input.
 func writer(ctx context.Context, run *arc.TaskRun) error {
 	if err := run.AddMessage(ctx, arc.AgentText("For whom is it?")); err != nil {
 		return err
@@ -79,14 +83,13 @@ func writer(ctx context.Context, run *arc.TaskRun) error {
 	}})
 }
 
-// showTask creates a task, answers its question, and has a webhook told of the
-// end.
+// showTask creates a task, answers its question, and receives the end through a webhook.
 func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	heading(out, "A task that asks back, and a webhook that tells of its end")
 
-	told := make(chan *arc.Notification, 1)
-	receiver, err := arc.NewWebhookReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
-		told <- n
+	notified := make(chan *arc.Notification, 1)
+	receiver, err := webhook.NewReceiver(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
+		notified <- n
 		return nil
 	}), []arc.WebhookSecret{webhookSecret}, nil)
 	if err != nil {
@@ -98,12 +101,12 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	task, err := client.CreateTask(ctx, "writer-01", &arc.CreateTaskParams{
 		InitialMessage: arc.UserText("the report is ready"),
 		Priority:       arc.PriorityHigh,
-	})
+	}, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "created  a task for writer-01: %s\n", task.Status)
-	if _, err := client.SubscribeTask(ctx, "writer-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook.URL}); err != nil {
+	if _, err := client.SubscribeTask(ctx, "writer-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: hook.URL}, nil); err != nil {
 		return err
 	}
 
@@ -113,19 +116,19 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 	}
 	question := task.Messages[len(task.Messages)-1]
 	fmt.Fprintf(out, "asked    %q\n", question.Text())
-	err = client.SendTaskInput(ctx, "writer-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("colleagues")})
+	err = client.SendTaskInput(ctx, "writer-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("colleagues")}, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "answered %q\n", "colleagues")
 
 	select {
-	case n := <-told:
+	case n := <-notified:
 		fmt.Fprintf(out, "webhook  %s, signed and verified\n", n.Event)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	task, err = client.GetTask(ctx, "writer-01", &arc.TaskInfoParams{TaskID: task.ID})
+	task, err = client.GetTask(ctx, "writer-01", &arc.TaskInfoParams{TaskID: task.ID}, nil)
 	if err != nil {
 		return err
 	}
@@ -137,7 +140,7 @@ func showTask(ctx context.Context, out io.Writer, client *arc.Client) error {
 // await asks for a task until it is in the state.
 func await(ctx context.Context, client *arc.Client, agent, taskID string, state arc.TaskStatus) (*arc.Task, error) {
 	for {
-		task, err := client.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: taskID})
+		task, err := client.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: taskID}, nil)
 		if err != nil || task.Status == state {
 			return task, err
 		}
@@ -152,7 +155,7 @@ func await(ctx context.Context, client *arc.Client, agent, taskID string, state 
 	}
 }
 
-// poet is an agent that chats. What it sends arrives piece by piece.
+// poet is an agent that chats. Its output arrives piece by piece.
 func poet(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 	for _, word := range []string{"A", " line", " about", " " + turn.Message.Text(), " that", " comes", " word", " by", " word", "."} {
 		if err := out.Send(word); err != nil {
@@ -163,12 +166,12 @@ func poet(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 	return nil
 }
 
-// showStream prints a streamed answer as it arrives, and goes on with the chat.
+// showStream prints a streamed answer as it arrives, and continues the chat.
 func showStream(ctx context.Context, out io.Writer, client *arc.Client) error {
 	heading(out, "A chat whose answers stream")
 	chatID := ""
 	fmt.Fprint(out, "poet-01: ")
-	for ev, err := range client.StreamChat(ctx, "poet-01", &arc.StartChatParams{InitialMessage: arc.UserText("rain")}) {
+	for ev, err := range client.StreamChat(ctx, "poet-01", &arc.StartChatParams{InitialMessage: arc.UserText("rain")}, nil) {
 		if err != nil {
 			return err
 		}
@@ -176,13 +179,13 @@ func showStream(ctx context.Context, out io.Writer, client *arc.Client) error {
 		fmt.Fprint(out, ev.Text)
 	}
 	fmt.Fprint(out, "\npoet-01: ")
-	for ev, err := range client.StreamChatMessage(ctx, "poet-01", &arc.ChatMessageParams{ChatID: chatID, Message: arc.UserText("the sun")}) {
+	for ev, err := range client.StreamChatMessage(ctx, "poet-01", &arc.ChatMessageParams{ChatID: chatID, Message: arc.UserText("the sun")}, nil) {
 		if err != nil {
 			return err
 		}
 		fmt.Fprint(out, ev.Text)
 	}
-	chat, err := client.EndChat(ctx, "poet-01", &arc.EndChatParams{ChatID: chatID})
+	chat, err := client.EndChat(ctx, "poet-01", &arc.EndChatParams{ChatID: chatID}, nil)
 	if err != nil {
 		return err
 	}
@@ -198,7 +201,7 @@ func finder(client *arc.Client, next string) arc.Handler {
 		if next == "" {
 			return map[string][]string{"way": {here}}, nil
 		}
-		res, err := client.Call(ctx, next, "files.find", call.Params)
+		res, err := client.Call(ctx, next, "files.find", call.Params, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +219,7 @@ func finder(client *arc.Client, next string) arc.Handler {
 func showTrace(ctx context.Context, out io.Writer, client *arc.Client) error {
 	heading(out, "One question, three agents, one trace")
 	ctx = arc.ContextWithTraceID(ctx, "quickstart-trace")
-	res, err := client.Call(ctx, "desk-01", "files.find", map[string]string{"name": "contract.pdf"})
+	res, err := client.Call(ctx, "desk-01", "files.find", map[string]string{"name": "contract.pdf"}, nil)
 	if err != nil {
 		return err
 	}
@@ -229,8 +232,8 @@ func showTrace(ctx context.Context, out io.Writer, client *arc.Client) error {
 	for _, step := range found.Way {
 		fmt.Fprintln(out, step)
 	}
-	// What fails, fails with the protocol's own codes.
-	_, err = client.Call(ctx, "nobody-01", "files.find", struct{}{})
+	// Failures carry the protocol's own codes.
+	_, err = client.Call(ctx, "nobody-01", "files.find", struct{}{}, nil)
 	if !errors.Is(err, arc.ErrAgentNotFound) {
 		return fmt.Errorf("want an unknown agent, got %v", err)
 	}

@@ -1,27 +1,33 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command quickstart shows the protocols of this module at work, each in a few
-// lines, over real connections on this machine. It prints what happens and ends
-// by itself:
+// Command quickstart shows the protocols of this module in a few lines each, over real connections
+// on this machine. It prints the results and ends by itself:
 //
 //	go run ./examples/quickstart
 //
-// Each protocol has a file of its own here, and programs to copy beside this
-// one, such as arc-server and arc-client.
+// Each protocol has a separate file here, and programs to copy in the same folder, such as
+// arc-server and arc-client.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
+	"time"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
 	if err := run(ctx, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "quickstart:", err)
 		os.Exit(1)

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The program runs to its end and tells what it should.
+// The program runs to its end and prints the expected output.
 func TestRun(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	var out strings.Builder
@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 		"answer  3 words",
 		"text/upper answers HELLO",
 		"text/words sends three",
-		"refused: /txet: unknown_parameter",
+		"refused: /txet unknown_parameter",
 		"frame   @planner>req:schedule{pri:high|task:impl_auth_module|who:dev_team}",
 		"answer  2 + 3 = 5",
 		"E4003 TOOL_SCHEMA_MISMATCH",
