@@ -16,9 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every exported identifier that a user can reach has a doc comment, and every
-// file says whose it is. A comment over a group of constants or variables speaks
-// for all of them.
+// Every exported identifier that a user can reach has a doc comment, and every file names its
+// copyright holder. A comment on a group of constants or variables covers all of them.
 func TestDocumented(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {

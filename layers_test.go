@@ -20,13 +20,13 @@ const module = "github.com/fivewire/fivewire"
 
 var protocols = []string{"arc", "a2e", "altar", "accp", "air"}
 
-// requirements are the modules that the main module may require directly. A new
-// one has to earn its place: what is heavy belongs into a nested module.
+// requirements are the modules that the main module may require directly. A large dependency
+// belongs into a nested module.
 var requirements = []string{
 	"filippo.io/edwards25519",                     // curve checks of air
 	"github.com/coder/websocket",                  // WebSocket transports
 	"github.com/cyberphone/json-canonicalization", // an oracle in the tests of air
-	"github.com/go-json-experiment/json",          // the strict reader stands on it
+	"github.com/go-json-experiment/json",          // the base of the strict reader
 	"github.com/google/jsonschema-go",             // schemas of typed tools
 	"github.com/mr-tron/base58",                   // keys and signatures of air
 	"github.com/stretchr/testify",                 // tests
@@ -99,22 +99,80 @@ func isStandard(path string) bool {
 	return !strings.Contains(first, ".")
 }
 
-// fault says what is wrong with one package importing another.
+// The floors of the repository, bottom to top. Imports point down only.
+const (
+	floorKernels  = iota // of bytes and process
+	floorStore           // state
+	floorState           // kernels of state
+	floorInternal        // of a protocol
+	floorProtocol        // a protocol package
+	floorAdapters        // packages below a protocol
+	floorVectors         // conformance
+	floorExamples        // programs, and the tests of the repository
+)
+
+// raised are the packages of internal folders that belong to a higher floor.
+var raised = map[string]int{
+	"internal/journal": floorState, "internal/kerneltest": floorState, "internal/lease": floorState, "internal/once": floorState,
+	"internal/outbox": floorState, "internal/statekey": floorState, "internal/streamlog": floorState, "internal/testkit": floorState,
+	"internal/sim": floorState, "internal/sim/kernels": floorState,
+	"a2e/internal/wire":         floorAdapters, // shared by the namespaces
+	"altar/internal/schema":     floorAdapters, // shared by llm and adm
+	"accp/internal/bridge":      floorAdapters, // shared by the bindings
+	"accp/internal/bindingtest": floorAdapters, // for the tests of the bindings
+}
+
+// floorOf returns the floor of a package of the module.
+func floorOf(importPath string) int {
+	importPath, _, _ = strings.Cut(importPath, " ")
+	rel := strings.TrimPrefix(strings.TrimSuffix(importPath, ".test"), module+"/")
+	if floor, ok := raised[rel]; ok {
+		return floor
+	}
+	first, rest, isNested := strings.Cut(rel, "/")
+	switch {
+	case first == "internal":
+		return floorKernels
+	case first == "store":
+		return floorStore
+	case first == "conformance":
+		return floorVectors
+	case !slices.Contains(protocols, first):
+		return floorExamples
+	case !isNested:
+		return floorProtocol
+	case rest == "internal" || strings.HasPrefix(rest, "internal/"):
+		return floorInternal
+	}
+	return floorAdapters
+}
+
+// fault returns the rule that an import breaks, or an empty text.
 func fault(from, to string) string {
 	a, b := protocolOf(from), protocolOf(to)
 	switch {
 	case a != "" && b != "" && a != b:
 		return "a protocol package imports another"
+	case b != "" && isTest(from) && under(from, "internal/sim/"+b):
+		return "" // the simulation profile of a protocol
 	case b != "" && (under(from, "internal") || under(from, "store")):
 		return "the ground floor imports a protocol package"
 	case under(from, "conformance/fault") && !isTest(from) && to != module+"/store" && !isStandard(to):
 		return "the fault kit imports more than store and the standard library"
-	case under(to, "conformance/fault") && (isTest(from) || under(from, "internal/sim")):
+	case under(to, "internal/kerneltest") && !isTest(from) && !under(from, "internal/kerneltest"):
+		return "the tests of the kernels are imported"
+	case under(to, "internal/sim") && !isTest(from) && !under(from, "internal/sim"):
+		return "the simulation is imported"
+	case (under(to, "internal/testkit") || under(to, "accp/internal/bindingtest")) && !isTest(from):
+		return "a test helper is imported"
+	case under(to, "conformance/fault") && (isTest(from) || under(from, "internal/sim") || under(from, "internal/kerneltest")):
 		return "" // tests of every floor may use it
 	case under(to, "conformance") && !under(from, "conformance"):
 		return "conformance is imported from below"
 	case under(to, "examples") && !under(from, "examples"):
 		return "an example is imported"
+	case !isTest(from) && strings.HasPrefix(to, module+"/") && floorOf(from) < floorOf(to):
+		return "an import points up"
 	}
 	return ""
 }
@@ -155,13 +213,34 @@ func TestLayersFindsFaults(t *testing.T) {
 		{"arc [github.com/fivewire/fivewire/arc.test]", "conformance/fault", false},
 		{"arc [github.com/fivewire/fivewire/arc.test]", "conformance", true},
 		{"internal/sim", "conformance/fault", false},
+		{"internal/kerneltest", "conformance/fault", false},
+		{"internal/once", "internal/kerneltest", true},
+		{"arc", "internal/testkit", true},
+		{"arc_test [github.com/fivewire/fivewire/arc.test]", "internal/testkit", false},
 		{"internal/sim", "conformance", true},
+		{"arc", "internal/sim", true},
+		{"internal/sim/kernels", "internal/sim", false},
+		{"internal/sim/arc [github.com/fivewire/fivewire/internal/sim/arc.test]", "arc", false},
+		{"internal/sim/arc", "arc", true},
+		{"internal/sim/air [github.com/fivewire/fivewire/internal/sim/air.test]", "arc", true},
 		{"conformance", "conformance/fault", false},
 		{"conformance/fault", "store", false},
 		{"conformance/fault", "store/storetest", true},
 		{"conformance/fault", "internal/randid", true},
 		{"conformance/fault", "conformance", true},
 		{"conformance/fault_test [github.com/fivewire/fivewire/conformance/fault.test]", "store/storetest", false},
+		{"internal/httpx", "store", true},
+		{"internal/httpx", "internal/lease", true},
+		{"internal/httpx_test [github.com/fivewire/fivewire/internal/httpx.test]", "store", false},
+		{"store", "internal/lease", true},
+		{"store", "internal/randid", false},
+		{"internal/lease", "store", false},
+		{"arc/internal/hook", "arc", true},
+		{"arc", "arc/internal/hook", false},
+		{"arc", "arc/webhook", true},
+		{"arc/webhook", "arc", false},
+		{"a2e/tools", "a2e/internal/wire", false},
+		{"a2e", "a2e/internal/wire", true},
 	} {
 		require.Equal(t, tt.bad, fault(module+"/"+tt.from, module+"/"+tt.to) != "", "%s -> %s", tt.from, tt.to)
 	}

@@ -1,0 +1,219 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package fivewire_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// surfaces are the numbers of exported names that the packages may have: package-level
+// names and methods of exported types. A maximum above the goal only falls.
+var surfaces = map[string]struct{ goal, maximum int }{
+	"a2e":   {265, 300},
+	"accp":  {315, 323},
+	"air":   {245, 258},
+	"altar": {290, 305},
+	"arc":   {330, 330},
+	"store": {40, 40},
+}
+
+// maxOptions bounds the fields of an options struct besides those of optionGroups.
+const maxOptions = 15
+
+var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
+
+// longOptions are the options structs above maxOptions. The numbers only fall.
+var longOptions = map[string]int{
+	"a2e.ClientOptions":    19,
+	"accp.ClientOptions":   16,
+	"accp.SessionOptions":  18,
+	"altar.RuntimeOptions": 16,
+	"arc.ClientOptions":    16,
+	"arc.ServerOptions":    22,
+}
+
+// stateFiles are the files of state machines in protocol packages. They take what is
+// received as arguments.
+var stateFiles = []string{
+	"a2e/call.go", "a2e/calls.go", "a2e/session.go", "a2e/snapshot.go",
+	"accp/checkpoint.go", "accp/receive.go", "accp/send.go", "accp/session.go", "accp/tiers.go", "accp/window.go",
+	"air/negotiation.go", "air/ledger.go", "air/thread.go", "air/threads.go",
+	"altar/calllist.go", "altar/callstream.go", "altar/hostcall.go", "altar/hostledger.go", "altar/hostrecord.go", "altar/hostruntime.go",
+	"altar/hostsession.go", "altar/hoststream.go",
+	"arc/chat.go", "arc/chat_job.go", "arc/chats.go", "arc/engine*.go", "arc/task.go",
+}
+
+// transportPackages are the packages below the internal folder of a protocol that may
+// import a transport.
+var transportPackages = []string{"accp/internal/bindingtest", "air/internal/web", "altar/internal/transport", "arc/internal/endpoint", "arc/internal/signature"}
+
+// A state machine imports neither net/http nor a transport: the listed files, the
+// packages below the internal folder of a protocol, and the kernels of state.
+func TestStateMachinesImportNoTransport(t *testing.T) {
+	found := make(map[string]int)
+	check := func(protocol, file string) {
+		if strings.HasSuffix(file, "_test.go") {
+			return
+		}
+		found[protocol]++
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, imported := range f.Imports {
+			require.False(t, isTransport(strings.Trim(imported.Path.Value, `"`)), "%s imports %s", file, imported.Path.Value)
+		}
+	}
+	for _, pattern := range stateFiles {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, file := range files {
+			check(strings.Split(pattern, "/")[0], file)
+		}
+	}
+	for _, protocol := range protocols {
+		require.Positive(t, found[protocol], "no state machine of %s is listed", protocol)
+		files, err := filepath.Glob(protocol + "/internal/*/*.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			if !slices.Contains(transportPackages, filepath.ToSlash(filepath.Dir(file))) {
+				check(protocol, file)
+			}
+		}
+	}
+	for dir, floor := range raised {
+		if floor == floorState && dir != "internal/testkit" && dir != "internal/kerneltest" && !strings.HasPrefix(dir, "internal/sim") {
+			files, err := filepath.Glob(dir + "/*.go")
+			require.NoError(t, err)
+			require.NotEmpty(t, files, dir)
+			for _, file := range files {
+				check("internal", file)
+			}
+		}
+	}
+}
+
+// isTransport reports whether a package sends or receives messages.
+func isTransport(path string) bool {
+	switch strings.TrimPrefix(path, module+"/internal/") {
+	case "net", "net/http", "httpx", "sse", "wsconn", "github.com/coder/websocket":
+		return true
+	}
+	return false
+}
+
+// The packages export at most the names of surfaces.
+func TestSurface(t *testing.T) {
+	for dir, bounds := range surfaces {
+		n := 0
+		for _, f := range sourceFiles(t, dir) {
+			n += countExported(f)
+		}
+		require.Positive(t, n)
+		require.LessOrEqual(t, n, bounds.maximum, "%s exports %d names", dir, n)
+		if n > bounds.goal {
+			t.Logf("%s exports %d names, %d above the goal", dir, n, n-bounds.goal)
+		}
+	}
+}
+
+// countExported returns the number of exported names of a file, fields not counted.
+func countExported(f *ast.File) (n int) {
+	for _, decl := range f.Decls {
+		switch d := decl.(type) {
+		case *ast.FuncDecl:
+			if d.Name.IsExported() && reachable(d.Recv) {
+				n++
+			}
+		case *ast.GenDecl:
+			for _, spec := range d.Specs {
+				switch s := spec.(type) {
+				case *ast.TypeSpec:
+					if s.Name.IsExported() {
+						n++
+					}
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						if name.IsExported() {
+							n++
+						}
+					}
+				}
+			}
+		}
+	}
+	return n
+}
+
+// An options struct has at most maxOptions fields besides its groups.
+func TestOptionsAreShort(t *testing.T) {
+	structs := 0
+	for _, pattern := range []string{"a2e", "accp", "air", "altar", "arc"} {
+		below, err := filepath.Glob(pattern + "/*")
+		require.NoError(t, err)
+		for _, dir := range append(below, pattern) {
+			for _, f := range sourceFiles(t, dir) {
+				for name, n := range optionFields(f) {
+					structs++
+					name = f.Name.Name + "." + name
+					limit, isLong := longOptions[name]
+					if n > max(limit, maxOptions) {
+						t.Errorf("%s has %d fields", name, n)
+					}
+					require.False(t, isLong && n <= maxOptions, "%s is short enough, remove it from longOptions", name)
+				}
+			}
+		}
+	}
+	require.Greater(t, structs, 20)
+}
+
+// optionFields returns the number of exported fields of each options struct of a file.
+func optionFields(f *ast.File) map[string]int {
+	counts := make(map[string]int)
+	for _, decl := range f.Decls {
+		d, ok := decl.(*ast.GenDecl)
+		if !ok {
+			continue
+		}
+		for _, spec := range d.Specs {
+			s, ok := spec.(*ast.TypeSpec)
+			if !ok || !s.Name.IsExported() || !strings.HasSuffix(s.Name.Name, "Options") {
+				continue
+			}
+			if t, ok := s.Type.(*ast.StructType); ok {
+				counts[s.Name.Name] = 0
+				for _, field := range t.Fields.List {
+					for _, name := range field.Names {
+						if name.IsExported() && !slices.Contains(optionGroups, name.Name) {
+							counts[s.Name.Name]++
+						}
+					}
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// sourceFiles returns the parsed files of a folder, without tests.
+func sourceFiles(t *testing.T, dir string) (list []*ast.File) {
+	t.Helper()
+	files, err := filepath.Glob(dir + "/*.go")
+	require.NoError(t, err)
+	for _, file := range files {
+		if !strings.HasSuffix(file, "_test.go") {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			list = append(list, f)
+		}
+	}
+	return list
+}
