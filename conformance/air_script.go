@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ func (airTimeout) Temporary() bool { return true }
 
 // airRegistry answers for the registry of a fixture.
 type airRegistry struct {
+	mu        sync.Mutex
 	documents map[string]airReply
 	lookups   int
 }
@@ -96,11 +98,15 @@ func airReadRegistry(in *Input) *airRegistry {
 // step replaces a document.
 func (r *airRegistry) step(in *Input) Answer {
 	d := in.Object("document")
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.documents[d.String("airId")] = airReadReply(d)
 	return Answer{}
 }
 
 func (r *airRegistry) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.lookups++
 	path, ok := strings.CutPrefix(req.URL.String(), air.DefaultRegistryURL+"/api/v1/agents/")
 	id, ok2 := strings.CutSuffix(path, "/did-document")
@@ -120,8 +126,10 @@ func (r *airRegistry) resolver(loopback bool) (*air.Resolver, error) {
 	return air.NewResolver(opts)
 }
 
-// airPeer answers for a relay with the replies of a step.
+// airPeer answers for a relay with the replies of a step. A client sends to several
+// recipients at a time.
 type airPeer struct {
+	mu       sync.Mutex
 	replies  []airReply
 	requests []any
 	start    time.Time
@@ -131,7 +139,9 @@ type airPeer struct {
 }
 
 func (p *airPeer) begin(in *Input) {
-	*p = airPeer{start: time.Now(), requests: []any{}, kill: p.kill}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.replies, p.requests, p.start, p.err, p.crashed = nil, []any{}, time.Now(), nil, false
 	if !in.Has("replies") {
 		return
 	}
@@ -155,19 +165,30 @@ func (p *airPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		a["body"] = string(body)
 		a["json"] = json.RawMessage(body)
 	}
-	p.requests = append(p.requests, a.Optional())
-	if len(p.replies) == 0 {
-		p.err = errors.New("there are more requests than replies")
-		return nil, p.err
-	}
-	r := p.replies[0]
-	p.replies = p.replies[1:]
-	if r.crash {
-		p.crashed = true
+	r, err := p.next(a)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.crash:
 		p.kill()
 		return nil, errKilled
 	}
 	return r.response(req)
+}
+
+// next records a request and takes its reply.
+func (p *airPeer) next(request Answer) (airReply, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.requests = append(p.requests, request.Optional())
+	if len(p.replies) == 0 {
+		p.err = errors.New("there are more requests than replies")
+		return airReply{}, p.err
+	}
+	r := p.replies[0]
+	p.replies = p.replies[1:]
+	p.crashed = p.crashed || r.crash
+	return r, nil
 }
 
 func (p *airPeer) finish() error {

@@ -88,15 +88,14 @@ func (f *arcLive) step(in *Input) (Answer, error) {
 	case in.Has("together"):
 		return arcTogether(in, f.request)
 	}
-	if isARCRead(in) {
-		in.Repeatable()
-	}
 	x, err := f.request(in)
 	if err != nil {
 		return nil, err
 	}
 	f.t.Logf("sent     %s %s %s", x.req.Method, x.req.URL, in.Raw("body"))
 	a, err := x.send()
+	// What was refused changed nothing. A server may need a moment for the step before.
+	in.repeatable = x.isRefused || isARCRead(in)
 	if g, nerr := normal("answer", a); err == nil && nerr == nil {
 		f.t.Logf("received %s", g.text())
 	}

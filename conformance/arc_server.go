@@ -183,10 +183,11 @@ func (f *arcServers) stop(in *Input) (Answer, error) {
 
 // An arcExchange is a request of a step that is ready to be sent.
 type arcExchange struct {
-	client *http.Client
-	req    *http.Request
-	cut    int // events after which the client closes the connection; 0: never
-	end    context.CancelFunc
+	client    *http.Client
+	req       *http.Request
+	cut       int // events after which the client closes the connection; 0: never
+	end       context.CancelFunc
+	isRefused bool // the answer is an error
 }
 
 func (f *arcServers) request(in *Input) (*arcExchange, error) {
@@ -262,6 +263,7 @@ func (x *arcExchange) send() (Answer, error) {
 			return nil, err
 		}
 		a["idRaw"] = string(v.Get("id"))
+		x.isRefused = v.Get("error").IsObject()
 	}
 	return a.Optional(), nil
 }
