@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/web"
-	"github.com/fivewire/fivewire/internal/httpx"
 )
 
 // ProtocolVersion is the version of the specification.
@@ -27,15 +26,11 @@ const (
 // readBody reads the body of a request, an envelope of at most limit bytes, which arrives within
 // the timeout. The error is an [*Error].
 func readBody(w http.ResponseWriter, r *http.Request, limit int, timeout time.Duration) ([]byte, error) {
-	data, err := httpx.Body(w, r, int64(limit), timeout)
-	var he *httpx.Error
-	switch {
-	case err == nil:
-		return data, nil
-	case errors.As(err, &he) && he.Status == http.StatusRequestEntityTooLarge:
-		return nil, ErrTooLarge.err("the envelope is too large")
+	data, refusal := web.ReadBody(w, r, limit, timeout)
+	if refusal != nil {
+		return nil, Code(refusal.Code).because(refusal.Message, refusal.Cause)
 	}
-	return nil, ErrInvalidJSON.because("the request could not be read", err)
+	return data, nil
 }
 
 // writeError writes an error body of 9.3. An error other than an [*Error] is internal and has no

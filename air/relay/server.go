@@ -1022,15 +1022,11 @@ func because(code air.Code, message string, cause error) *air.Error {
 
 // readBody reads the body of a request.
 func readBody(w http.ResponseWriter, r *http.Request, limit int, timeout time.Duration) ([]byte, error) {
-	data, err := httpx.Body(w, r, int64(limit), timeout)
-	var he *httpx.Error
-	switch {
-	case err == nil:
-		return data, nil
-	case errors.As(err, &he) && he.Status == http.StatusRequestEntityTooLarge:
-		return nil, air.Errorf(air.ErrTooLarge, "the envelope is too large")
+	data, refusal := web.ReadBody(w, r, limit, timeout)
+	if refusal != nil {
+		return nil, because(air.Code(refusal.Code), refusal.Message, refusal.Cause)
 	}
-	return nil, because(air.ErrInvalidJSON, "the request could not be read", err)
+	return data, nil
 }
 
 // writeError writes an error body of 9.3. An error other than an [*air.Error] is internal and has

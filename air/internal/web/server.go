@@ -35,6 +35,25 @@ func CheckHeaders(r *http.Request) (message string, ok bool) {
 	return "", err == nil
 }
 
+// A BodyError is a body that was not read. Code and Message are for the peer.
+type BodyError struct {
+	Code, Message string
+	Cause         error
+}
+
+// ReadBody reads the body of a request, at most limit bytes, which arrives within the timeout.
+func ReadBody(w http.ResponseWriter, r *http.Request, limit int, timeout time.Duration) ([]byte, *BodyError) {
+	data, err := httpx.Body(w, r, int64(limit), timeout)
+	var he *httpx.Error
+	switch {
+	case err == nil:
+		return data, nil
+	case errors.As(err, &he) && he.Status == http.StatusRequestEntityTooLarge:
+		return nil, &BodyError{Code: "too_large", Message: "the envelope is too large"}
+	}
+	return nil, &BodyError{"invalid_json", "the request could not be read", err}
+}
+
 // JSONContent reports whether envelopes may have a content type (AIR-D70).
 func JSONContent(contentType string) bool {
 	if contentType == "" {
