@@ -317,30 +317,44 @@ func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 }
 
 // Shutdown stops fetching mail, waits for running handlers and deliveries, and releases the lease. If
-// ctx ends first, it cuts them and returns the error of ctx. It does not close the Store.
+// ctx ends first, it cuts them and returns the error of ctx at once. It does not close the Store.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	var err error
 	a.mu.Lock()
 	p := a.poller
 	a.mu.Unlock()
 	if p != nil {
-		err = p.life.Shutdown(ctx)
+		err = p.Shutdown(ctx)
 	}
 	if a.Inbox != nil {
 		err = errors.Join(err, a.Inbox.Shutdown(ctx))
 	}
-	return errors.Join(err, a.Client.life.Shutdown(ctx), a.life.Shutdown(ctx), a.Close())
+	err = errors.Join(err, a.Client.Shutdown(ctx), a.life.Shutdown(ctx))
+	if err != nil {
+		return errors.Join(err, a.closeIdle())
+	}
+	return a.Close()
 }
 
-// Close cuts all handlers and deliveries, and waits for them at most one second each.
+// Close cuts all handlers and deliveries, and waits for them at most one second.
 func (a *Agent) Close() error {
-	err := a.life.Close()
+	parts := []func() error{a.life.Close, a.Client.Close}
 	if a.Inbox != nil {
-		err = errors.Join(err, a.Inbox.Close())
+		parts = append(parts, a.Inbox.Close)
 	}
-	err = errors.Join(err, a.Client.Close())
-	if a.ownResolver != nil {
-		err = errors.Join(err, a.ownResolver.Close())
+	errs := make([]error, len(parts))
+	var wg sync.WaitGroup
+	for i, end := range parts {
+		wg.Go(func() { errs[i] = end() })
 	}
-	return err
+	wg.Wait()
+	return errors.Join(append(errs, a.closeIdle())...)
+}
+
+// closeIdle closes the idle connections of the resolver, unless that was given.
+func (a *Agent) closeIdle() error {
+	if a.ownResolver == nil {
+		return nil
+	}
+	return a.ownResolver.Close()
 }

@@ -148,17 +148,28 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	return c, err
 }
 
+// Shutdown refuses further calls with [ErrClosed], waits for the running deliveries and then does the
+// same as Close. If ctx ends first, it cuts them and returns the error of ctx at once.
+func (c *Client) Shutdown(ctx context.Context) error {
+	if err := c.life.Shutdown(ctx); err != nil {
+		return errors.Join(err, c.closeIdle())
+	}
+	return c.Close()
+}
+
 // Close ends the running deliveries, waits for them at most one second, and closes the idle
 // connections, those of the resolver included unless it was given. Further calls return [ErrClosed].
-func (c *Client) Close() error {
-	err := c.life.Close()
+func (c *Client) Close() error { return errors.Join(c.life.Close(), c.closeIdle()) }
+
+// closeIdle closes the idle connections of the client.
+func (c *Client) closeIdle() error {
 	if c.isNew {
 		c.http.CloseIdleConnections()
 	}
 	if c.opts.Resolver == nil {
-		err = errors.Join(err, c.resolver.Close())
+		return c.resolver.Close()
 	}
-	return err
+	return nil
 }
 
 // SendOptions adjusts one [Client.Send].
@@ -190,15 +201,23 @@ func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	return c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
 }
 
-// guarded runs f, which calls options of the user, until the client is closed.
+// A callKey is the key of the client in the context of its calls.
+type callKey struct{}
+
+// guarded runs f, which calls options of the user, until the client is closed. A call of an
+// interceptor is a part of the call that it wraps.
 func (c *Client) guarded(ctx context.Context, f func(context.Context) (*Receipt, error)) (r *Receipt, err error) {
-	w, err := c.life.Start(ctx, life.Part)
+	kind := life.Request
+	if ctx.Value(callKey{}) == c {
+		kind = life.Part
+	}
+	w, err := c.life.Start(ctx, kind)
 	if err != nil {
 		return nil, err
 	}
 	defer w.Finish()
 	err = guard.Call("send", func() (err error) {
-		r, err = f(w)
+		r, err = f(context.WithValue(w, callKey{}, c))
 		return err
 	})
 	logPanic(ctx, c.log, err)

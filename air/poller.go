@@ -187,13 +187,27 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
+// Shutdown ends Run after the running drain. If ctx ends first, it cuts the drain and returns the error
+// of ctx at once.
+func (p *Poller) Shutdown(ctx context.Context) error {
+	if err := p.life.Shutdown(ctx); err != nil {
+		p.closeIdle()
+		return err
+	}
+	return p.Close()
+}
+
 // Close ends Run and the drains, waits for them at most one second, and closes the idle connections.
 func (p *Poller) Close() error {
 	err := p.life.Close()
+	p.closeIdle()
+	return err
+}
+
+func (p *Poller) closeIdle() {
 	if p.isNew {
 		p.http.CloseIdleConnections()
 	}
-	return err
 }
 
 // Limits of a drain (AIR-D65).
