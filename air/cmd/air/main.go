@@ -1,0 +1,528 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Command air makes keys, signs, verifies, seals and opens envelopes, sends and receives them
+// as an agent, and serves a relay. Each verb has its own help: air sign -h.
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/command"
+)
+
+func main() { program.Main() }
+
+const (
+	pushVariable  = "AIR_PUSH_SECRET"
+	inboxVariable = "AIR_INBOX_SECRET"
+)
+
+var program = &command.Command{
+	Name:    "air",
+	Summary: "Works with the signed envelopes of AIR.",
+	Verbs: []command.Verb{
+		{
+			Name: "key", Arguments: "[-did DID] FILE", Prepare: prepareKey,
+			Summary:  "Writes the name and the public key of an identity; with -did, makes it.",
+			Examples: "air key -did did:wba:agentidentityregistry.org:agents:AIR-A11C-E000-0001 alice.json\nair key alice.json",
+		},
+		{
+			Name: "sign", Arguments: "-key FILE [flags] [ENVELOPE]", Prepare: prepareSign,
+			Summary:  "Signs an envelope and writes its canonical form.",
+			Examples: "air sign -key alice.json offer.json",
+		},
+		{
+			Name: "verify", Arguments: "[flags] [ENVELOPE]", Prepare: prepareVerify,
+			Summary:  "Verifies the signature of an envelope with a key, a DID document, or the registry.",
+			Examples: "air sign -key alice.json offer.json | air verify -public z6Mk...\nair verify -document alice-did.json offer.json",
+		},
+		{
+			Name: "seal", Arguments: "-public KEY [ENVELOPE]", Prepare: prepareSeal,
+			Summary:  "Encrypts the body of an unsigned envelope for its recipient.",
+			Examples: "air seal -public z6Mk... offer.json | air sign -key alice.json",
+		},
+		{
+			Name: "open", Arguments: "-key FILE [ENVELOPE]", Prepare: prepareOpen,
+			Summary:  "Decrypts the body of an envelope, without verifying its signature.",
+			Examples: "air open -key bob.json sealed.json",
+		},
+		{
+			Name: "send", Arguments: "-key FILE [flags] DID [BODY]", Prepare: prepareSend,
+			Summary:  "Signs a body and delivers it to the inbox of an agent.",
+			Examples: `echo '{"type":"Decline"}' | air send -key alice.json -thread ID -reply-to ID did:wba:...` + "\nair send -key alice.json -seal did:wba:... offer.json",
+		},
+		{
+			Name: "pull", Arguments: "-key FILE [flags]", Prepare: preparePull,
+			Summary:  "Receives envelopes from the relay of the own document, one line for each.",
+			Examples: "air pull -key bob.json -o json\nair pull -key bob.json -relay https://relay.example/inbox/AIR-B0B0-0000-0002 -once",
+		},
+		{
+			Name: "relay", Arguments: "-addr ADDRESS [flags]", Prepare: prepareRelay,
+			Summary:  "Serves a relay until it is interrupted.",
+			Examples: "air relay -addr localhost:8080 -any-recipient",
+		},
+	},
+}
+
+func keyFlag(fs *flag.FlagSet) *string {
+	return fs.String("key", "", "`file` of the identity, made by air key")
+}
+
+func loadKey(file string) (*air.Identity, error) {
+	if file == "" {
+		return nil, command.Usage("-key is missing")
+	}
+	id, err := air.LoadIdentity(file)
+	return id, command.CouldNot(err)
+}
+
+func prepareKey(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	did := fs.String("did", "", "make an identity with this `DID`; the file must not exist")
+	return func(_ context.Context, s *command.IO, args []string) error {
+		file, err := command.One(args, "the name of the file", false)
+		if err != nil {
+			return err
+		}
+		var id *air.Identity
+		if *did == "" {
+			if id, err = loadKey(file); err != nil {
+				return err
+			}
+		} else if id, err = makeKey(file, *did); err != nil {
+			return err
+		}
+		out := struct {
+			DID       string `json:"did"`
+			PublicKey string `json:"publicKeyMultibase"`
+		}{id.DID(), id.PublicKey().String()}
+		return s.Print(out.DID+" "+out.PublicKey, out)
+	}
+}
+
+func makeKey(file, did string) (*air.Identity, error) {
+	if _, err := os.Lstat(file); err == nil {
+		return nil, command.CouldNot(fmt.Errorf("%s exists", file))
+	}
+	if _, err := air.ParseDID(did, air.ProfileInterop); err != nil {
+		return nil, command.Usage("-did: %w", err)
+	}
+	id, err := air.GenerateIdentity(did)
+	if err != nil {
+		return nil, command.CouldNot(err)
+	}
+	return id, command.CouldNot(air.SaveIdentity(file, id))
+}
+
+// readInput reads the file that the only argument names.
+func readInput(s *command.IO, args []string) ([]byte, error) {
+	file, err := command.One(args, "", true)
+	if err != nil {
+		return nil, err
+	}
+	return s.Read(file)
+}
+
+// readEnvelope reads the envelope that the only argument names.
+func readEnvelope(s *command.IO, args []string, profile air.Profile) (*air.Envelope, error) {
+	data, err := readInput(s, args)
+	if err != nil {
+		return nil, err
+	}
+	return air.DecodeEnvelope(data, &air.DecodeOptions{Profile: profile, BodyTypes: []string{air.AnyBodyType}})
+}
+
+func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	key := keyFlag(fs)
+	form := fs.String("form", string(air.FormSpec), "`form` of the signature: spec or deployed")
+	return func(_ context.Context, s *command.IO, args []string) error {
+		id, err := loadKey(*key)
+		if err != nil {
+			return err
+		}
+		data, err := readInput(s, args)
+		if err != nil {
+			return err
+		}
+		signed, err := air.Sign(data, id.Signer(), air.Form(*form))
+		if err != nil {
+			return err
+		}
+		return s.Print(string(signed), json.RawMessage(signed))
+	}
+}
+
+// summary is what is printed of an envelope.
+type summary struct {
+	ID       string          `json:"id"`
+	From     string          `json:"from"`
+	To       string          `json:"to"`
+	Thread   string          `json:"threadId"`
+	Type     string          `json:"type"`
+	Form     air.Form        `json:"form,omitempty"`
+	IsSealed bool            `json:"isSealed,omitempty"`
+	Body     json.RawMessage `json:"body,omitempty"`
+}
+
+func (e *summary) String() string {
+	text := fmt.Sprintf("%s %s from %s in thread %s", e.Type, e.ID, e.From, e.Thread)
+	if e.Form != "" {
+		text += fmt.Sprintf(", signed in form %s", e.Form)
+	}
+	if len(e.Body) > 0 {
+		text += ": " + string(e.Body)
+	}
+	return text
+}
+
+func summarize(e *air.Envelope) *summary {
+	return &summary{ID: e.ID, From: e.From, To: e.To, Thread: e.ThreadID, Type: e.Type}
+}
+
+func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	public := fs.String("public", "", "public `key` of the sender, in multibase")
+	document := fs.String("document", "", "`file` with the DID document of the sender")
+	accept := fs.String("accept", string(air.FormSetAny), "`forms` of signatures: spec, deployed or both")
+	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
+	network := networkFlags(fs)
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		e, err := readEnvelope(s, args, air.Profile(*profile))
+		if err != nil {
+			return err
+		}
+		key, err := senderKey(ctx, s, e.From, *public, *document, network)
+		if err != nil {
+			return err
+		}
+		out := summarize(e)
+		if out.Form, err = e.Verify(key, air.FormSet(*accept)); err != nil {
+			return err
+		}
+		return s.Print(out.String(), out)
+	}
+}
+
+// senderKey returns the key of a flag, of a document, or of the registry.
+func senderKey(ctx context.Context, s *command.IO, did, public, document string, network *network) (*air.PublicKey, error) {
+	switch {
+	case public != "" && document != "":
+		return nil, command.Usage("-public and -document exclude one another")
+	case public != "":
+		key, err := air.ParsePublicKey(public)
+		if err != nil {
+			return nil, command.Usage("-public: %w", err)
+		}
+		return key, nil
+	case document != "":
+		data, err := s.Read(document)
+		if err != nil {
+			return nil, err
+		}
+		doc, err := air.DecodeDocument(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", document, err)
+		}
+		return doc.SigningKey(did)
+	}
+	resolver, err := network.resolver()
+	if err != nil {
+		return nil, err
+	}
+	defer resolver.Close()
+	doc, err := resolver.Resolve(ctx, did)
+	if err != nil {
+		return nil, err
+	}
+	return doc.SigningKey(did)
+}
+
+func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	public := fs.String("public", "", "public `key` of the recipient, in multibase")
+	return func(_ context.Context, s *command.IO, args []string) error {
+		key, err := air.ParsePublicKey(*public)
+		if err != nil {
+			return command.Usage("-public: %w", err)
+		}
+		e, err := readEnvelope(s, args, air.ProfileInterop)
+		if err != nil {
+			return err
+		}
+		if e.Signature != "" {
+			return air.Errorf(air.ErrAlreadySigned, "the envelope has a signature")
+		}
+		sealed, err := air.Seal(key, e.Binding(), e.BodyJSON())
+		if err != nil {
+			return err
+		}
+		var members map[string]json.RawMessage
+		if err := json.Unmarshal(e.Bytes(), &members); err != nil {
+			return err
+		}
+		members["body"] = sealed
+		data, err := json.Marshal(members)
+		if err != nil {
+			return err
+		}
+		return s.Print(string(data), json.RawMessage(data))
+	}
+}
+
+func prepareOpen(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	file := keyFlag(fs)
+	return func(_ context.Context, s *command.IO, args []string) error {
+		id, err := loadKey(*file)
+		if err != nil {
+			return err
+		}
+		private, ok := id.Signer().(ed25519.PrivateKey)
+		if !ok {
+			return command.CouldNot(errors.New("the key cannot open bodies"))
+		}
+		box, err := air.NewBoxKey(private.Seed())
+		if err != nil {
+			return command.CouldNot(err)
+		}
+		e, err := readEnvelope(s, args, air.ProfileInterop)
+		if err != nil {
+			return err
+		}
+		body, err := box.Open(e.Binding(), e.BodyJSON())
+		if err != nil {
+			return err
+		}
+		return s.Print(string(body), json.RawMessage(body))
+	}
+}
+
+// network holds the flags of what connects to a registry or a relay.
+type network struct {
+	registry   string
+	allowLocal bool
+}
+
+func networkFlags(fs *flag.FlagSet) *network {
+	n := &network{}
+	fs.StringVar(&n.registry, "registry", air.DefaultRegistryURL, "base `URL` of the registry")
+	fs.BoolVar(&n.allowLocal, "allow-local", false, "connect to loopback and private addresses, too")
+	return n
+}
+
+func (n *network) resolver() (*air.Resolver, error) {
+	r, err := air.NewResolver(&air.ResolverOptions{RegistryURL: n.registry, AllowLoopback: n.allowLocal, AllowPrivate: n.allowLocal})
+	if err != nil {
+		return nil, command.Usage("-registry: %w", err)
+	}
+	return r, nil
+}
+
+func prepareSend(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	key, network := keyFlag(fs), networkFlags(fs)
+	seal := fs.Bool("seal", false, "encrypt the body for the recipient")
+	thread := fs.String("thread", "", "`ID` of the thread; a new one without it")
+	reply := fs.String("reply-to", "", "`ID` of the envelope that this one answers")
+	secret := fs.String("secret-file", "", "`file` with the secret of the relay; without it, the variable "+pushVariable)
+	timeout := fs.Duration("timeout", time.Minute, "longest time, with all attempts")
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		if len(args) == 0 || len(args) > 2 {
+			return command.Usage("want the DID of the recipient, and at most one file")
+		}
+		id, err := loadKey(*key)
+		if err != nil {
+			return err
+		}
+		body, err := s.Read(append(args, "-")[1])
+		if err != nil {
+			return err
+		}
+		push, err := command.Secret(*secret, pushVariable)
+		if err != nil {
+			return err
+		}
+		resolver, err := network.resolver()
+		if err != nil {
+			return err
+		}
+		defer resolver.Close()
+		client, err := air.NewClient(id, &air.ClientOptions{Resolver: resolver, Secrets: func(string) string { return push }, BodyTypes: []string{air.AnyBodyType}})
+		if err != nil {
+			return command.CouldNot(err)
+		}
+		defer client.Close()
+		ctx, cancel := context.WithTimeout(ctx, *timeout)
+		defer cancel()
+		draft := &air.Draft{To: args[0], ThreadID: *thread, InReplyTo: *reply, Body: &air.Raw{JSON: body}}
+		receipt, err := client.Send(ctx, draft, &air.SendOptions{Seal: *seal})
+		if err != nil {
+			return err
+		}
+		out := struct {
+			ID       string `json:"id"`
+			Thread   string `json:"threadId"`
+			Status   int    `json:"status"`
+			Attempts int    `json:"attempts"`
+		}{receipt.Envelope.ID, receipt.Envelope.ThreadID, receipt.Status, receipt.Attempts}
+		return s.Print(fmt.Sprintf("delivered %s in thread %s", out.ID, out.Thread), out)
+	}
+}
+
+func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	key, network := keyFlag(fs), networkFlags(fs)
+	relayURL := fs.String("relay", "", "`URL` of the mailbox; without it, that of the own document")
+	dialect := fs.String("dialect", string(air.DialectSpec), "`dialect` of the relay: spec or deployed")
+	secret := fs.String("secret-file", "", "`file` with the secret of the mailbox; without it, the variable "+inboxVariable+", or signed requests")
+	once := fs.Bool("once", false, "end when the mailbox is empty")
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		if len(args) > 0 {
+			return command.Usage("%q: one argument too many", args[0])
+		}
+		id, err := loadKey(*key)
+		if err != nil {
+			return err
+		}
+		agentSecret, err := command.Secret(*secret, inboxVariable)
+		if err != nil {
+			return err
+		}
+		resolver, err := network.resolver()
+		if err != nil {
+			return err
+		}
+		defer resolver.Close()
+		if *relayURL == "" {
+			doc, err := resolver.Resolve(ctx, id.DID())
+			if err != nil {
+				return err
+			}
+			endpoint, err := doc.Inbox(id.DID(), &air.EndpointOptions{AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal})
+			if err != nil {
+				return err
+			}
+			*relayURL = endpoint.URL
+		}
+		log := slog.New(slog.NewTextHandler(s.Err, nil))
+		inbox, err := air.NewInbox(id, printer(s), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{air.AnyBodyType}, Logger: log})
+		if err != nil {
+			return command.CouldNot(err)
+		}
+		defer inbox.Close()
+		poller, err := air.NewPoller(inbox, *relayURL, &air.PollerOptions{
+			Dialect: air.Dialect(*dialect), AgentSecret: agentSecret, AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal, Logger: log,
+		})
+		if err != nil {
+			return command.Usage("-relay: %w", err)
+		}
+		defer poller.Close()
+		if *once {
+			_, err := poller.Drain(ctx)
+			return err
+		}
+		if err := poller.Run(ctx); ctx.Err() == nil {
+			return err
+		}
+		return nil
+	}
+}
+
+// printer prints what is received.
+func printer(s *command.IO) air.Handler {
+	return air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		out := summarize(d.Envelope)
+		out.Form, out.IsSealed, out.Body = d.Form, d.Sealed, d.BodyJSON
+		if d.Sealed {
+			out.Type = d.Body.BodyType()
+		}
+		return s.Print(out.String(), out)
+	})
+}
+
+func prepareRelay(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	network := networkFlags(fs)
+	addr := fs.String("addr", "", "`address` to serve on, such as localhost:8080")
+	cert := fs.String("cert", "", "`file` with the TLS certificate; without it, plain HTTP for a proxy in front")
+	certKey := fs.String("cert-key", "", "`file` with its key")
+	publicURL := fs.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
+	pushSecret := fs.String("push-secret-file", "", "`file` with the secret of senders; without it, the variable "+pushVariable+", or none")
+	boxSecret := fs.String("inbox-secret-file", "", "`file` with the secret of all mailboxes; without it, the variable "+inboxVariable+", or signed requests only")
+	anyRecipient := fs.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		switch {
+		case len(args) > 0:
+			return command.Usage("%q: one argument too many", args[0])
+		case *addr == "":
+			return command.Usage("-addr is missing")
+		}
+		push, err := command.Secret(*pushSecret, pushVariable)
+		if err != nil {
+			return err
+		}
+		box, err := command.Secret(*boxSecret, inboxVariable)
+		if err != nil {
+			return err
+		}
+		resolver, err := network.resolver()
+		if err != nil {
+			return err
+		}
+		defer resolver.Close()
+		opts := &relay.ServerOptions{
+			Auth: relay.Auth{
+				PushSecret: push, AllowAnonymousPush: push == "", InboxSecret: func(string) string { return box },
+				Resolver: resolver, PublicURL: *publicURL,
+			},
+			AnyRecipient: *anyRecipient,
+			Logger:       slog.New(slog.NewTextHandler(s.Err, nil)),
+		}
+		if !*anyRecipient {
+			opts.Directory = relay.NewRegistryDirectory(resolver)
+		}
+		mailboxes, err := relay.NewServer(opts)
+		if err != nil {
+			return command.CouldNot(err)
+		}
+		defer mailboxes.Close()
+		listener, err := net.Listen("tcp", *addr)
+		if err != nil {
+			return command.CouldNot(err)
+		}
+		return serve(ctx, s, listener, mailboxes, *cert, *certKey)
+	}
+}
+
+// serve serves until ctx ends. The streams of the relay end first, since Shutdown waits for them.
+func serve(ctx context.Context, s *command.IO, l net.Listener, mailboxes *relay.Server, cert, key string) error {
+	srv := &http.Server{Handler: mailboxes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+	served := make(chan error, 1)
+	go func() {
+		if cert != "" {
+			served <- srv.ServeTLS(l, cert, key)
+			return
+		}
+		served <- srv.Serve(l)
+	}()
+	out := struct {
+		Address string `json:"address"`
+	}{l.Addr().String()}
+	if err := s.Print("serving on "+out.Address, out); err != nil {
+		return err
+	}
+	select {
+	case err := <-served:
+		return command.CouldNot(err)
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return errors.Join(mailboxes.Close(), srv.Shutdown(closing))
+}

@@ -1,0 +1,191 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/command"
+)
+
+// do runs the command with an input.
+func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = program.Run(t.Context(), args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
+	return status, out.String(), errs.String()
+}
+
+// must runs the command, which succeeds, and returns what it printed.
+func must(t *testing.T, in string, args ...string) string {
+	t.Helper()
+	status, stdout, stderr := do(t, in, args...)
+	require.Equal(t, command.Done, status, stderr)
+	return stdout
+}
+
+// makeKeyFile makes an identity and returns its file and public key.
+func makeKeyFile(t *testing.T, airID string) (file, public string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), airID+".json")
+	out := must(t, "", "key", "-o", "json", "-did", airtest.DID(airID), file)
+	var made struct{ DID, PublicKeyMultibase string }
+	require.NoError(t, json.Unmarshal([]byte(out), &made))
+	require.Equal(t, airtest.DID(airID), made.DID)
+	require.Equal(t, out, must(t, "", "key", "-o", "json", file))
+	return file, made.PublicKeyMultibase
+}
+
+const (
+	alice = "AIR-A11C-E000-0001"
+	bob   = "AIR-B0B0-0000-0002"
+)
+
+func TestSealSignVerifyOpen(t *testing.T) {
+	aliceKey, alicePublic := makeKeyFile(t, alice)
+	bobKey, bobPublic := makeKeyFile(t, bob)
+	envelope := `{"id":"018fde3a-1234-7abc-8def-aabbccddeeff","from":"` + airtest.DID(alice) + `","to":"` + airtest.DID(bob) +
+		`","timestamp":"2026-05-28T09:00:00.000Z","thread_id":"018fde3a-5678-7abc-9012-aabbccddeeff","nonce":"r4nd0mN0nc3-abc123xyz789",` +
+		`"body":{"type":"note","text":"a page"}}`
+	sealed := must(t, envelope, "seal", "-public", bobPublic)
+	require.NotContains(t, sealed, "a page")
+	signed := must(t, sealed, "sign", "-key", aliceKey)
+	require.Contains(t, must(t, signed, "verify", "-public", alicePublic), "signed in form spec")
+	require.JSONEq(t, `{"type":"note","text":"a page"}`, must(t, signed, "open", "-key", bobKey))
+
+	document := filepath.Join(t.TempDir(), "alice.json")
+	key, err := air.ParsePublicKey(alicePublic)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(document, airtest.Document(airtest.DID(alice), key.String(), ""), 0o600))
+	must(t, signed, "verify", "-document", document)
+
+	for _, tt := range []struct {
+		name, in, stderr string
+		args             []string
+		status           int
+	}{
+		{"another key", signed, "signature", []string{"verify", "-public", bobPublic}, command.Failed},
+		{"a changed envelope", strings.Replace(signed, alice, "AIR-A11C-E000-0009", 1), "signature", []string{"verify", "-public", alicePublic}, command.Failed},
+		{"signed twice", signed, "signature", []string{"sign", "-key", aliceKey}, command.Failed},
+		{"sealed for another", signed, "open", []string{"open", "-key", aliceKey}, command.Failed},
+		{"sealed after signing", signed, "signature", []string{"seal", "-public", bobPublic}, command.Failed},
+		{"no key", envelope, "-key is missing", []string{"sign"}, command.NotDone},
+		{"no file", envelope, "no such file", []string{"sign", "-key", "none.json"}, command.NotDone},
+		{"a file that exists", "", "exists", []string{"key", "-did", airtest.DID(alice), aliceKey}, command.NotDone},
+		{"no DID", "", "-did", []string{"key", "-did", "alice", "new.json"}, command.NotDone},
+		{"no public key", envelope, "-public", []string{"seal", "-public", "z6"}, command.NotDone},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			status, stdout, stderr := do(t, tt.in, tt.args...)
+			require.Equal(t, tt.status, status, stdout+stderr)
+			require.Contains(t, stderr, tt.stderr)
+			require.Empty(t, stdout)
+		})
+	}
+}
+
+// Each published envelope is signed as its author signed it, and verified.
+func TestPublishedVectors(t *testing.T) {
+	data, err := os.ReadFile("../../../conformance/testdata/air/published-signing.json")
+	require.NoError(t, err)
+	var suite struct {
+		Cases []struct {
+			ID string
+			In struct{ Envelope, SeedHex, Form string }
+
+			Want struct{ Signature, PublicKey string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(data, &suite))
+	require.GreaterOrEqual(t, len(suite.Cases), 20)
+	for _, c := range suite.Cases {
+		seed, err := hex.DecodeString(c.In.SeedHex)
+		require.NoError(t, err)
+		id, err := air.NewIdentity(airtest.DID(alice), seed)
+		require.NoError(t, err)
+		file := filepath.Join(t.TempDir(), "key.json")
+		require.NoError(t, air.SaveIdentity(file, id))
+		signed := must(t, c.In.Envelope, "sign", "-key", file, "-form", c.In.Form)
+		require.Contains(t, signed, c.Want.Signature, c.ID)
+		must(t, signed, "verify", "-public", c.Want.PublicKey, "-profile", "deployed")
+	}
+}
+
+// A message goes through a relay, sealed, and a wrong recipient is refused.
+func TestSendAndPull(t *testing.T) {
+	network, err := airtest.NewNetwork(nil)
+	require.NoError(t, err)
+	defer network.Close()
+	files := make(map[string]string)
+	for _, airID := range []string{alice, bob} {
+		id, err := network.RegisterAgent(airID)
+		require.NoError(t, err)
+		files[airID] = filepath.Join(t.TempDir(), airID)
+		require.NoError(t, air.SaveIdentity(files[airID], id))
+	}
+	here := []string{"-registry", network.RegistryURL, "-allow-local"}
+	body := `{"type":"note","text":"a page"}`
+	sent := must(t, body, append([]string{"send", "-key", files[alice], "-seal", "-o", "json"}, append(here, airtest.DID(bob))...)...)
+	require.Contains(t, sent, `"status":20`)
+	pulled := must(t, "", append([]string{"pull", "-key", files[bob], "-once", "-o", "json"}, here...)...)
+	require.Contains(t, pulled, `"isSealed":true,"body":{"text":"a page","type":"note"}`)
+	require.Empty(t, must(t, "", append([]string{"pull", "-key", files[bob], "-once"}, here...)...), "it was acknowledged")
+
+	status, _, stderr := do(t, body, append([]string{"send", "-key", files[alice], "-timeout", "1s"}, append(here, airtest.DID("AIR-N0NE-0000-0003"))...)...)
+	require.Equal(t, command.Failed, status, stderr)
+}
+
+// The relay serves until it is interrupted, and takes mail only for whom it knows.
+func TestRelay(t *testing.T) {
+	network, err := airtest.NewNetwork(nil)
+	require.NoError(t, err)
+	defer network.Close()
+	id, err := network.RegisterAgent(bob)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "bob.json")
+	require.NoError(t, air.SaveIdentity(file, id))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	reader, writer, err := os.Pipe()
+	require.NoError(t, err)
+	ended := make(chan int, 1)
+	go func() {
+		args := []string{"relay", "-addr", "127.0.0.1:0", "-registry", network.RegistryURL, "-allow-local", "-o", "json"}
+		ended <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: writer, Err: os.Stderr})
+	}()
+	var started struct{ Address string }
+	require.NoError(t, json.NewDecoder(reader).Decode(&started))
+	network.Registry.Register(id, "http://"+started.Address+"/inbox/"+bob)
+	here := []string{"-key", file, "-registry", network.RegistryURL, "-allow-local"}
+	must(t, `{"type":"note","text":"to myself"}`, append(append([]string{"send"}, here...), airtest.DID(bob))...)
+	require.Contains(t, must(t, "", append([]string{"pull", "-once"}, here...)...), "to myself")
+	stop()
+	require.Equal(t, command.Done, <-ended)
+}
+
+func TestHelp(t *testing.T) {
+	require.Contains(t, must(t, "", "-h"), "air verify")
+	for _, v := range program.Verbs {
+		help := must(t, "", v.Name, "-h")
+		require.Contains(t, help, "Examples:\n  ", v.Name)
+		require.Contains(t, help, "-o text", v.Name)
+	}
+	for _, args := range [][]string{{}, {"fly"}, {"sign", "-o", "xml"}, {"sign", "-wings"}, {"pull", "a"}, {"relay"}, {"send"}} {
+		status, stdout, stderr := do(t, "", args...)
+		require.Equal(t, command.NotDone, status, "%v", args)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "Usage:")
+	}
+}

@@ -1,0 +1,115 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestStatus(t *testing.T) {
+	var result error
+	c := &Command{Name: "prog", Summary: "Tests.", Verbs: []Verb{{
+		Name: "go", Arguments: "[flags]", Summary: "Goes.",
+		Prepare: func(*flag.FlagSet) func(context.Context, *IO, []string) error {
+			return func(_ context.Context, s *IO, _ []string) error {
+				return errors.Join(s.Print("text", map[string]int{"n": 1}), result)
+			}
+		},
+	}}}
+	for _, tt := range []struct {
+		err    error
+		status int
+		stderr string
+	}{
+		{nil, Done, ""},
+		{errors.New("refused"), Failed, "prog go: refused\n"},
+		{CouldNot(errors.New("no network")), NotDone, "prog go: no network\n"},
+		{Usage("-x: %w", fs.ErrInvalid), NotDone, "prog go: -x: invalid argument\nUsage: prog go [flags]\n"},
+	} {
+		for output, text := range map[string]string{"text": "text\n", "json": `{"n":1}` + "\n"} {
+			var out, errs bytes.Buffer
+			result = tt.err
+			require.Equal(t, tt.status, c.Run(t.Context(), []string{"go", "-o", output}, &IO{Out: &out, Err: &errs}))
+			require.Equal(t, text, out.String())
+			require.Equal(t, tt.stderr, errs.String())
+		}
+	}
+	require.ErrorIs(t, Usage("-x: %w", fs.ErrInvalid), fs.ErrInvalid)
+	require.NoError(t, CouldNot(nil))
+}
+
+func TestRead(t *testing.T) {
+	s := &IO{In: strings.NewReader("input")}
+	b, err := s.Read("-")
+	require.NoError(t, err)
+	require.Equal(t, "input", string(b))
+	_, err = s.Read(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	s.In = zeros{}
+	_, err = s.Read("")
+	require.ErrorContains(t, err, "more than 16777216 bytes")
+}
+
+// zeros is an input without end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestLines(t *testing.T) {
+	var got []string
+	s := &IO{In: strings.NewReader("a\n\n  \nb")}
+	require.NoError(t, s.Lines(t.Context(), func(line string) error {
+		got = append(got, line)
+		return nil
+	}))
+	require.Equal(t, []string{"a", "b"}, got)
+	s.In = strings.NewReader("a\nb\n")
+	require.ErrorIs(t, s.Lines(t.Context(), func(string) error { return fs.ErrInvalid }), fs.ErrInvalid)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer w.Close()
+	s.In = r
+	require.NoError(t, s.Lines(ctx, func(string) error { return nil }), "an input that does not end")
+	require.NoError(t, r.Close())
+}
+
+func TestSecret(t *testing.T) {
+	t.Setenv("A_SECRET", "from the environment")
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte("from a file\r\n"), 0o600))
+	for _, tt := range []struct{ file, want string }{{"", "from the environment"}, {file, "from a file"}} {
+		secret, err := Secret(tt.file, "A_SECRET")
+		require.NoError(t, err)
+		require.Equal(t, tt.want, secret)
+	}
+	require.NoError(t, os.WriteFile(file, []byte("\n"), 0o600))
+	_, err := Secret(file, "A_SECRET")
+	require.ErrorContains(t, err, "is empty")
+	_, err = Secret(file+"s", "A_SECRET")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestOne(t *testing.T) {
+	got, err := One([]string{"a"}, "the file", false)
+	require.NoError(t, err)
+	require.Equal(t, "a", got)
+	_, err = One(nil, "the file", true)
+	require.NoError(t, err)
+	_, err = One(nil, "the file", false)
+	require.ErrorContains(t, err, "the file is missing")
+	_, err = One([]string{"a", "b"}, "the file", true)
+	require.ErrorContains(t, err, `"b": one argument too many`)
+}
