@@ -94,7 +94,7 @@ func (f *arcLive) step(in *Input) (Answer, error) {
 	}
 	f.t.Logf("sent     %s %s %s", x.req.Method, x.req.URL, in.Raw("body"))
 	a, err := x.send()
-	// What was refused changed nothing. A server may need a moment for the step before.
+	// A refused request changed nothing. A server may need a moment for the step before.
 	in.repeatable = x.isRefused || isARCRead(in)
 	if g, nerr := normal("answer", a); err == nil && nerr == nil {
 		f.t.Logf("received %s", g.text())

@@ -48,7 +48,7 @@ type Script struct {
 	// Settle repeats a step of a Live fixture whose answer is not the wanted one
 	// until the time has passed, if the step says that it is repeatable (see
 	// [Input.Repeatable]). Work that a step causes may end after its answer: a script with
-	// another answer than the wanted one begins anew up to twice, with a pause before
+	// another answer than the wanted one starts again up to twice, with a pause before
 	// each step. Zero disables both.
 	// With Settle, times that a case fixes match all times.
 	Settle time.Duration
@@ -120,7 +120,7 @@ func (s Script) live(t T, in *Input, wanted []strictjson.Value) error {
 	err := s.liveSteps(t, in, wanted, 0)
 	var m *Mismatch
 	for pause := s.Settle / 8; pause > 0 && pause < s.Settle && errors.As(err, &m); pause *= 4 {
-		t.Logf("once more, with %v before each step: %v", pause, err)
+		t.Logf("again, with %v before each step: %v", pause, err)
 		err = s.liveSteps(t, in, wanted, pause)
 	}
 	return err

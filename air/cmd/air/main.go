@@ -306,7 +306,7 @@ func prepareOpen(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 	}
 }
 
-// network holds the flags of what connects to a registry or a relay.
+// network holds the flags of connections to a registry or a relay.
 type network struct {
 	registry   string
 	allowLocal bool

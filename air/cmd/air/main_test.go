@@ -28,7 +28,7 @@ func do(t *testing.T, in string, args ...string) (status int, stdout, stderr str
 	return status, out.String(), errs.String()
 }
 
-// must runs the command, which succeeds, and returns what it printed.
+// must runs the command, which succeeds, and returns its output.
 func must(t *testing.T, in string, args ...string) string {
 	t.Helper()
 	status, stdout, stderr := do(t, in, args...)
@@ -147,7 +147,7 @@ func TestSendAndPull(t *testing.T) {
 	require.Equal(t, command.Failed, status, stderr)
 }
 
-// The relay serves until it is interrupted, and takes mail only for whom it knows.
+// The relay serves until it is interrupted, and accepts mail for known agents only.
 func TestRelay(t *testing.T) {
 	network, err := airtest.NewNetwork(nil)
 	require.NoError(t, err)
@@ -160,10 +160,10 @@ func TestRelay(t *testing.T) {
 	defer stop()
 	reader, writer, err := os.Pipe()
 	require.NoError(t, err)
-	ended := make(chan int, 1)
+	status := make(chan int, 1)
 	go func() {
 		args := []string{"relay", "-addr", "127.0.0.1:0", "-registry", network.RegistryURL, "-allow-local", "-o", "json"}
-		ended <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: writer, Err: os.Stderr})
+		status <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: writer, Err: os.Stderr})
 	}()
 	var started struct{ Address string }
 	require.NoError(t, json.NewDecoder(reader).Decode(&started))
@@ -172,7 +172,7 @@ func TestRelay(t *testing.T) {
 	must(t, `{"type":"note","text":"to myself"}`, append(append([]string{"send"}, here...), airtest.DID(bob))...)
 	require.Contains(t, must(t, "", append([]string{"pull", "-once"}, here...)...), "to myself")
 	stop()
-	require.Equal(t, command.Done, <-ended)
+	require.Equal(t, command.Done, <-status)
 }
 
 func TestHelp(t *testing.T) {
