@@ -63,8 +63,10 @@ type Host struct {
 	probe         *session // the session in which Runtimes offer tools to other Hosts
 	handshakes    uint64   // how often a Runtime came or went
 	offered0      offersState
-	offersChanged chan struct{}      // closed and replaced at every change
-	unlike        map[[2]string]bool // Hosts and contracts with another digest that were logged
+	offersChanged chan struct{}             // closed and replaced at every change
+	allOffers     []RuntimeOffer            // of other Hosts
+	offers        map[string][]RuntimeOffer // those with the same contract, by contract
+	unlike        map[[2]string]bool        // Hosts and contracts with another digest that were logged
 
 	timers    timers
 	wakeup    *time.Timer
@@ -132,6 +134,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession}
 		h.probe.expiry = timer{index: -1, fire: h.probe}
 		h.sessions.add(h.probe)
+		_ = h.life.Go("offers", h.watchOffers)
 	}
 	return h, nil
 }
@@ -187,9 +190,9 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 		return err
 	}
 	now := h.lock()
-	defer h.unlock()
 	h.auditLocked(now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
 	h.manifest = next
+	unlike := h.matchOffers()
 	h.wildcard = h.wildcard.keep(next)
 	for s := range h.special {
 		h.setRegistry(s, s.own.keep(next))
@@ -197,6 +200,8 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	for _, rt := range h.order {
 		h.requestAll(rt, true, now)
 	}
+	h.unlock()
+	h.logUnlike(unlike)
 	return nil
 }
 

@@ -471,11 +471,9 @@ func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info Sessi
 				ids = append(ids, g.rt.runtimeID)
 			}
 		}
-		if h.opts.Cluster != nil {
-			for _, o := range h.offered(c) {
-				if !slices.Contains(ids, o.RuntimeID) {
-					ids = append(ids, o.RuntimeID)
-				}
+		for _, o := range h.offers[c.Name] {
+			if !slices.Contains(ids, o.RuntimeID) {
+				ids = append(ids, o.RuntimeID)
 			}
 		}
 		if len(ids) > 0 {

@@ -20,10 +20,9 @@ import (
 // An implementation calls [Host.ServeForwarded], [Host.RuntimeOffers] and
 // [Host.EndForwardedSession] of the other Host.
 type Cluster interface {
-	// Offers returns the Runtimes of other Hosts that fulfil a contract, always in the same order,
-	// with the contract and its digest. It is called with the lock of the Host held: it must be quick
-	// and must not call the Host.
-	Offers(contract string) []RuntimeOffer
+	// Offers yields the Runtimes of all other Hosts, always in the same order, at once and after every
+	// change, until ctx ends. The Host ranges over it once, or again if the sequence ends early.
+	Offers(ctx context.Context) iter.Seq[[]RuntimeOffer]
 
 	// Forward runs a call at the Host of an offer, and yields the messages of its ServeForwarded: a
 	// ToolResult, or StreamChunks that end with the final chunk. An error comes once and last. An
@@ -108,7 +107,7 @@ func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer, 
 	if err == nil || h.opts.Cluster == nil || s.kind == guestSession {
 		return to, err
 	}
-	offers := slices.DeleteFunc(h.offered(c), func(o RuntimeOffer) bool {
+	offers := slices.DeleteFunc(slices.Clone(h.offers[c.Name]), func(o RuntimeOffer) bool {
 		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t RuntimeOffer) bool {
 			return t.HostID == o.HostID && t.RuntimeID == o.RuntimeID
 		})
@@ -121,35 +120,68 @@ func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer, 
 		capabilities: []string{CapCancellation, CapCredit}, unanswered: make(map[string]*outcome)}}, nil
 }
 
-// offered returns the offers of the Cluster for the same contract (ALT-D39).
-func (h *Host) offered(c *contract) []RuntimeOffer {
-	var offers []RuntimeOffer
-	_ = h.guard("Cluster.Offers", func() error {
-		offers = h.opts.Cluster.Offers(c.Name)
-		return nil
-	})
-	return slices.DeleteFunc(slices.Clone(offers), func(o RuntimeOffer) bool {
-		return o.HostID == h.opts.ID || !h.isSame(c, &o)
-	})
+// offersRetry is the pause before the offers of a Cluster are requested again.
+const offersRetry = time.Second
+
+// watchOffers follows the offers of the Cluster until the Host is closed.
+func (h *Host) watchOffers(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = h.guard("Cluster.Offers", func() error {
+			for list := range h.opts.Cluster.Offers(ctx) {
+				h.setOffers(list)
+			}
+			return nil
+		})
+		select {
+		case <-time.After(offersRetry):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// setOffers replaces the offers of other Hosts. Held calls may go there.
+func (h *Host) setOffers(list []RuntimeOffer) {
+	now := h.lock()
+	h.allOffers = slices.Clone(list)
+	unlike := h.matchOffers()
+	h.judgeAll(now)
+	h.unlock()
+	h.logUnlike(unlike)
 }
 
 // maxUnlike bounds the Hosts and contracts that are logged once.
 const maxUnlike = 10_000
 
-// isSame reports whether an offer is for a contract of this Host.
-func (h *Host) isSame(c *contract, o *RuntimeOffer) bool {
-	i := slices.Index(o.Contracts, c.Name)
-	if i >= 0 && i < len(o.Digests) && o.Digests[i] == c.digest {
-		return true
-	}
-	if key := [2]string{o.HostID, c.Name}; !h.unlike[key] {
-		if h.unlike == nil || len(h.unlike) >= maxUnlike {
-			h.unlike = make(map[[2]string]bool)
+// matchOffers sets the offers by contract to those of the same contracts (ALT-D39). It returns the Hosts and
+// contracts of the others that were not logged. h.mu must be held.
+func (h *Host) matchOffers() (unlike [][2]string) {
+	h.offers = make(map[string][]RuntimeOffer)
+	for _, o := range h.allOffers {
+		if o.HostID == h.opts.ID {
+			continue
 		}
-		h.unlike[key] = true
-		h.opts.Logger.WarnContext(h.ctx, "altar: offer of another contract not used", "host", o.HostID, "contract", c.Name)
+		for i, name := range o.Contracts {
+			c, key := h.manifest.byName[name], [2]string{o.HostID, name}
+			switch {
+			case c == nil:
+			case i < len(o.Digests) && o.Digests[i] == c.digest:
+				h.offers[name] = append(h.offers[name], o)
+			case !h.unlike[key]:
+				if h.unlike == nil || len(h.unlike) >= maxUnlike {
+					h.unlike = make(map[[2]string]bool)
+				}
+				h.unlike[key] = true
+				unlike = append(unlike, key)
+			}
+		}
 	}
-	return false
+	return unlike
+}
+
+func (h *Host) logUnlike(list [][2]string) {
+	for _, key := range list {
+		h.opts.Logger.WarnContext(h.ctx, "altar: offer of another contract not used", "host", key[0], "contract", key[1])
+	}
 }
 
 // forwardCall sends a call to another Host.

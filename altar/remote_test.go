@@ -25,15 +25,30 @@ import (
 // A mesh connects Hosts in memory, as a message broker would. It is a [Cluster]
 // for each of them.
 type mesh struct {
-	mu     sync.Mutex
-	hosts  map[string]*Host
-	offers map[string][]RuntimeOffer
+	mu      sync.Mutex
+	hosts   map[string]*Host
+	offers  map[string][]RuntimeOffer
+	changed chan struct{} // closed and replaced when offers changes
 
 	// cut reports before each message whether the connection is lost.
 	cut           func(call *ForwardedCall, n int) bool
 	joins         atomic.Int64 // how often a lost call was joined again
 	keep          bool         // join lost calls
 	endedSessions []string     // sessions over
+
+	hook   func(h *Host) // called in each method of a Cluster
+	called []string      // these methods
+}
+
+// calls runs the hook in a method of a Cluster.
+func (e *meshEnd) calls(method string) {
+	e.m.mu.Lock()
+	h, hook := e.m.hosts[e.id], e.m.hook
+	e.m.called = append(e.m.called, method)
+	e.m.mu.Unlock()
+	if hook != nil && h != nil {
+		hook(h)
+	}
 }
 
 type meshEnd struct {
@@ -43,7 +58,7 @@ type meshEnd struct {
 
 // newMesh starts Hosts of these names; they are closed with the test.
 func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
-	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]RuntimeOffer)}
+	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]RuntimeOffer), changed: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { stop(); wg.Wait() })
@@ -51,11 +66,15 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 		o := opts
 		o.ID, o.Cluster = name, &meshEnd{m, name}
 		h := testHost(t, &o)
+		m.mu.Lock()
 		m.hosts[name] = h
+		m.mu.Unlock()
 		wg.Go(func() {
 			for offers := range h.RuntimeOffers(ctx) {
 				m.mu.Lock()
 				m.offers[name] = offers
+				close(m.changed)
+				m.changed = make(chan struct{})
 				m.mu.Unlock()
 			}
 		})
@@ -63,22 +82,35 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 	return m
 }
 
-func (e *meshEnd) Offers(contract string) []RuntimeOffer {
-	e.m.mu.Lock()
-	defer e.m.mu.Unlock()
-	var out []RuntimeOffer
-	for _, name := range slices.Sorted(maps.Keys(e.m.offers)) {
-		for _, o := range e.m.offers[name] {
-			if slices.Contains(o.Contracts, contract) {
-				out = append(out, o)
+func (e *meshEnd) Offers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
+	return func(yield func([]RuntimeOffer) bool) {
+		for ctx.Err() == nil {
+			e.calls("Offers")
+			list, changed := e.m.all()
+			if !yield(list) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
 			}
 		}
 	}
-	return out
+}
+
+// all returns the offers of all Hosts, and a channel that is closed when they change.
+func (m *mesh) all() (list []RuntimeOffer, changed chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(m.offers)) {
+		list = append(list, m.offers[name]...)
+	}
+	return list, m.changed
 }
 
 func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
+		e.calls("Forward")
 		e.m.mu.Lock()
 		h, cut, keep := e.m.hosts[to.HostID], e.m.cut, e.m.keep
 		e.m.mu.Unlock()
@@ -116,6 +148,7 @@ func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedC
 }
 
 func (e *meshEnd) SessionEnded(id, reason string) {
+	e.calls("SessionEnded")
 	e.m.mu.Lock()
 	defer e.m.mu.Unlock()
 	e.m.endedSessions = append(e.m.endedSessions, id+" "+reason)
@@ -492,7 +525,7 @@ func testOffersOfOtherContracts(t *testing.T) {
 	require.NotEqual(t, m.hosts["b"].manifest.byName["math/add"].digest, later.Contracts[0].digest())
 	require.NoError(t, m.hosts["b"].ReplaceManifest(later))
 	synctest.Wait()
-	list := (&meshEnd{m, "a"}).Offers("math/add")
+	list, _ := m.all()
 	require.Len(t, list, 1)
 	require.Equal(t, later.Contracts[0].digest(), list[0].Digests[slices.Index(list[0].Contracts, "math/add")])
 	for i := range 3 {
@@ -504,6 +537,84 @@ func testOffersOfOtherContracts(t *testing.T) {
 		}
 	}
 	require.Equal(t, int64(1), logged.n.Load())
+}
+
+// Each method of a Cluster may call its Host.
+func TestClusterCallsItsHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.mu.Lock()
+		m.hook = func(h *Host) {
+			h.Stats()
+			h.Sessions()
+			require.NoError(t, h.Ready())
+		}
+		m.mu.Unlock()
+		m.attach(t, "b", testRuntime("rb", nil))
+		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		_, err = s.ListTools(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, s.Destroy(t.Context()))
+		synctest.Wait()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		require.Subset(t, m.called, []string{"Offers", "Forward", "SessionEnded"})
+	})
+}
+
+// A call that waits for a lost Runtime goes to the Host to which the Runtime has moved (ALT-D24, ALT-D39).
+func TestHeldCallFollowsItsRuntime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		detach := m.attach(t, "a", testRuntime("r", nil))
+		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		detach()
+		time.AfterFunc(time.Second, func() { m.attach(t, "b", testRuntime("r", nil)) })
+		start := time.Now()
+		sum, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// A Cluster whose offers end or panic is called again.
+func TestOffersAreRequestedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{Logger: slog.New(slog.DiscardHandler)}, "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		c := &brokenCluster{meshEnd: meshEnd{m, "a"}}
+		h := testHost(t, &HostOptions{ID: "a", Cluster: c, Logger: slog.New(slog.DiscardHandler)})
+		m.mu.Lock()
+		m.hosts["a"] = h
+		m.mu.Unlock()
+		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		time.Sleep(2*offersRetry + time.Millisecond)
+		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), c.n.Load())
+	})
+}
+
+// A brokenCluster has offers at the third attempt.
+type brokenCluster struct {
+	meshEnd
+	n atomic.Int64
+}
+
+func (c *brokenCluster) Offers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
+	switch c.n.Add(1) {
+	case 1:
+		panic("no offers")
+	case 2:
+		return func(func([]RuntimeOffer) bool) {}
+	}
+	return c.meshEnd.Offers(ctx)
 }
 
 // A countedLog counts the records with a text.

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"regexp"
@@ -54,8 +55,9 @@ type Cluster struct {
 	nc   *nats.Conn
 	opts Options
 
-	mu    sync.Mutex
-	peers map[string]*peer // by host id; guarded by mu
+	mu      sync.Mutex
+	peers   map[string]*peer // by host id; guarded by mu
+	changed chan struct{}    // closed and replaced when the offers change; guarded by mu
 
 	life context.Context // of the Cluster, not of a call: ended by Close
 	stop context.CancelFunc
@@ -93,7 +95,7 @@ type offered struct {
 // NewCluster returns a Cluster that follows the offers of other Hosts. The caller keeps ownership
 // of the connection. Close ends the Cluster.
 func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
-	r := &Cluster{nc: nc, peers: map[string]*peer{}}
+	r := &Cluster{nc: nc, peers: map[string]*peer{}, changed: make(chan struct{})}
 	if opts != nil {
 		r.opts = *opts
 	}
@@ -198,7 +200,14 @@ func (r *Cluster) giveUp(id string) {
 	if p := r.peers[id]; p != nil {
 		close(p.lost)
 		delete(r.peers, id)
+		r.noteChange()
 	}
+}
+
+// noteChange wakes the loops over the offers. r.mu must be held.
+func (r *Cluster) noteChange() {
+	close(r.changed)
+	r.changed = make(chan struct{})
 }
 
 func (r *Cluster) handle(a *announcement) {
@@ -224,24 +233,32 @@ func (r *Cluster) handle(a *announcement) {
 		return
 	}
 	p.turn, p.offers = a.Turn, nil
+	r.noteChange()
 	for _, o := range a.Offers {
 		p.offers = append(p.offers, altar.RuntimeOffer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts, Digests: o.Digests})
 	}
 }
 
 // Offers implements [altar.Cluster].
-func (r *Cluster) Offers(contract string) []altar.RuntimeOffer {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var all []altar.RuntimeOffer
-	for _, id := range slices.Sorted(maps.Keys(r.peers)) {
-		for _, o := range r.peers[id].offers {
-			if slices.Contains(o.Contracts, contract) {
-				all = append(all, o)
+func (r *Cluster) Offers(ctx context.Context) iter.Seq[[]altar.RuntimeOffer] {
+	return func(yield func([]altar.RuntimeOffer) bool) {
+		for ctx.Err() == nil {
+			var all []altar.RuntimeOffer
+			r.mu.Lock()
+			for _, id := range slices.Sorted(maps.Keys(r.peers)) {
+				all = append(all, r.peers[id].offers...)
+			}
+			changed := r.changed
+			r.mu.Unlock()
+			if !yield(all) {
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
 			}
 		}
 	}
-	return all
 }
 
 // peerGone returns a channel that is closed when a peer is removed, or nil for an unknown peer.

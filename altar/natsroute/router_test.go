@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -160,10 +161,28 @@ func (h *host) session(t *testing.T) *altar.Session {
 	return s
 }
 
-// offered waits until the Host has n offers for a contract.
+// offered waits until the Host has n offers for a contract. It must not have Runtimes.
 func (h *host) offered(t *testing.T, contract string, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(h.router.Offers(contract)) == n }, 20*time.Second, 5*time.Millisecond)
+	s := h.session(t)
+	require.Eventually(t, func() bool {
+		tools, err := s.ListTools(t.Context())
+		require.NoError(t, err)
+		i := slices.IndexFunc(tools, func(tool altar.ToolInfo) bool { return tool.Name == contract })
+		if i < 0 {
+			return n == 0
+		}
+		return len(tools[i].Runtimes) == n
+	}, 20*time.Second, 5*time.Millisecond)
+}
+
+// offers returns the first offers of the Cluster.
+func (h *host) offers(t *testing.T) []altar.RuntimeOffer {
+	t.Helper()
+	for list := range h.router.Offers(t.Context()) {
+		return list
+	}
+	return nil
 }
 
 func TestCalls(t *testing.T) {
@@ -251,7 +270,7 @@ func TestWindow(t *testing.T) {
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, nc.Flush())
 	read := int64(0)
-	for m, err := range a.router.Forward(t.Context(), a.router.Offers("count")[0], &altar.ForwardedCall{
+	for m, err := range a.router.Forward(t.Context(), a.offers(t)[0], &altar.ForwardedCall{
 		HostID: "a", RuntimeID: "counter", Contract: "count", InvocationID: "i-1", SessionID: "s-1", SessionTTL: time.Minute,
 		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":100}`), Timeout: time.Minute,
 	}) {
@@ -477,7 +496,7 @@ func TestStalled(t *testing.T) {
 		await(6)
 		st.goOn <- struct{}{}
 		await(2)
-		require.Len(t, a.router.Offers("math/add"), 1)
+		require.Len(t, a.offers(t), 1)
 	}
 	require.Zero(t, st.silent.Load())
 }
