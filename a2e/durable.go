@@ -48,6 +48,7 @@ type durable struct {
 	start     sync.Once
 	work      sync.WaitGroup
 	snapshots *Snapshots
+	storage   storage
 
 	mu       sync.Mutex               // guards everything below
 	lease    *lease.Lease             // nil until it is acquired
@@ -58,7 +59,8 @@ type durable struct {
 }
 
 func newDurable(h *Host, db store.Store) *durable {
-	d := &durable{host: h, db: db, snapshots: NewSnapshots(db), sessions: map[string]*kept{}, readers: map[string]*streamReader{}}
+	d := &durable{host: h, db: db, snapshots: NewSnapshots(db), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
+		storage: storage{bodies: map[string][]*storedBody{}, polled: map[string]bool{}}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
@@ -74,6 +76,8 @@ type sessionRecord struct {
 	Reads     [2]int     // bounds of the agent
 	IsEnded   bool       `json:",omitempty"`
 	Last      uint64     `json:",omitempty"` // of an ended session: its last message
+
+	scope *budget.Scope // of a session that this process owns
 }
 
 func sessionKey(secret string) string {
@@ -132,7 +136,15 @@ func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
 	switch {
 	case state == stateNew:
 		r.ID = randid.UUID4Hex()
-		a.kept, err = s.promote(s.ctx, r)
+		hold, full := a.scope.Reserve(budget.Storage, baseStorage)
+		if full != nil {
+			return full
+		}
+		if a.kept, err = s.promote(s.ctx, r); err != nil {
+			hold.Release()
+		} else {
+			a.kept.hold = hold
+		}
 	case state == stateActive && k != nil:
 		err = k.durable.modify(s.ctx, k.key, k.owner, storeKeep, func(old *sessionRecord) {
 			old.Principal, old.Names, old.Reads = r.Principal, r.Names, r.Reads
@@ -189,6 +201,7 @@ func (d *durable) close(ctx context.Context) {
 	case <-stopped:
 	case <-ctx.Done():
 	}
+	d.storage.close()
 	if l, _, err := d.parts(); err == nil {
 		_ = l.Release(ctx)
 	}
@@ -270,26 +283,35 @@ const (
 )
 
 // deliver stores an entry for the owner of a session, and notifies the owner.
-func (d *durable) deliver(ctx context.Context, key string, kind byte, data []byte) error {
+func (d *durable) deliver(ctx context.Context, key string, scope *budget.Scope, kind byte, data []byte) error {
 	l, _, err := d.parts()
 	if err != nil {
 		return err
 	}
-	id, value := randid.New(""), append([]byte{statekey.Format, kind}, data...)
-	err = d.change(ctx, func(ctx context.Context) error {
-		_, err := d.db.Append(ctx, inboxName(key), id, value, storeKeep)
+	value := append([]byte{statekey.Format, kind}, data...)
+	b, pos := &storedBody{id: randid.New("")}, uint64(0)
+	if kind == inboxBody {
+		if b.hold, err = scope.Reserve(budget.Storage, int64(len(value)+itemStorage)); err != nil {
+			return err
+		}
+		d.storage.addBody(key, b)
+	}
+	err = d.change(ctx, func(ctx context.Context) (err error) {
+		pos, err = d.db.Append(ctx, inboxName(key), b.id, value, storeKeep)
 		if errors.Is(err, store.ErrDuplicate) {
 			return nil // an earlier attempt
 		}
 		return err
 	})
 	if err != nil {
+		d.storage.release(key, func(other *storedBody) bool { return other == b })
 		return err
 	}
 	if k := d.local(key); k != nil && k.ctx.Err() == nil {
 		k.touch()
 		return nil
 	}
+	d.pollInbox(key, b, pos)
 	r, err := d.load(ctx, key) // after the entry, because a new owner reads the entries after its change
 	if err == nil && !r.IsEnded {
 		_ = l.Tell(ctx, r.Owner, sessionKind, []byte(key)) // a later owner reads the entries
@@ -322,8 +344,8 @@ func (d *durable) open(ctx context.Context, key string, r sessionRecord) (*kept,
 }
 
 func (d *durable) streamOptions() streamlog.Options {
-	return streamlog.Options{Window: streamWindow, SlowTimeout: d.host.opts.Timing.WriteTimeout, Resumable: true, Grace: -1,
-		Retention: d.host.patience(), Movable: true}
+	return streamlog.Options{Window: streamWindow, RetainItems: d.host.opts.Limits.unread(),
+		SlowTimeout: d.host.opts.Timing.WriteTimeout, Resumable: true, Grace: -1, Retention: d.host.patience(), Movable: true}
 }
 
 // adopt takes over a session whose owner has failed.
@@ -412,6 +434,7 @@ func (d *durable) resume(ctx context.Context, key string, r *sessionRecord) (lea
 	}
 	k.init(ctx, w)
 	if err := d.host.resumeSession(k, r); err != nil {
+		k.hold.Release()
 		k.cancel()
 		return 0, err
 	}
@@ -428,6 +451,9 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 	h.mu.Unlock()
 	s.scope = h.scope(s, r.Principal)
 	var err error
+	if k.hold, err = s.scope.Reserve(budget.Storage, k.size()); err != nil {
+		return err
+	}
 	if s.place, err = s.scope.Reserve(budget.Items, 1); err != nil {
 		return err
 	}

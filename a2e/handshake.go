@@ -112,7 +112,7 @@ func (s *Session) authenticate(a *handshakeAttempt) {
 	defer func() { a.place.Release() }() // unless the session took it
 	defer func() {
 		if a.kept != nil && s.kept != a.kept {
-			go a.kept.end()
+			go a.kept.discard()
 		}
 	}()
 	if err != nil && s.state != stateClosed {

@@ -243,13 +243,18 @@ func (h *Host) open() bool {
 // session without a network is a separate principal.
 func (h *Host) scope(s *Session, p *Principal) *budget.Scope {
 	number := strconv.FormatUint(s.number, 10)
+	return h.budget.Scope(principalName(p, s.peer, number), number)
+}
+
+// principalName returns the name of a principal in the budget.
+func principalName(p *Principal, peer, number string) string {
 	switch {
 	case p != nil:
-		return h.budget.Scope(p.Tenant+"/"+p.ID, number)
-	case s.peer != "":
-		return h.budget.Scope(budget.Anonymous(s.peer), number)
+		return p.Tenant + "/" + p.ID
+	case peer != "":
+		return budget.Anonymous(peer)
 	}
-	return h.budget.Scope("local "+number, number)
+	return "local " + number
 }
 
 // ready returns the reason why no session can start, or nil.
@@ -308,6 +313,9 @@ var errTooManySessions = errors.New("a2e: too many sessions")
 
 // evict closes the oldest sessions without a handshake, of an address or of any.
 func (h *Host) evict(r budget.Resource, principal string, n int64) (closed int64) {
+	if r == budget.Storage && h.durable != nil {
+		return h.durable.evict(principal, n)
+	}
 	if r != budget.Unauthenticated {
 		return 0
 	}

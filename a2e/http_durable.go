@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/statekey"
@@ -23,6 +24,9 @@ const offerDelay = time.Second
 
 // storeFailed returns the answer to a request that the store or the lease prevents.
 func storeFailed(w http.ResponseWriter, err error) error {
+	if _, isOver := errors.AsType[*budget.Error](err); isOver {
+		return unavailable(w, err, "Too many stored messages")
+	}
 	if errors.Is(err, store.ErrInvalid) {
 		return &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "Message too large", Cause: err}
 	}
@@ -52,7 +56,7 @@ func (x *HTTPHandler) record(w http.ResponseWriter, r *http.Request, key string,
 			writeDetail(w, http.StatusNotFound, "Session not found")
 			return nil
 		}
-		return &sessionRecord{Owner: k.owner}
+		return &sessionRecord{scope: k.session.budgetScope()}
 	}
 	record, err := x.host.durable.load(r.Context(), key)
 	switch {
@@ -67,12 +71,17 @@ func (x *HTTPHandler) record(w http.ResponseWriter, r *http.Request, key string,
 }
 
 func (x *HTTPHandler) sendDurable(w http.ResponseWriter, r *http.Request, key string) {
-	if x.record(w, r, key, false) == nil {
+	record := x.record(w, r, key, false)
+	if record == nil {
 		return
+	}
+	scope := record.scope
+	if scope == nil {
+		scope = x.host.budget.Scope(principalName(record.Principal, record.Peer, ""), "")
 	}
 	data, err := x.body(w, r, x.host.codec.maxBytes())
 	if err == nil && len(data) > 0 {
-		if err = x.host.durable.deliver(r.Context(), key, inboxBody, data); err != nil {
+		if err = x.host.durable.deliver(r.Context(), key, scope, inboxBody, data); err != nil {
 			err = storeFailed(w, err)
 		}
 	}
@@ -87,7 +96,7 @@ func (x *HTTPHandler) dropDurable(w http.ResponseWriter, r *http.Request, key st
 	if x.record(w, r, key, false) == nil {
 		return
 	}
-	if err := x.host.durable.deliver(r.Context(), key, inboxEnd, nil); err != nil {
+	if err := x.host.durable.deliver(r.Context(), key, nil, inboxEnd, nil); err != nil {
 		x.refuse(w, r, storeFailed(w, err))
 		return
 	}

@@ -203,9 +203,9 @@ func (x *HTTPHandler) allows(names ...string) bool {
 	})
 }
 
-// unavailable returns the answer to a request for a session that the host refuses.
-func unavailable(w http.ResponseWriter, err error) *httpx.Error {
-	after, detail := "5", "Too many sessions"
+// unavailable returns the answer to a request over a bound of the host, or after its end.
+func unavailable(w http.ResponseWriter, err error, detail string) *httpx.Error {
+	after := "5"
 	if errors.Is(err, ErrClosed) {
 		detail = "Shutting down"
 	}
@@ -224,11 +224,11 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	limits := &x.host.opts.Limits
-	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, int(min(limits.QueueLimitPerSession, 1<<20)))}
+	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, limits.unread())}
 	hs.replay.keepAll = x.host.durable != nil
 	s, err := x.host.newSession(hs.replay, r.RemoteAddr, x.host.httpExtensions())
 	if err != nil {
-		x.refuse(w, r, unavailable(w, err))
+		x.refuse(w, r, unavailable(w, err, "Too many sessions"))
 		return
 	}
 	hs.Session = s
@@ -280,7 +280,7 @@ func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte
 	hs.feeder.Lock()
 	defer hs.feeder.Unlock()
 	if k := hs.durable(); k != nil {
-		return true, x.host.durable.deliver(ctx, k.key, inboxBody, data)
+		return true, x.host.durable.deliver(ctx, k.key, hs.budgetScope(), inboxBody, data)
 	}
 	if hs.isClosed() {
 		return false, nil
@@ -298,7 +298,7 @@ func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte
 			if err := k.out.sync(ctx); err != nil || len(data) == 0 {
 				return true, err
 			}
-			return true, x.host.durable.deliver(ctx, k.key, inboxBody, data)
+			return true, x.host.durable.deliver(ctx, k.key, hs.budgetScope(), inboxBody, data)
 		}
 	}
 	return true, nil

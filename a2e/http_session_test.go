@@ -17,7 +17,7 @@ import (
 // A message sent to an older reader does not count as received after a new reader has attached,
 // which may have requested it again.
 func TestReaderTakesOver(t *testing.T) {
-	hs := &httpSession{replay: newReplay(4, 4)}
+	hs := &httpSession{replay: newReplay(4, 8)}
 	require.NoError(t, hs.replay.put([]byte("one\n"), 0))
 	require.NoError(t, hs.replay.put([]byte("two\n"), 0))
 	cut := false

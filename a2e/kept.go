@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -44,16 +45,19 @@ type kept struct {
 	isRecovering     bool
 	replied, claimed map[string]struct{} // ids of requests
 
-	isMoved bool // another process continues; guarded by the mutex of the session
+	hold    budget.Hold // of its data in the store besides the inbox
+	isMoved bool        // another process continues; guarded by the mutex of the session
 
-	mu      sync.Mutex // guards everything below
-	settled []settlement
-	claims  []claim // the oldest first
-	idle    *time.Timer
+	mu         sync.Mutex // guards everything below
+	settled    []settlement
+	claims     []claim // the oldest first
+	claimBytes int64
+	idle       *time.Timer
 }
 
 // A keptBody is an entry of the inbox. The mutex of the session guards it.
 type keptBody struct {
+	id      string
 	pos     uint64
 	open    int // unanswered requests
 	isFed   bool
@@ -71,6 +75,7 @@ type settlement struct {
 type claim struct {
 	pos  uint64
 	body *keptBody // nil if the claim is of an earlier owner
+	size int
 }
 
 // maxClaims is the number of claims that are kept after their answers, so that their ids stay refused.
@@ -87,7 +92,7 @@ type claimRecord struct {
 func (k *kept) init(epoch context.Context, w *streamlog.Writer) {
 	limits := &k.durable.host.opts.Limits
 	k.token, k.writer = randid.New(""), w
-	k.out = &storedOutput{keep: limits.MaxReplayEvents, limit: limits.MaxReplayEvents + int(min(limits.QueueLimitPerSession, 1<<20))}
+	k.out = &storedOutput{keep: limits.MaxReplayEvents, limit: limits.unread()}
 	k.epoch = epoch
 	k.ctx, k.cancel = context.WithCancel(epoch)
 	k.inbox, k.closed = context.WithCancel(k.ctx)
@@ -196,7 +201,7 @@ func (k *kept) read() {
 func (k *kept) take(r store.Record) {
 	s := k.session
 	data, err := statekey.Data(r.Value)
-	body := &keptBody{pos: r.Seq}
+	body := &keptBody{id: r.ID, pos: r.Seq}
 	switch {
 	case err != nil || len(data) == 0:
 		s.host.log.ErrorContext(s.ctx, "a2e: stored message not readable", "session", k.id, "err", err)
@@ -282,6 +287,9 @@ func (k *kept) tidyOnce() {
 			return // the next owner finds the answers in the stream
 		}
 	}
+	k.durable.storage.release(k.key, func(b *storedBody) bool {
+		return slices.ContainsFunc(bodies, func(body *keptBody) bool { return body.id == b.id })
+	})
 	k.mu.Lock()
 	for _, b := range bodies {
 		b.isAcked = true
@@ -289,6 +297,7 @@ func (k *kept) tidyOnce() {
 	var old []uint64
 	for len(k.claims) > maxClaims && (k.claims[0].body == nil || k.claims[0].body.isAcked) {
 		old = append(old, k.claims[0].pos)
+		k.claimBytes -= int64(k.claims[0].size)
 		k.claims = k.claims[1:]
 	}
 	k.mu.Unlock()
@@ -323,10 +332,16 @@ func (k *kept) record(ctx context.Context, id string, r *claimRecord, body *kept
 	})
 	if err == nil {
 		k.mu.Lock()
-		k.claims = append(k.claims, claim{pos, body})
+		k.addClaimLocked(claim{pos, body, len(value) + itemStorage})
 		k.mu.Unlock()
 	}
 	return err
+}
+
+// addClaimLocked adds an entry of the log of claims. k.mu must be held if k is shared.
+func (k *kept) addClaimLocked(c claim) {
+	k.claims = append(k.claims, c)
+	k.claimBytes += int64(c.size)
 }
 
 // claim permits a request to run. It does so once, whatever processes take the request.
@@ -409,7 +424,7 @@ func (k *kept) readClaims(ctx context.Context) error {
 			if r.ID != "" {
 				k.claimed[r.ID] = struct{}{}
 			}
-			k.claims = append(k.claims, claim{stored.Seq, nil})
+			k.addClaimLocked(claim{stored.Seq, nil, len(stored.Value) + itemStorage})
 			pos = stored.Seq
 		}
 	}
@@ -457,6 +472,10 @@ func (k *kept) write() {
 		if len(lines) == 0 {
 			break
 		}
+		if !k.reserve(lines) {
+			k.out.cut()
+			break
+		}
 		for _, line := range lines {
 			if _, err := k.writer.Append(k.ctx, line); err != nil {
 				s.host.log.WarnContext(k.ctx, "a2e: session lost", "session", k.id, "err", err)
@@ -469,6 +488,7 @@ func (k *kept) write() {
 			break
 		}
 		k.out.store(len(lines))
+		_ = k.hold.Resize(k.size()) // what the stream has trimmed
 		signal(k.tidied)
 	}
 	<-s.ctx.Done()
@@ -481,9 +501,11 @@ func (k *kept) write() {
 		k.idle = nil
 	}
 	k.mu.Unlock()
-	if !isMoved {
-		k.end()
+	if !isMoved && k.end() {
+		k.durable.addPast(k)
 	}
+	k.durable.storage.release(k.key, anyBody)
+	k.hold.Release()
 	<-s.finished // no process adopts a session whose handlers still run in it
 	k.durable.remove(k)
 	isLost := k.ctx.Err() != nil
@@ -493,8 +515,8 @@ func (k *kept) write() {
 	}
 }
 
-// end stores the end of the session.
-func (k *kept) end() {
+// end stores the end of the session, and reports whether it succeeded.
+func (k *kept) end() bool {
 	d := k.durable
 	ctx, cancel := context.WithTimeout(k.ctx, storeOutage)
 	defer cancel()
@@ -514,6 +536,7 @@ func (k *kept) end() {
 	if err != nil {
 		d.host.log.WarnContext(ctx, "a2e: end of the session not stored", "session", k.id, "err", err)
 	}
+	return err == nil
 }
 
 // handOverLocked stops the session here, so that another process continues it. Calls that have not

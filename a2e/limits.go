@@ -25,7 +25,9 @@ type Limits struct {
 	// all, 64 MiB for a principal and 48 MiB for a session.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
-	// Bytes in a durable store. They have no effect: the other limits bound what a session stores.
+	// Bytes of durable sessions in the store: unanswered bodies, and messages for readers. Zero means
+	// no bound in all, 1 GiB for a principal and 256 MiB for a session. Over a bound the messages of
+	// ended sessions are removed, bodies get status 503, and messages wait as for a slow reader.
 	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
 
 	// Sessions after their handshake. Zero means 1,024 in all and for a principal.
@@ -71,6 +73,9 @@ func (l Limits) withDefaults() Limits {
 	l.MaxReplayEvents = max(cmp.Or(l.MaxReplayEvents, 256), 1)
 	return l
 }
+
+// unread is the number of messages for an HTTP reader above which a session ends.
+func (l *Limits) unread() int { return l.MaxReplayEvents + int(min(l.QueueLimitPerSession, 1<<20)) }
 
 // budget returns the bounds that a session does not enforce itself.
 func (l *Limits) budget(log *slog.Logger) budget.Limits {

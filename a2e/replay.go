@@ -37,8 +37,8 @@ type replay struct {
 	change       chan struct{} // closed at the next change; nil without waiters
 }
 
-func newReplay(keep, queue int) *replay {
-	return &replay{keep: keep, limit: keep + queue, first: 1, unread: 1}
+func newReplay(keep, limit int) *replay {
+	return &replay{keep: keep, limit: limit, first: 1, unread: 1}
 }
 
 // notifyLocked wakes the waiters. r.mu must be held.

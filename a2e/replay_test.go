@@ -12,7 +12,7 @@ import (
 // A reader that names the message it got last does not get it again, although
 // the connection that brought it was replaced before the message counted as taken.
 func TestReplayAfterUncountedMessage(t *testing.T) {
-	r := newReplay(4, 4)
+	r := newReplay(4, 8)
 	for _, line := range []string{"one", "two", "three"} {
 		require.NoError(t, r.put([]byte(line+"\n"), 0))
 	}

@@ -169,6 +169,12 @@ func (s *Session) isClosed() bool {
 	return s.state == stateClosed
 }
 
+func (s *Session) budgetScope() *budget.Scope {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.scope
+}
+
 // feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
@@ -180,10 +186,7 @@ func (s *Session) feed(line []byte) {
 	switch m.Type {
 	case TypePing, TypeShutdown, TypeHandshakeRequest:
 	default:
-		s.mu.Lock()
-		scope := s.scope
-		s.unlock()
-		s.hold = reserveRequest(scope, len(line))
+		s.hold = reserveRequest(s.budgetScope(), len(line))
 	}
 	if a := s.take(m, arrived, len(line)); a != nil {
 		s.authenticate(a)

@@ -59,7 +59,7 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.ready(); err != nil {
-			refused := unavailable(w, err)
+			refused := unavailable(w, err, "Too many sessions")
 			h.recordRefusal(r, refused.Status, refused)
 			writeDetail(w, refused.Status, refused.Message)
 			return

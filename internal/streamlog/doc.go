@@ -77,6 +77,10 @@ type Options struct {
 	// only the window is kept.
 	Retain int
 
+	// RetainItems is the number of items kept in a store after all readers have taken them. Zero means
+	// that only Retain bounds them.
+	RetainItems int
+
 	// SlowTimeout is the time after which a reader that can take an item and does not is dropped, at
 	// most a quarter later. Zero means 30 s; a negative value disables it.
 	SlowTimeout time.Duration

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -154,15 +155,19 @@ func (l *storedLog) addLocked(r *record) {
 	}
 }
 
-// excessLocked returns the positions of records through an item that exceed a number of bytes by a
-// sixteenth, but not the last one. The mutex of the stream must be held.
-func (l *storedLog) excessLocked(n uint64, limit int) (positions []uint64) {
-	if excess := int(l.total-l.base) - limit; excess <= limit/16 {
+// excessLocked returns the positions of records through an item that exceed Retain or RetainItems by
+// a sixteenth, but not the last one. The mutex of the stream must be held.
+func (l *storedLog) excessLocked(n uint64, o *Options) (positions []uint64) {
+	if len(l.segments) == 0 {
+		return nil
+	}
+	last, limit, items := l.segments[len(l.segments)-1].last, o.Retain, uint64(cmp.Or(o.RetainItems, math.MaxInt))
+	if int(l.total-l.base)-limit <= limit/16 && last-l.trimmed <= items+items/16 {
 		return nil
 	}
 	start := l.base
 	for _, g := range l.segments[:len(l.segments)-1] {
-		if g.last > n || int(l.total-start) <= limit {
+		if g.last > n || int(l.total-start) <= limit && last-g.last < items {
 			break
 		}
 		positions, start, l.trimmed = append(positions, g.pos), g.end, g.last
@@ -329,7 +334,7 @@ func (s *stream) publish(r *record) []uint64 {
 	if r.IsEnd {
 		s.showEndLocked()
 	}
-	return s.log.excessLocked(s.floor, s.o.Retain)
+	return s.log.excessLocked(s.floor, &s.o)
 }
 
 // trimLog removes the first records. After an error they are removed with later ones.

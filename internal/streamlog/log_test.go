@@ -355,8 +355,16 @@ func TestCreateOfExistingStreamFails(t *testing.T) {
 }
 
 func TestStoreIsTrimmedToRetain(t *testing.T) {
+	testTrimmedStore(t, Options{Retain: 7200, Resumable: true})
+}
+
+func TestStoreIsTrimmedToRetainItems(t *testing.T) {
+	testTrimmedStore(t, Options{RetainItems: 100, Resumable: true})
+}
+
+func testTrimmedStore(t *testing.T, o Options) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
-		w := newWriter(t, p[0].Table, Options{Retain: 7200, Resumable: true})
+		w := newWriter(t, p[0].Table, o)
 		r := newReader(t, p[0].Table, 0)
 		for n := uint64(1); n <= 1000; n++ {
 			appendItems(t, w, n, n)
@@ -365,8 +373,10 @@ func TestStoreIsTrimmedToRetain(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			records, err := db.Read(t.Context(), logName, 0, 1000)
 			require.NoError(t, err)
-			require.LessOrEqual(t, len(records), 1+106)
+			require.LessOrEqual(t, len(records), 1+107)
+			require.LessOrEqual(t, w.Size(), int64(107*72))
 		}
+		require.GreaterOrEqual(t, w.Size(), int64(100*72))
 		for _, process := range p {
 			_, err := process.Read(t.Context(), "s", user, 800)
 			var gap *GapError

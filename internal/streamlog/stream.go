@@ -191,6 +191,16 @@ func (w *Writer) Credit() int {
 	return w.s.spaceLocked(overhead)
 }
 
+// Size returns the number of bytes that the stream keeps in the store.
+func (w *Writer) Size() int64 {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	if w.s.log == nil {
+		return 0
+	}
+	return int64(w.s.log.total - w.s.log.base)
+}
+
 // Done is closed when the stream accepts no items: after its end or its loss.
 func (w *Writer) Done() <-chan struct{} { return w.s.done }
 

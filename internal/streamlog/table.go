@@ -106,6 +106,11 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
+// Remove removes a stream in the store that has ended.
+func (t *Table) Remove(ctx context.Context, id string) error {
+	return t.newStream(t.key(id)).log.expire(ctx, 0)
+}
+
 func (t *Table) key(id string) string {
 	if t.db == nil {
 		return id
