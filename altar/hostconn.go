@@ -59,6 +59,7 @@ type hostConn struct {
 	breaker      breaker
 	unanswered   map[string]*outcome
 	heartbeat    timer
+	refulfill    timer
 	lostAt       time.Time // when its connection ended
 	lastReceived time.Time
 	expiry       timer               // of the authentication
@@ -96,6 +97,7 @@ func (h *Host) admit(conn Conn, id *Principal, addr string) (*hostConn, error) {
 	hc := &hostConn{h: h, conn: conn, identity: id, addr: addr, out: newOutbox(), removed: make(chan struct{}),
 		limit: queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}}
 	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
+	hc.refulfill = timer{index: -1, fire: timerCall(hc.requestAgain)}
 	hc.expiry = timer{index: -1, fire: timerCall(hc.expired)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -385,6 +387,7 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 	}
 	hc.isClosed = true
 	h.timers.stop(&hc.expiry)
+	h.timers.stop(&hc.refulfill)
 	if hc.role == roleRuntime {
 		h.runtimeGone(hc, now)
 	}

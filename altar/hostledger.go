@@ -182,15 +182,19 @@ func mayRepeat(c *hostCall) bool {
 }
 
 // claimResult returns the outcome of a call that this Host has claimed. That of a call that Close has
-// cut off is the same as after a crash.
+// cut off is the same as after a crash. The end of a session is the outcome of a dispatched call: a Host that has
+// not noticed the end must not run it again.
 func (h *Host) claimResult(c *hostCall, cl *claim, p once.Policy) (once.Result, error) {
 	h.mu.Lock()
 	isEnding, isOver, end := cl.isEnding, c.s.isEnded, cl.end
+	isForgotten := isOver && (p == once.Repeat || c.start.IsZero())
 	h.mu.Unlock()
 	out := &storedOutcome{result: end.result}
 	switch {
-	case isEnding && !end.record || !isEnding && isOver:
+	case isEnding && !end.record || !isEnding && isForgotten:
 		return once.Result{Forget: true}, nil
+	case !isEnding && isOver:
+		out.result = &ToolResult{InvocationID: c.id, Error: errUnknownSession()}
 	case !isEnding && p == once.Repeat:
 		return once.Result{}, once.Temporary(ErrClosed)
 	case !isEnding:
@@ -353,6 +357,9 @@ func (h *Host) recorded(c *hostCall, cl *claim, data []byte, replayed bool, err 
 	case c.claim != cl || c.state != callEnding: // the session has ended
 	case other != nil:
 		h.announceRecorded(c, other, true, now)
+	case err != nil && mayRepeat(c): // another attempt may give another result
+		fault := errStore()
+		h.announceEnd(c, ending{result: &ToolResult{InvocationID: c.id, Error: fault}, err: fault}, now)
 	default:
 		h.announceEnd(c, cl.end, now)
 	}

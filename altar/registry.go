@@ -379,6 +379,16 @@ func errOverloaded() *Error {
 	return Errorf(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
 }
 
+// refulfillDelay is the time until a Host requests the fulfilments that it could not store.
+const refulfillDelay = 2 * time.Second
+
+// requestAgain requests the fulfilments of a Runtime after a failure of the store.
+func (hc *hostConn) requestAgain(now time.Time) {
+	if hc.alive && !hc.isClosed {
+		hc.h.requestAll(hc, true, now)
+	}
+}
+
 // fulfill registers the fulfilments of a Runtime (ALT-132, ALT-D15).
 func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	h.lock()
@@ -414,8 +424,11 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	}
 
 	if err := h.keepFulfillment(hc, m, names); err != nil {
-		h.lock()
+		now := h.lock()
 		h.answer(hc, m, err)
+		if hc.alive && !hc.isClosed {
+			h.timers.set(&hc.refulfill, now.Add(refulfillDelay))
+		}
 		h.unlock()
 		return
 	}

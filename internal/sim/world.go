@@ -261,6 +261,18 @@ func (w *World) IsCalm() bool { return w.isCalm.Load() }
 // IsClockWrong reports whether the clock of the store has an offset, drifts or jumps in this run.
 func (w *World) IsClockWrong() bool { return slices.Contains(w.swarm.kinds, kindClock) }
 
+// HasFault reports whether the run has one of these kinds of faults of the store or the network.
+func (w *World) HasFault(actions ...fault.Action) bool {
+	return slices.ContainsFunc(w.swarm.kinds, func(k kind) bool { return slices.Contains(actions, fault.Action(k)) })
+}
+
+// FaultCount returns the number of faults until this moment.
+func (w *World) FaultCount() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.faults)
+}
+
 // Settle waits for two minutes without faults, and for the time by which the clock of the store went back:
 // leases last so much longer.
 func (w *World) Settle() {
