@@ -11,17 +11,17 @@ import (
 
 // Counted bytes, and bounds (ACCP-D76).
 const (
-	sessionBytes   = 4 << 10 // of an empty session
-	messageBytes   = 512     // of a message without params
-	markBytes      = 48      // of a mark in a window
-	itemBytes      = 64      // of an item in addition to its length
-	entryBytes     = 512     // of a stored entry in addition to its length
-	frameFactor    = 4       // bytes of state that one byte of a frame may need
-	maxPartBytes   = 4 << 20 // of the frames of an incomplete message
-	maxSchemas     = 256
-	maxSchemaBytes = 1 << 20
-	connBytes      = 128 << 10 // of a WebSocket connection
-	queueBytes     = 256 << 10 // that wait for a slow peer
+	sessionBytes  = 4 << 10 // of an empty session
+	messageBytes  = 512     // of a message without params
+	markBytes     = 48      // of a mark in a window
+	itemBytes     = 64      // of an item in addition to its length
+	entryBytes    = 512     // of a stored entry in addition to its length
+	frameFactor   = 4       // bytes of state that one byte of a frame may need
+	maxPartBytes  = 4 << 20 // of the frames of an incomplete message
+	maxSchemas    = 256
+	maxSchemaText = 256 << 10 // of the canonical texts
+	connBytes     = 128 << 10 // of a WebSocket connection
+	queueBytes    = 256 << 10 // that wait for a slow peer
 )
 
 // A meter bounds the bytes that a session holds in memory or in stores.

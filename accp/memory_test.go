@@ -202,7 +202,7 @@ func TestPutEntriesAreBounded(t *testing.T) {
 	})
 }
 
-func TestPartsStateAndSchemasAreBounded(t *testing.T) {
+func TestPartsAndStateAreBounded(t *testing.T) {
 	s := session(t, &accp.SessionOptions{Budget: accp.BudgetOff, FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20}, MaxMemory: -1})
 	long := strings.Repeat("x", 900<<10)
 	var err error
@@ -223,18 +223,75 @@ func TestPartsStateAndSchemasAreBounded(t *testing.T) {
 	version, _ := s.State()
 	require.NotZero(t, version)
 	require.Less(t, version, n-1)
+}
 
-	r := accp.NewRegistry()
-	peer := accp.NewRegistry()
-	for i := range 300 {
-		require.NoError(t, peer.Register(accp.Schema{Name: fmt.Sprint("s", i), Code: fmt.Sprint("S", i), Version: 1, Fields: []string{"a"}}))
-		if err = r.Merge(peer.Delta(), peer.Hash()); err != nil {
-			require.Equal(t, 256, i)
-			break
-		}
+// A session has at most 256 custom schemas of 256 KiB of canonical text, of both sides together. More
+// of them are refused as a whole, and the session and the callers of others are served (ACCP-D48).
+func TestSchemasAreBounded(t *testing.T) {
+	named := func(n, fill int) accp.Schema {
+		return accp.Schema{Name: fmt.Sprint("s", n), Code: fmt.Sprintf("S%d", n), Version: 1, Fields: []string{"a"},
+			Defaults: accp.Params{text("a", strings.Repeat("x", fill))}}
 	}
-	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
-	require.Len(t, r.Codes(), 256, "nothing of a refused delta is added")
+	one := named(100, 1)
+	canonical, err := one.Canonical()
+	require.NoError(t, err)
+	// The schemas of a list have together 256 KiB.
+	var long []accp.Schema
+	for i := range 4 {
+		long = append(long, named(100+i, 64<<10-len(canonical)+1))
+	}
+	var many []accp.Schema
+	for i := range 256 {
+		many = append(many, named(100+i, 1))
+	}
+	for name, list := range map[string][]accp.Schema{"number": many, "text": long} {
+		t.Run(name, func(t *testing.T) {
+			last, more := list[len(list)-1], named(999, 1)
+			r := accp.NewRegistry()
+			for _, s := range list {
+				require.NoError(t, r.Register(s))
+			}
+			full := r.Hash()
+			require.ErrorIs(t, r.Register(more), accp.ErrBudgetExceeded)
+			last.Version++
+			require.NoError(t, r.Register(last), "another version takes no more")
+
+			// From a peer, alone and together with those of the session.
+			one, other := accp.NewRegistry(), accp.NewRegistry()
+			require.NoError(t, one.Register(more))
+			require.ErrorIs(t, one.Merge(r.Delta(), r.Hash()), accp.ErrBudgetExceeded)
+			require.Equal(t, []string{more.Code}, one.Codes(), "nothing is added")
+			require.ErrorIs(t, r.Merge(one.Delta(), one.Hash()), accp.ErrBudgetExceeded)
+			require.NoError(t, other.Merge(r.Delta(), r.Hash()))
+			require.Equal(t, r.Hash(), other.Hash())
+			require.NotEqual(t, full, r.Hash())
+		})
+	}
+
+	srv := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20, MaxParams: 1 << 10}}})
+	peer := accp.NewRegistry()
+	for _, s := range many {
+		require.NoError(t, peer.Register(s))
+	}
+	hello := func(r *accp.Registry) string {
+		m := &accp.Message{From: "a", Intent: accp.IntentSync, Op: accp.OpRegistry, Params: accp.Params{
+			{Key: "version", Value: accp.Int(r.Version())}, text("hash", r.Hash()[:12]), {Key: "delta", Value: r.Delta()}}}
+		f, err := (&accp.Codec{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20}}).Append(nil, m)
+		require.NoError(t, err)
+		return strings.TrimPrefix(string(f), "@a>")
+	}
+	require.Equal(t, http.StatusOK, srv.post("a", "s", hello(peer)).Code)
+	for n := range 20 {
+		next := accp.NewRegistry()
+		require.NoError(t, next.Register(named(1000+n, 1)))
+		res := srv.post("a", "s", hello(next))
+		require.Equal(t, http.StatusBadRequest, res.Code)
+		require.Contains(t, res.Body.String(), "code:E2003")
+		require.Equal(t, http.StatusOK, srv.post("b", "honest", "req:echo{}").Code)
+	}
+	session, _ := srv.Session("s")
+	require.Len(t, session.Registry().Codes(), 256)
+	require.Equal(t, http.StatusOK, srv.post("a", "s", "req:echo{schema:S100}").Code, "the session continues")
 }
 
 func TestCheckpointsAreBoundedByNumber(t *testing.T) {

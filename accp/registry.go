@@ -26,7 +26,9 @@ type tables struct {
 	byCode map[string]*compiled
 	byName map[string]*compiled
 	hash   string // of all schemas, in full
-	bytes  int    // of the custom schemas
+	bytes  int    // of the custom schemas in memory
+	text   int    // bytes of their canonical texts
+	custom int    // their number
 }
 
 var builtin = sync.OnceValue(func() *tables {
@@ -100,12 +102,22 @@ func (t *tables) version() int64 {
 	return v
 }
 
+// An origin is where a schema comes from.
+type origin uint8
+
+const (
+	fromHere   origin = iota
+	fromPeer          // a lower version is ignored
+	fromRecord        // likewise, and processes may together have added more than the bounds
+)
+
 // with returns the state after adding schemas, or t without a change.
-func (t *tables) with(fromPeer bool, schemas ...Schema) (*tables, error) {
-	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName), bytes: t.bytes}
+func (t *tables) with(from origin, schemas ...Schema) (*tables, error) {
+	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName),
+		bytes: t.bytes, text: t.text, custom: t.custom}
 	isChanged := false
 	for _, s := range schemas {
-		isAdded, err := n.add(s, fromPeer)
+		isAdded, err := n.add(s, from)
 		if err != nil {
 			return nil, err
 		}
@@ -114,12 +126,15 @@ func (t *tables) with(fromPeer bool, schemas ...Schema) (*tables, error) {
 	if !isChanged {
 		return t, nil
 	}
+	if from != fromRecord && (n.custom > maxSchemas || n.text > maxSchemaText) {
+		return nil, fail(ErrBudgetExceeded, "%d schemas of %d bytes, the limits are %d and %d", n.custom, n.text, maxSchemas, maxSchemaText)
+	}
 	n.hash = n.digest()
 	return n, nil
 }
 
 // add adds a schema and reports whether that is a change. After an error, t is not used.
-func (t *tables) add(s Schema, fromPeer bool) (isAdded bool, err error) {
+func (t *tables) add(s Schema, from origin) (isAdded bool, err error) {
 	if err := s.Validate(); err != nil {
 		return false, err
 	}
@@ -127,17 +142,17 @@ func (t *tables) add(s Schema, fromPeer bool) (isAdded bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	old := t.byCode[s.Code]
+	old, oldText := t.byCode[s.Code], ""
 	if old != nil {
-		same, _ := old.Canonical()
+		oldText, _ = old.Canonical()
 		switch {
-		case same == text && s.Version == old.Version && old.custom:
+		case oldText == text && s.Version == old.Version && old.custom:
 			return false, nil
 		case !old.custom:
 			return false, fail(ErrPolicyDenied, "schema %s is built in", s.Code)
 		case s.Version == old.Version:
 			return false, fail(ErrPolicyDenied, "schema %s: other content under version %d", s.Code, s.Version)
-		case s.Version < old.Version && fromPeer:
+		case s.Version < old.Version && from != fromHere:
 			return false, nil // the higher version stays (ACCP-D48)
 		case s.Version < old.Version:
 			return false, fail(ErrPolicyDenied, "schema %s: version %d after %d", s.Code, s.Version, old.Version)
@@ -149,27 +164,23 @@ func (t *tables) add(s Schema, fromPeer bool) (isAdded bool, err error) {
 	if old != nil {
 		delete(t.byName, old.Name)
 		t.bytes -= old.size()
+		t.text -= len(oldText)
+		t.custom--
 	}
 	c := compile(s, true)
 	t.bytes += c.size()
+	t.text += len(text)
+	t.custom++
 	t.byCode[s.Code], t.byName[s.Name] = c, c
-	if fromPeer && (t.bytes > maxSchemaBytes || len(t.byCode) > len(builtin().byCode)+maxSchemas) {
-		return false, fail(ErrBudgetExceeded, "the peer sends too many schemas")
-	}
 	return true, nil
 }
 
 // Register adds a custom schema or a higher version of one. The schema is copied. A malformed
 // schema is [ErrInvalidType]. A change of a built-in schema, other content under the same version,
-// a lower version, and a second code for a name are [ErrPolicyDenied] (ACCP-D47, ACCP-D49).
+// a lower version, and a second code for a name are [ErrPolicyDenied] (ACCP-D47, ACCP-D49). More than
+// 256 custom schemas, or 256 KiB of their canonical texts, are [ErrBudgetExceeded] (ACCP-D48).
 func (r *Registry) Register(s Schema) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n, err := r.tables().with(false, s)
-	if err == nil {
-		r.tab.Store(n)
-	}
-	return err
+	return r.add(fromHere, s)
 }
 
 // Schema returns the schema with this code or name and reports whether it exists.
@@ -215,7 +226,7 @@ func (r *Registry) Delta() Value {
 // Merge adds the custom schemas of a peer. With the built-in schemas they must have the announced
 // hash, and they must not contradict the schemas of r; otherwise nothing changes and the error is
 // [ErrPolicyDenied] (ACCP-D48, ACCP-D49). A hash that is not 6 to 64 hex digits, or a malformed
-// schema, is [ErrInvalidType]. More than 256 custom schemas, or 1 MiB of them, are
+// schema, is [ErrInvalidType]. More custom schemas than [Registry.Register] permits are
 // [ErrBudgetExceeded].
 func (r *Registry) Merge(delta Value, hash string) error {
 	if !validHash(hash) {
@@ -225,23 +236,23 @@ func (r *Registry) Merge(delta Value, hash string) error {
 	if err != nil {
 		return err
 	}
-	peer, err := builtin().with(true, schemas...)
+	peer, err := builtin().with(fromPeer, schemas...)
 	if err != nil {
 		return err
 	}
 	if !sameHash(peer.hash, hash) {
 		return fail(ErrPolicyDenied, "the registry delta does not have the announced hash")
 	}
-	return r.add(schemas)
+	return r.add(fromPeer, schemas...)
 }
 
-// add adds schemas of a peer or of a record.
-func (r *Registry) add(schemas []Schema) error {
+// add adds schemas, or none.
+func (r *Registry) add(from origin, schemas ...Schema) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mine, err := r.tables().with(true, schemas...)
+	n, err := r.tables().with(from, schemas...)
 	if err == nil {
-		r.tab.Store(mine)
+		r.tab.Store(n)
 	}
 	return err
 }
@@ -252,7 +263,7 @@ func (r *Registry) learn(delta Value) error {
 	if err != nil {
 		return err
 	}
-	return r.add(schemas)
+	return r.add(fromRecord, schemas...)
 }
 
 // schemasFrom returns the schemas in a delta.
