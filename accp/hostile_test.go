@@ -438,20 +438,62 @@ func TestHostileConnections(t *testing.T) {
 	}, func(c *accp.Client, err error) { require.ErrorIs(t, err, accp.ErrBudgetExceeded) })
 }
 
-// A server that sends the client from one address to the next is not followed.
-func TestDialFollowsNoRedirect(t *testing.T) {
-	n := 0
-	var ts *httptest.Server
-	ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n++
-		http.Redirect(w, r, ts.URL, http.StatusTemporaryRedirect)
-	}))
-	defer ts.Close()
-	_, err := accp.Dial(t.Context(), "ws"+strings.TrimPrefix(ts.URL, "http"), "a", nil)
-	var status *accp.CallError
-	require.ErrorAs(t, err, &status)
-	require.Equal(t, 1, n)
+// A server that sends the client from one address to the next is not followed (ACCP-D79).
+func TestClientFollowsNoRedirect(t *testing.T) {
+	for _, scheme := range []string{"http", "ws"} {
+		n := 0
+		var ts *httptest.Server
+		ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n++
+			http.Redirect(w, r, ts.URL, http.StatusTemporaryRedirect)
+		}))
+		c, err := accp.NewClient(scheme+strings.TrimPrefix(ts.URL, "http"), "a", nil)
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "x"), nil)
+		var status *accp.CallError
+		require.ErrorAs(t, err, &status)
+		require.Equal(t, http.StatusTemporaryRedirect, status.Status)
+		require.False(t, status.MayHaveRun)
+		require.Equal(t, 1, n, scheme)
+		require.NoError(t, c.Close())
+		ts.Close()
+	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+// A page of another origin in a browser reaches no handler, unless its origin is named (ACCP-D79).
+func TestServerRefusesForeignOrigins(t *testing.T) {
+	const page = "https://page.example"
+	for _, allowed := range [][]string{nil, {page}} {
+		d := newDesk(t, &accp.ServerOptions{AllowedOrigins: allowed})
+		isAllowed := allowed != nil
+		for _, origin := range []string{page, "https://other.example", "null"} {
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.ts.URL+accp.FramesPath, strings.NewReader(string(frame("req:echo{}", 1))))
+			require.NoError(t, err)
+			r.Header.Set("Content-Type", accp.MediaType)
+			r.Header.Set("Origin", origin)
+			res, err := d.client.Do(r)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			want := http.StatusForbidden
+			if isAllowed && origin == page {
+				want = http.StatusOK
+			}
+			require.Equal(t, want, res.StatusCode, "%s, allowed %v", origin, allowed)
+
+			ws, res, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath,
+				&websocket.DialOptions{HTTPHeader: http.Header{"Origin": {origin}}})
+			if want == http.StatusOK {
+				require.NoError(t, err)
+				require.NoError(t, ws.CloseNow())
+				continue
+			}
+			require.Error(t, err)
+			require.Equal(t, http.StatusForbidden, res.StatusCode, origin)
+		}
+		_, err := d.http(t, nil).Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err, "a caller that is no browser")
+	}
 }
 
 // The call of a slow reader fails, and the connection continues.
