@@ -61,6 +61,7 @@ func New(db store.Log, stream string, keep time.Duration) *Log {
 // Load reads the entries since the last call and passes them to apply.
 func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error) error {
 	isWhole := true
+	var replaced []uint64 // by a snapshot whose process did not remove them
 	for {
 		records, err := l.db.Read(ctx, l.stream, l.after, batch)
 		if err != nil {
@@ -74,7 +75,8 @@ func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error
 			switch {
 			case kind != Event:
 				isWhole = true
-				l.obsolete = l.obsolete[:0:0]
+				replaced = append(replaced, l.obsolete...)
+				l.obsolete = nil
 				l.size, l.bytes, l.written, l.isBegun = len(r.Value), 0, r.Time, true
 			case n != l.next || !l.isBegun:
 				isWhole = false // a later snapshot replaces the entries that are missing
@@ -92,6 +94,9 @@ func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error
 		if len(records) < batch {
 			break
 		}
+	}
+	if len(replaced) > 0 && l.db.Ack(ctx, l.stream, replaced...) != nil {
+		l.obsolete = append(replaced, l.obsolete...) // the next snapshot removes them
 	}
 	if !isWhole && l.isBegun {
 		return fmt.Errorf("%w: entries before %d are missing", ErrDamaged, l.next)
@@ -145,8 +150,11 @@ func (l *Log) Compact(ctx context.Context, data []byte) error {
 	if err := l.Append(ctx, Snapshot, data); err != nil {
 		return err
 	}
-	l.obsolete = append([]uint64(nil), l.after)
-	return l.db.Ack(ctx, l.stream, before...)
+	if err := l.db.Ack(ctx, l.stream, before...); err != nil {
+		return err
+	}
+	l.obsolete = []uint64{l.after}
+	return nil
 }
 
 // IsEmpty reports whether the next entry begins the state.
