@@ -116,6 +116,243 @@ func TestViewGrowsBetweenCuts(t *testing.T) {
 	})
 }
 
+// modelBegin is the beginning of a view by the words of ACCP-D69: all sums are computed anew.
+func modelBegin(summaries, hot []string, maximum, keep int) []string {
+	filled := func(lists ...[]string) (out []string) {
+		for _, line := range slices.Concat(lists...) {
+			if line != "" {
+				out = append(out, line)
+			}
+		}
+		return out
+	}
+	for len(hot) > 0 && (words{}).tokens(filled(hot)) > maximum {
+		hot = hot[1:]
+	}
+	first := len(summaries)
+	for first > 0 && (words{}).tokens(filled(summaries[first-1:], hot)) <= keep {
+		first--
+	}
+	return filled(summaries[first:], hot)
+}
+
+// A view begins with the messages within the maximum, and before them with the newest summaries that
+// fit into keep. Lines of an earlier answer stay as they were (ACCP-D69).
+func TestViewAgreesWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var v View
+		var want, last, held []string
+		line := rapid.SampledFrom([]string{"", "a", "four", "seven chars", "a line of some length"})
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if rapid.IntRange(0, 2).Draw(t, "step") == 0 {
+				summaries, hot := rapid.SliceOfN(line, 0, 5).Draw(t, "summaries"), rapid.SliceOfN(line, 0, 5).Draw(t, "hot")
+				maximum := rapid.IntRange(0, 30).Draw(t, "maximum")
+				keep := rapid.IntRange(0, maximum).Draw(t, "keep")
+				v.Begin(summaries, hot, words{}, maximum, keep)
+				want = modelBegin(summaries, hot, maximum, keep)
+			} else {
+				l := line.Draw(t, "line")
+				v.Append(l, words{})
+				if l != "" {
+					want = append(slices.Clone(want), l)
+				}
+			}
+			_ = append(held, "of the caller")
+			require.Equal(t, words{}.tokens(want), v.Tokens())
+			size := 0
+			for _, l := range want {
+				size += len(l) + itemBytes
+			}
+			require.Equal(t, size, v.Bytes())
+			if rapid.Bool().Draw(t, "answer") {
+				lines, stable := v.Answer()
+				require.True(t, slices.Equal(want, lines))
+				same := 0
+				for same < min(len(last), len(lines)) && last[same] == lines[same] {
+					same++
+				}
+				require.Equal(t, same, stable)
+				require.True(t, slices.Equal(last, held), "an answer never changes")
+				last, held = slices.Clone(lines), lines
+			}
+		}
+	})
+}
+
+// A summary has the newest lines that fit, also after one that does not (ACCP-D42).
+func TestSummaryAgreesWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		counter := Counter(words{})
+		if rapid.Bool().Draw(t, "only bytes") {
+			counter = free{}
+		}
+		facts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Fact {
+			return Fact{"a", rapid.SampledFrom([]string{"op.k", strings.Repeat("r", 90), strings.Repeat("r", 1500)}).Draw(t, "relationship"),
+				strings.Repeat("v", rapid.SampledFrom([]int{0, 1, 50, 5000}).Draw(t, "length"))}
+		}), 0, 12).Draw(t, "facts")
+		var kept []string
+		for _, f := range slices.Backward(facts) {
+			lines := append([]string{factLine(f, counter)}, kept...)
+			text := strings.Join(lines, "\n")
+			if counter.Count(text) <= 100 && len(text) <= 4096 {
+				kept = lines
+			}
+		}
+		require.Equal(t, strings.Join(kept, "\n"), Summarize(facts, counter))
+	})
+}
+
+// free counts no tokens.
+type free struct{}
+
+func (free) Count(string) int { return 0 }
+
+// The triggers of a message are listed in one order, with those of a checkpoint that failed (ACCP-D40).
+func TestTriggersInOrder(t *testing.T) {
+	s := State{Used: HotTrigger}
+	require.Empty(t, s.Triggers(false, false, false, nil), "400 tokens are within the limit")
+	s.Used++
+	require.Equal(t, []string{"hot_tokens"}, s.Triggers(false, false, false, nil))
+	require.Equal(t, []string{"done", "hot_tokens", "esc", "comp"}, s.Triggers(true, true, true, nil))
+	require.Equal(t, []string{"done", "hot_tokens", "comp"}, s.Triggers(false, false, true, []string{"done", "comp"}))
+}
+
+// A modelState has checkpoints and announcements as plain lists.
+type modelState struct {
+	checkpoints []Checkpoint
+	peers       []Announcement
+	dropped     []string
+	hot         []Message
+	used        int
+}
+
+func (m *modelState) own(id string) (a Announcement, ok bool) {
+	for _, c := range m.checkpoints {
+		if c.ID == id {
+			return Announcement{c.Hash, id, c.Text}, true
+		}
+		if c.Refined.ID == id {
+			return Announcement{c.Hash, id, c.Refined.Text}, true
+		}
+	}
+	return a, false
+}
+
+func (m *modelState) drop() Checkpoint {
+	c := m.checkpoints[0]
+	m.checkpoints = m.checkpoints[1:]
+	m.dropped = append(m.dropped, c.ID)
+	if c.Refined.ID != "" {
+		m.dropped = append(m.dropped, c.Refined.ID)
+	}
+	return c
+}
+
+// The tiers have the checkpoints, summaries and ids that a plain model has, and an id never means two
+// contents (ACCP-D40, ACCP-D70, ACCP-D76).
+func TestStateAgreesWithModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var s State
+		var m modelState
+		number := rapid.IntRange(0, 5)
+		id := func(t *rapid.T) string { return fmt.Sprint("cp", number.Draw(t, "id")) }
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				x := Message{Text: strings.Repeat("f", number.Draw(t, "length")), Tokens: number.Draw(t, "tokens")}
+				s.Add(x)
+				m.hot, m.used = append(m.hot, x), m.used+x.Tokens
+			},
+			"commit": func(t *rapid.T) {
+				name := id(t)
+				c := Checkpoint{Summary: Summary{ID: name, Text: "text of " + name}, Hash: fmt.Sprint("h", 3+(name[2]-48)%2), Bytes: 7}
+				maximum := rapid.IntRange(1, 4).Draw(t, "maximum")
+				var want []Checkpoint
+				m.checkpoints = slices.DeleteFunc(slices.Clone(m.checkpoints), func(o Checkpoint) bool { return o.ID == name })
+				m.checkpoints = append(m.checkpoints, c)
+				for len(m.checkpoints) > maximum {
+					want = append(want, m.drop())
+				}
+				m.hot, m.used = nil, 3
+				require.Equal(t, want, s.Commit(c, 3, maximum))
+			},
+			"drop": func(t *rapid.T) {
+				if len(m.checkpoints) > 0 {
+					require.Equal(t, m.drop(), s.Drop())
+				}
+			},
+			"refine": func(t *rapid.T) {
+				name := id(t)
+				r := Summary{ID: rapid.SampledFrom([]string{"r" + name, name}).Draw(t, "refined"), Text: "better"}
+				i := slices.IndexFunc(m.checkpoints, func(c Checkpoint) bool { return c.ID == name })
+				isRefined := i >= 0 && r.ID != name
+				if isRefined {
+					m.checkpoints = slices.Clone(m.checkpoints)
+					m.checkpoints[i].Refined = r
+				}
+				require.Equal(t, isRefined, s.Refine(name, r))
+			},
+			"announce": func(t *rapid.T) {
+				name := id(t)
+				a := Announcement{Hash: "h" + rapid.SampledFrom([]string{"3", "4", "x"}).Draw(t, "hash"), ID: name,
+					Summary: rapid.SampledFrom([]string{"text of " + name, "other"}).Draw(t, "summary")}
+				own, isOwn := m.own(name)
+				isFree := !isOwn || own == a
+				for _, p := range m.peers {
+					isFree = isFree && (p.ID != name || p == a)
+				}
+				require.Equal(t, isFree, s.IsFree(a))
+				if isFree {
+					s.Announce(a)
+					if !slices.Contains(m.peers, a) {
+						m.peers = append(m.peers, a)
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				require.Equal(t, len(m.checkpoints), len(s.Checkpoints))
+				for i := range m.checkpoints {
+					require.Equal(t, m.checkpoints[i], s.Checkpoints[i])
+				}
+				require.Equal(t, m.dropped, s.Dropped)
+				require.Equal(t, m.hot, s.Hot)
+				require.Equal(t, m.used, s.Used)
+				for i := range 6 {
+					name, hash := fmt.Sprint("cp", i), fmt.Sprint("h", i)
+					for _, name := range []string{name, "r" + name} {
+						want, wantOK := m.own(name)
+						got, ok := s.Own(name)
+						require.Equal(t, wantOK, ok, name)
+						require.Equal(t, want, got, name)
+					}
+					byHash, peer, adopted := "", "", Announcement{}
+					for _, c := range m.checkpoints {
+						if c.Hash == hash {
+							byHash = c.ID // the newest
+						}
+					}
+					for _, p := range m.peers {
+						if p.ID == name {
+							peer = p.Summary
+						}
+						if p.Hash == "hx" && p.ID != name {
+							adopted = p
+						}
+					}
+					require.Equal(t, byHash, s.ByHash(hash))
+					got, _ := s.Peer(name)
+					require.Equal(t, peer, got)
+					announced, ok := s.Announced("hx", name)
+					require.Equal(t, adopted, announced)
+					require.Equal(t, adopted.ID != "", ok)
+				}
+				counted := s
+				counted.Recount()
+				require.Equal(t, []int64{counted.InfoBytes, counted.Stored, int64(counted.HotBytes)}, []int64{s.InfoBytes, s.Stored, int64(s.HotBytes)})
+			},
+		})
+	})
+}
+
 func (c words) tokens(lines []string) int {
 	n := max(0, len(lines)-1)
 	for _, l := range lines {
