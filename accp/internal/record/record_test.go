@@ -67,7 +67,7 @@ func (p *process) apply(kind Kind, data []byte) error {
 	return nil
 }
 
-// All processes with one log agree on its entries: an entry is appended by whoever has read all others,
+// All processes with one log agree on its entries: a process that has read all entries can append one,
 // lost answers double nothing, and snapshots change no state and leave one entry.
 func TestLogAgreesWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -81,7 +81,7 @@ func TestLogAgreesWithModel(t *testing.T) {
 			return p
 		}
 		processes := []*process{open(), open()}
-		changes, read := 0, []int{0, 0} // of the stream, and what each process has read of it
+		changes, read := 0, []int{0, 0} // of the stream, and the part of them that each process has read
 		count := 0
 		t.Repeat(map[string]func(*rapid.T){
 			"append": func(t *rapid.T) {
@@ -159,8 +159,8 @@ func TestLogAgreesWithModel(t *testing.T) {
 	})
 }
 
-// What a process leaves that dies between its snapshot and the removal of the entries before it is
-// removed by the next one that reads.
+// A process that dies between its snapshot and the removal of the earlier entries leaves those
+// entries. The next process that reads removes them.
 func TestLoadRemovesReplacedEntries(t *testing.T) {
 	ctx, db := t.Context(), store.NewMemory()
 	f := &faultyLog{Log: db}
@@ -209,7 +209,7 @@ func TestLoadReportsDamage(t *testing.T) {
 		damage(db)
 		require.ErrorIs(t, New(db, "s", time.Hour).Load(ctx, (&process{}).apply), ErrDamaged, name)
 	}
-	// A process that reads while another one removes what a snapshot has replaced misses some of it.
+	// A process that reads while another process removes entries before a snapshot misses some of them.
 	db := store.NewMemory()
 	l := New(&faultyLog{Log: db, ack: true}, "s", time.Hour)
 	for i := range 3 {
@@ -251,20 +251,20 @@ func TestLifetimeOfTheState(t *testing.T) {
 		require.Equal(t, "all", p.state[0])
 		time.Sleep(keep + time.Minute)
 		p = &process{}
-		again := New(db, "s", keep)
-		require.NoError(t, again.Load(ctx, p.apply))
+		reopened := New(db, "s", keep)
+		require.NoError(t, reopened.Load(ctx, p.apply))
 		require.Empty(t, p.state)
-		require.True(t, again.IsEmpty())
+		require.True(t, reopened.IsEmpty())
 
-		require.False(t, again.IsDue())
+		require.False(t, reopened.IsDue())
 		n := 0
-		for ; !again.IsDue(); n++ {
-			require.NoError(t, again.Append(ctx, Event, slices.Repeat([]byte("x"), 1000)))
+		for ; !reopened.IsDue(); n++ {
+			require.NoError(t, reopened.Append(ctx, Event, slices.Repeat([]byte("x"), 1000)))
 		}
 		require.InDelta(t, minBytes/1000, n, 2)
-		require.NoError(t, again.Compact(ctx, slices.Repeat([]byte("x"), 2*minBytes)))
-		for n = 0; !again.IsDue(); n++ {
-			require.NoError(t, again.Append(ctx, Event, slices.Repeat([]byte("x"), 1000)))
+		require.NoError(t, reopened.Compact(ctx, slices.Repeat([]byte("x"), 2*minBytes)))
+		for n = 0; !reopened.IsDue(); n++ {
+			require.NoError(t, reopened.Append(ctx, Event, slices.Repeat([]byte("x"), 1000)))
 		}
 		require.InDelta(t, 2*minBytes/1000, n, 2, "the cost of snapshots is that of the events")
 	})

@@ -116,7 +116,7 @@ func TestViewGrowsBetweenCuts(t *testing.T) {
 	})
 }
 
-// modelBegin is the beginning of a view by the words of ACCP-D69: all sums are computed anew.
+// modelBegin is the beginning of a view by the words of ACCP-D69: all sums are computed from scratch.
 func modelBegin(summaries, hot []string, maximum, keep int) []string {
 	filled := func(lists ...[]string) (out []string) {
 		for _, line := range slices.Concat(lists...) {
@@ -141,7 +141,7 @@ func modelBegin(summaries, hot []string, maximum, keep int) []string {
 func TestViewAgreesWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var v View
-		var want, last, held []string
+		var want, last, answer []string
 		line := rapid.SampledFrom([]string{"", "a", "four", "seven chars", "a line of some length"})
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			if rapid.IntRange(0, 2).Draw(t, "step") == 0 {
@@ -157,7 +157,7 @@ func TestViewAgreesWithModel(t *testing.T) {
 					want = append(slices.Clone(want), l)
 				}
 			}
-			_ = append(held, "of the caller")
+			_ = append(answer, "of the caller")
 			require.Equal(t, words{}.tokens(want), v.Tokens())
 			size := 0
 			for _, l := range want {
@@ -172,8 +172,8 @@ func TestViewAgreesWithModel(t *testing.T) {
 					same++
 				}
 				require.Equal(t, same, stable)
-				require.True(t, slices.Equal(last, held), "an answer never changes")
-				last, held = slices.Clone(lines), lines
+				require.True(t, slices.Equal(last, answer), "an answer never changes")
+				last, answer = slices.Clone(lines), lines
 			}
 		}
 	})
