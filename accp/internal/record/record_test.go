@@ -159,7 +159,7 @@ func TestLogAgreesWithModel(t *testing.T) {
 	})
 }
 
-// A process that dies between its snapshot and the removal of the earlier entries leaves those
+// A process that is killed between its snapshot and the removal of the earlier entries leaves those
 // entries. The next process that reads removes them.
 func TestLoadRemovesReplacedEntries(t *testing.T) {
 	ctx, db := t.Context(), store.NewMemory()
