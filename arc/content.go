@@ -101,18 +101,22 @@ func DataPart(v any) (Part, error) {
 
 // FilePart returns a part that holds a file.
 func FilePart(filename, mimeType string, content []byte) Part {
-	p := binary(PartTypeFile, mimeType, content)
+	p := binaryPart(PartTypeFile, mimeType, content)
 	p.Filename = filename
 	return p
 }
 
 // ImagePart returns a part that holds an image.
-func ImagePart(mimeType string, content []byte) Part { return binary(PartTypeImage, mimeType, content) }
+func ImagePart(mimeType string, content []byte) Part {
+	return binaryPart(PartTypeImage, mimeType, content)
+}
 
 // AudioPart returns a part that holds sound.
-func AudioPart(mimeType string, content []byte) Part { return binary(PartTypeAudio, mimeType, content) }
+func AudioPart(mimeType string, content []byte) Part {
+	return binaryPart(PartTypeAudio, mimeType, content)
+}
 
-func binary(t PartType, mimeType string, content []byte) Part {
+func binaryPart(t PartType, mimeType string, content []byte) Part {
 	if mimeType == "" {
 		mimeType = "application/octet-stream"
 	}

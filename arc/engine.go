@@ -4,11 +4,12 @@
 package arc
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,12 +32,6 @@ type taskEngine struct {
 	places *places
 }
 
-// A doubt is a write of a record that had no answer.
-type doubt struct {
-	value   []byte
-	publish func(ctx context.Context) error // if the write was made; nil means nothing
-}
-
 // A liveTask is a task that is being run or talked about.
 type liveTask struct {
 	id   string
@@ -46,9 +41,7 @@ type liveTask struct {
 	keys    string     // in the store, one after the other; made when they are needed
 	state   *taskState // nil until loaded
 	rev     store.Revision
-	inDoubt *doubt     // the last write, if it had no answer
-	made    taskAction // of the last write in doubt that was made
-	madeAt  time.Time
+	isStale bool            // a write had no answer, so the record may have changed
 	subs    []*subscription // nil until loaded
 	run     *TaskRun        // nil unless it runs in this process
 	queued  uint64          // number of the newest event that is known to be queued
@@ -103,12 +96,12 @@ func (t *liveTask) bothKeys() string {
 // faster. It is called with the lock of the task held. It returns false if there
 // is none.
 func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (bool, error) {
-	if t.state != nil && !reload && e.runsLocked(t) {
+	if t.state != nil && !reload && !t.isStale && e.runsLocked(t) {
 		return true, nil
 	}
 	entry, err := e.db.Get(ctx, t.key())
 	if errors.Is(err, store.ErrNotFound) {
-		if t.run == nil { // otherwise its run still uses it
+		if t.isStale = false; t.run == nil { // otherwise its run still uses it
 			t.state = nil
 		}
 		return false, nil
@@ -117,6 +110,7 @@ func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (
 		return false, err
 	}
 	if t.state != nil && t.rev == entry.Revision {
+		t.isStale = false
 		return true, nil
 	}
 	st, err := decodeTask(entry.Value)
@@ -129,13 +123,7 @@ func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (
 	if t.state != nil && t.state.followed != st.followed {
 		t.subs = nil // subscribed through another process
 	}
-	t.state, t.rev = st, entry.Revision
-	if d := t.inDoubt; d != nil && bytes.Equal(d.value, entry.Value) && d.publish != nil {
-		t.inDoubt = nil
-		if err := d.publish(ctx); err != nil {
-			return false, err
-		}
-	}
+	t.state, t.rev, t.isStale = st, entry.Revision, false
 	if t.run != nil && st.status.Final() {
 		t.run.work.Cancel(taskOver(st))
 	} else if t.run != nil && st.owner != t.run.owner {
@@ -157,27 +145,12 @@ func (e *taskEngine) saveLocked(ctx context.Context, t *liveTask, next *taskStat
 		ttl = e.s.opts.Persistence.TaskRetention
 	}
 	rev, err := e.db.Update(ctx, t.key(), w.b, t.rev, ttl)
-	if errors.Is(err, store.ErrConflict) && t.inDoubt != nil && bytes.Equal(t.inDoubt.value, w.b) {
-		rev, err = e.ownWrite(ctx, t, w.b)
-	}
-	t.inDoubt = nil
 	if err != nil {
-		if !errors.Is(err, store.ErrConflict) {
-			t.inDoubt = &doubt{value: bytes.Clone(w.b)}
-		}
+		t.isStale = true
 		return err
 	}
 	t.state, t.rev = next, rev
 	return nil
-}
-
-// ownWrite returns the revision of a record if the store made the change in doubt.
-func (e *taskEngine) ownWrite(ctx context.Context, t *liveTask, value []byte) (store.Revision, error) {
-	entry, err := e.db.Get(ctx, t.key())
-	if err == nil && !bytes.Equal(entry.Value, value) {
-		err = store.ErrConflict
-	}
-	return entry.Revision, err
 }
 
 // agentOf returns the agent that a task belongs to, or "".
@@ -269,7 +242,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		e.s.ledger.remove(taskObject, st.id)
 		return nil, err
 	}
-	st.first = item.b[1:]
+	st.first = item.b[itemHead:]
 	subs := e.staticSubs(st)
 	if len(subs) > 0 && e.s.isShared {
 		st.unqueuedFrom, st.unqueued = 1, encodeEvents([]*Notification{e.createdEvent(st)})
@@ -290,29 +263,22 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		return nil, err
 	}
 	defer e.leaveUnless(call, w, &isCreated)
-	rev, err := e.db.Create(ctx, t.key(), record.b, 0)
-	if errors.Is(err, store.ErrExists) { // an earlier attempt of the request has created it
+	err = e.storeLocked(ctx, t, st, record.b, item.b)
+	if err == nil && t.state != st { // an earlier attempt of the request has created it
 		defer e.release(t)
 		defer t.mu.Unlock()
-		return e.createdLocked(ctx, t)
+		return t.state.accepted(), nil
 	}
 	if err == nil {
-		err = e.appendFirstLocked(ctx, t, st, item.b)
-		if err == nil {
-			err = e.s.bindWork(ctx, call, "taskId", st.id)
-		}
-		if err != nil { // the task stays unknown to all callers
-			err = errors.Join(err, e.db.Delete(ctx, t.key(), rev), e.db.Expire(ctx, t.items(), 0), e.db.Expire(ctx, taskMetadata(t.id), 0))
-		}
+		err = e.s.persist(ctx, func(ctx context.Context) error { return e.s.bindWork(ctx, call, "taskId", st.id) })
 	}
-	if err != nil {
+	if err != nil { // the next owner of the index entry finds what was stored
 		e.s.ledger.remove(taskObject, st.id)
 		t.mu.Unlock()
 		e.release(t)
 		return nil, err
 	}
 	isCreated = true
-	t.state, t.rev = st, rev
 	t.subs, t.data = subs, p.Metadata
 	answer := st.accepted()
 	if len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
@@ -343,14 +309,33 @@ func (e *taskEngine) leaveUnless(call *Call, w *waitingTask, isCreated *bool) {
 	}
 }
 
-// createdLocked answers a request whose earlier attempt created the task. The process that
-// recovers the task runs or fails it. t.mu must be held.
-func (e *taskEngine) createdLocked(ctx context.Context, t *liveTask) (any, error) {
-	ok, err := e.loadLocked(ctx, t, true)
-	if err != nil || !ok {
-		return nil, errors.Join(err, errTaskGone)
-	}
-	return t.state.accepted(), nil
+// storeLocked stores a new task. If an earlier attempt of the request has created the task, t.state is not st; the
+// process that recovers the task runs or fails it. t.mu must be held.
+func (e *taskEngine) storeLocked(ctx context.Context, t *liveTask, st *taskState, record, item []byte) error {
+	isTried, isCreated := false, false
+	return e.s.persist(ctx, func(ctx context.Context) error {
+		if isCreated {
+			return e.appendFirstLocked(ctx, t, st, item)
+		}
+		rev, err := e.db.Create(ctx, t.key(), record, 0)
+		if err == nil {
+			t.state, t.rev, isCreated = st, rev, true
+			return e.appendFirstLocked(ctx, t, st, item)
+		}
+		if !errors.Is(err, store.ErrExists) {
+			isTried = true
+			return err
+		}
+		ok, err := e.loadLocked(ctx, t, true)
+		if err != nil || !ok {
+			return cmp.Or(err, errTaskGone)
+		}
+		if isTried && t.state.owner == st.owner && t.state.created.Equal(st.created) && t.state.status == TaskSubmitted {
+			*st = *t.state // it is from here
+			t.state = st
+		}
+		return nil
+	})
 }
 
 // errTaskGone reports a task that was there a moment ago.
@@ -429,8 +414,12 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
 	defer e.finishTask(ctx, mine, st)
-	c := change{action: taskSend, at: at, message: p.Message, itemID: call.claim.Token, claimant: mine}
-	accepted, err := e.accept(ctx, t, call, &c)
+	c := change{action: taskSend, at: at, message: p.Message, itemID: call.claim.Token, isRepeated: call.claim.Redelivered, claimant: mine}
+	accepted := st
+	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
+		accepted, err = e.accept(ctx, t, &c)
+		return err
+	})
 	if err != nil {
 		undo()
 		return nil, err
@@ -438,26 +427,23 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	if accepted.owner != st.owner {
 		e.notifyOwner(ctx, st) // it does not have the task any longer
 	}
-	if err := e.deliver(ctx, t, accepted, run == nil && (st.isParked || st.owner == mine)); err != nil {
+	hasPlace := run == nil && (st.isParked || st.owner == mine)
+	if err := e.s.persist(ctx, func(ctx context.Context) error { return e.deliver(ctx, t, accepted, hasPlace) }); err != nil {
 		return nil, err
 	}
 	return ackOf("Message received"), nil
 }
 
 // accept keeps the input of a request, unless an earlier attempt of it has, and returns the state of the
-// task.
-func (e *taskEngine) accept(ctx context.Context, t *liveTask, call *Call, c *change) (*taskState, error) {
+// task. It may be repeated.
+func (e *taskEngine) accept(ctx context.Context, t *liveTask, c *change) (*taskState, error) {
 	t.mu.Lock()
 	defer e.unlock(t)
 	ok, err := e.loadLocked(ctx, t, e.s.isShared)
 	if err == nil && !ok {
 		err = idFault(ErrTaskNotFound, "taskId", t.id)
 	}
-	done := false
-	if err == nil && call.claim.Redelivered {
-		done, err = e.hasInput(ctx, t, call.claim.Token)
-	}
-	if err == nil && !done {
+	if err == nil {
 		err = e.applyLocked(ctx, t, c)
 	}
 	return t.state, err
@@ -473,20 +459,38 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		st := t.state
-		e.unlock(t)
-		e.notifyOwner(ctx, st)
-		e.release(t)
-	}()
-	if call.claim.Redelivered && t.state.status == TaskCanceled {
-		return t.state.canceled(), nil
+	st := t.state
+	t.mu.Unlock()
+	defer e.release(t)
+	if ctx = context.WithoutCancel(ctx); st.owner != e.s.lease.Owner() {
+		mine, err := e.startTask(ctx, st) // until the events are queued
+		if err != nil {
+			return nil, e.s.unavailable(call.TargetAgent, err)
+		}
+		defer e.finishTask(ctx, mine, st)
 	}
-	change := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
-	if err := e.applyLocked(context.WithoutCancel(ctx), t, &change); err != nil {
+	c := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
+	err = e.s.persist(ctx, func(ctx context.Context) error {
+		t.mu.Lock()
+		defer e.unlock(t)
+		ok, err := e.loadLocked(ctx, t, e.s.isShared)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			return idFault(ErrTaskNotFound, "taskId", t.id)
+		}
+		if !call.claim.Redelivered || t.state.status != TaskCanceled {
+			err = e.applyLocked(ctx, t, &c)
+		}
+		st = t.state
+		return err
+	})
+	e.notifyOwner(ctx, st)
+	if err != nil {
 		return nil, err
 	}
-	return t.state.canceled(), nil
+	return st.canceled(), nil
 }
 
 // info describes a task. It reads the items without the lock, so that a long task
@@ -501,14 +505,11 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	st, stream := t.state, "" // the state is never changed, only replaced
-	if !p.OmitMessages || !p.OmitArtifacts {
-		stream = t.items()
-	}
+	st, stream := t.state, t.items() // the state is never changed, only replaced
 	e.done(t)
 	var messages, artifacts []store.Record
-	if stream != "" {
-		if messages, artifacts, err = e.items(ctx, stream); err != nil {
+	if !p.OmitMessages || !p.OmitArtifacts {
+		if messages, artifacts, err = e.items(ctx, stream, st.last); err != nil {
 			return nil, err
 		}
 	}
@@ -535,6 +536,18 @@ type change struct {
 	claimant lease.Owner // becomes the owner if the task has no run and no live owner
 	isClaim  bool        // it does
 	isNamed  bool        // the handler has chosen the id of the artifact
+
+	isRepeated bool     // an earlier attempt of the request may have made it
+	attempt    *attempt // the last one whose write had no answer; else nil
+}
+
+// An attempt is a try to make a change.
+type attempt struct {
+	old   *taskState
+	to    TaskStatus
+	first uint64 // number of the first event
+	list  []*Notification
+	seqs  []uint64 // of the item, in this and earlier attempts
 }
 
 // errTaskFull reports a task with too many items.
@@ -598,8 +611,8 @@ func (e *taskEngine) applyLocked(ctx context.Context, t *liveTask, c *change) er
 
 func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change, item *ready) error {
 	for {
-		if t.made == c.action && t.madeAt.Equal(c.at) { // by an attempt without an answer
-			return nil
+		if isMade, err := e.settleLocked(ctx, t, c); isMade || err != nil {
+			return err
 		}
 		if c.owner != "" && t.state.owner != c.owner {
 			return errTakenOver
@@ -620,14 +633,13 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 		next := old.after(to, c)
 		first := next.events + 1
 		next.events += uint64(len(events))
-		var seq uint64
 		if item != nil {
-			seq, err = e.db.Append(ctx, t.items(), c.itemID, item.b, 0)
-			if err != nil && !errors.Is(err, store.ErrDuplicate) { // a duplicate is left from a process that exited
+			next.last, err = appendItem(ctx, e.db, t.items(), c.itemID, old.last, item.b)
+			if err != nil {
 				return err
 			}
 			if c.action == taskSend {
-				next.input = seq
+				next.input = next.last
 			}
 			next.bytes += int64(len(item.b))
 		}
@@ -635,36 +647,63 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 		if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
 			list = e.eventsOf(old, next, c, events)
 		}
-		isTried := false
-		if err = e.noteEventsLocked(ctx, t, next, list); err == nil {
-			isTried = true
-			err = e.saveLocked(ctx, t, next)
+		if err := e.noteEventsLocked(ctx, t, next, list); err != nil {
+			return err
 		}
+		err = e.saveLocked(ctx, t, next)
 		if err == nil {
 			return e.publishLocked(ctx, t, old, first, list)
 		}
-		if isTried && t.inDoubt != nil {
-			made, madeAt := c.action, c.at
-			t.inDoubt.publish = func(ctx context.Context) error {
-				t.made, t.madeAt = made, madeAt
-				return e.publishLocked(ctx, t, old, first, list)
-			}
-			return err
-		}
-		if item != nil { // the task has changed concurrently
-			if ackErr := e.db.Ack(ctx, t.items(), seq); ackErr != nil {
-				return errors.Join(err, ackErr)
-			}
-		}
 		if !errors.Is(err, store.ErrConflict) {
+			a := &attempt{old: old, to: to, first: first, list: list, seqs: []uint64{next.last}}
+			if c.attempt != nil {
+				a.seqs = append(a.seqs, c.attempt.seqs...)
+			}
+			c.attempt = a
 			return err
-		}
-		if ok, err := e.loadLocked(ctx, t, true); err != nil {
-			return err
-		} else if !ok {
-			return idFault(ErrTaskNotFound, "taskId", old.id)
 		}
 	}
+}
+
+// settleLocked reads a record that may have changed, and reports whether an earlier attempt has made a change, whose
+// effects then follow. t.mu must be held.
+func (e *taskEngine) settleLocked(ctx context.Context, t *liveTask, c *change) (bool, error) {
+	if t.isStale {
+		if ok, err := e.loadLocked(ctx, t, true); err != nil {
+			return false, err
+		} else if !ok {
+			return false, idFault(ErrTaskNotFound, "taskId", t.id)
+		}
+	}
+	a := c.attempt
+	if a == nil && !c.isRepeated {
+		return false, nil
+	}
+	isMade, err := e.isMadeLocked(ctx, t, c)
+	if !isMade || err != nil || a == nil {
+		return isMade, err
+	}
+	c.attempt = nil
+	return true, e.publishLocked(ctx, t, a.old, a.first, a.list)
+}
+
+// isMadeLocked reports whether the record has a change that an earlier attempt tried. t.mu must be held.
+func (e *taskEngine) isMadeLocked(ctx context.Context, t *liveTask, c *change) (bool, error) {
+	st, a := t.state, c.attempt
+	switch {
+	case c.message != nil || c.artifact != nil:
+		list, err := readItems(ctx, e.db, t.items(), st.last)
+		return slices.ContainsFunc(list, func(r store.Record) bool {
+			return a != nil && slices.Contains(a.seqs, r.Seq) || isItemOf(c.itemID, r)
+		}), err
+	case a == nil:
+		return false, nil
+	case a.to == TaskInputRequired:
+		return st.paused.Equal(c.at), nil
+	case a.to.Final():
+		return st.status == a.to && st.endTime.Equal(c.at), nil
+	}
+	return st.status == a.to && st.moved.Equal(c.at), nil
 }
 
 // errTakenOver is what a handler sees whose task now runs in another process,
@@ -712,6 +751,9 @@ func (st *taskState) after(to TaskStatus, c *change) *taskState {
 
 // publishLocked does what follows a change that is kept.
 func (e *taskEngine) publishLocked(ctx context.Context, t *liveTask, old *taskState, first uint64, events []*Notification) error {
+	if ctx.Done() != nil { // that of an attempt
+		ctx = context.WithoutCancel(ctx)
+	}
 	e.emitLocked(ctx, t, first, events...)
 	if !t.state.status.Final() {
 		t.run.schedule(t.state)
@@ -758,18 +800,15 @@ func (e *taskEngine) claims(ctx context.Context, st *taskState, c *change) (bool
 // editLocked changes the state of a task without an event. t.mu must be held.
 func (e *taskEngine) editLocked(ctx context.Context, t *liveTask, edit func(st *taskState) error) error {
 	for {
+		if _, err := e.settleLocked(ctx, t, &change{}); err != nil {
+			return err
+		}
 		next := *t.state
 		if err := edit(&next); err != nil {
 			return err
 		}
-		err := e.saveLocked(ctx, t, &next)
-		if !errors.Is(err, store.ErrConflict) {
+		if err := e.saveLocked(ctx, t, &next); !errors.Is(err, store.ErrConflict) {
 			return err
-		}
-		if ok, err := e.loadLocked(ctx, t, true); err != nil {
-			return err
-		} else if !ok {
-			return idFault(ErrTaskNotFound, "taskId", t.id)
 		}
 	}
 }

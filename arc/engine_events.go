@@ -148,14 +148,15 @@ func (e *taskEngine) queue(ctx context.Context, t *liveTask, subs []*subscriptio
 	t.mu.Lock()
 	isLate := t.queued+1 < first && t.state != nil && t.state.unqueued != nil && t.state.unqueuedFrom < first
 	t.mu.Unlock()
-	var err error
-	if isLate {
-		err = e.queueAgain(ctx, t)
-	} else {
+	err := e.s.persist(ctx, func(ctx context.Context) (err error) {
+		if isLate {
+			return e.queueAgain(ctx, t)
+		}
 		for _, sub := range subs {
 			err = errors.Join(err, e.s.outbox.putAll(ctx, sub, first, events))
 		}
-	}
+		return err
+	})
 	if err != nil {
 		e.s.opts.Logger.ErrorContext(ctx, "arc: notification not stored", "task", t.id, "err", err)
 		return

@@ -6,9 +6,12 @@ package arc
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -17,34 +20,76 @@ import (
 // itemPage is how many items are read at a time.
 const itemPage = 256
 
-// items reads the messages and artifacts of a task.
-func (e *taskEngine) items(ctx context.Context, stream string) (messages, artifacts []store.Record, err error) {
-	var after uint64
-	for {
-		page, err := e.db.Read(ctx, stream, after, itemPage)
-		if err != nil {
-			return nil, nil, err
-		}
-		if after == 0 && !slices.ContainsFunc(page, isArtifact) {
-			messages = page[:len(page):len(page)] // the usual case without copying
-			if len(page) < itemPage {
-				return messages, nil, nil
-			}
-			after = page[len(page)-1].Seq
-			continue
-		}
-		for _, r := range page {
-			if isArtifact(r) {
-				artifacts = append(artifacts, r)
-			} else {
-				messages = append(messages, r)
-			}
-		}
-		if len(page) < itemPage {
-			return messages, artifacts, nil
-		}
-		after = page[len(page)-1].Seq
+// linkLen is the length of the link before an item in a stream: the position of the item before it, or zero.
+const linkLen = 8
+
+// itemHead is the length of the link and the kind of an item of a task.
+const itemHead = linkLen + 1
+
+// appendItem appends an item to a stream, behind the one at prev, and returns its position. The item begins with room
+// for the link. It becomes part of the list when a record names its position. An item of a repeated request is appended
+// once behind prev.
+func appendItem(ctx context.Context, db store.Store, stream, id string, prev uint64, item []byte) (uint64, error) {
+	binary.BigEndian.PutUint64(item, prev)
+	if id != "" {
+		id += "/" + strconv.FormatUint(prev, 10)
 	}
+	seq, err := db.Append(ctx, stream, id, item, 0)
+	if errors.Is(err, store.ErrDuplicate) {
+		err = nil
+	}
+	return seq, err
+}
+
+// isItemOf reports whether a record is that of a repeated request.
+func isItemOf(id string, r store.Record) bool {
+	return id != "" && strings.HasPrefix(r.ID, id) && strings.LastIndexByte(r.ID, '/') == len(id)
+}
+
+// readItems reads the list that ends at last, without links: the items that records have named. Others in the stream
+// are left from changes that were not made.
+func readItems(ctx context.Context, db store.Store, stream string, last uint64) (list []store.Record, err error) {
+	for after, isWhole := uint64(0), last == 0; !isWhole; {
+		page, err := db.Read(ctx, stream, after, itemPage)
+		if err != nil {
+			return nil, err
+		}
+		if isWhole = len(page) < itemPage; !isWhole {
+			after = page[len(page)-1].Seq
+			isWhole = after >= last
+		}
+		if list == nil {
+			list = page // the usual case without copying
+		} else {
+			list = append(list, page...)
+		}
+	}
+	first := len(list)
+	for i := len(list) - 1; i >= 0 && last > 0; i-- {
+		if r := list[i]; r.Seq == last && len(r.Value) > linkLen {
+			last = binary.BigEndian.Uint64(r.Value)
+			r.Value = r.Value[linkLen:]
+			first--
+			list[first] = r
+		}
+	}
+	return list[first:], nil
+}
+
+// items reads the messages and artifacts of a task.
+func (e *taskEngine) items(ctx context.Context, stream string, last uint64) (messages, artifacts []store.Record, err error) {
+	list, err := readItems(ctx, e.db, stream, last)
+	if err != nil || !slices.ContainsFunc(list, isArtifact) {
+		return list, nil, err
+	}
+	for _, r := range list {
+		if isArtifact(r) {
+			artifacts = append(artifacts, r)
+		} else {
+			messages = append(messages, r)
+		}
+	}
+	return messages, artifacts, nil
 }
 
 // maxPage bounds the lists of a page in bytes.
@@ -89,14 +134,14 @@ func isArtifact(r store.Record) bool {
 // messageItem is a message as the store keeps it.
 func messageItem(kind byte, m *Message) (*ready, error) {
 	w := newReady()
-	w.b = append(w.b, kind)
+	w.b = append(append(w.b, make([]byte, linkLen)...), kind)
 	w.message(m)
 	return w, w.err
 }
 
 func artifactItem(kind byte, a *Artifact) (*ready, error) {
 	w := newReady()
-	w.b = append(w.b, kind)
+	w.b = append(append(w.b, make([]byte, linkLen)...), kind)
 	w.artifact(a)
 	return w, w.err
 }
@@ -127,17 +172,13 @@ func (r *TaskRun) replayLocked(ctx context.Context) (*replay, error) {
 		return r.earlier, nil
 	}
 	p := &replay{items: map[itemKey]int{}, names: map[string]bool{}}
-	for after := uint64(0); r.recovered; {
-		page, err := r.engine.db.Read(ctx, r.task.items(), after, itemPage)
+	if r.recovered {
+		list, err := readItems(ctx, r.engine.db, r.task.items(), r.task.state.last)
 		if err != nil {
 			return nil, err
 		}
-		for _, rec := range page {
-			after = rec.Seq
+		for _, rec := range list {
 			p.note(rec.Value)
-		}
-		if len(page) < itemPage {
-			break
 		}
 	}
 	r.earlier = p
@@ -189,7 +230,7 @@ func (e *taskEngine) keepFirstLocked(ctx context.Context, t *liveTask, st *taskS
 	}
 	w := newReady()
 	defer w.free()
-	w.b = append(append(w.b, itemInput), st.first...)
+	w.b = append(append(append(w.b, make([]byte, linkLen)...), itemInput), st.first...)
 	return e.appendFirstLocked(ctx, t, st, w.b)
 }
 
@@ -198,28 +239,9 @@ func (e *taskEngine) appendFirstLocked(ctx context.Context, t *liveTask, st *tas
 	if e.s.isShared { // or else the lock of the task is enough
 		id = firstID
 	}
-	_, err := e.db.Append(ctx, t.items(), id, item, 0)
-	if err == nil || errors.Is(err, store.ErrDuplicate) {
-		st.first, err = nil, nil
+	seq, err := appendItem(ctx, e.db, t.items(), id, 0, item)
+	if err == nil {
+		st.first, st.last = nil, seq
 	}
 	return err
-}
-
-// hasInput reports whether a task has accepted the input with that id.
-func (e *taskEngine) hasInput(ctx context.Context, t *liveTask, id string) (bool, error) {
-	var after uint64
-	for {
-		page, err := e.db.Read(ctx, t.items(), after, itemPage)
-		if err != nil {
-			return false, err
-		}
-		for _, r := range page {
-			if after = r.Seq; r.ID == id {
-				return after <= t.state.input, nil
-			}
-		}
-		if len(page) < itemPage {
-			return false, nil
-		}
-	}
 }

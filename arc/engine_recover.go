@@ -396,10 +396,10 @@ func (e *taskEngine) readMetadata(ctx context.Context, st *taskState) (json.RawM
 
 // itemOf reads a message of a task.
 func itemOf(rec store.Record) (*Message, error) {
-	if len(rec.Value) == 0 {
+	if len(rec.Value) < itemHead {
 		return nil, nil
 	}
-	v, err := checkJSON(rec.Value[1:])
+	v, err := checkJSON(rec.Value[itemHead:])
 	if err != nil {
 		return nil, err
 	}

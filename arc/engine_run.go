@@ -94,7 +94,7 @@ func (r *TaskRun) state() *taskState {
 // Task returns everything about the task, as task.info would.
 func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	st := r.state()
-	messages, artifacts, err := r.engine.items(ctx, taskItems(st.id))
+	messages, artifacts, err := r.engine.items(ctx, taskItems(st.id), st.last)
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}
@@ -143,25 +143,30 @@ func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
 
 // add adds an item unless an earlier run has added it.
 func (r *TaskRun) add(ctx context.Context, c *change) error {
-	r.task.mu.Lock()
-	defer r.engine.unlock(r.task)
-	ctx = context.WithoutCancel(ctx)
-	if c.artifact == nil && !r.recovered {
-		return r.applyLocked(ctx, c)
-	}
-	p, err := r.replayLocked(ctx)
-	if err != nil {
+	isFound := false // it is not, and has its id
+	return r.engine.s.persist(context.WithoutCancel(ctx), func(ctx context.Context) error {
+		r.task.mu.Lock()
+		defer r.engine.unlock(r.task)
+		if c.artifact == nil && !r.recovered {
+			return r.applyLocked(ctx, c)
+		}
+		p, err := r.replayLocked(ctx)
+		if err != nil {
+			return err
+		}
+		if !isFound {
+			isReplayed, err := p.find(c, r.task.state.artifacts+1)
+			if isReplayed || err != nil {
+				return err
+			}
+			isFound = true
+		}
+		err = r.applyLocked(ctx, c)
+		if err == nil && c.artifact != nil {
+			p.names[c.artifact.ID] = false
+		}
 		return err
-	}
-	isReplayed, err := p.find(c, r.task.state.artifacts+1)
-	if isReplayed || err != nil {
-		return err
-	}
-	err = r.applyLocked(ctx, c)
-	if err == nil && c.artifact != nil {
-		p.names[c.artifact.ID] = false
-	}
-	return err
+	})
 }
 
 // find reports whether an earlier run has added an item, and gives an id to artifact number n.
@@ -182,7 +187,7 @@ func (p *replay) find(c *change, n int) (bool, error) {
 		item, err = messageItem(itemMessage, c.message)
 	}
 	defer item.free()
-	if err != nil || p.match(item.b) {
+	if err != nil || p.match(item.b[linkLen:]) {
 		return err == nil, err
 	}
 	if c.artifact != nil {
@@ -307,17 +312,19 @@ func (r *TaskRun) closeJournal() {
 }
 
 func (r *TaskRun) noteJournal() error {
-	r.task.mu.Lock()
-	defer r.task.mu.Unlock()
-	if r.task.state.isJournaled {
-		return nil
-	}
-	return r.engine.editLocked(context.WithoutCancel(&r.base), r.task, func(st *taskState) error {
-		if st.owner != r.owner {
-			return errTakenOver
+	return r.engine.s.persist(&r.base, func(ctx context.Context) error {
+		r.task.mu.Lock()
+		defer r.task.mu.Unlock()
+		if r.task.state.isJournaled {
+			return nil
 		}
-		st.isJournaled = true
-		return nil
+		return r.engine.editLocked(ctx, r.task, func(st *taskState) error {
+			if st.owner != r.owner {
+				return errTakenOver
+			}
+			st.isJournaled = true
+			return nil
+		})
 	})
 }
 
@@ -354,9 +361,11 @@ func Step[T any](ctx context.Context, r *TaskRun, name string, f func(ctx contex
 }
 
 func (r *TaskRun) apply(ctx context.Context, c *change) error {
-	r.task.mu.Lock()
-	defer r.engine.unlock(r.task)
-	return r.applyLocked(ctx, c)
+	return r.engine.s.persist(ctx, func(ctx context.Context) error {
+		r.task.mu.Lock()
+		defer r.engine.unlock(r.task)
+		return r.applyLocked(ctx, c)
+	})
 }
 
 // applyLocked makes a change by the run. The lock of the task must be held.
@@ -364,9 +373,6 @@ func (r *TaskRun) applyLocked(ctx context.Context, c *change) error {
 	if errors.Is(context.Cause(&r.work), ErrClosed) && !r.task.state.status.Final() {
 		// Cut off with the server: the task waits for the next one as it is.
 		return ErrClosed
-	}
-	if ctx.Done() != nil {
-		ctx = context.WithoutCancel(ctx)
 	}
 	c.owner = r.owner
 	return r.engine.applyLocked(ctx, r.task, c)
@@ -419,26 +425,26 @@ func (r *TaskRun) begin() error {
 			return err
 		}
 	}
-	return r.persist(&c)
+	return r.apply(&r.base, &c)
 }
 
 // finishWorkLocked removes the task from the index, after its notifications. The lock of the task
 // must be held.
 func (r *TaskRun) finishWorkLocked(st *taskState) {
-	if len(r.task.pending) == 0 && !r.task.isNotifying {
+	if st.unqueued == nil && len(r.task.pending) == 0 && !r.task.isNotifying {
 		r.engine.finishTask(&r.base, r.owner, st)
 		return
 	}
 	r.task.after(func() { r.finishWork(st) })
 }
 
-// finishWork removes the task from the index if its events are queued. Otherwise the next owner of the
-// entry queues them.
+// finishWork removes the task from the index after its events, which another process may have left. After an error
+// the next owner of the entry queues them.
 func (r *TaskRun) finishWork(st *taskState) {
 	r.task.mu.Lock()
 	isQueued := st.unqueued == nil || r.task.queued >= st.events
 	r.task.mu.Unlock()
-	if isQueued {
+	if isQueued || r.engine.s.persist(&r.base, func(ctx context.Context) error { return r.engine.queueAgain(ctx, r.task) }) == nil {
 		r.engine.finishTask(&r.base, r.owner, st)
 	}
 }
@@ -520,44 +526,5 @@ func (r *TaskRun) release() {
 				return err
 			})
 		})
-	}
-}
-
-// persist makes the first change of the run. It is repeated until the store answers, since no other process takes
-// over a task whose owner lives.
-func (r *TaskRun) persist(c *change) error {
-	c.owner = r.owner
-	for delay := 50 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		isFinal, err := r.attempt(c)
-		_, isAnswer := errors.AsType[*Error](err)
-		if err == nil || isFinal || isAnswer || errors.Is(err, errTakenOver) {
-			return err
-		}
-		if r.isCutWithin(delay) {
-			return ErrClosed
-		}
-	}
-}
-
-func (r *TaskRun) attempt(c *change) (isFinal bool, err error) {
-	r.task.mu.Lock()
-	defer r.engine.unlock(r.task)
-	err = r.engine.applyLocked(&r.base, r.task, c)
-	return r.task.state.status.Final(), err
-}
-
-// isCutWithin waits for d, or until the server loses its lease, and reports whether it has or drains.
-func (r *TaskRun) isCutWithin(d time.Duration) bool {
-	var lost <-chan struct{}
-	if r.engine.s.isShared {
-		lost = r.engine.s.lease.Context().Done()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return r.engine.s.life.Ready() != nil
-	case <-lost:
-		return true
 	}
 }

@@ -42,6 +42,7 @@ type taskState struct {
 	events       uint64      // how many there were; numbers the notifications
 	owner        lease.Owner // the process that runs it
 	required     string      // the input that the task waits for
+	last         uint64      // position of the newest item, see readItems
 	input        uint64      // position of the last message of a task.send among the items
 	inputs       int         // messages of task.send
 	isJournaled  bool        // the handler has used Step or WaitInput
@@ -121,6 +122,7 @@ func (st *taskState) write(w *writer) {
 	w.number("events", int64(st.events))
 	w.optText("owner", string(st.owner))
 	w.optText("required", st.required)
+	w.optCount("last", st.last)
 	w.optCount("input", st.input)
 	w.optCount("inputs", uint64(st.inputs))
 	w.optFlag("journaled", st.isJournaled)
@@ -188,7 +190,7 @@ func decodeTask(b []byte) (*taskState, error) {
 		paused: r.moment("paused"), moved: r.moment("moved"), endTime: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
 		priority: Priority(r.text("priority")), hasMetadata: r.flag("metadata"), messages: int(r.number("messages")),
 		artifacts: int(r.number("artifacts")), bytes: r.number("bytes"), events: uint64(r.number("events")), owner: lease.Owner(r.text("owner")),
-		required: r.text("required"), input: uint64(r.number("input")), inputs: int(r.number("inputs")),
+		required: r.text("required"), last: uint64(r.number("last")), input: uint64(r.number("input")), inputs: int(r.number("inputs")),
 		isJournaled: r.flag("journaled"), isParked: r.flag("parked"), caller: raw(r.v.Get("caller")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: raw(r.v.Get("unqueued"))}
 	if e := r.v.Get("error"); !e.Absent() {
 		if st.fault, _ = decodeError(e); st.fault != nil {
@@ -198,7 +200,7 @@ func decodeTask(b []byte) (*taskState, error) {
 	return st, nil
 }
 
-// An item of a task is JSON preceded by one byte, its kind.
+// An item of a task is JSON preceded by one byte, its kind, behind the link of the item.
 const (
 	itemMessage       = 'm' // of the handler
 	itemInput         = 'i' // a message of the caller

@@ -73,7 +73,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if !final {
 		if final, err = e.followLocked(ctx, t, sub); err != nil {
 			e.s.ledger.remove(subscriptionObject, subKey(t.id, sub.ID))
-			return nil, errors.Join(err, e.db.Delete(ctx, subKey(t.id, sub.ID), 0))
+			return nil, err // a repeated request finds the subscription
 		}
 		sub.Active = !final
 	}
@@ -109,12 +109,14 @@ func (e *taskEngine) readSubscription(ctx context.Context, sub *subscription) er
 // reads the subscribers again. An earlier change is visible here. It returns true
 // if the task has already ended.
 func (e *taskEngine) followLocked(ctx context.Context, t *liveTask, sub *subscription) (isFinal bool, err error) {
-	err = e.editLocked(ctx, t, func(st *taskState) error {
-		if isFinal = st.status.Final(); isFinal {
-			return ErrTaskAlreadyCompleted
-		}
-		st.followed++
-		return nil
+	err = e.s.persist(ctx, func(ctx context.Context) error {
+		return e.editLocked(ctx, t, func(st *taskState) error {
+			if isFinal = st.status.Final(); isFinal {
+				return ErrTaskAlreadyCompleted
+			}
+			st.followed++
+			return nil
+		})
 	})
 	switch {
 	case isFinal:

@@ -47,11 +47,11 @@ func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
 		call.claim = c
 		if err := s.routeAgain(ctx, call); err != nil {
 			a = s.failure(x, s.internal(ctx, call, err))
-			return once.Result{Forget: true}, nil
+			return once.Result{Retry: true}, nil
 		}
 		a = s.run(ctx, x)
 		if a.Error != nil && (ctx.Err() != nil || isPassing(a.Error.Code)) {
-			return once.Result{Forget: true}, nil // the caller left, or another attempt may not meet the error
+			return once.Result{Retry: true}, nil // the caller left, or another attempt may not meet the error
 		}
 		late = time.AfterFunc(outage, func() { cancel(errNotStored) })
 		return once.Result{Data: storedAnswer(a)}, nil

@@ -5,10 +5,13 @@ package arc
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -19,9 +22,49 @@ type guardedStore struct{ db store.Store }
 func guarded[T any](f func() (T, error)) (v T, err error) {
 	err = guard.Call("store", func() (err error) {
 		v, err = f()
-		return err
+		return failureOf(err)
 	})
 	return v, err
+}
+
+// A storeFailure is an error of the store that is no answer: the change may have been made, or may still be made.
+type storeFailure struct{ error }
+
+func (f *storeFailure) Unwrap() error { return f.error }
+
+func failureOf(err error) error {
+	for _, answer := range []error{nil, store.ErrNotFound, store.ErrExists, store.ErrConflict, store.ErrDuplicate, store.ErrInvalid,
+		store.ErrCorrupt, store.ErrClosed} {
+		if errors.Is(err, answer) {
+			return err
+		}
+	}
+	return &storeFailure{err}
+}
+
+// persist repeats a change until the store answers or this process loses its lease: the next owner of the work reads
+// what was made. However often it is repeated, the change is made once.
+func (s *Server) persist(ctx context.Context, change func(ctx context.Context) error) error {
+	if !s.isShared {
+		if ctx.Done() != nil {
+			ctx = context.WithoutCancel(ctx)
+		}
+		return change(ctx)
+	}
+	epoch := s.lease.Context()
+	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), outage)
+		err := change(attempt)
+		_, isFailure := errors.AsType[*storeFailure](err)
+		isFailure = isFailure || err != nil && attempt.Err() != nil
+		cancel()
+		if !isFailure {
+			return err
+		}
+		if retry.Sleep(epoch, delay) != nil {
+			return fmt.Errorf("%w: %w", context.Cause(epoch), err)
+		}
+	}
 }
 
 func (g guardedStore) Get(ctx context.Context, key string) (store.Entry, error) {
@@ -37,7 +80,7 @@ func (g guardedStore) Update(ctx context.Context, key string, value []byte, rev 
 }
 
 func (g guardedStore) Delete(ctx context.Context, key string, rev store.Revision) error {
-	return guard.Call("store", func() error { return g.db.Delete(ctx, key, rev) })
+	return guard.Call("store", func() error { return failureOf(g.db.Delete(ctx, key, rev)) })
 }
 
 func (g guardedStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
@@ -53,7 +96,7 @@ func (g guardedStore) List(ctx context.Context, prefix string) iter.Seq2[store.E
 		}()
 		g.db.List(ctx, prefix)(func(e store.Entry, err error) bool {
 			inLoop = true
-			more := yield(e, err)
+			more := yield(e, failureOf(err))
 			inLoop = false
 			return more
 		})
@@ -69,11 +112,11 @@ func (g guardedStore) Read(ctx context.Context, stream string, after uint64, lim
 }
 
 func (g guardedStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
-	return guard.Call("store", func() error { return g.db.Ack(ctx, stream, seqs...) })
+	return guard.Call("store", func() error { return failureOf(g.db.Ack(ctx, stream, seqs...)) })
 }
 
 func (g guardedStore) Expire(ctx context.Context, stream string, ttl time.Duration) error {
-	return guard.Call("store", func() error { return g.db.Expire(ctx, stream, ttl) })
+	return guard.Call("store", func() error { return failureOf(g.db.Expire(ctx, stream, ttl)) })
 }
 
 func (g guardedStore) Wait(ctx context.Context, stream string, after uint64) error {

@@ -283,7 +283,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		}
 		t.behind(func(ctx context.Context) {
 			if r.out.Kind == noOutcome {
-				t.release(ctx, e, !isCut)
+				t.release(ctx, e, !isCut && !r.isRetried)
 			} else {
 				t.record(ctx, e, r.out)
 			}

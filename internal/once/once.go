@@ -68,6 +68,7 @@ type Claim struct {
 type Result struct {
 	Data   []byte
 	Forget bool // delete the claim: the next call runs again
+	Retry  bool // keep the claim in the store: the next call is another attempt of it
 }
 
 // A Policy decides what a repeat does after the owner of a claim has failed.

@@ -229,6 +229,30 @@ func TestDoForgets(t *testing.T) {
 	})
 }
 
+// A call after one that is to be tried again is another attempt of its claim, also in another instance.
+func TestDoRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var claims []once.Claim
+		attempt := func(table *once.Table, isRetried bool) {
+			_, _, err := table.Do(t.Context(), key("1"), once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
+				claims = append(claims, c)
+				return once.Result{Retry: isRetried}, nil
+			})
+			require.NoError(t, err)
+		}
+		first, second := startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table
+		attempt(first, true)
+		attempt(second, true)
+		attempt(first, false)
+		attempt(second, true) // gets the outcome
+		require.Len(t, claims, 3)
+		for i, c := range claims {
+			require.Equal(t, once.Claim{Token: claims[0].Token, Attempt: i + 1, Redelivered: i > 0}, c)
+		}
+	})
+}
+
 // Calls that wait for work without an outcome run it, one after the other.
 func TestDoRunsWaitersAfterForget(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {

@@ -100,7 +100,7 @@ func Temporary(err error) error { return &temporaryError{err} }
 // Do runs f for k unless that was done before, and returns its outcome, or that of the
 // earlier run with replayed set. While another call runs the key, Do waits. The data is
 // shared and must not be changed. An error or a panic of f is an outcome too; without
-// an outcome are a Result with Forget, an error marked Temporary, and, under Repeat, an
+// an outcome are a Result with Forget or Retry, an error marked Temporary, and, under Repeat, an
 // error of f after the lease of the instance has ended.
 //
 // Do runs f on its goroutine, with a context that ends with ctx and, with a store, with
@@ -155,6 +155,8 @@ type result struct {
 	data []byte
 	err  error
 	out  outcome
+
+	isRetried bool // by the next call
 }
 
 func (r result) values() (data []byte, replayed bool, err error) { return r.data, false, r.err }
@@ -172,11 +174,11 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 		}
 		return err
 	}, func(err error) {
-		r = result{data: res.Data, err: err}
+		r = result{data: res.Data, err: err, isRetried: res.Retry}
 		if err != nil && text == "" {
 			text = err.Error() // of a panic
 		}
-		if !res.Forget && !isTemporary && t.opts.Retention > 0 {
+		if !res.Forget && !res.Retry && !isTemporary && t.opts.Retention > 0 {
 			r.out.Kind = succeeded
 			if err != nil {
 				r.out.Kind, r.out.Text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")

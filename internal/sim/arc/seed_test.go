@@ -103,8 +103,8 @@ func (w *world) send(ctx context.Context, c *sim.Client, t *task) {
 
 func (w *world) get(ctx context.Context, c *sim.Client, t *task) error {
 	_, err := w.Call(c.ID, "get", func() (string, error) {
+		old := w.before(t) // a repeated request may get the stored answer of the first one
 		got, err := repeat(w, c, "get", func(client *arc.Client, o *arc.CallOptions) (*arc.Task, error) {
-			old := w.before(t)
 			got, err := client.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: t.id}, o)
 			if err == nil {
 				w.read(t, old, got)
