@@ -327,11 +327,16 @@ func (d *durable) open(ctx context.Context, key string, r sessionRecord) (*kept,
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeOutage)
 	defer cancel()
+	epoch := l.Context() // before Start, so that the session never outlives its owner
 	if r.Owner, err = l.Start(ctx, sessionKind, key); err != nil {
 		return nil, err
 	}
 	k := &kept{durable: d, key: key, owner: r.Owner, id: r.ID}
 	w, err := streams.Create(ctx, key, "", d.streamOptions())
+	if err == nil && epoch.Err() != nil { // the stream may belong to a later owner
+		w.Cut(lease.ErrLost)
+		err = lease.ErrLost
+	}
 	if err == nil {
 		err = d.modify(ctx, key, "", storeKeep, func(old *sessionRecord) { *old = r })
 	}
@@ -339,7 +344,7 @@ func (d *durable) open(ctx context.Context, key string, r sessionRecord) (*kept,
 		_ = l.Finish(ctx, r.Owner, sessionKind, key)
 		return nil, err
 	}
-	k.init(l.Context(), w)
+	k.init(epoch, w)
 	return k, nil
 }
 

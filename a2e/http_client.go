@@ -335,8 +335,34 @@ func (c *httpConn) keepStream(policy retry.Policy, last *string) error {
 	})
 }
 
+// streamSilence is the time without a byte after which the stream of a session that survives its host is opened
+// again: a network can lose a connection without a sign. By default a host sends a comment every 15 seconds.
+const streamSilence = 45 * time.Second
+
+// A watchedReader restarts a timer with each read.
+type watchedReader struct {
+	io.Reader
+	timer *time.Timer
+}
+
+func (r watchedReader) Read(b []byte) (int, error) {
+	n, err := r.Reader.Read(b)
+	if n > 0 {
+		r.timer.Reset(streamSilence)
+	}
+	return n, err
+}
+
 // readStream reads messages until the stream ends.
 func (c *httpConn) readStream(ctx context.Context, last *string, connected func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(streamSilence, func() {
+		if c.resumes.Load() {
+			cancel()
+		}
+	})
+	defer silence.Stop()
 	r := c.request(http.MethodGet, c.opts.StreamPath, nil)
 	r.Accept, r.Limit = []string{"text/event-stream"}, -1
 	if *last != "" {
@@ -348,7 +374,7 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 	}
 	defer resp.Body.Close()
 	connected()
-	in := newEventReader(resp.Body, &Codec{MaxMessage: c.opts.MaxMessage})
+	in := newEventReader(watchedReader{resp.Body, silence}, &Codec{MaxMessage: c.opts.MaxMessage})
 	for {
 		data, err := in.next()
 		if err != nil {
