@@ -34,7 +34,7 @@
 // then the Host may run it again (ALT-D24).
 //
 // Streams are complete and in order: frames are counted, and a gap is filled by joining
-// again. A window bounds the frames in flight. A client that does not read
+// again. The frames in flight are bounded, and their bytes. A client that does not read
 // holds the tool, as with a local Runtime (ALT-D37). A cancellation is forwarded; if it
 // is lost, the call ends like a call of a disconnected client. Host.Shutdown finishes
 // forwarded calls first.

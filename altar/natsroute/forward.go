@@ -82,8 +82,8 @@ func (f *forwarding) run(ctx context.Context) error {
 	if int64(len(body)) > r.nc.MaxPayload() {
 		return altar.Errorf(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
 	}
-	// Capacity for the window, and for heartbeats while the loop is busy.
-	in := make(chan *nats.Msg, r.opts.MaxUnacked+256)
+	// Capacity for the frames in flight, and for heartbeats while the loop is busy.
+	in := make(chan *nats.Msg, maxFrames+256)
 	inbox := r.nc.NewInbox()
 	sub, err := r.nc.ChanSubscribe(inbox, in)
 	if err != nil {
@@ -111,6 +111,9 @@ type answer struct {
 	control string
 	count   uint64 // received content frames
 	used    atomic.Uint64
+	signed  uint64 // the last used that consumed sent
+	freed   int    // bytes consumed since then
+	size    int    // of the received frame
 	parts   []byte
 	quit    chan struct{} // ends the heartbeats
 	quiet   chan struct{} // closed when the heartbeats have ended
@@ -161,6 +164,7 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 		return true, errLost // something is missing
 	case content:
 		a.count++
+		a.size = len(m.Data)
 	}
 	switch kind {
 	case frameOpen:
@@ -213,8 +217,12 @@ func (a *answer) message(m altar.Message) (done bool) {
 	return a.isDone
 }
 
+// consumed counts the received frame, and reports half of what may be in flight at once.
 func (a *answer) consumed() {
-	if n := a.used.Add(1); int(n)%max(1, a.r.opts.MaxUnacked/2) == 0 {
+	n := a.used.Add(1)
+	a.freed += a.size
+	if n-a.signed >= maxFrames/2 || 2*a.freed >= a.r.opts.MaxUnacked {
+		a.signed, a.freed = n, 0
 		a.sign()
 	}
 }

@@ -37,6 +37,9 @@ const (
 	reasonHeader  = "Altar-Reason"
 )
 
+// maxFrames bounds the content frames of a response in flight.
+const maxFrames = 64
+
 // frameRoom bounds the size of the headers of a frame.
 const frameRoom = 1 << 10
 
@@ -67,16 +70,16 @@ type request struct {
 	Attempt     int               `json:"attempt,omitempty"`
 	Join        bool              `json:"join,omitempty"`
 	ResumeFrom  int64             `json:"resume_from,omitempty"`
-	Window      int               `json:"window"`
+	MaxUnacked  int               `json:"max_unacked"` // bytes
 	MaxPayload  int64             `json:"max_payload"`
 }
 
-func encodeCall(c *altar.ForwardedCall, window int, maxPayload int64) ([]byte, error) {
+func encodeCall(c *altar.ForwardedCall, maxUnacked int, maxPayload int64) ([]byte, error) {
 	return strictjson.Encode(&request{
 		Host: c.HostID, Runtime: c.RuntimeID, Contract: c.Contract, Tool: c.ToolName, Invocation: c.InvocationID, Session: c.SessionID,
 		SessionTTL: int64(c.SessionTTL), Principal: c.Principal, Tenant: c.Tenant, Parameters: c.Parameters, Metadata: c.Metadata,
 		Correlation: c.CorrelationID, Timeout: int64(c.Timeout), Attempt: c.Attempt, Join: c.Join, ResumeFrom: c.ResumeFrom,
-		Window: window, MaxPayload: maxPayload,
+		MaxUnacked: maxUnacked, MaxPayload: maxPayload,
 	})
 }
 

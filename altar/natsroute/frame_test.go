@@ -29,6 +29,6 @@ func TestCallOnTheWire(t *testing.T) {
 	var q request
 	require.NoError(t, decode(b, &q))
 	require.Equal(t, call, q.call())
-	require.Equal(t, 8, q.Window)
+	require.Equal(t, 8, q.MaxUnacked)
 	require.EqualValues(t, 1<<20, q.MaxPayload)
 }

@@ -32,7 +32,8 @@ type Options struct {
 	// peer is treated as failed after four missed heartbeats. Zero means 1 second.
 	Heartbeat time.Duration
 
-	// MaxUnacked is the maximum number of frames of a stream in flight. Zero means 64.
+	// MaxUnacked bounds the bytes of a response in flight; one frame more may be sent. Zero means
+	// 1 MiB. There are at most 64 frames in flight.
 	MaxUnacked int
 
 	// MaxMessage bounds a message assembled from several NATS messages, in bytes. Zero means 4 MiB.
@@ -109,7 +110,7 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 		r.opts.Heartbeat = time.Second
 	}
 	if r.opts.MaxUnacked <= 0 {
-		r.opts.MaxUnacked = 64
+		r.opts.MaxUnacked = 1 << 20
 	}
 	if r.opts.MaxMessage <= 0 {
 		r.opts.MaxMessage = 4 << 20

@@ -227,7 +227,7 @@ func TestLong(t *testing.T) {
 
 func TestStreams(t *testing.T) {
 	srv := startServer(t)
-	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 8})
+	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 700})
 	b := startHost(t, srv.ClientURL(), "b", nil)
 	rt := newRuntime("counter")
 	b.attach(t, rt.Runtime)
@@ -252,37 +252,56 @@ func TestStreams(t *testing.T) {
 	wg.Wait()
 }
 
-// The frames in flight to a Host that does not consume them are bounded by the window.
-func TestWindow(t *testing.T) {
+// The frames in flight to a Host that does not consume them are bounded, and their bytes.
+func TestMaxUnacked(t *testing.T) {
+	for name, o := range map[string]natsroute.Options{"bytes": {MaxUnacked: 700}, "frames": {}} {
+		t.Run(name, func(t *testing.T) { testMaxUnacked(t, o) })
+	}
+}
+
+func testMaxUnacked(t *testing.T, o natsroute.Options) {
 	srv := startServer(t)
-	a := startHost(t, srv.ClientURL(), "a", &natsroute.Options{MaxUnacked: 8})
+	a := startHost(t, srv.ClientURL(), "a", &o)
 	b := startHost(t, srv.ClientURL(), "b", nil)
 	b.attach(t, newRuntime("counter").Runtime)
 	a.offered(t, "count", 1)
 	nc := connect(t, srv.ClientURL())
-	var frames atomic.Int64
+	var mu sync.Mutex
+	var sizes []int // of the sent frames
 	sub, err := nc.Subscribe(nats.InboxPrefix+">", func(m *nats.Msg) {
 		if m.Header.Get("Altar-Frame") == "message" {
-			frames.Add(1)
+			mu.Lock()
+			sizes = append(sizes, len(m.Data))
+			mu.Unlock()
 		}
 	})
 	require.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, nc.Flush())
-	read := int64(0)
+	read, most := 0, 0
 	for m, err := range a.router.Forward(t.Context(), a.offers(t)[0], &altar.ForwardedCall{
 		HostID: "a", RuntimeID: "counter", Contract: "count", InvocationID: "i-1", SessionID: "s-1", SessionTTL: time.Minute,
-		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":100}`), Timeout: time.Minute,
+		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":200}`), Timeout: time.Minute,
 	}) {
 		require.NoError(t, err)
 		require.IsType(t, (*altar.StreamChunk)(nil), m)
-		if read++; read%20 == 0 { // without a window, all other frames would arrive in this time
+		if read++; read%40 == 0 { // without a bound, all other frames would arrive in this time
 			time.Sleep(2 * beat)
 		}
 		require.NoError(t, nc.Flush())
-		require.LessOrEqual(t, frames.Load(), read+8)
+		mu.Lock()
+		inFlight, bytes := max(0, len(sizes)-read), 0
+		for _, n := range sizes[len(sizes)-inFlight:] {
+			bytes += n
+		}
+		mu.Unlock()
+		require.LessOrEqual(t, inFlight, 64)
+		if most = max(most, inFlight); o.MaxUnacked > 0 {
+			require.LessOrEqual(t, bytes, o.MaxUnacked+100)
+		}
 	}
-	require.EqualValues(t, 101, read)
+	require.Equal(t, 201, read)
+	require.GreaterOrEqual(t, most, 7)
 }
 
 func TestCancel(t *testing.T) {
@@ -508,7 +527,7 @@ func TestBadMessages(t *testing.T) {
 	a.offered(t, "math/add", 1)
 	nc := connect(t, srv.ClientURL())
 	for _, subject := range []string{"altar.offers", "altar.hello", "altar.over", "altar.call.Yg"} {
-		for _, body := range []string{"", "{", "null", "[]", `{"host":5}`, `{"host":"a","host":"b"}`, `{"window":-1}`, `{"window":9,"max_payload":5}`, strings.Repeat("[", 1000)} {
+		for _, body := range []string{"", "{", "null", "[]", `{"host":5}`, `{"host":"a","host":"b"}`, `{"max_unacked":-1}`, `{"max_unacked":9,"max_payload":5}`, strings.Repeat("[", 1000)} {
 			require.NoError(t, nc.PublishMsg(&nats.Msg{Subject: subject, Reply: nc.NewInbox(), Data: []byte(body)}))
 		}
 	}

@@ -154,11 +154,11 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var q request
-	if err := decode(m.Data, &q); err != nil || q.Window < 1 {
+	if err := decode(m.Data, &q); err != nil || q.MaxUnacked < 1 {
 		s.r.opts.Logger.WarnContext(ctx, "natsroute: invalid call", "err", err)
 		return // incompatible sender
 	}
-	c := &caller{r: s.r, to: m.Reply, window: uint64(q.Window), cancel: cancel, consumed: make(chan struct{}, 1)}
+	c := &caller{r: s.r, to: m.Reply, maxUnacked: q.MaxUnacked, cancel: cancel, consumed: make(chan struct{}, 1)}
 	if c.maxFrame = int(min(q.MaxPayload, s.r.nc.MaxPayload())) - frameRoom; c.maxFrame <= 0 {
 		return
 	}
@@ -189,16 +189,18 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 
 // A caller is the Host that forwarded a call.
 type caller struct {
-	r        *Cluster
-	to       string
-	window   uint64
-	maxFrame int // bytes of one frame
-	cancel   context.CancelCauseFunc
-	consumed chan struct{} // signaled when frames were consumed
+	r          *Cluster
+	to         string
+	maxFrame   int // bytes of one frame
+	maxUnacked int // bytes
+	cancel     context.CancelCauseFunc
+	consumed   chan struct{} // signaled when frames were consumed
 
-	mu    sync.Mutex // also keeps counts in order
-	count uint64     // content frames sent; guarded by mu
-	used  uint64     // content frames consumed by the caller; guarded by mu
+	mu      sync.Mutex     // also keeps counts in order; guards everything below
+	count   uint64         // content frames sent
+	used    uint64         // content frames consumed by the caller
+	sizes   [maxFrames]int // of the frames in flight, by number
+	unacked int            // bytes of the frames in flight
 }
 
 func (c *caller) publish(m *nats.Msg) {
@@ -239,7 +241,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 			}
 			if n, ok := countOf(m); ok {
 				c.mu.Lock()
-				c.used = max(c.used, min(n, c.count))
+				c.ackLocked(n)
 				c.mu.Unlock()
 				select {
 				case c.consumed <- struct{}{}:
@@ -250,7 +252,15 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 	}
 }
 
-// send sends one message as one or more frames and waits until the window permits each of them.
+// ackLocked records that the caller has consumed n frames. c.mu must be held.
+func (c *caller) ackLocked(n uint64) {
+	for c.used < min(n, c.count) {
+		c.used++
+		c.unacked -= c.sizes[c.used%maxFrames]
+	}
+}
+
+// send sends one message as one or more frames and waits until each of them may be in flight.
 // After the end of ctx it sends nothing; the loop of the caller ends next.
 func (c *caller) send(ctx context.Context, m altar.Message) {
 	text, err := altar.AppendMessage(nil, m)
@@ -276,8 +286,10 @@ func (c *caller) content(ctx context.Context, kind string, data []byte) bool {
 			return false
 		}
 		c.mu.Lock()
-		if c.count-c.used < c.window {
+		if c.count-c.used < maxFrames && c.unacked < c.maxUnacked {
 			c.count++
+			c.sizes[c.count%maxFrames] = len(data)
+			c.unacked += len(data)
 			m := frame(c.to, kind, c.count)
 			m.Data = data
 			c.publish(m)
