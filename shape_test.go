@@ -237,7 +237,7 @@ var differences = []difference{
 	differs("altar", `Principal\.Claims`, "claims of a security context are lists of strings"),
 
 	differs("a2e", `ClientOptions\.(HTTPClient|AllowInsecure)`, "a client has a connection"),
-	differs("altar", `ClientOptions\.(HTTPClient|AllowInsecure|TokenSource)`, "a client has a dialer"),
+	differs("altar", `ClientOptions\.(HTTPClient|AllowInsecure)`, "a client has a dialer"),
 	differs("air", `ClientOptions\.AllowInsecure`, "the resolver has the rules for endpoints"),
 	differs("a2e", `Server\.ServeHTTP|ServerOptions\.Allowed(Hosts|Origins)|Timing\.ReadTimeout`, "a host serves streams; HTTPHandler serves one over HTTP"),
 	differs("a2e", `RetryPolicy\.MaxRetryAfter`, "no response has a delay"),

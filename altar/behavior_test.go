@@ -136,7 +136,7 @@ func TestHostCloseLeavesHookThatIgnoresItsContext(t *testing.T) {
 func TestRuntimeReturnsAlthoughToolIgnoresItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		rt := must(NewRuntime("r1", &RuntimeOptions{DrainTimeout: 5 * time.Second}))
+		rt := must(NewRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{DrainTimeout: 5 * time.Second}}))
 		var started atomic.Bool
 		rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) {
 			started.Store(true)

@@ -64,6 +64,11 @@ type ClientOptions struct {
 	// the bound.
 	MaxQueue int
 
+	// TokenSource supplies the token that authenticates each new connection, and a new one before the
+	// authentication expires, so that calls in flight are not disturbed (ALT-D40). It is not used over
+	// HTTP. Nil means the TokenSource of [WebSocketDialOptions], if that is set.
+	TokenSource TokenSource
+
 	// Interceptors wrap each call of [Session.Call]. The first is the outermost (ALT-D48).
 	Interceptors []Interceptor
 
@@ -148,6 +153,7 @@ type Client struct {
 // A clientLink is one connection with the requests that were sent over it.
 type clientLink struct {
 	*link
+	renewal      *renewal
 	opened       time.Time
 	requests     *calls.Table[Message] // by request id
 	lastReceived atomic.Int64          // Unix nanoseconds
@@ -266,29 +272,32 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 		conn, err = c.dial(ctx)
 		return err
 	})
+	var l *clientLink
+	if err == nil {
+		l = c.newLink(conn)
+		if err = l.renewal.send(ctx); err != nil {
+			l.close()
+		}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer close(a.done)
 	c.dialing = nil
 	if err == nil && c.closed {
-		err = errors.Join(ErrClosed, conn.Close())
+		l.close()
+		err = ErrClosed
 	}
 	if err != nil {
 		a.err = fmt.Errorf("altar: connect: %w", err)
 		return
 	}
-	l := &clientLink{
-		link:     newLink(conn, c.opts.Logger, sendq.Options{WriteTimeout: c.opts.WriteTimeout}),
-		opened:   time.Now(),
-		requests: calls.New[Message](calls.Options{MaxPending: -1}),
-		done:     make(chan struct{}),
-		received: make(chan struct{}),
-	}
-	l.lastReceived.Store(l.opened.UnixNano())
 	c.link, a.link = l, l
 	c.goLocked("reader", func(context.Context) { c.read(l) })
 	if _, isHTTP := conn.(*httpConn); !isHTTP && l.direct == nil {
 		c.goLocked("heartbeat", func(context.Context) { c.beat(l) })
+	}
+	if l.renewal != nil {
+		c.goLocked("renewal", func(ctx context.Context) { l.renewal.run(ctx, l.done) })
 	}
 	var inFlight []*pendingCall
 	for _, p := range c.calls {
@@ -309,6 +318,20 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 			}
 		})
 	}
+}
+
+// newLink returns the sending side of a connection that was just dialed.
+func (c *Client) newLink(conn Conn) *clientLink {
+	l := &clientLink{
+		link:     newLink(conn, c.opts.Logger, sendq.Options{WriteTimeout: c.opts.WriteTimeout}),
+		opened:   time.Now(),
+		requests: calls.New[Message](calls.Options{MaxPending: -1}),
+		done:     make(chan struct{}),
+		received: make(chan struct{}),
+	}
+	l.lastReceived.Store(l.opened.UnixNano())
+	l.renewal = newRenewal(c.opts.TokenSource, conn, l.link, c.opts.Logger)
+	return l
 }
 
 // beat sends pings and closes a silent connection (ALT-D36).
@@ -444,6 +467,9 @@ func (c *Client) failLargestLocked(err error) {
 
 // isFinal reports whether another connection would end alike (ALT-D46).
 func isFinal(err error) bool {
+	if _, ok := errors.AsType[*unrenewedError](err); ok {
+		return false
+	}
 	var e *Error
 	if errors.As(err, &e) {
 		switch e.Reason() {
@@ -547,6 +573,9 @@ func (c *Client) take(l *clientLink, m Message) {
 		return
 	case *Ping:
 		l.post(&Pong{Header: m.Header})
+		return
+	}
+	if l.renewal.take(m) {
 		return
 	}
 	id := m.header().RequestID

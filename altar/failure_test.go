@@ -352,7 +352,7 @@ func TestRuntimeDrains(t *testing.T) {
 // A Runtime that cannot finish its calls in time is cut off.
 func TestRuntimeDrainTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{DrainTimeout: time.Second}))
+		s := start(t, pipeTransport, nil, testRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{DrainTimeout: time.Second}}))
 		sess := newSession(t, s)
 		go func() {
 			time.Sleep(time.Second)
@@ -426,21 +426,21 @@ func TestHeartbeat(t *testing.T) {
 		require.Equal(t, int32(2), pings.Load())
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, pipeTransport, &HostOptions{Timing: Timing{Heartbeat: time.Second}}, testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}))
+		s := start(t, pipeTransport, &HostOptions{Timing: Timing{Heartbeat: time.Second}}, testRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{Heartbeat: time.Second}}))
 		time.Sleep(time.Minute)
 		require.Equal(t, []string{"r1"}, s.h.Runtimes())
 	})
 	synctest.Test(t, func(t *testing.T) { // a silent Host
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		err := testRuntime("r1", &RuntimeOptions{Heartbeat: time.Second}).Run(t.Context(), NewStreamConn(near, nil))
+		err := testRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{Heartbeat: time.Second}}).Run(t.Context(), NewStreamConn(near, nil))
 		require.Error(t, err)
 		require.NoError(t, far.Close())
 	})
 	synctest.Test(t, func(t *testing.T) { // one that never accepts
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()
-		err := testRuntime("r1", &RuntimeOptions{HandshakeTimeout: time.Second}).Run(t.Context(), NewStreamConn(near, nil))
+		err := testRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{HandshakeTimeout: time.Second}}).Run(t.Context(), NewStreamConn(near, nil))
 		require.Error(t, err)
 		require.NoError(t, far.Close())
 	})

@@ -51,6 +51,28 @@ type RuntimeOptions struct {
 	// Host.
 	Validation ValidationOptions
 
+	Timing RuntimeTiming
+
+	// Retry specifies the delays of [Runtime.RunWithReconnect]. Nil means the zero value.
+	Retry *RetryPolicy
+
+	// TokenSource supplies the token that authenticates each new connection, and a new one before the
+	// authentication expires, so that calls in flight are not disturbed (ALT-D40). Nil means the
+	// TokenSource of [WebSocketDialOptions], if that is set.
+	TokenSource TokenSource
+
+	// Middleware wraps the tools with one result, StreamMiddleware those that answer in chunks. The
+	// first is the outermost (ALT-D48).
+	Middleware       []Middleware
+	StreamMiddleware []StreamMiddleware
+
+	// Logger receives details that are not sent to the Host. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// RuntimeTiming is a group of [RuntimeOptions]. A negative duration never ends; a negative Heartbeat is
+// disabled.
+type RuntimeTiming struct {
 	// HandshakeTimeout bounds the wait for the acceptance of the Runtime by the Host. Zero means
 	// 10 seconds; a negative value removes the bound.
 	HandshakeTimeout time.Duration
@@ -63,20 +85,9 @@ type RuntimeOptions struct {
 	// three intervals is closed (ALT-D36). Zero means 15 seconds; a negative value disables it.
 	Heartbeat time.Duration
 
-	// Retry specifies the delays of [Runtime.RunWithReconnect]. Nil means the zero value.
-	Retry *RetryPolicy
-
 	// WriteTimeout is how long the Host may take no bytes before the connection is closed. Zero
 	// means 30 seconds.
 	WriteTimeout time.Duration
-
-	// Middleware wraps the tools with one result, StreamMiddleware those that answer in chunks. The
-	// first is the outermost (ALT-D48).
-	Middleware       []Middleware
-	StreamMiddleware []StreamMiddleware
-
-	// Logger receives details that are not sent to the Host. Nil means slog.Default().
-	Logger *slog.Logger
 }
 
 // A Middleware wraps a tool with one result.
@@ -115,9 +126,9 @@ func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
 	r.opts.ProtocolVersion = cmp.Or(r.opts.ProtocolVersion, ProtocolVersion)
 	r.opts.MaxMessage = option.Count(r.opts.MaxMessage, defaultMaxMessage)
 	r.opts.QueueLimit = option.Count(r.opts.QueueLimit, 1024)
-	r.opts.DrainTimeout = option.Duration(r.opts.DrainTimeout, 30*time.Second)
-	r.opts.Heartbeat = option.Duration(r.opts.Heartbeat, 15*time.Second)
-	r.opts.HandshakeTimeout = option.Duration(r.opts.HandshakeTimeout, 10*time.Second)
+	r.opts.Timing.DrainTimeout = option.Duration(r.opts.Timing.DrainTimeout, 30*time.Second)
+	r.opts.Timing.Heartbeat = option.Duration(r.opts.Timing.Heartbeat, 15*time.Second)
+	r.opts.Timing.HandshakeTimeout = option.Duration(r.opts.Timing.HandshakeTimeout, 10*time.Second)
 	r.opts.Retry = r.opts.Retry.withDefaults(30 * time.Second)
 	r.opts.Logger = cmp.Or(r.opts.Logger, slog.Default())
 	if _, ok := parseSemver(r.opts.ProtocolVersion); !ok {

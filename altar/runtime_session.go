@@ -30,6 +30,7 @@ type runtimeSession struct {
 
 	tools   *life.Life
 	onReady func() // called by the goroutine that reads
+	renewal *renewal
 
 	mu           sync.Mutex
 	calls        map[string]*runtimeCall // by invocation id
@@ -49,7 +50,8 @@ var (
 )
 
 func (r *Runtime) session(conn Conn, tools *life.Life) *runtimeSession {
-	s := &runtimeSession{link: newLink(conn, r.opts.Logger, sendq.Options{WriteTimeout: r.opts.WriteTimeout}), r: r, tools: tools, onReady: func() {}, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	s := &runtimeSession{link: newLink(conn, r.opts.Logger, sendq.Options{WriteTimeout: r.opts.Timing.WriteTimeout}), r: r, tools: tools, onReady: func() {}, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	s.renewal = newRenewal(r.opts.TokenSource, conn, s.link, r.opts.Logger)
 	if r.opts.MaxConcurrent > 0 {
 		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
 	}
@@ -63,11 +65,17 @@ func (s *runtimeSession) run(ctx context.Context) error {
 	var own sync.WaitGroup
 	defer own.Wait()
 	defer s.close()
-	t := time.AfterFunc(s.r.opts.HandshakeTimeout, s.handshakeOver)
+	t := time.AfterFunc(s.r.opts.Timing.HandshakeTimeout, s.handshakeOver)
 	defer t.Stop()
 	readDone := make(chan struct{})
 	own.Go(func() { s.beat(readDone) })
 	own.Go(func() { s.drain(ctx, readDone) })
+	err := s.authenticate(ctx)
+	if err != nil {
+		close(readDone)
+		return err
+	}
+	own.Go(func() { s.renewal.run(calls, readDone) })
 	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat, CapCredit, CapStanding}
 	if s.r.opts.DisableStanding {
 		capabilities = capabilities[:6]
@@ -77,7 +85,7 @@ func (s *runtimeSession) run(ctx context.Context) error {
 	}
 	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
 		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
-	err := s.read()
+	err = s.read()
 	close(readDone)
 	if ctx.Err() != nil {
 		return nil
@@ -85,6 +93,13 @@ func (s *runtimeSession) run(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return cmp.Or(s.cause, err)
+}
+
+// authenticate sends the first token of a token source.
+func (s *runtimeSession) authenticate(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.r.opts.Timing.HandshakeTimeout)
+	defer cancel()
+	return s.renewal.send(ctx)
 }
 
 // cut ends the connection for a reason, which Run returns.
@@ -120,11 +135,11 @@ func (s *runtimeSession) drain(ctx context.Context, readDone chan struct{}) {
 	s.mu.Unlock()
 	if ready {
 		s.post(&FulfillTools{SessionID: AllSessions, ToolNames: []string{}, Replace: true, Header: Header{RequestID: s.withdraw}})
-		t := time.NewTimer(s.r.opts.DrainTimeout)
+		t := time.NewTimer(s.r.opts.Timing.DrainTimeout)
 		defer t.Stop()
 		select {
 		case <-s.drained:
-			flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.opts.DrainTimeout)
+			flush, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.r.opts.Timing.DrainTimeout)
 			defer cancel()
 			s.finish(flush, goodbyeEnd)
 			select {
@@ -151,7 +166,7 @@ func (s *runtimeSession) checkDrained() {
 }
 
 func (s *runtimeSession) beat(readDone chan struct{}) {
-	tick := time.NewTicker(s.r.opts.Heartbeat)
+	tick := time.NewTicker(s.r.opts.Timing.Heartbeat)
 	defer tick.Stop()
 	for {
 		select {
@@ -162,7 +177,7 @@ func (s *runtimeSession) beat(readDone chan struct{}) {
 		s.mu.Lock()
 		silent := time.Since(s.lastReceived)
 		s.mu.Unlock()
-		if silent/3 >= s.r.opts.Heartbeat {
+		if silent/3 >= s.r.opts.Timing.Heartbeat {
 			s.cut(errSilent)
 			return
 		}
@@ -195,6 +210,9 @@ func (s *runtimeSession) read() error {
 			s.post(&Pong{Header: p.Header})
 			continue
 		}
+		if s.renewal.take(m) {
+			continue
+		}
 		handle := s.handshake
 		if ready {
 			handle = s.handle
@@ -220,7 +238,11 @@ func (s *runtimeSession) handshake(m Message) error {
 			s.fulfill(AllSessions)
 		}
 	case *ErrorMessage:
-		return fmt.Errorf("altar: Runtime refused: %w", remote(m.Err))
+		err := fmt.Errorf("altar: Runtime refused: %w", remote(m.Err))
+		if s.renewal != nil && m.Err.Reason() == ReasonUnauthenticated {
+			return &unrenewedError{err}
+		}
+		return err
 	default:
 		s.ignored(m, "before the handshake")
 	}

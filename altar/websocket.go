@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/internal/wsconn"
@@ -46,9 +47,11 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 	if _, err := peerURL(url, o.AllowInsecure); err != nil {
 		return nil, err
 	}
-	c, err := wsconn.Dial(ctx, url, &wsconn.DialOptions{
-		Options: webSocketOptions(o.MaxMessage, o.MaxOutput), HTTP: *o.http(), Header: o.Header,
-	})
+	dial := &wsconn.DialOptions{Options: webSocketOptions(o.MaxMessage, o.MaxOutput), HTTP: *o.http(), Header: o.Header}
+	c, err := wsconn.Dial(ctx, url, dial)
+	if e, ok := errors.AsType[*httpx.Error](err); ok && e.Status == http.StatusUnauthorized && o.TokenSource != nil {
+		c, err = wsconn.Dial(ctx, url, dial) // with a new token (ALT-D46)
+	}
 	if err != nil {
 		return nil, dialError(err)
 	}
@@ -56,7 +59,7 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 		c.Close(wsconn.CodeNormal, "")
 		return nil, retry.Mark(fmt.Errorf("altar: dial: the server does not speak %s", subprotocol), retry.Permanent, 0)
 	}
-	return &wsConn{c: c, max: o.MaxMessage}, nil
+	return &wsConn{c: c, max: o.MaxMessage, source: o.TokenSource}, nil
 }
 
 func webSocketOptions(maxMessage, maxOutput int) wsconn.Options {
@@ -92,6 +95,7 @@ type wsConn struct {
 	c      *wsconn.Conn
 	max    int
 	recent strictjson.Strings // for Receive
+	source TokenSource        // of the handshake, or nil
 }
 
 func (w *wsConn) Receive() (Message, error) {

@@ -484,7 +484,7 @@ func altarRuntimeScript(t T, in *Input) (Answer, error) {
 func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("options")
 	rt, err := altar.NewRuntime("rt-go", &altar.RuntimeOptions{
-		Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond,
+		Timing: altar.RuntimeTiming{Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond},
 	})
 	if err != nil {
 		return nil, err

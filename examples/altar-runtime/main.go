@@ -58,8 +58,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	rt, err := altar.NewRuntime("text-01", &altar.RuntimeOptions{
-		Heartbeat: 10 * time.Second,
-		Logger:    slog.New(slog.NewTextHandler(out, nil)),
+		Timing: altar.RuntimeTiming{Heartbeat: 10 * time.Second},
+		Logger: slog.New(slog.NewTextHandler(out, nil)),
 	})
 	if err != nil {
 		return err
