@@ -64,7 +64,7 @@ type ClientOptions struct {
 	// the bound.
 	MaxQueue int
 
-	// TokenSource supplies the token that authenticates each new connection, and a new one before the
+	// TokenSource supplies the token that authenticates each new connection, and another token before the
 	// authentication expires, so that calls in flight are not disturbed (ALT-D40). It is not used over
 	// HTTP. Nil means the TokenSource of [WebSocketDialOptions], if that is set.
 	TokenSource TokenSource

@@ -83,7 +83,7 @@ func (r *renewed) count() int {
 }
 
 // A client and a Runtime with a token source keep their connections for an hour although each token is valid
-// for five minutes, and what is in flight is not disturbed (ALT-D40). Refused tokens and errors of the source
+// for five minutes, and their calls in flight are not disturbed (ALT-D40). Refused tokens and errors of the source
 // are followed by another attempt before the token has expired.
 func TestTokenSourceKeepsConnections(t *testing.T) {
 	for _, over := range []transport{{"pipe", pipeTransport}, {"direct", directTransport}} {

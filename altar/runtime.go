@@ -56,7 +56,7 @@ type RuntimeOptions struct {
 	// Retry specifies the delays of [Runtime.RunWithReconnect]. Nil means the zero value.
 	Retry *RetryPolicy
 
-	// TokenSource supplies the token that authenticates each new connection, and a new one before the
+	// TokenSource supplies the token that authenticates each new connection, and another token before the
 	// authentication expires, so that calls in flight are not disturbed (ALT-D40). Nil means the
 	// TokenSource of [WebSocketDialOptions], if that is set.
 	TokenSource TokenSource

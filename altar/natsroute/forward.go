@@ -217,7 +217,7 @@ func (a *answer) message(m altar.Message) (done bool) {
 	return a.isDone
 }
 
-// consumed counts the received frame, and reports half of what may be in flight at once.
+// consumed counts the received frame, and reports them when they are half of the bound.
 func (a *answer) consumed() {
 	n := a.used.Add(1)
 	a.freed += a.size

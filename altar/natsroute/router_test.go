@@ -278,7 +278,7 @@ func testMaxUnacked(t *testing.T, o natsroute.Options) {
 	require.NoError(t, err)
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, nc.Flush())
-	read, most := 0, 0
+	read, highest := 0, 0
 	for m, err := range a.router.Forward(t.Context(), a.offers(t)[0], &altar.ForwardedCall{
 		HostID: "a", RuntimeID: "counter", Contract: "count", InvocationID: "i-1", SessionID: "s-1", SessionTTL: time.Minute,
 		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":200}`), Timeout: time.Minute,
@@ -296,12 +296,12 @@ func testMaxUnacked(t *testing.T, o natsroute.Options) {
 		}
 		mu.Unlock()
 		require.LessOrEqual(t, inFlight, 64)
-		if most = max(most, inFlight); o.MaxUnacked > 0 {
+		if highest = max(highest, inFlight); o.MaxUnacked > 0 {
 			require.LessOrEqual(t, bytes, o.MaxUnacked+100)
 		}
 	}
 	require.Equal(t, 201, read)
-	require.GreaterOrEqual(t, most, 7)
+	require.GreaterOrEqual(t, highest, 7)
 }
 
 func TestCancel(t *testing.T) {
