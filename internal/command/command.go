@@ -177,6 +177,18 @@ func (s *IO) Print(text string, v any) error {
 	return CouldNot(err)
 }
 
+// Piece writes a part of a text that End completes, or with -o json nothing.
+func (s *IO) Piece(text string) error {
+	if s.json {
+		return nil
+	}
+	_, err := io.WriteString(s.Out, text)
+	return CouldNot(err)
+}
+
+// End writes a line feed after pieces, or with -o json v as one line of JSON.
+func (s *IO) End(v any) error { return s.Print("", v) }
+
 // Read returns the content of a file, or of standard input if the name is "-" or empty.
 func (s *IO) Read(name string) ([]byte, error) {
 	r := s.In

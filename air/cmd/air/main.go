@@ -13,7 +13,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"time"
@@ -70,7 +69,7 @@ var program = &command.Command{
 			Examples: "air pull -key bob.json -o json\nair pull -key bob.json -relay https://relay.example/inbox/AIR-B0B0-0000-0002 -once",
 		},
 		{
-			Name: "relay", Arguments: "-addr ADDRESS [flags]", Prepare: prepareRelay,
+			Name: "relay", Arguments: "[flags]", Prepare: prepareRelay,
 			Summary:  "Serves a relay until it is interrupted.",
 			Examples: "air relay -addr localhost:8080 -any-recipient",
 		},
@@ -448,20 +447,14 @@ func printer(s *command.IO) air.Handler {
 }
 
 func prepareRelay(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
-	network := networkFlags(fs)
-	addr := fs.String("addr", "", "`address` to serve on, such as localhost:8080")
-	cert := fs.String("cert", "", "`file` with the TLS certificate; without it, plain HTTP for a proxy in front")
-	certKey := fs.String("cert-key", "", "`file` with its key")
+	network, serve := networkFlags(fs), command.NewServeFlags(fs)
 	publicURL := fs.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
 	pushSecret := fs.String("push-secret-file", "", "`file` with the secret of senders; without it, the variable "+pushVariable+", or none")
 	boxSecret := fs.String("inbox-secret-file", "", "`file` with the secret of all mailboxes; without it, the variable "+inboxVariable+", or signed requests only")
 	anyRecipient := fs.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
 	return func(ctx context.Context, s *command.IO, args []string) error {
-		switch {
-		case len(args) > 0:
+		if len(args) > 0 {
 			return command.Usage("%q: one argument too many", args[0])
-		case *addr == "":
-			return command.Usage("-addr is missing")
 		}
 		push, err := command.Secret(*pushSecret, pushVariable)
 		if err != nil {
@@ -491,38 +484,7 @@ func prepareRelay(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if err != nil {
 			return command.CouldNot(err)
 		}
-		defer mailboxes.Close()
-		listener, err := net.Listen("tcp", *addr)
-		if err != nil {
-			return command.CouldNot(err)
-		}
-		return serve(ctx, s, listener, mailboxes, *cert, *certKey)
+		srv := &http.Server{Handler: mailboxes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
+		return serve.Serve(ctx, s, srv, mailboxes.Shutdown)
 	}
-}
-
-// serve serves until ctx ends. The streams of the relay end first, since Shutdown waits for them.
-func serve(ctx context.Context, s *command.IO, l net.Listener, mailboxes *relay.Server, cert, key string) error {
-	srv := &http.Server{Handler: mailboxes, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute}
-	served := make(chan error, 1)
-	go func() {
-		if cert != "" {
-			served <- srv.ServeTLS(l, cert, key)
-			return
-		}
-		served <- srv.Serve(l)
-	}()
-	out := struct {
-		Address string `json:"address"`
-	}{l.Addr().String()}
-	if err := s.Print("serving on "+out.Address, out); err != nil {
-		return err
-	}
-	select {
-	case err := <-served:
-		return command.CouldNot(err)
-	case <-ctx.Done():
-	}
-	closing, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return errors.Join(mailboxes.Close(), srv.Shutdown(closing))
 }

@@ -182,7 +182,7 @@ func TestHelp(t *testing.T) {
 		require.Contains(t, help, "Examples:\n  ", v.Name)
 		require.Contains(t, help, "-o text", v.Name)
 	}
-	for _, args := range [][]string{{}, {"fly"}, {"sign", "-o", "xml"}, {"sign", "-wings"}, {"pull", "a"}, {"relay"}, {"send"}} {
+	for _, args := range [][]string{{}, {"fly"}, {"sign", "-o", "xml"}, {"sign", "-wings"}, {"pull", "a"}, {"relay", "a"}, {"send"}} {
 		status, stdout, stderr := do(t, "", args...)
 		require.Equal(t, command.NotDone, status, "%v", args)
 		require.Empty(t, stdout)
