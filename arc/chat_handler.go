@@ -59,13 +59,13 @@ type ChatTurn struct {
 
 	table *chatTable
 	chat  *liveChat
-	claim string // of the request
+	last  uint64 // position of the message before this one
 }
 
 // History returns the messages of the chat before this one, those of both
 // sides. For a stateless chat there are none.
 func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
-	return t.table.history(ctx, t.chat, t.claim)
+	return t.table.history(ctx, t.chat.key, t.last)
 }
 
 // Pause lets the chat be PAUSED after this answer, until the caller's next

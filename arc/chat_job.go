@@ -6,6 +6,7 @@ package arc
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
@@ -17,24 +18,24 @@ import (
 
 // A chatJob is the answering of one message: it has the turn in its chat.
 type chatJob struct {
-	table      *chatTable
-	call       *Call
-	chat       *liveChat
-	id         string
-	fresh      *chatState // of a chat.start: the chat that is to be
-	first      bool
-	stateless  bool
-	message    *Message
-	stream     bool
-	run        *streamRun // nil unless the answer is a stream
-	reply      *Message   // what a repeated request was answered with before, or nil
-	kept       bool       // the message is stored
-	reserved   int        // bytes for the messages of this turn
-	bytes      holds      // of the answer before it is stored
-	isFinished bool       // the turn is; guarded by the lock of the chat
-	out        ChatWriter
-	turn       ChatTurn
-	unshared   liveChat // of a stateless chat
+	table     *chatTable
+	call      *Call
+	chat      *liveChat
+	id        string
+	fresh     *chatState // of a chat.start: the chat that is to be
+	first     bool
+	stateless bool
+	message   *Message
+	stream    bool
+	run       *streamRun // nil unless the answer is a stream
+	reply     *Message   // what a repeated request was answered with before, or nil
+	rec       chatRecord
+	isKept    bool  // the message is stored
+	reserved  int   // bytes for the messages of this turn
+	bytes     holds // of the answer before it is stored
+	out       ChatWriter
+	turn      ChatTurn
+	unshared  liveChat // of a stateless chat
 }
 
 // serve answers, in one piece or as a stream.
@@ -62,27 +63,16 @@ const (
 )
 
 // storedAnswer returns the answer that an earlier attempt of the request stored, or nil.
-func (j *chatJob) storedAnswer(ctx context.Context) (*Message, error) {
-	var after uint64
-	for {
-		page, err := j.table.db.Read(ctx, chatItems(j.chat.key), after, itemPage)
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range page {
-			if after = rec.Seq; rec.ID == j.call.claim.Token+answerID {
-				v, err := checkJSON(rec.Value)
-				if err != nil {
-					return nil, err
-				}
-				lenient := reader{lenient: true}
-				return lenient.message(v), nil
-			}
-		}
-		if len(page) < itemPage {
-			return nil, nil
-		}
+func (j *chatJob) storedAnswer(ctx context.Context, st *chatState) (*Message, error) {
+	if st == nil {
+		return nil, nil
 	}
+	list, err := readItems(ctx, j.table.db, chatItems(j.chat.key), st.last)
+	i := slices.IndexFunc(list, func(rec store.Record) bool { return isItemOf(j.call.claim.Token+answerID, rec) })
+	if i < 0 || err != nil {
+		return nil, err
+	}
+	return saidIn(list[i])
 }
 
 // reserveBytes takes room for the message of the caller, and for a new chat.
@@ -102,12 +92,12 @@ func (j *chatJob) reserveBytes() error {
 	return nil
 }
 
-// returnBytesLocked ends the reservations of a turn. The lock of the chat must be held.
-func (j *chatJob) returnBytesLocked() {
+// returnBytes ends the reservations of a turn.
+func (j *chatJob) returnBytes() {
 	j.bytes.release()
 	switch {
 	case j.stateless:
-	case j.fresh != nil && j.chat.state == nil: // the chat does not exist
+	case j.fresh != nil && j.rec.current() == nil: // the chat does not exist
 		j.table.s.ledger.remove(chatObject, j.chat.key)
 	default:
 		_ = j.table.s.ledger.grow(chatObject, j.chat.key, -j.reserved) // always succeeds
@@ -119,29 +109,27 @@ func (j *chatJob) returnBytesLocked() {
 func (j *chatJob) drop() {
 	lc := j.chat
 	j.unclaim(context.Background())
-	lc.mu.Lock()
-	j.returnBytesLocked()
+	j.returnBytes()
 	if !j.stateless {
-		lc.starting = false
-		lc.passLocked()
+		j.pass()
 	}
-	lc.mu.Unlock()
 	j.table.release(lc)
 }
 
 // repeat responds with the stored answer and releases the turn.
 func (j *chatJob) repeat() (any, error) {
-	lc := j.chat
-	defer j.table.release(lc)
+	defer j.table.release(j.chat)
 	j.unclaim(context.Background())
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	lc.starting = false
-	lc.passLocked()
-	if lc.state == nil {
-		return nil, idFault(ErrChatNotFound, "chatId", j.id)
-	}
-	return lc.state.result(j.reply, !j.first)
+	j.pass()
+	return j.rec.current().result(j.reply, !j.first)
+}
+
+// pass passes the turn to the next message.
+func (j *chatJob) pass() {
+	j.chat.mu.Lock()
+	defer j.chat.mu.Unlock()
+	j.chat.starting = false
+	j.chat.passLocked()
 }
 
 // answer runs the handler, ends the turn and returns the answer, which is nil for a stream.
@@ -157,18 +145,17 @@ func (j *chatJob) answer(ctx context.Context, cancel context.CancelCauseFunc) (a
 			out.limit = -1 // the answer is not retained
 		}
 	}
-	*turn = ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: j.run != nil, table: c, chat: lc, claim: j.call.claim.Token}
+	*turn = ChatTurn{ChatID: j.id, Message: j.message, First: j.first, Stream: j.run != nil, table: c, chat: lc}
+	if st := j.rec.current(); st != nil {
+		turn.Metadata, turn.last = st.metadata, st.last
+	} else if j.fresh != nil {
+		turn.Metadata = j.fresh.metadata
+	}
 	lc.mu.Lock()
 	lc.pause = false
 	if !j.stateless {
 		lc.cancel = cancel
-	}
-	switch {
-	case j.fresh != nil:
-		turn.Metadata = j.fresh.metadata
-	case lc.state != nil:
-		turn.Metadata = lc.state.metadata
-		if lc.state.status == ChatClosed {
+		if isClosed(lc.closed) {
 			cancel(ErrChatAlreadyClosed) // ended between the turn and here
 		}
 	}
@@ -207,11 +194,11 @@ func (j *chatJob) attend(ctx context.Context) func() {
 		return func() {}
 	}
 	every := s.opts.Timing.ChatIdleTimeout / 4
-	j.chat.mu.Lock() // for the timer, too, which may fire at once
-	defer j.chat.mu.Unlock()
-	if st := j.chat.state; st != nil && now().Sub(st.updated) >= every {
-		j.table.renewLocked(ctx, j.chat) // little may be left
+	if st := j.rec.current(); st != nil && now().Sub(st.updated) >= every {
+		j.rec.renew(ctx) // little may be left
 	}
+	j.rec.mu.Lock() // for the timer, which may fire at once
+	defer j.rec.mu.Unlock()
 	var timer *time.Timer
 	timer = time.AfterFunc(every, func() {
 		work, err := s.life.Start(ctx, life.Part)
@@ -219,88 +206,94 @@ func (j *chatJob) attend(ctx context.Context) func() {
 			return
 		}
 		defer work.Finish()
-		j.chat.mu.Lock()
-		defer j.chat.mu.Unlock()
-		if !j.isFinished {
-			j.table.renewLocked(ctx, j.chat)
+		j.rec.renew(ctx)
+		j.rec.mu.Lock()
+		defer j.rec.mu.Unlock()
+		if !j.rec.isOver {
 			timer.Reset(every)
 		}
 	})
 	return func() { timer.Stop() }
 }
 
-// begin keeps a chat whose stream begins. It is called by the writer, from the
-// handler.
-func (j *chatJob) begin(ctx context.Context) error {
-	if j.stateless {
+// begin keeps a chat whose stream begins, with its message. It is called by the writer, from the handler.
+func (j *chatJob) begin(ctx context.Context) error { return j.keep(ctx, nil, func(*chatState) {}) }
+
+// keep adds the message of the caller, unless the stream has begun with it, and an answer, if there is one, to the chat.
+func (j *chatJob) keep(ctx context.Context, reply *Message, edit func(next *chatState)) error {
+	if j.stateless || j.isKept && reply == nil {
 		return nil
 	}
-	ctx = context.WithoutCancel(ctx)
-	j.chat.mu.Lock()
-	defer j.chat.mu.Unlock()
-	return j.keepLocked(ctx)
-}
-
-// keepLocked writes the chat, if it is new, and the message of the caller. The lock of
-// the chat must be held.
-func (j *chatJob) keepLocked(ctx context.Context) error {
-	if j.kept || j.stateless {
+	var items []chatItem
+	if !j.isKept {
+		item, err := j.item(j.message, questionID)
+		if err != nil {
+			return err
+		}
+		items = append(items, item)
+	}
+	if reply != nil {
+		item, err := j.item(reply, answerID)
+		if err != nil {
+			return err
+		}
+		items = append(items, item)
+	}
+	if j.fresh == nil {
+		if err := j.rec.change(ctx, edit, items...); err != nil {
+			return err
+		}
+		j.isKept = true
 		return nil
 	}
-	if j.fresh != nil && j.chat.state == nil {
-		if err := j.table.s.bindWork(ctx, j.call, "chatId", j.id); err != nil {
-			return err
-		}
-		if err := j.table.saveLocked(ctx, j.chat, j.fresh); err != nil {
+	if j.rec.current() == nil {
+		if err := j.table.s.persist(ctx, func(ctx context.Context) error { return j.table.s.bindWork(ctx, j.call, "chatId", j.id) }); err != nil {
 			return err
 		}
 	}
-	j.kept = true
-	return j.rememberLocked(ctx, j.message, questionID)
+	if err := j.rec.create(ctx, j.fresh, edit, items...); err != nil {
+		return err
+	}
+	j.isKept = true
+	return nil
 }
 
-// rememberLocked adds a message to the history. The lock of the chat must be held.
-func (j *chatJob) rememberLocked(ctx context.Context, m *Message, what string) error {
-	b, err := encode(func(w *writer) { w.message(m) })
+// item returns a message as the store keeps it, and counts its bytes.
+func (j *chatJob) item(m *Message, what string) (item chatItem, err error) {
+	item.data, err = encode(func(w *writer) {
+		w.b = append(w.b, make([]byte, linkLen)...)
+		w.message(m)
+	})
 	if err != nil {
-		return err
+		return item, err
 	}
-	n := len(b) + itemBytes
+	n := len(item.data) + itemBytes
 	if err := j.table.s.ledger.grow(chatObject, j.chat.key, n-min(n, j.reserved)); err != nil {
-		return err
+		return item, err
 	}
 	j.reserved -= min(n, j.reserved)
-	id := ""
 	if j.call.claim.Token != "" {
-		id = j.call.claim.Token + what
+		item.id = j.call.claim.Token + what
 	}
-	_, err = j.table.db.Append(ctx, chatItems(j.chat.key), id, b, j.table.itemLife())
-	if errors.Is(err, store.ErrDuplicate) {
-		err = nil // stored by a process that exited before it answered
-	}
-	return err
+	return item, nil
 }
 
 // conclude stores the messages, responds, and releases the turn. A slow reader of the end
 // of a stream does not prevent callers from ending the chat. The context work is that of the handler.
 func (j *chatJob) conclude(work, ctx context.Context, reply *Message, err error) (result any, _ error) {
-	lc, out := j.chat, &j.out
-	lc.mu.Lock()
-	isCut := j.isEndedLocked(ctx)
-	if isCut {
-		err = idFault(ErrChatAlreadyClosed, "chatId", j.id)
-	}
+	out := &j.out
 	var st *chatState
-	if err == nil {
+	isCut := j.isEnded(ctx)
+	switch {
+	case isCut:
+		err = idFault(ErrChatAlreadyClosed, "chatId", j.id)
+	case err == nil:
 		if reply != nil && reply.Timestamp == "" {
 			reply.Timestamp = NewTimestamp(now())
 		}
-		st, err = j.commitLocked(ctx, reply)
-		if errors.Is(err, store.ErrConflict) && j.isEndedLocked(ctx) { // by another process
-			isCut, err = true, idFault(ErrChatAlreadyClosed, "chatId", j.id)
-		}
+		st, err = j.commit(ctx, reply)
+		isCut = errors.Is(err, ErrChatAlreadyClosed) // by another process
 	}
-	lc.mu.Unlock()
 	switch {
 	case err == nil && j.run != nil:
 		err = out.done(ctx, st.status)
@@ -312,60 +305,58 @@ func (j *chatJob) conclude(work, ctx context.Context, reply *Message, err error)
 	if j.run != nil {
 		j.run.finishClaim(ctx)
 	}
-	lc.mu.Lock()
-	j.returnBytesLocked()
+	j.returnBytes()
 	if !j.stateless {
-		j.isFinished, lc.starting = true, false
-		j.table.renewLocked(ctx, lc)
+		j.rec.renew(ctx)
+		j.rec.finish()
 	}
-	lc.mu.Unlock()
 	j.unclaim(ctx)
 	if !j.stateless {
-		lc.mu.Lock()
-		defer lc.mu.Unlock()
-		lc.passLocked()
+		j.pass()
 	}
 	return result, err
 }
 
-// isEndedLocked reports whether the chat was ended during the turn. The lock of the chat must be held.
-func (j *chatJob) isEndedLocked(ctx context.Context) bool {
-	lc := j.chat
-	if j.table.s.isShared && lc.state != nil {
-		if err := j.table.loadLocked(ctx, lc); err != nil {
-			j.table.s.opts.Logger.WarnContext(ctx, "arc: chat not read", "chat", j.id, "err", err)
-		}
+// isEnded reports whether the chat was ended during the turn.
+func (j *chatJob) isEnded(ctx context.Context) bool {
+	if j.stateless {
+		return false
 	}
-	return !j.stateless && lc.state != nil && lc.state.status == ChatClosed
+	j.chat.mu.Lock()
+	isEnded := isClosed(j.chat.closed)
+	j.chat.mu.Unlock()
+	if isEnded || !j.table.s.isShared {
+		return isEnded
+	}
+	r := chatRecord{table: j.table, key: j.chat.key}
+	st, err := r.load(ctx)
+	if err != nil {
+		j.table.s.opts.Logger.WarnContext(ctx, "arc: chat not read", "chat", j.id, "err", err)
+	}
+	return st != nil && st.status == ChatClosed
 }
 
-// commitLocked stores the answer and returns the state that the response reports. The
-// lock of the chat must be held.
-func (j *chatJob) commitLocked(ctx context.Context, reply *Message) (*chatState, error) {
+// commit makes question, answer and state history, by one change, and returns the state that the response reports.
+func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error) {
 	if j.stateless {
 		j.fresh.status = ChatClosed
 		return j.fresh, nil
 	}
-	if err := j.keepLocked(ctx); err != nil {
-		return nil, err
-	}
-	if err := j.rememberLocked(ctx, reply, answerID); err != nil {
-		return nil, err
-	}
-	if j.chat.state == nil {
-		return nil, idFault(ErrChatNotFound, "chatId", j.id) // expired during the call
-	}
-	next := *j.chat.state
-	next.updated = now()
-	if j.chat.pause {
-		next.status = ChatPaused
-	}
-	if next.status != j.chat.state.status || !j.first {
-		if err := j.table.saveLocked(ctx, j.chat, &next); err != nil {
-			return nil, err
+	j.chat.mu.Lock()
+	isPaused := j.chat.pause
+	j.chat.mu.Unlock()
+	err := j.keep(ctx, reply, func(next *chatState) {
+		next.updated = now()
+		if isPaused {
+			next.status = ChatPaused
 		}
+	})
+	if errors.Is(err, errTurnLost) {
+		fault := agentFault(ErrAgentNotAvailable, j.call.TargetAgent)
+		fault.Cause = err
+		return nil, fault
 	}
-	return j.chat.state, nil
+	return j.rec.current(), err
 }
 
 // fail ends a stream with an error: as a plain answer if the stream has not begun, else in its last
@@ -374,7 +365,10 @@ func (j *chatJob) fail(work, ctx context.Context, reply *Message, err error, isC
 	s, r, out := j.table.s, j.run, &j.out
 	isPlain := out.pieces == 0 && r.conn.discard()
 	if !isPlain && !j.stateless && !isCut {
-		if keepErr := j.keepText(ctx, reply); keepErr != nil {
+		if out.pieces == 0 {
+			reply = nil
+		}
+		if keepErr := j.keep(ctx, reply, func(*chatState) {}); keepErr != nil { // what was streamed stays
 			s.opts.Logger.ErrorContext(ctx, "arc: chat message not stored", "chat", j.id, "err", keepErr)
 		}
 	}
@@ -395,15 +389,4 @@ func (j *chatJob) fail(work, ctx context.Context, reply *Message, err error, isC
 	if err != nil {
 		s.opts.Logger.DebugContext(ctx, "arc: end of stream not stored", "chat", j.id, "err", err)
 	}
-}
-
-// keepText stores the text that was streamed before an error, with its question.
-func (j *chatJob) keepText(ctx context.Context, reply *Message) error {
-	j.chat.mu.Lock()
-	defer j.chat.mu.Unlock()
-	err := j.keepLocked(ctx)
-	if err == nil && j.out.pieces > 0 {
-		err = j.rememberLocked(ctx, reply, answerID)
-	}
-	return err
 }

@@ -149,11 +149,12 @@ func (c *chatTable) listen(data []byte) {
 			return
 		}
 		defer c.release(lc)
-		lc.mu.Lock()
-		defer lc.mu.Unlock()
-		if err := c.loadLocked(ctx, lc); err != nil || lc.state == nil || lc.state.status != ChatClosed {
+		r := chatRecord{table: c, key: lc.key}
+		if st, err := r.load(ctx); err != nil || st == nil || st.status != ChatClosed {
 			return
 		}
+		lc.mu.Lock()
+		defer lc.mu.Unlock()
 		lc.cutLocked()
 	})
 }

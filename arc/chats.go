@@ -37,6 +37,7 @@ type chatState struct {
 	reason   string
 	metadata json.RawMessage
 	claim    string // of the request that began the chat
+	last     uint64 // position of the newest message, see readItems
 }
 
 // A liveChat is a chat that is being talked in.
@@ -44,10 +45,7 @@ type liveChat struct {
 	key  string
 	refs int // guarded by chatTable.mu
 
-	mu       objectLock // guards all that follows
-	state    *chatState // nil as long as the chat does not exist
-	rev      store.Revision
-	saved    time.Time               // when the state was written last
+	mu       sync.Mutex              // guards all that follows
 	starting bool                    // a chat.start runs, and nothing is kept yet
 	busy     bool                    // a message has the turn
 	waiting  []chan struct{}         // waiting messages, in order
@@ -103,6 +101,7 @@ func (st *chatState) write(w *writer) {
 	w.optText("reason", st.reason)
 	w.optRaw("metadata", st.metadata)
 	w.optText("claim", st.claim)
+	w.optCount("last", st.last)
 	w.close()
 }
 
@@ -112,85 +111,8 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")), claim: r.text("claim")}, nil
-}
-
-// loadLocked reads the chat from the store. lc.mu must be held.
-func (c *chatTable) loadLocked(ctx context.Context, lc *liveChat) error {
-	entry, err := c.db.Get(ctx, chatKey(lc.key))
-	if errors.Is(err, store.ErrNotFound) {
-		lc.state = nil
-		return nil
-	}
-	if err == nil && (lc.state == nil || lc.rev != entry.Revision) {
-		lc.state, err = decodeChat(entry.Value)
-		lc.rev = entry.Revision
-	}
-	return err
-}
-
-// saveLocked writes a changed state and renews the idle time of an open chat. lc.mu must
-// be held.
-func (c *chatTable) saveLocked(ctx context.Context, lc *liveChat, next *chatState) error {
-	at, idle := now(), c.s.opts.Timing.ChatIdleTimeout
-	ttl := idle
-	switch {
-	case next.status == ChatClosed:
-		ttl = c.s.opts.Persistence.ChatRetention
-	case lc.state == nil:
-		next.renewed = at
-	case idle > 0 && at.Sub(next.renewed) >= idle/4:
-		// Messages live longer than the chat by this quarter, so that a turn
-		// costs the same however many there are.
-		if err := c.db.Expire(ctx, chatItems(lc.key), c.itemLife()); err != nil {
-			return err
-		}
-		next.renewed = at
-	}
-	w := newReady()
-	defer w.free()
-	if next.write(&w.writer); w.err != nil {
-		return w.err
-	}
-	var err error
-	if lc.state == nil {
-		lc.rev, err = c.db.Create(ctx, chatKey(lc.key), w.b, ttl)
-		if errors.Is(err, store.ErrExists) {
-			err = chatTaken()
-		}
-	} else {
-		lc.rev, err = c.db.Update(ctx, chatKey(lc.key), w.b, lc.rev, ttl)
-		if errors.Is(err, store.ErrNotFound) {
-			err = idFault(ErrChatNotFound, "chatId", next.id) // idle for too long
-		}
-	}
-	if err != nil {
-		return err
-	}
-	lc.state, lc.saved = next, at
-	if next.status == ChatClosed {
-		c.s.ledger.end(chatObject, lc.key, ttl)
-	} else {
-		c.s.ledger.renew(chatObject, lc.key, ttl)
-	}
-	return nil
-}
-
-// itemLife is how long a message of an open chat lives.
-func (c *chatTable) itemLife() time.Duration {
-	return c.s.opts.Timing.ChatIdleTimeout + c.s.opts.Timing.ChatIdleTimeout/4
-}
-
-// renewLocked restarts the idle time of an open chat. lc.mu must be held.
-func (c *chatTable) renewLocked(ctx context.Context, lc *liveChat) {
-	idle := c.s.opts.Timing.ChatIdleTimeout
-	if idle == 0 || lc.state == nil || lc.state.status == ChatClosed || now().Sub(lc.saved) <= idle/16 {
-		return
-	}
-	next := *lc.state
-	if err := c.saveLocked(ctx, lc, &next); err != nil {
-		c.s.opts.Logger.WarnContext(ctx, "arc: chat not renewed", "chat", next.id, "err", err)
-	}
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")), claim: r.text("claim"),
+		last: uint64(r.number("last"))}, nil
 }
 
 // chatTaken refuses an id that another chat of the caller has.
@@ -248,6 +170,7 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 		return j.serve(ctx)
 	}
 	j.chat = c.acquire(c.key(call, j.id))
+	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
 	if err := j.reserve(ctx); err != nil {
 		c.release(j.chat)
 		return nil, err
@@ -286,21 +209,18 @@ func (j *chatJob) reserve(ctx context.Context) error {
 // checkNew checks the state of a new chat at its turn: another process may have begun it. A repeated request
 // gets the stored answer.
 func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
-	lc := j.chat
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	lc.starting = true
-	if isRepeated {
-		j.reply, err = j.storedAnswer(ctx)
+	j.chat.mu.Lock()
+	j.chat.starting = true
+	j.chat.mu.Unlock()
+	st, err := j.rec.load(ctx)
+	switch {
+	case err != nil:
+		return err
+	case isRepeated:
+		j.reply, err = j.storedAnswer(ctx, st)
 		return err
 	}
-	if !j.table.s.isShared {
-		return nil
-	}
-	if err := j.table.loadLocked(ctx, lc); err != nil {
-		return err
-	}
-	if fault := lc.state.refuses(j.id, chatStart); fault != nil {
+	if fault := st.refuses(j.id, chatStart); fault != nil {
 		return fault
 	}
 	return nil
@@ -310,19 +230,20 @@ func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
 // may be using it, so it queues instead.
 func (j *chatJob) reserveID(ctx context.Context) (turn <-chan struct{}, isRepeated bool, err error) {
 	lc := j.chat
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if lc.starting {
-		return nil, false, chatTaken()
-	}
-	if err := j.table.loadLocked(ctx, lc); err != nil {
+	st, err := j.rec.load(ctx)
+	if err != nil {
 		return nil, false, err
 	}
-	if j.call.claim.Redelivered && lc.state != nil && lc.state.claim == j.call.claim.Token {
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if j.call.claim.Redelivered && st != nil && st.claim == j.call.claim.Token {
 		turn, err = j.queueLocked()
 		return turn, true, err
 	}
-	if fault := lc.state.refuses(j.id, chatStart); fault != nil {
+	if lc.starting || lc.busy {
+		return nil, false, chatTaken()
+	}
+	if fault := st.refuses(j.id, chatStart); fault != nil {
 		return nil, false, fault
 	}
 	lc.starting, lc.busy = true, true
@@ -344,6 +265,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 		}
 	}
 	j := &chatJob{table: c, call: call, id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
+	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
 	if err := j.take(ctx); err != nil {
 		c.release(j.chat)
 		return nil, err
@@ -378,20 +300,15 @@ func (j *chatJob) take(ctx context.Context) error {
 
 // checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat.
 func (j *chatJob) checkTurn(ctx context.Context) error {
-	c, lc := j.table, j.chat
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	err := c.loadLocked(ctx, lc)
-	if fault := lc.state.refuses(j.id, chatMessage); err == nil && fault != nil {
+	st, err := j.rec.load(ctx)
+	if fault := st.refuses(j.id, chatMessage); err == nil && fault != nil {
 		err = fault
 	}
 	if err == nil && j.call.claim.Redelivered {
-		j.reply, err = j.storedAnswer(ctx)
+		j.reply, err = j.storedAnswer(ctx, st)
 	}
-	if err == nil && j.reply == nil && lc.state.status == ChatPaused {
-		next := *lc.state
-		next.status, next.updated = ChatActive, now()
-		err = c.saveLocked(ctx, lc, &next)
+	if err == nil && j.reply == nil && st.status == ChatPaused {
+		err = j.rec.change(ctx, func(next *chatState) { next.status, next.updated = ChatActive, now() })
 	}
 	return err
 }
@@ -400,15 +317,19 @@ func (j *chatJob) checkTurn(ctx context.Context) error {
 func (j *chatJob) queue(ctx context.Context) (turn <-chan struct{}, err error) {
 	lc := j.chat
 	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if !lc.starting {
-		if err := j.table.loadLocked(ctx, lc); err != nil {
+	isStarting := lc.starting
+	lc.mu.Unlock()
+	if !isStarting {
+		st, err := j.rec.load(ctx)
+		if err != nil {
 			return nil, err
 		}
-		if fault := lc.state.refuses(j.id, chatMessage); fault != nil {
+		if fault := st.refuses(j.id, chatMessage); fault != nil {
 			return nil, fault
 		}
 	}
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
 	return j.queueLocked()
 }
 
@@ -473,36 +394,19 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	ctx = context.WithoutCancel(ctx)
 	lc := c.acquire(c.key(call, p.ChatID))
 	defer c.release(lc)
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	for {
-		if err := c.loadLocked(ctx, lc); err != nil {
-			return nil, err
-		}
-		if call.claim.Redelivered && lc.state != nil && lc.state.status == ChatClosed {
-			return lc.state.result(nil, true)
-		}
-		if fault := lc.state.refuses(p.ChatID, chatEnd); fault != nil {
-			return nil, fault
-		}
-		at := now()
-		next := *lc.state
-		next.status, next.updated, next.closed, next.reason = ChatClosed, at, at, p.Reason
-		err := c.saveLocked(ctx, lc, &next)
-		if errors.Is(err, store.ErrConflict) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		break
+	r := chatRecord{table: c, key: lc.key, id: p.ChatID}
+	st, err := r.end(ctx, p.Reason, call.claim.Redelivered)
+	if err != nil {
+		return nil, err
 	}
+	lc.mu.Lock()
 	lc.cutLocked()
+	lc.mu.Unlock()
 	c.cutElsewhere(ctx, lc.key)
 	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.Persistence.ChatRetention); err != nil {
-		c.s.opts.Logger.WarnContext(ctx, "arc: closed chat not expired", "chat", lc.state.id, "err", err)
+		c.s.opts.Logger.WarnContext(ctx, "arc: closed chat not expired", "chat", p.ChatID, "err", err)
 	}
-	return lc.state.result(nil, true)
+	return st.result(nil, true)
 }
 
 // result is the answer of the chat methods.
@@ -525,37 +429,4 @@ func (st *chatState) result(m *Message, updated bool) (any, error) {
 	}
 	w.b = append(w.b, '}', '}')
 	return w, w.err
-}
-
-// history reads the messages of a chat before the message of a request, which is
-// already stored if the request is repeated.
-func (c *chatTable) history(ctx context.Context, lc *liveChat, claim string) ([]Message, error) {
-	list := []Message{}
-	if lc.key == "" { // nothing is kept of a stateless chat
-		return list, nil
-	}
-	var after uint64
-	lenient := reader{lenient: true}
-	for {
-		page, err := c.db.Read(ctx, chatItems(lc.key), after, itemPage)
-		if err != nil {
-			return nil, err
-		}
-		for _, rec := range page {
-			after = rec.Seq
-			if claim != "" && rec.ID == claim+questionID {
-				continue
-			}
-			v, err := checkJSON(rec.Value)
-			if err != nil {
-				return nil, err
-			}
-			if m := lenient.message(v); m != nil {
-				list = append(list, *m)
-			}
-		}
-		if len(page) < itemPage {
-			return list, nil
-		}
-	}
 }

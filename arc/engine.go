@@ -634,7 +634,7 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 		first := next.events + 1
 		next.events += uint64(len(events))
 		if item != nil {
-			next.last, err = appendItem(ctx, e.db, t.items(), c.itemID, old.last, item.b)
+			next.last, err = appendItem(ctx, e.db, t.items(), c.itemID, old.last, item.b, 0)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -29,12 +30,12 @@ const itemHead = linkLen + 1
 // appendItem appends an item to a stream, behind the one at prev, and returns its position. The item begins with room
 // for the link. It becomes part of the list when a record names its position. An item of a repeated request is appended
 // once behind prev.
-func appendItem(ctx context.Context, db store.Store, stream, id string, prev uint64, item []byte) (uint64, error) {
+func appendItem(ctx context.Context, db store.Store, stream, id string, prev uint64, item []byte, ttl time.Duration) (uint64, error) {
 	binary.BigEndian.PutUint64(item, prev)
 	if id != "" {
 		id += "/" + strconv.FormatUint(prev, 10)
 	}
-	seq, err := db.Append(ctx, stream, id, item, 0)
+	seq, err := db.Append(ctx, stream, id, item, ttl)
 	if errors.Is(err, store.ErrDuplicate) {
 		err = nil
 	}
@@ -239,7 +240,7 @@ func (e *taskEngine) appendFirstLocked(ctx context.Context, t *liveTask, st *tas
 	if e.s.isShared { // or else the lock of the task is enough
 		id = firstID
 	}
-	seq, err := appendItem(ctx, e.db, t.items(), id, 0, item)
+	seq, err := appendItem(ctx, e.db, t.items(), id, 0, item, 0)
 	if err == nil {
 		st.first, st.last = nil, seq
 	}

@@ -24,7 +24,7 @@ import (
 //	   jumped: an owner that lives and lost its entry in the index does not notice it (seed 0x123).
 //	N1 An acknowledged subscription gets the end of its task, N2 once per request.
 //	C1 A chat has one order of turns, in which each acknowledged message has its answer. A repeat of a message
-//	   whose answer was not stored is another turn. While the clock jumps, two processes may have the turn.
+//	   whose answer was not stored is another turn.
 //	C2 A stream is a prefix of the answer, and a complete one is the answer.
 type model struct {
 	sim *sim.World
@@ -202,14 +202,11 @@ func (m *model) checkChat(c *chat, history []arc.Message) {
 	}
 	for i, e := range c.exchanges {
 		at := slices.Index(texts, e.answer) - 1
-		if m.sim.IsClockWrong() { // two processes may have the turn
-			at = slices.Index(texts, e.text)
-		}
 		if at < 0 || texts[at] != e.text {
 			m.sim.Failf("C1", "", "chat %s: message %s with answer %q has no place in %q", c.id, e.text, e.answer, texts)
 			return
 		}
-		if want := fmt.Sprintf("re %s at %d", e.text, at); e.answer != want && !m.sim.IsClockWrong() {
+		if want := fmt.Sprintf("re %s at %d", e.text, at); e.answer != want {
 			m.sim.Failf("C1", "", "chat %s: message %s was answered %q, want %q", c.id, e.text, e.answer, want)
 		}
 		for _, earlier := range c.exchanges[:i] {
