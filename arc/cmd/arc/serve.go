@@ -4,23 +4,14 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log/slog"
-	"os/exec"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/internal/command"
 )
-
-// maxAnswer bounds the output of a command, in bytes.
-const maxAnswer = 1 << 20
 
 func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	serve := command.NewServeFlags(fs)
@@ -54,7 +45,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if err != nil {
 			return command.CouldNot(err)
 		}
-		c := &child{line: *line, timeout: *timeout}
+		c := &child{shell: command.Shell{Line: *line, Timeout: *timeout}}
 		err = guardID(func() {
 			srv.Register(arc.Agent{
 				AgentInfo:   arc.AgentInfo{AgentID: *agent, Description: *line},
@@ -81,13 +72,10 @@ func guardID(register func()) (err error) {
 }
 
 // A child runs a command for each text.
-type child struct {
-	line    string
-	timeout time.Duration
-}
+type child struct{ shell command.Shell }
 
 func (c *child) task(ctx context.Context, run *arc.TaskRun) error {
-	answer, err := c.run(ctx, run.Message().Text())
+	answer, err := c.run(ctx, run.Message())
 	if err != nil {
 		return err
 	}
@@ -95,49 +83,17 @@ func (c *child) task(ctx context.Context, run *arc.TaskRun) error {
 }
 
 func (c *child) chat(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
-	answer, err := c.run(ctx, turn.Message.Text())
+	answer, err := c.run(ctx, turn.Message)
 	if err != nil {
 		return err
 	}
 	return out.Send(answer)
 }
 
-// run returns the output of the command for an input. The error does not name the output, which
-// may have secrets.
-func (c *child) run(ctx context.Context, in string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	shell := []string{"sh", "-c", c.line}
-	if runtime.GOOS == "windows" {
-		shell = []string{"cmd", "/C", c.line}
+func (c *child) run(ctx context.Context, m *arc.Message) (string, error) {
+	answer, err := c.shell.Run(ctx, []byte(m.Text()))
+	if err != nil {
+		return "", arc.Errorf(arc.ErrTaskExecutionFailed, "%v", err)
 	}
-	out := &limited{stop: cancel}
-	cmd := exec.CommandContext(ctx, shell[0], shell[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.WaitDelay = strings.NewReader(in), out, time.Second
-	err := cmd.Run()
-	switch {
-	case out.isFull:
-		return "", arc.Errorf(arc.ErrTaskExecutionFailed, "the command wrote more than %d bytes", maxAnswer)
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return "", arc.Errorf(arc.ErrTaskExecutionFailed, "the command took longer than %v", c.timeout)
-	case err != nil:
-		return "", arc.Errorf(arc.ErrTaskExecutionFailed, "the command failed: %v", err)
-	}
-	return out.buf.String(), nil
-}
-
-// limited keeps up to maxAnswer bytes, and ends the command beyond.
-type limited struct {
-	buf    bytes.Buffer
-	stop   func()
-	isFull bool
-}
-
-func (l *limited) Write(p []byte) (int, error) {
-	if l.buf.Len()+len(p) > maxAnswer {
-		l.isFull = true
-		l.stop()
-		return 0, fmt.Errorf("more than %d bytes", maxAnswer)
-	}
-	return l.buf.Write(p)
+	return string(answer), nil
 }

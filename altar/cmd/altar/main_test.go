@@ -1,0 +1,164 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/command"
+)
+
+// do runs the command with an input.
+func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	status = program.Run(ctx, args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
+	return status, out.String(), errs.String()
+}
+
+const contracts = `{"version":"1.0.0","contracts":[
+	{"name":"text/upper","description":"Writes in capitals","parameters":[{"name":"text","type":"string"}]},
+	{"name":"text/none","description":"Fails","parameters":[]}]}`
+
+// manifestFile returns a file with two contracts.
+func manifestFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tools.json")
+	require.NoError(t, os.WriteFile(file, []byte(contracts), 0o600))
+	return file
+}
+
+// serve starts altar serve, and returns its URL.
+func serve(t *testing.T, args ...string) (url string) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("the commands of this test need a Unix shell")
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	out, in, err := os.Pipe()
+	require.NoError(t, err)
+	status := make(chan int, 1)
+	go func() {
+		args := append([]string{"serve", "-o", "json", "-addr", "127.0.0.1:0", "-manifest", manifestFile(t)}, args...)
+		status <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: in, Err: &bytes.Buffer{}})
+	}()
+	t.Cleanup(func() {
+		stop()
+		require.Equal(t, command.Done, <-status)
+		require.NoError(t, out.Close())
+		require.NoError(t, in.Close())
+	})
+	var started struct{ Address string }
+	require.NoError(t, json.NewDecoder(out).Decode(&started))
+	return "ws://" + started.Address
+}
+
+// until repeats the command until it succeeds: a Runtime connects in the background.
+func until(t *testing.T, want string, args ...string) (stdout string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, stdout, _ = do(t, "", args...)
+		return strings.Contains(stdout, want)
+	}, time.Minute, 10*time.Millisecond)
+	return stdout
+}
+
+func TestServeAndCall(t *testing.T) {
+	url := serve(t, "-exec", "text/upper=tr a-z A-Z", "-exec", "text/none=echo secret >&2; exit 3", "-allow-anonymous")
+	tools := until(t, "text/upper(text): Writes in capitals\n", "tools", url)
+	require.Contains(t, tools, "text/none(): Fails\n")
+
+	status, stdout, stderr := do(t, "", "call", url, "text/upper", `{"text":"hello"}`)
+	require.Equal(t, command.Done, status, stderr)
+	require.Equal(t, `{"TEXT":"HELLO"}`+"\n", stdout)
+	status, stdout, stderr = do(t, `{"text":"input"}`, "call", "-stream", "-o", "json", url, "text/upper")
+	require.Equal(t, command.Done, status, stderr)
+	require.Equal(t, `{"TEXT":"INPUT"}`+"\n", stdout)
+
+	for _, tt := range []struct {
+		tool, parameters, stderr string
+		status                   int
+	}{
+		{"text/upper", `{"txet":1}`, "txet", command.Failed},
+		{"text/none", `{}`, "EXECUTION_FAILED", command.Failed},
+		{"text/absent", `{}`, "TOOL_NOT_FOUND", command.Failed},
+		{"text/upper", `{`, "not JSON", command.NotDone},
+	} {
+		status, stdout, stderr := do(t, "", "call", url, tt.tool, tt.parameters)
+		require.Equal(t, tt.status, status, stdout+stderr)
+		require.Contains(t, stderr, tt.stderr)
+		require.NotContains(t, stderr, "secret")
+	}
+}
+
+type textParameters struct {
+	Text string `json:"text"`
+}
+
+// Clients and Runtimes have a key each, and a client announces no Runtime.
+func TestKeys(t *testing.T) {
+	files := make(map[string]string)
+	for _, name := range []string{"client", "runtime"} {
+		files[name] = filepath.Join(t.TempDir(), name)
+		require.NoError(t, os.WriteFile(files[name], []byte("key-of-"+name+"\n"), 0o600))
+	}
+	url := serve(t, "-key-file", files["client"], "-runtime-key-file", files["runtime"])
+	status, _, stderr := do(t, "", "tools", "-timeout", "5s", url)
+	require.NotEqual(t, command.Done, status, stderr)
+	status, stdout, stderr := do(t, "", "tools", "-key-file", files["client"], url)
+	require.Equal(t, command.Done, status, stderr)
+	require.Empty(t, stdout)
+
+	run := func(key string) error {
+		rt, err := altar.NewRuntime("other-01", nil)
+		require.NoError(t, err)
+		altar.AddTool(rt, "text/upper", func(context.Context, textParameters) (string, error) { return "UPPER", nil })
+		conn, err := altar.DialWebSocket(t.Context(), url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
+		require.NoError(t, err)
+		return rt.Run(t.Context(), conn)
+	}
+	require.ErrorIs(t, run("key-of-client"), altar.ErrAuthorizationFailed)
+	go func() { _ = run("key-of-runtime") }()
+	until(t, "text/upper", "tools", "-key-file", files["client"], url)
+	t.Setenv(clientVariable, "key-of-client")
+	require.Equal(t, `"UPPER"`+"\n", until(t, "UPPER", "call", url, "text/upper", `{"text":"x"}`))
+}
+
+func TestHelpAndUsage(t *testing.T) {
+	for _, v := range program.Verbs {
+		status, help, _ := do(t, "", v.Name, "-h")
+		require.Equal(t, command.Done, status)
+		require.Contains(t, help, "Examples:\n  ", v.Name)
+	}
+	manifest := manifestFile(t)
+	for _, args := range [][]string{
+		{"tools"},
+		{"call", "ws://127.0.0.1:1"},
+		{"serve"},
+		{"serve", "-manifest", manifest},
+		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/upper"},
+		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/absent=cat"},
+		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/none=cat", "-exec", "text/none=tac"},
+	} {
+		status, stdout, stderr := do(t, "", args...)
+		require.Equal(t, command.NotDone, status, "%v: %s", args, stdout)
+		require.Contains(t, stderr, "Usage:", args)
+	}
+	status, _, stderr := do(t, "", "tools", "-timeout", "5s", "ws://127.0.0.1:1")
+	require.Equal(t, command.NotDone, status, stderr)
+}
