@@ -124,8 +124,9 @@ const (
 	fullAge    = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
 	sweepAge   = time.Second // minimum time between two sweeps
 	scanPage   = 500
-	therePage  = 64 // smaller, since the values are not needed
-	thereReads = 8  // maximum number of reads to count acknowledged envelopes
+	therePage  = 64          // smaller, since the values are not needed
+	ackTimeout = time.Second // of the store, while the mailbox is locked
+	thereReads = 8           // maximum number of reads to count acknowledged envelopes
 
 	// The share of an address in a mailbox, however full that is.
 	minShare      = 1000
@@ -796,11 +797,23 @@ func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error
 	if len(seqs) == 0 {
 		return 0, nil
 	}
-	if err := b.store.Ack(ctx, mb.stream, seqs...); err != nil {
+	err = b.store.Ack(ctx, mb.stream, seqs...)
+	if err != nil {
+		err = b.repeatAck(ctx, mb.stream, slices.Clone(seqs))
+	}
+	if err != nil {
 		mb.isStale.Store(true)
 		return 0, because(air.ErrRelay, "", err)
 	}
 	return acked, nil
+}
+
+// repeatAck repeats an acknowledgement in doubt: one that takes effect later would leave its mail in the
+// index.
+func (b *boxes) repeatAck(ctx context.Context, stream string, seqs []uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	defer cancel()
+	return store.Persist(ctx, func(ctx context.Context) error { return b.store.Ack(ctx, stream, seqs...) })
 }
 
 // updateLocked updates the index before envelopes are acknowledged. It must run before any removal,
