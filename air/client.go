@@ -4,6 +4,7 @@
 package air
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -255,8 +256,9 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	}
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
 	end, err := c.outbox.turn(ctx, m.thread())
-	if err != nil {
-		return nil, err
+	if err != nil { // queued all the same: a failed delivery is in the outbox
+		_, full := c.outbox.add(context.WithoutCancel(ctx), m)
+		return nil, cmp.Or(full, err)
 	}
 	defer end()
 	isBehind, err := c.outbox.add(ctx, m)
@@ -267,6 +269,11 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 		return nil, ErrDeliveryFailed.err("an earlier message of the thread is queued")
 	}
 	r, err := c.deliverDraft(ctx, &d, seal, first, false)
+	var unrecorded *unrecordedError
+	if errors.As(err, &unrecorded) {
+		c.log.WarnContext(ctx, "air: sent move not stored", "id", d.ID, "thread", d.ThreadID, "err", err)
+		return r, nil // recorded by Resend
+	}
 	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
 }
 
@@ -404,7 +411,7 @@ func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) error {
 	}
 	th, err := c.opts.ThreadStore.Get(ctx, e.ThreadID, e.To)
 	if err != nil {
-		return ErrRelay.because("the thread could not be loaded", err)
+		return ErrDeliveryFailed.because("the thread could not be loaded", err)
 	}
 	if th.applied(PartySelf, sumOf(e.ID, e.InReplyTo, body)) {
 		return nil // a repeated delivery
@@ -417,11 +424,33 @@ func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error 
 	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
 		return nil
 	}
-	if _, _, err := c.opts.ThreadStore.apply(context.WithoutCancel(ctx), e, PartySelf, body); err != nil {
-		return fmt.Errorf("air: delivered, but the thread has moved on: %w", err)
+	ctx, cancel := storeContext(ctx)
+	defer cancel()
+	var moved *Error
+	err := store.Persist(ctx, func(ctx context.Context) error {
+		_, _, err := c.opts.ThreadStore.apply(ctx, e, PartySelf, body)
+		if errors.As(err, &moved) {
+			return nil
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return &unrecordedError{err}
+	case moved != nil:
+		return fmt.Errorf("air: delivered, but the thread has moved on: %w", moved)
 	}
 	return nil
 }
+
+// An unrecordedError reports a delivered move that the thread does not have. The message stays in the
+// outbox, so that Resend records it; the recipient drops the second copy.
+type unrecordedError struct{ err error }
+
+func (e *unrecordedError) Error() string {
+	return "air: delivered, but the thread was not stored: " + e.err.Error()
+}
+func (e *unrecordedError) Unwrap() error { return e.err }
 
 // SendSigned pushes the bytes of a signed envelope unchanged to its recipient, for example those of
 // a failed delivery. A negotiation message counts as with [Client.Send], unless it is sealed.

@@ -406,7 +406,17 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	if isExpired(d.Body, time.Now()) {
 		err = ErrExpired.err("expires_at has passed")
 	} else {
-		r, err = c.deliverDraft(ctx, d, m.IsSealed, nil, m.Attempted)
+		isRepeat := m.Attempted
+		if m.Attempted = true; !isRepeat { // stored before the first attempt, as by Send
+			if err := c.outbox.put(ctx, m); err != nil {
+				return nil, err
+			}
+		}
+		r, err = c.deliverDraft(ctx, d, m.IsSealed, nil, isRepeat)
+		var unrecorded *unrecordedError
+		if errors.As(err, &unrecorded) {
+			return nil, err
+		}
 	}
 	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
 }

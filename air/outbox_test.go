@@ -1,0 +1,226 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/store"
+)
+
+var errStore = errors.New("store failed")
+
+// A failingStore fails while it is told to.
+type failingStore struct {
+	store.Store
+	failsGet, failsChange, failsAck atomic.Bool
+}
+
+func (f *failingStore) Get(ctx context.Context, key string) (store.Entry, error) {
+	if f.failsGet.Load() {
+		return store.Entry{}, errStore
+	}
+	return f.Store.Get(ctx, key)
+}
+
+func (f *failingStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if f.failsChange.Load() {
+		return 0, errStore
+	}
+	return f.Store.Create(ctx, key, value, ttl)
+}
+
+// queuedIDs returns the ids of the queued and of the failed messages.
+func queuedIDs(t *testing.T, c *air.Client) (queued, failed []string) {
+	t.Helper()
+	list, err := c.Outbox(t.Context())
+	require.NoError(t, err)
+	for _, m := range list {
+		if m.Failed.IsZero() {
+			queued = append(queued, m.ID)
+		} else {
+			failed = append(failed, m.ID)
+		}
+	}
+	return queued, failed
+}
+
+// A message whose context ends behind the delivery of another one in its thread is in the outbox, as after
+// every failed delivery.
+func TestOutboxHasMessageThatWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), BodyTypes: []string{"note"}})
+		draft := func() *air.Draft {
+			return &air.Draft{ID: air.NewID(), To: bob.DID(), ThreadID: "00000000-0000-4000-8000-000000000001",
+				Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+		}
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				time.Sleep(3 * time.Second)
+			}
+			return nil
+		})
+		first := make(chan error, 1)
+		go func() {
+			_, err := c.Send(t.Context(), draft(), nil)
+			first <- err
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		second := draft()
+		_, err := c.Send(ctx, second, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		require.NoError(t, <-first)
+		queued, _ := queuedIDs(t, c)
+		require.Equal(t, []string{second.ID}, queued)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+}
+
+// A delivered move that the thread store did not take stays in the outbox, and Resend records it. The
+// recipient handles it once.
+func TestResendRecordsDeliveredMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		db := &failingStore{Store: store.NewMemory()}
+		threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
+		require.NoError(t, err)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
+		db.failsChange.Store(true)
+		n := c.NewNegotiation(bob.DID(), "", false)
+		r, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, 202, r.Status)
+		queued, _ := queuedIDs(t, c)
+		require.Equal(t, []string{r.Envelope.ID}, queued)
+		sent, err := c.Resend(t.Context())
+		require.Error(t, err)
+		require.Zero(t, sent)
+
+		db.failsChange.Store(false)
+		sent, err = c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, sent)
+		queued, failed := queuedIDs(t, c)
+		require.Empty(t, queued)
+		require.Empty(t, failed)
+		th, err := n.Thread(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, r.Envelope.ID, th.LastMessageID)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		require.Equal(t, 1, in.drain(t))
+		time.Sleep(2 * time.Minute) // the end of changes in doubt
+	})
+}
+
+// A move whose thread cannot be read stays queued.
+func TestOutboxKeepsMoveWithoutThread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		db := &failingStore{Store: store.NewMemory()}
+		threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
+		require.NoError(t, err)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
+		db.failsGet.Store(true)
+		d := &air.Draft{ID: air.NewID(), To: bob.DID(), Body: offer(5)}
+		_, err = c.Send(t.Context(), d, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		queued, _ := queuedIDs(t, c)
+		require.Equal(t, []string{d.ID}, queued)
+		db.failsGet.Store(false)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+}
+
+// A process ends while Resend makes the first attempt for a message that was queued behind another one. The
+// next process takes the replay of the recipient for the success that it is.
+func TestResendAfterCrashInFirstAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		w.registry.Register(bob, "https://direct.example/")
+		in := w.inbox(t, bob, air.InboxOptions{BodyTypes: []string{"note"}})
+		w.direct = in
+		db, plan := store.NewMemory(), &fault.Plan{}
+		c := w.client(t, alice, air.ClientOptions{Outbox: fault.Store(db, plan), BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		for range 2 {
+			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000000-0000-4000-8000-000000000001",
+				Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		}
+		posts := 0
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				if posts++; posts == 2 {
+					plan.Crash()
+				}
+			}
+			return nil
+		})
+		_, err := c.Resend(t.Context())
+		require.Error(t, err)
+		require.Equal(t, 2, in.count())
+		plan.Close()
+
+		c = w.client(t, alice, air.ClientOptions{Outbox: db, BodyTypes: []string{"note"}})
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		queued, failed := queuedIDs(t, c)
+		require.Empty(t, queued)
+		require.Empty(t, failed)
+		require.Equal(t, 2, in.count())
+	})
+}
+
+func (f *failingStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	if f.failsAck.Swap(false) {
+		time.AfterFunc(time.Minute, func() { _ = f.Store.Ack(context.Background(), stream, seqs...) })
+		return errStore
+	}
+	return f.Store.Ack(ctx, stream, seqs...)
+}
+
+// An acknowledgement that fails and takes effect later leaves nothing in the index of the relay.
+func TestRelayRepeatsAcknowledgementInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &failingStore{Store: store.NewMemory()}
+		w := newWorld(t, &relay.ServerOptions{Persistence: relay.Persistence{Store: db}})
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+		in := w.inbox(t, bob, air.InboxOptions{})
+		db.failsAck.Store(true)
+		require.Equal(t, 1, in.drain(t))
+		_, err := in.poller.Drain(t.Context())
+		require.NoError(t, err)
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, w.relay.(*relay.Server).Stats().Queued)
+	})
+}
