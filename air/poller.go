@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"slices"
@@ -22,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -146,7 +146,7 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 	}
 	o.PollInterval = option.Or(o.PollInterval, pollInterval, 0)
 	if o.random == nil {
-		o.random = rand.Float64
+		o.random = randid.Rand().Float64
 	}
 	p.http, p.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
 	p.log = logger(o.Logger)

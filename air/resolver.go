@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // maxDocumentTTL is the maximum lifetime of a cached document, before jitter (AIR-026).
@@ -112,7 +112,7 @@ func NewResolver(opts *ResolverOptions) (*Resolver, error) {
 	}
 	o.MaxCacheEntries = option.Count(o.MaxCacheEntries, 10_000)
 	if o.random == nil {
-		o.random = rand.Float64
+		o.random = randid.Rand().Float64
 	}
 	if _, err := documentURL(o.RegistryURL, "AIR-0000-0000-0000"); err != nil {
 		return nil, err

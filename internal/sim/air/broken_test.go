@@ -1,0 +1,95 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/sim"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestBrokenVariantsAreFound(t *testing.T) {
+	variants := map[string]struct {
+		invariant string
+		defect    defect
+	}{
+		"a push is lost":         {"M1", defect{client: replaced(http.MethodPost, "/inbox/", 202, "")}},
+		"an ack is lost":         {"M4", defect{client: replaced(http.MethodPost, "/ack", 200, "{}")}},
+		"the ledger is lost":     {"M2", defect{store: without(func(key string) bool { return strings.Contains(key, "/i/") })}},
+		"a key is exchanged":     {"M3", defect{client: exchanged}},
+		"a thread is not stored": {"M5", defect{store: without(isOddThread)}},
+	}
+	for name, v := range variants {
+		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
+	}
+}
+
+// A tripper is a function as a transport.
+type tripper func(r *http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// replaced answers the requests with a method and a part of their path instead of the server.
+func replaced(method, path string, status int, body string) func(rt http.RoundTripper) http.RoundTripper {
+	return func(rt http.RoundTripper) http.RoundTripper {
+		return tripper(func(r *http.Request) (*http.Response, error) {
+			isAck := strings.HasSuffix(r.URL.Path, "/ack")
+			if r.Method != method || !strings.Contains(r.URL.Path, path) || isAck != (path == "/ack") {
+				return rt.RoundTrip(r)
+			}
+			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		})
+	}
+}
+
+// exchanged changes the text of pulled envelopes.
+func exchanged(rt http.RoundTripper) http.RoundTripper {
+	return tripper(func(r *http.Request) (*http.Response, error) {
+		res, err := rt.RoundTrip(r)
+		if err != nil || !strings.HasSuffix(r.URL.Path, "/pull") {
+			return res, err
+		}
+		data, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		data = bytes.ReplaceAll(data, []byte(`"description":"less"`), []byte(`"description":"more"`))
+		res.Body = io.NopCloser(bytes.NewReader(data))
+		return res, err
+	})
+}
+
+// A forgetful store does not make the changes of some keys.
+type forgetful struct {
+	store.Store
+	isLost func(key string) bool
+}
+
+func without(isLost func(key string) bool) func(s store.Store) store.Store {
+	return func(s store.Store) store.Store { return &forgetful{s, isLost} }
+}
+
+// isOddThread selects half of the threads, of which each party has its own.
+func isOddThread(key string) bool {
+	return strings.HasPrefix(key, "air/thread/") && key[len(key)-1]%2 == 1
+}
+
+func (f *forgetful) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if f.isLost(key) {
+		return rev, nil
+	}
+	return f.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func (f *forgetful) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if f.isLost(key) {
+		return 1, nil
+	}
+	return f.Store.Create(ctx, key, value, ttl)
+}

@@ -1,0 +1,171 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/sim"
+)
+
+// A model has the accepted messages and their outcomes.
+//
+//	M1 An accepted message was handled, was rejected by the handler, or is a dead letter whose handler failed.
+//	M2 The handler does not get a message again that it took or rejected, unless it is marked as redelivered. While
+//	   the clock of the store jumps, the lease of a process may end.
+//	M3 A message is refused only by the handler, as a move that another one has overtaken, or because its sender has
+//	   another key since.
+//	M4 After the faults the outboxes and the relay become empty.
+//	M5 The two parties of a negotiation agree on its state and on its last message, unless one has another key.
+type model struct {
+	sim *sim.World
+
+	mu       sync.Mutex // guards all below
+	accepted map[string]bool
+	states   map[string]*state // by id
+	rotated  map[string]bool   // by DID
+	threads  []*thread
+}
+
+// A state is what the handler of a recipient did with a message.
+type state struct {
+	calls             int
+	isFinished        bool // the handler has returned without a failure
+	isHandled         bool
+	isRefused, isHeld bool
+}
+
+// A thread is a negotiation between two agents.
+type thread struct {
+	id       string
+	from, to int
+}
+
+// A kind is how the handler treats a message in the time of the faults.
+type kind int
+
+const (
+	kindOK kind = iota
+	kindFail
+	kindPanic
+	kindSlow
+	kindRemote
+	kindReject // always
+)
+
+func newModel(w *sim.World) *model {
+	return &model{sim: w, accepted: make(map[string]bool), states: make(map[string]*state),
+		rotated: make(map[string]bool)}
+}
+
+func (m *model) stateLocked(id string) *state {
+	s := m.states[id]
+	if s == nil {
+		s = &state{}
+		m.states[id] = s
+	}
+	return s
+}
+
+// hash returns a number from 0 to n-1 for a text and the seed.
+func (m *model) hash(n int, text ...any) int {
+	h := fnv.New32a()
+	fmt.Fprint(h, m.sim.Seed(), text)
+	return int(h.Sum32()>>8) % n
+}
+
+// called notes a call of the handler and returns how it ends.
+func (m *model) called(name string, d *air.Delivery) kind {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := d.Envelope.ID
+	s := m.stateLocked(id)
+	if s.isFinished && !d.Redelivered && !m.sim.IsClockWrong() {
+		m.sim.Failf("M2", name, "%s is handled again after %d calls", id, s.calls)
+	}
+	s.calls++
+	if _, isNote := d.Body.(*air.Raw); isNote && m.hash(10, id) == 0 {
+		return kindReject
+	}
+	return max(0, kind(m.hash(12, id, s.calls))-7)
+}
+
+func (m *model) finished(id string, isHandled bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := m.stateLocked(id)
+	s.isFinished, s.isHandled, s.isRefused = true, s.isHandled || isHandled, s.isRefused || !isHandled
+}
+
+// outcome notes an outcome without a successful call of the handler.
+func (m *model) outcome(name string, o *air.ReceiveResult) {
+	if o.Envelope == nil {
+		if o.Class == air.ClassRefused {
+			m.sim.Failf("M3", name, "an unreadable envelope: %v", o.Err)
+		}
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := o.Envelope.ID
+	s := m.stateLocked(id)
+	m.sim.Event(name, "outcome", id, string(o.Class)+" "+string(o.Err.Code))
+	switch o.Class {
+	case air.ClassRefused:
+		isMove := o.Envelope.Type != "note" && o.Envelope.Type != "encrypted"
+		overtaken := isMove && (errors.Is(o.Err, air.ErrConflict) || errors.Is(o.Err, air.ErrThreadClosed) || errors.Is(o.Err, air.ErrNotYourMove))
+		isRejected := errors.Is(o.Err, air.ErrBadRequest) && s.calls > 0
+		isForged := m.rotated[o.Envelope.From] && errors.Is(o.Err, air.ErrBadSignature)
+		if o.FromRelay && !isRejected && !overtaken && !isForged {
+			m.sim.Failf("M3", name, "%s is refused: %v", id, o.Err)
+		}
+		s.isRefused = s.isRefused || isRejected || overtaken || isForged
+	case air.ClassHeld:
+		s.isHeld = s.isHeld || errors.Is(o.Err, air.ErrHandlerFailed)
+	}
+}
+
+func (m *model) rotate(did string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.rotated[did] = true
+}
+
+// accept notes a message that Send has accepted.
+func (m *model) accept(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.accepted[id] = true
+}
+
+// checkMessages holds the accepted messages to M1.
+func (m *model) checkMessages(texts map[string]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, id := range m.missingLocked() {
+		m.sim.Failf("M1", "", "message %s is lost after %d calls of its handler; %s", id, m.stateLocked(id).calls, texts[id])
+	}
+}
+
+// missingLocked returns the accepted messages without an outcome. m.mu must be held.
+func (m *model) missingLocked() (ids []string) {
+	for _, id := range slices.Sorted(maps.Keys(m.accepted)) {
+		if s := m.stateLocked(id); !s.isHandled && !s.isRefused && !s.isHeld {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (m *model) isMissing() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.missingLocked()) > 0
+}

@@ -1,0 +1,141 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/sim"
+)
+
+func TestSeed(t *testing.T) { t.Run("air", func(t *testing.T) { sim.Seeds(t, profile(defect{})) }) }
+
+// profile lets agents send notes and negotiate, and rotate their keys, while the registry fails now and then.
+func profile(d defect) func(*sim.World) {
+	return func(s *sim.World) {
+		w := newWorld(s, d)
+		s.Play(50*time.Second, 3, 4*time.Second, func(c *sim.Client) { w.operate(c) })
+		s.Settle()
+		w.check()
+	}
+}
+
+func (w *world) operate(c *sim.Client) {
+	from := c.IntN(agents)
+	to := (from + 1 + c.IntN(agents-1)) % agents
+	p, ok := w.agents[from].Instance().(*process)
+	if !ok {
+		return // the agent is down
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(5+c.IntN(40))*time.Second)
+	defer cancel()
+	switch n := c.IntN(20); {
+	case n == 0:
+		w.registry.SetFailure([]int{404, 503}[c.IntN(2)])
+		_ = w.Sleep(c.Context, time.Duration(c.Int64N(int64(20*time.Second))))
+		w.registry.SetFailure(0)
+	case n == 1 && w.hash(2, "rotations") == 0:
+		seed := make([]byte, 32)
+		for i := range seed {
+			seed[i] = byte(c.Uint64())
+		}
+		_, _ = w.Call(c.ID, "rotate", func() (string, error) { return "", p.Rotate(ctx, seed) })
+	case n < 6:
+		t := &thread{id: air.NewID(), from: from, to: to}
+		w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Offer{Price: air.MinorUnits(5, "USD"),
+			Expires: time.Now().Add(24 * time.Hour)}}, to)
+		w.model.mu.Lock()
+		w.threads = append(w.threads, t)
+		w.model.mu.Unlock()
+	default:
+		w.send(ctx, c, p, &air.Draft{ThreadID: fmt.Sprintf("00000000-0000-4000-8000-%012d", c.IntN(2)),
+			Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, to)
+	}
+}
+
+// send sends a message. It is accepted if it was delivered, or is in the outbox.
+func (w *world) send(ctx context.Context, c *sim.Client, p *process, d *air.Draft, to int) {
+	d.ID, d.To = air.NewID(), w.identity(to).DID()
+	_, err := w.Call(c.ID, "send "+d.ID, func() (string, error) {
+		_, err := p.Client.Send(ctx, d, &air.SendOptions{Seal: c.IntN(2) == 0})
+		return "", err
+	})
+	if err == nil || errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed() {
+		w.accept(d.ID)
+	}
+}
+
+// processes returns the running agents.
+func (w *world) processes() (list []*process) {
+	for _, n := range w.agents {
+		if p, ok := n.Instance().(*process); ok {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// check waits until the outboxes and the relay are empty, and holds the agents to the invariants.
+func (w *world) check() {
+	ctx := context.Background()
+	list := w.processes()
+	if len(list) < agents {
+		w.Failf("start", "", "%d of %d agents run", len(list), agents)
+		return
+	}
+	texts := map[string]string{}
+	left := w.queued(ctx, list, texts)
+	for i := 0; i < 60 && (left != "" || w.isMissing()); i++ {
+		_ = w.Sleep(ctx, 30*time.Second)
+		left = w.queued(ctx, list, texts)
+	}
+	if left != "" {
+		w.Failf("M4", "", "half an hour after the faults: %s", left)
+	}
+	w.checkMessages(texts)
+	for _, t := range w.threads {
+		if w.rotated[w.identity(t.from).DID()] || w.rotated[w.identity(t.to).DID()] {
+			continue
+		}
+		var states [2]air.Thread
+		for i, side := range [][2]int{{t.from, t.to}, {t.to, t.from}} {
+			var err error
+			n := list[side[0]].NewNegotiation(w.identity(side[1]).DID(), t.id, false)
+			if states[i], err = n.Thread(ctx); err != nil {
+				w.Failf("M5", "", "thread %s: %v", t.id, err)
+			}
+		}
+		if a, b := states[0], states[1]; a.State != b.State || a.LastMessageID != b.LastMessageID {
+			w.Failf("M5", "", "thread %s: agent %d has %s after %s, agent %d has %s after %s", t.id, t.from, a.State, a.LastMessageID,
+				t.to, b.State, b.LastMessageID)
+		}
+	}
+}
+
+// queued describes the messages that are still on their way, and fills in the state of those in an outbox.
+func (w *world) queued(ctx context.Context, list []*process, texts map[string]string) (text string) {
+	for _, p := range list {
+		messages, err := p.Outbox(ctx)
+		if err != nil {
+			return err.Error()
+		}
+		for _, m := range messages {
+			texts[m.ID] = fmt.Sprintf("%s of %s: %s, failed %v", p.Node.Name(), m.ID, m.Code, m.Failed)
+			if m.Failed.IsZero() {
+				text = "in the outbox of " + texts[m.ID]
+			}
+		}
+	}
+	if r, ok := w.relay.Instance().(*process); ok {
+		if n := r.relay.Stats().Queued; n > 0 {
+			text = fmt.Sprintf("%d envelopes at the relay", n)
+		}
+	}
+	return text
+}

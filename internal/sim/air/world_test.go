@@ -1,0 +1,267 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/sim"
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	agents       = 3 // the last one receives pushes, the others have a mailbox
+	registryAddr = "127.0.0.1:8081"
+	relayAddr    = "127.0.0.1:8080"
+	directAddr   = "127.0.0.1:8082"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// A world has a registry, a relay and agents.
+type world struct {
+	*sim.World
+	*model
+	broken   defect
+	registry airtest.Registry
+	relay    *sim.Node
+	agents   []*sim.Node
+
+	mu  sync.Mutex
+	ids []*air.Identity // guarded by mu
+}
+
+// A defect is what a broken variant does.
+type defect struct {
+	store   func(s store.Store) store.Store
+	client  func(rt http.RoundTripper) http.RoundTripper
+	handler func(d *air.Delivery)
+}
+
+func newWorld(w *sim.World, d defect) *world {
+	w.UseNetwork(fault.Corrupt) // TLS makes it a cut
+	v := &world{World: w, model: newModel(w), broken: d}
+	for i := range agents {
+		id, err := air.GenerateIdentity(airtest.DID(fmt.Sprintf("AIR-TEST-0000-%04d", i)))
+		if err != nil {
+			w.Failf("start", "", "%v", err)
+		}
+		v.ids = append(v.ids, id)
+		v.registry.Register(id, endpoint(i, id))
+	}
+	w.Node("registry", func(v2 *sim.View) (sim.Instance, error) {
+		end, err := v2.Serve(registryAddr, &v.registry)
+		return closer(end), err
+	})
+	v.relay = w.Node("relay", v.startRelay)
+	for i := range agents {
+		_ = w.Sleep(context.Background(), 123_456_789)
+		v.agents = append(v.agents, w.Node(fmt.Sprint("agent", i), func(v2 *sim.View) (sim.Instance, error) { return v.start(v2, i) }))
+	}
+	return v
+}
+
+// closer is the instance of a node without a state.
+type closer func()
+
+func (c closer) Close() { c() }
+
+func endpoint(i int, id *air.Identity) string {
+	if i == agents-1 {
+		return "http://" + directAddr + "/"
+	}
+	return "http://" + relayAddr + "/inbox/" + id.AIRID()
+}
+
+func (w *world) identity(i int) *air.Identity {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ids[i]
+}
+
+// A process is one start of an agent or of the relay.
+type process struct {
+	*sim.View
+	*air.Agent
+	relay *relay.Server
+	end   []func()
+}
+
+func (p *process) Close() {
+	if p.Agent != nil {
+		_ = p.Agent.Close()
+	}
+	if p.relay != nil {
+		_ = p.relay.Close()
+	}
+	for _, f := range p.end {
+		f()
+	}
+}
+
+// use returns a resolver and a client over the network of a process.
+func (w *world) use(p *process) (*air.Resolver, *http.Client, error) {
+	doubled, closeDoubled := p.View.Transport(true)
+	plain, closePlain := p.View.Transport(false)
+	p.end = append(p.end, closeDoubled, closePlain)
+	var rt http.RoundTripper = &split{doubled, plain}
+	if w.broken.client != nil {
+		rt = w.broken.client(rt)
+	}
+	c := &http.Client{Transport: rt}
+	r, err := air.NewResolver(&air.ResolverOptions{RegistryURL: "http://" + registryAddr, HTTPClient: c, AllowLoopback: true, Logger: quiet})
+	return r, c, err
+}
+
+// A split transport doubles no push to an agent: the second copy is a replay, and a sender takes that as the answer
+// to its first attempt for a refusal (AIR-D46).
+type split struct{ doubled, plain http.RoundTripper }
+
+func (s *split) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == directAddr {
+		return s.plain.RoundTrip(r)
+	}
+	return s.doubled.RoundTrip(r)
+}
+
+func (w *world) storeOf(v *sim.View) store.Store {
+	if w.broken.store != nil {
+		return w.broken.store(v.Store)
+	}
+	return v.Store
+}
+
+func (w *world) startRelay(v *sim.View) (sim.Instance, error) {
+	p := &process{View: v}
+	r, _, err := w.use(p)
+	if err != nil {
+		return nil, err
+	}
+	p.relay, err = relay.NewServer(&relay.ServerOptions{AnyRecipient: true, Logger: quiet, ClientAddr: address,
+		Auth:        relay.Auth{AllowAnonymousPush: true, Resolver: r},
+		Persistence: relay.Persistence{Store: w.storeOf(v)}})
+	if err != nil {
+		return nil, err
+	}
+	end, err := v.Serve(relayAddr, p.relay)
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	p.end = append(p.end, end)
+	return p, nil
+}
+
+func address(*http.Request) string { return "192.0.2.1" }
+
+// start starts an agent.
+func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
+	p := &process{View: v}
+	r, c, err := w.use(p)
+	if err != nil {
+		return nil, err
+	}
+	p.Agent, err = air.NewAgent(w.identity(i), air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+		return w.serve(ctx, p, d)
+	}), &air.AgentOptions{
+		Resolver: r, HTTPClient: c, BodyTypes: []string{"note"}, Logger: quiet, ResendEvery: 20 * time.Second,
+		Direct: i == agents-1, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
+		PublishKey: func(_ context.Context, next *air.Identity) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.ids[i] = next
+			w.rotate(next.DID())
+			w.registry.Register(next, endpoint(i, next))
+			return nil
+		},
+		OnOutcome: func(_ context.Context, o *air.ReceiveResult) { w.outcome(p.Node.Name(), o) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if i == agents-1 {
+		end, err := v.Serve(directAddr, p.Handler())
+		if err != nil {
+			p.Close()
+			return nil, err
+		}
+		p.end = append(p.end, end)
+	}
+	go w.run(p)
+	return p, nil
+}
+
+// run runs an agent again after permanent failures, such as a registry that does not have the agent.
+func (w *world) run(p *process) {
+	for {
+		if err := p.Run(context.Background()); errors.Is(err, air.ErrClosed) {
+			return
+		}
+		_ = w.Sleep(p.Context, time.Second)
+	}
+}
+
+// slowTimes are longer than PushWait, and than HandlerTimeout.
+var slowTimes = []time.Duration{20 * time.Second, 70 * time.Second}
+
+var errHandler = errors.New("handler failed")
+
+// serve is the handler of all agents. In the time of the faults it fails now and then. It answers an Offer by a
+// Counter, and that by an Accept.
+func (w *world) serve(ctx context.Context, p *process, d *air.Delivery) error {
+	name, id := p.Node.Name(), d.Envelope.ID
+	kind := w.called(name, d)
+	if w.broken.handler != nil {
+		w.broken.handler(d)
+	}
+	err := w.answer(ctx, p, d, kind)
+	w.Event(name, "handled", id, fmt.Sprint(err == nil))
+	if !p.IsCrashed() && (err == nil || kind == kindReject) {
+		w.finished(id, err == nil)
+	}
+	return err
+}
+
+func (w *world) answer(ctx context.Context, p *process, d *air.Delivery, kind kind) (err error) {
+	if kind == kindReject {
+		return air.Reject(air.ErrBadRequest, "not wanted")
+	}
+	if !w.IsCalm() {
+		switch kind {
+		case kindFail:
+			return errHandler
+		case kindPanic:
+			panic("handler")
+		case kindSlow:
+			_ = w.Sleep(context.Background(), slowTimes[w.hash(2, d.Envelope.ID)])
+		case kindRemote:
+			return &air.Error{Code: air.ErrUnauthorized, Remote: true}
+		}
+	}
+	if p.IsCrashed() || ctx.Err() != nil {
+		return errHandler
+	}
+	n := p.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false)
+	switch b := d.Body.(type) {
+	case *air.Offer:
+		_, err = n.Counter(ctx, "less", b.Price, time.Now().Add(24*time.Hour))
+	case *air.Counter:
+		_, err = n.Accept(ctx)
+	}
+	if errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed() || errors.Is(err, air.ErrConflict) ||
+		errors.Is(err, air.ErrNotYourMove) || errors.Is(err, air.ErrThreadClosed) {
+		return nil // queued, or answered before
+	}
+	return err
+}
