@@ -256,7 +256,7 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	}
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
 	end, err := c.outbox.turn(ctx, m.thread())
-	if err != nil { // queued all the same: a failed delivery is in the outbox
+	if err != nil { // a failed delivery is in the outbox
 		_, full := c.outbox.add(context.WithoutCancel(ctx), m)
 		return nil, cmp.Or(full, err)
 	}

@@ -22,7 +22,7 @@ import (
 
 var errStore = errors.New("store failed")
 
-// A failingStore fails while it is told to.
+// A failingStore fails in the selected operations.
 type failingStore struct {
 	store.Store
 	failsGet, failsChange, failsAck atomic.Bool

@@ -118,7 +118,7 @@ func (w *world) check() {
 	}
 }
 
-// queued describes the messages that are still on their way, and fills in the state of those in an outbox.
+// queued describes the messages in transit, and fills in the state of those in an outbox.
 func (w *world) queued(ctx context.Context, list []*process, texts map[string]string) (text string) {
 	for _, p := range list {
 		messages, err := p.Outbox(ctx)
