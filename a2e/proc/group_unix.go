@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 )
 
 func isolate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
@@ -31,4 +32,18 @@ func exitCode(s *os.ProcessState) int {
 		return -int(w.Signal())
 	}
 	return s.ExitCode()
+}
+
+// readHeld reads bytes that a pipe holds, without waiting.
+func readHeld(f *os.File, b []byte) (n int) {
+	_ = f.SetReadDeadline(time.Time{})
+	rc, err := f.SyscallConn()
+	if err != nil || len(b) == 0 {
+		return 0
+	}
+	_ = rc.Read(func(fd uintptr) bool {
+		n, _ = syscall.Read(int(fd), b)
+		return true
+	})
+	return max(n, 0)
 }

@@ -8,7 +8,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -48,6 +48,15 @@ type Options struct {
 	// request.
 	InheritedEnv []string
 
+	// AllowedEnv names the variables that a request may set. An asterisk at the end of a name
+	// matches any rest, but variables by which programs load other code, such as PATH, LD_* and
+	// PYTHON*, have to be named in full. Nil means LANG, LC_*, TZ, TERM, COLUMNS, LINES and NO_COLOR.
+	AllowedEnv []string
+
+	// Policy, if set, decides on each command. The lists above do not restrict the arguments: many
+	// programs run others, such as find with -exec.
+	Policy Policy
+
 	// MaxProcesses bounds the running processes of a session. Zero means 10; a negative value
 	// removes the bound.
 	MaxProcesses int
@@ -60,12 +69,15 @@ type Options struct {
 // keepEnded is the number of ended processes whose state a session keeps.
 const keepEnded = 100
 
-// NewPlugin returns a plugin that runs real processes, each in a separate process group that ends
-// with the session (A2E-D52).
+// NewPlugin returns a plugin that runs real processes. A process and its descendants end with the
+// session (A2E-D52, A2E-D62).
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	m := &manager{paths: map[string]string{}}
 	if opts != nil {
 		m.opts = *opts
+	}
+	if m.opts.AllowedEnv == nil {
+		m.opts.AllowedEnv = defaultEnv()
 	}
 	m.opts.Name = cmp.Or(m.opts.Name, Capability)
 	m.opts.MaxProcesses = option.Count(m.opts.MaxProcesses, 10)
@@ -128,7 +140,7 @@ func failure(code a2e.Code, text string) *a2e.Error {
 }
 
 func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
-	cmd, err := m.command(r)
+	cmd, err := m.command(ctx, call.Session, r)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +161,8 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	}
 	g.made++
 	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.ID(), group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
-		state: StateRunning, done: make(chan struct{})}
+		state: StateRunning, mark: markName + "=" + randid.New(""), done: make(chan struct{})}
+	cmd.Env = append(cmd.Env, p.mark)
 	if err := p.start(r.StdinMode); err != nil {
 		return &SpawnResponse{ProcID: "", Error: "the program could not be started"}, nil
 	}
@@ -166,15 +179,13 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 }
 
 // command returns the command of a request, or the error of a command that is not allowed.
-func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
+func (m *manager) command(ctx context.Context, s *a2e.Session, r *SpawnRequest) (*exec.Cmd, error) {
 	if len(r.Cmd) == 0 || r.Cmd[0] == "" {
 		return nil, a2e.SchemaViolation("cmd", a2e.ReasonRequired)
 	}
 	path, ok := m.paths[r.Cmd[0]]
 	if !ok {
-		err := failure(a2e.ErrUnauthorized, "the program is not allowed here")
-		err.Field, err.Reason = "cmd[0]", "not_allowed"
-		return nil, err
+		return nil, notAllowed("cmd[0]", "the program is not allowed here")
 	}
 	for i, arg := range r.Cmd {
 		if strings.IndexByte(arg, 0) >= 0 {
@@ -185,20 +196,15 @@ func (m *manager) command(r *SpawnRequest) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := &exec.Cmd{Path: path, Args: r.Cmd, Dir: dir, Env: []string{}}
-	for _, name := range m.opts.InheritedEnv {
-		if value, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+value)
-		}
+	env, err := m.environment(r)
+	if err != nil {
+		return nil, err
 	}
-	for _, v := range r.Env {
-		if v.Name == "" || strings.ContainsAny(v.Name, "=\x00") || strings.IndexByte(v.Value, 0) >= 0 {
-			return nil, a2e.SchemaViolation("env", a2e.ReasonValue)
-		}
-		cmd.Env = append(cmd.Env, v.Name+"="+v.Value)
+	cmd, err := m.check(ctx, s, &Command{Path: path, Args: slices.Clone(r.Cmd), Dir: dir, Env: env})
+	if err == nil {
+		isolate(cmd)
 	}
-	isolate(cmd)
-	return cmd, nil
+	return cmd, err
 }
 
 // folder returns the working directory of a process. It must be inside a root after all links are
@@ -221,9 +227,7 @@ func (m *manager) folder(cwd string) (string, error) {
 			}
 		}
 	}
-	e := failure(a2e.ErrUnauthorized, "the folder is not allowed here")
-	e.Field, e.Reason = "cwd", "not_allowed"
-	return "", e
+	return "", notAllowed("cwd", "the folder is not allowed here")
 }
 
 // trimLocked drops the oldest ended processes above keepEnded. g.mu must be held.

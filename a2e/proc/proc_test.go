@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -131,7 +132,7 @@ func TestProcess(t *testing.T) {
 // Binary output, errors and the environment.
 func TestOutput(t *testing.T) {
 	t.Setenv("A2E_SECRET", "x")
-	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"sh"}})
+	c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{"sh"}, AllowedEnv: []string{"OWN"}})
 	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sh", "-c", `read go; printf '\377\n'; echo "[$A2E_SECRET$OWN]" >&2; exit 3`},
 		Env: a2e.OrderedObject[string]{{Name: "OWN", Value: "mine"}}, StdinMode: "pipe"})
 	_, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: "proc-1", Data: "go\n"}, nil)
@@ -229,8 +230,7 @@ func TestDenied(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A process that got out of the group keeps neither a kill nor the end of the
-// session waiting by the outputs that it holds (A2E-099, A2E-101, A2E-D52).
+// A descendant in another session ends with a kill and with the session (A2E-099, A2E-101, A2E-D62).
 func TestEscapedProcess(t *testing.T) {
 	exe, err := os.Executable()
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestEscapedProcess(t *testing.T) {
 					_ = syscall.Kill(left, syscall.SIGKILL)
 				}
 			}) // after the session has ended
-			c, w, _ := connect(t, &proc.Options{AllowedCommands: []string{exe}})
+			c, w, client := connect(t, &proc.Options{AllowedCommands: []string{exe}, AllowedEnv: []string{escape}})
 			started := spawn(t, c, &proc.SpawnRequest{Cmd: []string{exe}, Env: a2e.OrderedObject[string]{{Name: escape, Value: "1"}}})
 			w.until(t, "stdout", "left")
 			w.mu.Lock()
@@ -256,8 +256,11 @@ func TestEscapedProcess(t *testing.T) {
 				_, err := c.Kill(t.Context(), &proc.KillRequest{ProcID: started.ProcID, Signal: "SIGKILL"}, nil)
 				require.NoError(t, err)
 				w.until(t, "killed", "code")
+			} else {
+				require.NoError(t, client.Close())
 			}
+			require.Eventually(t, func() bool { return runtime.GOOS != "linux" || !alive(left) }, 10*time.Second, time.Millisecond)
 		})
 	}
-	require.Less(t, time.Since(start), sleep/2, "nobody waited for what was left")
+	require.Less(t, time.Since(start), sleep/2, "the descendant has ended")
 }

@@ -4,11 +4,9 @@
 package proc
 
 import (
-	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -22,13 +20,6 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// maxChunk bounds the text of one event.
-const maxChunk = 64 << 10
-
-// afterKill is the time for which the outputs of a killed process stay open for its children. A
-// process that left its group may hold them without limit.
-const afterKill = time.Second
-
 // A process is one that an agent has started.
 type process struct {
 	id      string
@@ -37,7 +28,8 @@ type process struct {
 	group   *group
 	cmd     *exec.Cmd
 	in      io.WriteCloser // nil: no input
-	outputs [2]io.ReadCloser
+	mark    string         // in the environment of its descendants
+	outputs [2]*output
 	timer   *time.Timer
 	began   time.Time
 	done    chan struct{} // closed after the last event of the ended process
@@ -60,11 +52,12 @@ func (p *process) start(stdin string) error {
 			return err
 		}
 	}
-	if p.outputs[0], err = p.cmd.StdoutPipe(); err != nil {
-		return err
-	}
-	if p.outputs[1], err = p.cmd.StderrPipe(); err != nil {
-		return err
+	for i, pipe := range []func() (io.ReadCloser, error){p.cmd.StdoutPipe, p.cmd.StderrPipe} {
+		r, err := pipe()
+		if err != nil {
+			return err
+		}
+		p.outputs[i] = newOutput(r)
 	}
 	p.began = time.Now()
 	return p.cmd.Start()
@@ -74,13 +67,24 @@ func (p *process) start(stdin string) error {
 func (p *process) run() {
 	defer close(p.done)
 	var outputs sync.WaitGroup
-	outputs.Go(func() { p.sendOutput(p.outputs[0], "stdout") })
-	outputs.Go(func() { p.sendOutput(p.outputs[1], "stderr") })
-	outputs.Wait()
-	_ = p.cmd.Wait() // how it ended is in ProcessState
+	for i, stream := range []string{"stdout", "stderr"} {
+		outputs.Go(func() { p.outputs[i].pieces(func(piece []byte) { p.push(stream, textOf(piece)) }) })
+	}
+	status, err := p.cmd.Process.Wait() // not that of cmd, which closes the outputs
 	p.timer.Stop()
 	_ = signalGroup(p.cmd, "SIGKILL") // remaining processes of the group
-	code := int64(exitCode(p.cmd.ProcessState))
+	killMarked(p.mark)
+	for _, o := range p.outputs {
+		o.finish()
+	}
+	outputs.Wait()
+	if p.in != nil {
+		_ = p.in.Close()
+	}
+	code := int64(-1)
+	if err == nil {
+		code = int64(exitCode(status))
+	}
 	p.mu.Lock()
 	p.code = &code
 	switch {
@@ -102,20 +106,6 @@ func (p *process) run() {
 		return
 	}
 	p.push(stream, map[string]int64{"code": code})
-}
-
-// sendOutput sends the output of one stream by lines; a long line is sent in parts.
-func (p *process) sendOutput(r io.Reader, stream string) {
-	in := bufio.NewReaderSize(r, maxChunk)
-	for {
-		part, err := in.ReadSlice('\n')
-		if len(part) > 0 {
-			p.push(stream, textOf(part))
-		}
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
-		}
-	}
 }
 
 // textOf returns output as the data of an event. Output that is not valid UTF-8 is also sent as
@@ -169,10 +159,6 @@ func (p *process) stop(cause, signal string) {
 	_ = signalGroup(p.cmd, signal)
 	if signal == "SIGKILL" {
 		_ = p.cmd.Process.Kill() // it may have joined another group
-		time.AfterFunc(afterKill, func() {
-			_ = p.outputs[0].Close()
-			_ = p.outputs[1].Close()
-		})
 	}
 }
 

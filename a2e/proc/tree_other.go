@@ -1,0 +1,8 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !linux
+
+package proc
+
+func killMarked(string) {}
