@@ -154,6 +154,7 @@ type Client struct {
 type clientLink struct {
 	*link
 	renewal      *renewal
+	heartbeat    *time.Timer // nil: none; guarded by the lock of the client
 	opened       time.Time
 	requests     *calls.Table[Message] // by request id
 	lastReceived atomic.Int64          // Unix nanoseconds
@@ -294,7 +295,9 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 	c.link, a.link = l, l
 	c.goLocked("reader", func(context.Context) { c.read(l) })
 	if _, isHTTP := conn.(*httpConn); !isHTTP && l.direct == nil {
-		c.goLocked("heartbeat", func(context.Context) { c.beat(l) })
+		l.heartbeat = time.AfterFunc(c.opts.Heartbeat, func() {
+			_ = c.life.Go("heartbeat", func(context.Context) { c.beat(l) })
+		})
 	}
 	if l.renewal != nil {
 		c.goLocked("renewal", func(ctx context.Context) { l.renewal.run(ctx, l.done) })
@@ -334,24 +337,20 @@ func (c *Client) newLink(conn Conn) *clientLink {
 	return l
 }
 
-// beat sends pings and closes a silent connection (ALT-D36).
+// beat sends a ping, or closes a silent connection (ALT-D36). It is called after each interval.
 func (c *Client) beat(l *clientLink) {
-	tick := time.NewTicker(c.opts.Heartbeat)
-	defer tick.Stop()
-	for {
-		select {
-		case <-l.done:
-			return
-		case <-tick.C:
-		}
-		if time.Since(time.Unix(0, l.lastReceived.Load()))/3 >= c.opts.Heartbeat {
-			c.mu.Lock()
-			l.cause = errSilent
-			c.mu.Unlock()
-			l.close()
-			return
-		}
-		l.post(&Ping{})
+	if time.Since(time.Unix(0, l.lastReceived.Load()))/3 >= c.opts.Heartbeat {
+		c.mu.Lock()
+		l.cause = errSilent
+		c.mu.Unlock()
+		l.close()
+		return
+	}
+	l.post(&Ping{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l { // else the connection has ended
+		l.heartbeat.Reset(c.opts.Heartbeat)
 	}
 }
 
@@ -408,6 +407,9 @@ func (c *Client) lost(l *clientLink, err error) {
 	defer c.mu.Unlock()
 	if c.link == l {
 		c.link = nil
+	}
+	if l.heartbeat != nil {
+		l.heartbeat.Stop()
 	}
 	err = because(l.cause, err)
 	l.err = err

@@ -1,0 +1,189 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
+)
+
+// A principal at its bounds of sessions, calls and memory is refused with the bound and a delay, and
+// another principal is served as before (ALT-D35, ALT-D38).
+func TestPrincipalAtItsBoundsRefusesNoOther(t *testing.T) {
+	call := func(i int) Message {
+		return &ToolCall{InvocationID: fmt.Sprint("i", i), SessionID: "s", ToolName: "mute/math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`)}
+	}
+	large := json.RawMessage(`{"key":"` + strings.Repeat("x", 100<<10) + `"}`)
+	for limit, c := range map[string]struct {
+		limits  Limits
+		request func(i int) Message
+	}{
+		"MaxItemsPerPrincipal":      {Limits{MaxItemsPerPrincipal: 50}, func(int) Message { return &CreateSession{} }},
+		"MaxConcurrentPerSession":   {Limits{MaxConcurrentPerSession: 50}, call},
+		"MaxConcurrentPerPrincipal": {Limits{MaxConcurrentPerPrincipal: 50}, call},
+		"MaxMemoryPerPrincipal": {Limits{MaxMemoryPerPrincipal: 1 << 20}, func(i int) Message {
+			return &ToolCall{InvocationID: fmt.Sprint("i", i), SessionID: "s", ToolName: "mute/get", Parameters: large}
+		}},
+	} {
+		t.Run(limit, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testPrincipalAtItsBounds(t, limit, c.limits, c.request) })
+		})
+	}
+}
+
+func testPrincipalAtItsBounds(t *testing.T, limit string, limits Limits, request func(i int) Message) {
+	s := start(t, directTransport, &HostOptions{Limits: limits}, testRuntime("fast", nil))
+	connect(t, s.h, testService).announce("mute", "math/add", "get")
+	greedy := connect(t, s.h, testOther)
+	greedy.session("s")
+	var refused *Error
+	for i := range 200 {
+		greedy.send(request(i))
+		if _, isCall := request(i).(*ToolCall); isCall && i < 100 {
+			continue // it gets no answer while it is within its bound
+		}
+		switch m := next[Message](greedy).(type) {
+		case *ErrorMessage:
+			refused = m.Err
+		case *ToolResult:
+			refused = m.Error
+		}
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		sum, err := CallAs[int64](t.Context(), sess, "fast/math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+		require.NoError(t, sess.Destroy(t.Context()))
+	}
+	require.NotNil(t, refused)
+	require.Contains(t, []Reason{ReasonOverloaded, ReasonQuotaExceeded}, refused.Reason())
+	require.Contains(t, string(refused.Details), `"limit":"`+limit+`"`)
+	require.Contains(t, string(refused.Details), `"retry_after_ms":`)
+}
+
+// Short connections with calls, streams and half a message leave nothing behind, and disturb no other caller.
+func TestReconnectStormLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, &HostOptions{Timing: Timing{ClientGracePeriod: time.Second}}, testRuntime("r1", nil))
+		honest, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for storm := range 20 {
+			wg.Go(func() {
+				for i := range 50 {
+					near, far := net.Pipe()
+					served := make(chan error, 1)
+					go func() { served <- s.h.Serve(context.Background(), NewStreamConn(far, nil), testOther) }()
+					id := fmt.Sprint("storm", storm, "-", i)
+					_, _ = fmt.Fprintf(near, `{"type":"CreateSession","session_id":%q,"ttl_seconds":600}`+"\n", id)
+					_, _ = fmt.Fprintf(near, `{"type":"ToolCall","invocation_id":"w%s","session_id":%q,"tool_name":"wait","parameters":{"ms":30000}}`+"\n", id, id)
+					_, _ = fmt.Fprintf(near, `{"type":"ToolCall","invocation_id":"c%s","session_id":%q,"tool_name":"count","credit":1,"parameters":{"n":1000}}`+"\n", id, id)
+					_, _ = fmt.Fprintf(near, `{"type":"Too`)
+					_ = near.Close()
+					<-served
+				}
+			})
+		}
+		for range 200 {
+			sum, err := CallAs[int64](t.Context(), honest, "math/add", addIn{1, 2})
+			require.NoError(t, err)
+			require.Equal(t, int64(3), sum)
+		}
+		wg.Wait()
+		require.Equal(t, 2, s.h.Stats().Connections)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Zero(t, s.h.Stats().InFlight)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, 1, s.h.Stats().Sessions)
+		s.h.lock()
+		defer s.h.unlock()
+		require.Empty(t, s.h.calls)
+		require.Empty(t, s.h.open)
+		require.Zero(t, s.h.tails)
+	})
+}
+
+// A client sends pings at each interval, and closes a connection from which nothing was received for three
+// (ALT-D36).
+func TestClientHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		peer, done := NewStreamConn(far, nil), make(chan struct{})
+		pings, begin := 0, time.Now()
+		go func() {
+			defer close(done)
+			for {
+				m, err := peer.Receive()
+				if err != nil {
+					return
+				}
+				if m.header().RequestID == "" {
+					if pings++; pings <= 5 {
+						_ = peer.Send(&Pong{})
+					}
+				}
+			}
+		}()
+		c := must(NewClient(func(context.Context) (Conn, error) { return NewStreamConn(near, nil), nil },
+			&ClientOptions{Heartbeat: time.Second, ReconnectTimeout: -1}))
+		err := c.Ping(t.Context()) // never answered
+		require.ErrorIs(t, err, ErrDisconnected)
+		require.ErrorIs(t, err, errSilent)
+		require.Equal(t, 8*time.Second, time.Since(begin))
+		<-done
+		require.Equal(t, 7, pings)
+		require.NoError(t, c.Close())
+	})
+}
+
+// A million chunks arrive in bounded memory, with a reader that sleeps and with one that does not (ALT-D37).
+func TestMillionChunks(t *testing.T) {
+	total, payload := int64(1_000_000), "chunk of 20 bytes."
+	if race.Enabled {
+		total = 20_000
+	}
+	for _, tr := range transports[:2] {
+		for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
+			t.Run(fmt.Sprintf("%s, pause %v", tr.name, pause), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					rt := testRuntime("r1", nil)
+					rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+						for range total {
+							if err := out.Send(payload); err != nil {
+								return err
+							}
+						}
+						return nil
+					})
+					s := start(t, tr.dial, nil, rt)
+					sess := newSession(t, s)
+					before, n := liveHeap(), int64(0)
+					for _, err := range sess.Stream(t.Context(), "count", countIn{total}, nil) {
+						require.NoError(t, err)
+						n++
+						if pause > 0 && n%100 == 0 {
+							time.Sleep(pause)
+						}
+						if n%(total/4) == 0 {
+							require.Less(t, liveHeap()-before, int64(16<<20))
+						}
+					}
+					require.Equal(t, total, n)
+				})
+			})
+		}
+	}
+}
