@@ -100,7 +100,7 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 	defer x.mu.Unlock()
 	dropped := x.client.Stats().Dropped
 	answer := Answer{
-		"out": Default(x.out.take(), []any{}), "done": Default(x.done, []any{}),
+		"out": Default(x.out.since(step), []any{}), "done": Default(x.done, []any{}),
 		"events": Default(x.events, []any{}), "push": Default(x.push, []any{}),
 		"dropped": Default(dropped-x.dropped, 0),
 	}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -387,41 +388,37 @@ func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, 
 
 // a2eLines collects the output of a connection.
 type a2eLines struct {
-	mu      sync.Mutex
-	lines   []string
-	isEnded bool
+	lines   tape[string]
+	isEnded atomic.Bool
 }
 
 func (l *a2eLines) read(r io.Reader) {
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadString('\n')
-		l.mu.Lock()
 		if line != "" {
-			l.lines = append(l.lines, strings.TrimSuffix(line, "\n"))
+			l.lines.add(strings.TrimSuffix(line, "\n"))
 		}
 		if err != nil {
-			l.isEnded = true
-			l.mu.Unlock()
+			l.isEnded.Store(true)
 			return
 		}
-		l.mu.Unlock()
 	}
 }
 
-// take returns the messages since it was called last.
-func (l *a2eLines) take() []Answer {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// since returns the messages since the step before.
+func (l *a2eLines) since(step *Input) []Answer {
 	list := []Answer{}
-	for _, line := range l.lines {
+	for _, line := range l.lines.since(step) {
 		list = append(list, Answer{"json": json.RawMessage(line)})
 	}
-	l.lines = nil
 	return list
 }
 
-func (l *a2eLines) closed() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.isEnded }
+// answer is that of a step.
+func (l *a2eLines) answer(step *Input) Answer {
+	return Answer{"out": Default(l.since(step), []any{}), "closed": Default(l.isEnded.Load(), false)}
+}
 
 func a2eHostScript(t *testing.T, in *Input) (Step, error) {
 	h, audit := a2eHost(in)
@@ -448,7 +445,7 @@ func a2eHostScript(t *testing.T, in *Input) (Step, error) {
 			_ = agent.(interface{ CloseWrite() error }).CloseWrite()
 			synctest.Wait()
 		}
-		answer := Answer{"out": Default(out.take(), []any{}), "closed": Default(out.closed(), false)}
+		answer := out.answer(step)
 		if step.Bool("audit") {
 			records, err := audit.take()
 			if err != nil {

@@ -36,9 +36,17 @@ func a2eHTTPScript(t *testing.T, in *Input) (Step, error) {
 			p, err = newA2EProcess(t, in, p.db)
 			return Answer{}, err
 		case step.Has("http"):
-			return a2eHTTP(handler, step.Object("http"))
+			a, err := a2eHTTP(handler, step.Object("http"))
+			synctest.Wait()
+			return a, err
 		case step.Has("stream"):
-			return a2eStream(handler, step.Object("stream"))
+			r, err := a2eOpenStream(handler, step.Object("stream"))
+			if err != nil {
+				return nil, err
+			}
+			synctest.Wait()
+			r.end()
+			return r.answer()
 		}
 		synctest.Wait()
 		return Answer{}, nil
@@ -85,44 +93,79 @@ func a2eHTTP(h http.Handler, in *Input) (Answer, error) {
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	synctest.Wait()
 	return Answer{"status": w.Code, "headers": Optional(Headers(w.Header())), "json": Optional(json.RawMessage(w.Body.Bytes()))}, nil
 }
 
-// a2eRecorder is a response that may be read while it is written.
-type a2eRecorder struct {
-	mu sync.Mutex
-	*httptest.ResponseRecorder
+// An a2eReader is a response that is read while it is written.
+type a2eReader struct {
+	header http.Header // of the handler
+
+	mu     sync.Mutex // guards all below
+	status int
+	sent   http.Header
+	body   bytes.Buffer
+
+	cancel context.CancelFunc
+	done   chan struct{}
 }
 
-func (r *a2eRecorder) Write(b []byte) (int, error) {
+// Header returns the header fields of the response, before it begins.
+func (r *a2eReader) Header() http.Header { return r.header }
+
+// WriteHeader begins the response.
+func (r *a2eReader) WriteHeader(status int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ResponseRecorder.Write(b)
+	if r.sent == nil {
+		r.status, r.sent = status, r.header.Clone()
+	}
 }
 
-func a2eStream(h http.Handler, in *Input) (Answer, error) {
-	r := a2eRequest(in, http.MethodGet, "/stream", nil)
+// Write adds to the response.
+func (r *a2eReader) Write(b []byte) (int, error) {
+	r.WriteHeader(http.StatusOK)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.body.Write(b)
+}
+
+// Flush does nothing: the body is not buffered.
+func (r *a2eReader) Flush() {}
+
+// end ends the stream.
+func (r *a2eReader) end() {
+	r.cancel()
+	<-r.done
+}
+
+func a2eOpenStream(h http.Handler, in *Input) (*a2eReader, error) {
+	req := a2eRequest(in, http.MethodGet, "/stream", nil)
 	if in.Err() != nil {
 		return nil, in.Err()
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	w := &a2eRecorder{ResponseRecorder: httptest.NewRecorder()}
-	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(req.Context())
+	r := &a2eReader{header: http.Header{}, cancel: cancel, done: make(chan struct{})}
 	go func() {
-		defer close(done)
-		h.ServeHTTP(w, r.WithContext(ctx))
+		defer close(r.done)
+		h.ServeHTTP(r, req.WithContext(ctx))
+		r.WriteHeader(http.StatusOK)
 	}()
-	synctest.Wait()
-	cancel()
-	<-done
-	answer := Answer{"status": w.Code, "headers": Optional(Headers(w.Header()))}
-	if w.Code != http.StatusOK {
-		answer["json"] = Optional(json.RawMessage(w.Body.Bytes()))
+	return r, nil
+}
+
+// answer describes what the stream has had so far.
+func (r *a2eReader) answer() (Answer, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	answer := Answer{"status": r.status, "headers": Optional(Headers(r.sent))}
+	if r.status != http.StatusOK {
+		if r.body.Len() > 0 {
+			answer["json"] = Optional(json.RawMessage(r.body.Bytes()))
+		}
 		return answer, nil
 	}
 	messages, ids := []Answer{}, []int{}
-	text := w.Body.String()
+	text := r.body.String()
 	for _, line := range strings.Split(text, "\n") {
 		if id, ok := strings.CutPrefix(line, "id: "); ok {
 			n, err := strconv.Atoi(id)

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -143,6 +144,11 @@ func openACCPHTTP(t *testing.T, _ *Input) (Step, error) {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = s.Shutdown(context.Background()) })
+	return accpPost(s), nil
+}
+
+// accpPost returns the step of an http script.
+func accpPost(s http.Handler) Step {
 	return func(in *Input) (Answer, error) {
 		r := httptest.NewRequest(in.StringOr("method", http.MethodPost), in.StringOr("path", accp.FramesPath),
 			bytes.NewReader(accpWire(in, "body")))
@@ -173,7 +179,7 @@ func openACCPHTTP(t *testing.T, _ *Input) (Step, error) {
 			out["frames"] = frames
 		}
 		return out, nil
-	}, nil
+	}
 }
 
 // pipeListener connects clients with a server inside the process, so that both
@@ -219,18 +225,18 @@ func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) 
 // accpSocket is the fixture of a ws script: one desk, and one connection to it
 // at a time.
 type accpSocket struct {
-	transport *http.Transport
-	conn      *accpConn
+	dial    func() (*websocket.Conn, error)
+	wait    func()              // until the server is idle
+	rewrite func([]byte) []byte // frames to the server
+	conn    *accpConn
 }
 
 // accpConn is one connection and its received frames.
 type accpConn struct {
-	ws   *websocket.Conn
-	done chan struct{} // closed when the reader has ended
-
-	mu     sync.Mutex
-	frames []string             // guarded by mu
-	code   websocket.StatusCode // guarded by mu
+	ws     *websocket.Conn
+	frames tape[string]
+	done   chan struct{}        // closed when the reader has ended
+	code   websocket.StatusCode // after the end
 }
 
 func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
@@ -245,26 +251,35 @@ func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
 		defer close(served)
 		_ = hs.Serve(l)
 	}()
-	d := &accpSocket{transport: &http.Transport{DialContext: l.dial}}
+	transport := &http.Transport{DialContext: l.dial}
+	same := func(b []byte) []byte { return b }
+	d := &accpSocket{wait: synctest.Wait, rewrite: same, dial: func() (*websocket.Conn, error) { return accpDial("ws://desk", transport) }}
 	t.Cleanup(func() {
 		d.close()
 		_ = s.Shutdown(context.Background())
 		_ = hs.Close()
-		d.transport.CloseIdleConnections()
+		transport.CloseIdleConnections()
 		<-served
 	})
 	return d.step, d.open()
 }
 
-func (d *accpSocket) open() error {
-	ws, _, err := websocket.Dial(context.Background(), "ws://desk"+accp.WebSocketPath, &websocket.DialOptions{
-		HTTPClient: &http.Client{Transport: d.transport}, Subprotocols: []string{accp.Subprotocol},
+func accpDial(base string, transport http.RoundTripper) (*websocket.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, base+accp.WebSocketPath, &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{accp.Subprotocol},
 	})
+	return ws, err
+}
+
+func (d *accpSocket) open() error {
+	ws, err := d.dial()
 	if err != nil {
 		return err
 	}
 	ws.SetReadLimit(1 << 20)
-	d.conn = &accpConn{ws: ws, done: make(chan struct{}), code: -1}
+	d.conn = &accpConn{ws: ws, done: make(chan struct{})}
 	go d.conn.read()
 	return nil
 }
@@ -280,14 +295,11 @@ func (c *accpConn) read() {
 	defer close(c.done)
 	for {
 		_, data, err := c.ws.Read(context.Background())
-		c.mu.Lock()
 		if err != nil {
 			c.code = websocket.CloseStatus(err)
-			c.mu.Unlock()
 			return
 		}
-		c.frames = append(c.frames, string(data))
-		c.mu.Unlock()
+		c.frames.add(string(data))
 	}
 }
 
@@ -301,45 +313,48 @@ func (c *accpConn) isClosed() bool {
 }
 
 func (d *accpSocket) step(in *Input) (Answer, error) {
+	if in.Repeatable() {
+		if err := d.act(in); err != nil {
+			return nil, err
+		}
+	}
+	d.wait()
+	if in.Bool("reopen") {
+		return Answer{"json": Answer{"open": true}}, nil
+	}
+	return d.conn.answer(in), nil
+}
+
+// act carries out the action of a step.
+func (d *accpSocket) act(in *Input) error {
 	switch {
 	case in.Has("text"), in.Has("fill"):
-		d.conn.write(websocket.MessageText, accpWire(in, "text"))
+		d.conn.write(websocket.MessageText, d.rewrite(accpWire(in, "text")))
 	case in.Has("binaryB64"):
 		d.conn.write(websocket.MessageBinary, in.Bytes("binaryB64"))
 	case in.Bool("reopen"):
 		d.close()
-		if err := d.open(); err != nil {
-			return nil, err
-		}
-		synctest.Wait()
-		return Answer{"json": Answer{"open": true}}, nil
+		return d.open()
 	default:
 		if !in.Bool("tick") {
 			in.Fail("tick", "a step needs text, binaryB64, reopen or tick")
 		}
 	}
-	synctest.Wait()
-	return d.conn.take(), nil
+	return nil
 }
 
-// take returns the frames since the last step, and the close code of a closed
+// answer returns the frames since the step before, and the close code of a closed
 // connection.
-func (c *accpConn) take() Answer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	frames := c.frames
-	c.frames = nil
-	if c.isClosed() {
-		a := Answer{"json": Answer{"close": int(c.code)}}
-		if len(frames) > 0 {
-			a["frames"] = frames
-		}
-		return a
+func (c *accpConn) answer(step *Input) Answer {
+	frames := c.frames.since(step)
+	if !c.isClosed() {
+		return Answer{"frames": append([]string{}, frames...)}
 	}
-	if frames == nil {
-		frames = []string{}
+	a := Answer{"json": Answer{"close": int(c.code)}}
+	if len(frames) > 0 {
+		a["frames"] = frames
 	}
-	return Answer{"frames": frames}
+	return a
 }
 
 func (c *accpConn) write(typ websocket.MessageType, data []byte) {

@@ -25,9 +25,11 @@ import (
 
 // airReceiver is an inbox with a record of its last envelope.
 type airReceiver struct {
-	registry *airRegistry
-	state    store.Store // survives a crash
-	gate     *gate       // of the process
+	resolver func() (*air.Resolver, error)
+	lookups  func() int                 // of documents
+	decide   func(*air.Delivery) string // the outcome of the handler
+	state    store.Store                // survives a crash
+	gate     *gate                      // of the process
 	id       *air.Identity
 	opts     air.InboxOptions
 	inbox    *air.Inbox
@@ -65,10 +67,21 @@ func airMilliseconds(in *Input, name string) time.Duration {
 	return time.Duration(in.Int64Or(name, 0)) * time.Millisecond
 }
 
-func airOpenReceiver(t *testing.T, fixture *Input) (*airReceiver, error) {
-	r := &airReceiver{registry: airReadRegistry(fixture), state: store.NewMemory(), gate: newGate(),
+func airOpenReceiver(t *testing.T, fixture *Input) (*airReceiver, *airRegistry, error) {
+	registry := airReadRegistry(fixture)
+	r, err := newAIRReceiver(fixture, func() (*air.Resolver, error) { return registry.resolver(false) })
+	if err != nil {
+		return nil, nil, err
+	}
+	t.Cleanup(r.close)
+	r.lookups = func() int { return registry.lookups }
+	return r, registry, nil
+}
+
+func newAIRReceiver(fixture *Input, resolver func() (*air.Resolver, error)) (*airReceiver, error) {
+	r := &airReceiver{resolver: resolver, state: store.NewMemory(), gate: newGate(),
 		pins: airPins(fixture), takes: airMilliseconds(fixture, "handlerMs")}
-	t.Cleanup(func() { r.close() })
+	r.decide = r.received
 	self := fixture.Object("self")
 	did, key := self.String("did"), airSeed(self, "seedHex")
 	var retired [][]byte
@@ -129,7 +142,7 @@ func (r *airReceiver) close() {
 func (r *airReceiver) restart() error {
 	r.close()
 	r.gate = newGate()
-	resolver, err := r.registry.resolver(false)
+	resolver, err := r.resolver()
 	if err != nil {
 		return err
 	}
@@ -162,7 +175,7 @@ func (r *airReceiver) received(d *air.Delivery) (outcome string) {
 
 // handle is the handler of the fixture.
 func (r *airReceiver) handle(ctx context.Context, d *air.Delivery) error {
-	outcome := r.received(d)
+	outcome := r.decide(d)
 	if r.takes > 0 {
 		select {
 		case <-time.After(r.takes):
@@ -200,10 +213,10 @@ func airOutcome(in *Input, name string) string {
 
 // step carries out the steps that inbox_script and poll_script share, and
 // reports whether this was one.
-func (r *airReceiver) step(in *Input) (a Answer, done bool, err error) {
+func (r *airReceiver) step(in *Input, registry *airRegistry) (a Answer, done bool, err error) {
 	switch {
 	case in.Has("document"):
-		return r.registry.step(in), true, nil
+		return registry.step(in), true, nil
 	case in.Bool("crash"):
 		return Answer{}, true, r.restart()
 	case in.Has("pins"):
@@ -246,7 +259,7 @@ func (r *airReceiver) instruct(in *Input) (Answer, error) {
 // answer describes the outcome of a step.
 func (r *airReceiver) answer(o *air.ReceiveResult, a Answer) (Answer, error) {
 	step, calls := r.reported()
-	a["lookups"], a["delivered"], a["calls"] = r.registry.lookups, step.last != nil, calls
+	a["lookups"], a["delivered"], a["calls"] = r.lookups(), step.last != nil, calls
 	if d := step.last; d != nil {
 		a["deliveredBody"], a["encrypted"], a["form"] = string(d.BodyJSON), d.Sealed, string(d.Form)
 		a["redelivered"] = d.Redelivered
@@ -275,12 +288,12 @@ func (r *airReceiver) addLetters(a Answer) error {
 }
 
 func airInboxScript(t *testing.T, _, fixture *Input) (Step, error) {
-	r, err := airOpenReceiver(t, fixture)
+	r, registry, err := airOpenReceiver(t, fixture)
 	if err != nil {
 		return nil, err
 	}
 	return func(in *Input) (Answer, error) {
-		if a, done, err := r.step(in); done || err != nil {
+		if a, done, err := r.step(in, registry); done || err != nil {
 			return a, err
 		}
 		return r.deliver(in)
@@ -311,7 +324,7 @@ func (r *airReceiver) deliver(in *Input) (Answer, error) {
 }
 
 func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
-	r, err := airOpenReceiver(t, fixture)
+	r, registry, err := airOpenReceiver(t, fixture)
 	if err != nil {
 		return nil, err
 	}
@@ -331,7 +344,7 @@ func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
 	}
 	return func(in *Input) (Answer, error) {
 		inbox := r.inbox
-		if a, done, err := r.step(in); done || err != nil {
+		if a, done, err := r.step(in, registry); done || err != nil {
 			if in.Has("redeliver") || in.Has("discard") {
 				step, _ := r.reported()
 				a["delivered"] = step.delivered

@@ -21,13 +21,28 @@ func airRelayScript(t *testing.T, _, fixture *Input) (Step, error) {
 	if err != nil {
 		return nil, err
 	}
+	srv, err := newAIRRelay(fixture, resolver)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = srv.Close() })
+	return func(in *Input) (Answer, error) {
+		if in.Has("document") {
+			return registry.step(in), nil
+		}
+		return airRelayRequest(in, srv, func() int { return registry.lookups })
+	}, nil
+}
+
+// newAIRRelay returns a relay with a fixture.
+func newAIRRelay(fixture *Input, resolver *air.Resolver) (*relay.Server, error) {
 	directory := airDirectory(fixture, resolver)
 	secrets := map[string]string{}
 	list := fixture.ObjectOr("inboxSecrets")
 	for _, name := range list.Names() {
 		secrets[airMailbox(name)] = list.String(name)
 	}
-	srv, err := relay.NewServer(&relay.ServerOptions{
+	return relay.NewServer(&relay.ServerOptions{
 		Directory:    directory,
 		AnyRecipient: directory == nil,
 		PageSize:     fixture.IntOr("pageSize", 0),
@@ -49,35 +64,30 @@ func airRelayScript(t *testing.T, _, fixture *Input) (Step, error) {
 		},
 		AllowedOrigins: fixture.StringsOr("allowedOrigins"),
 	})
+}
+
+// airRelayRequest does the request of a step.
+func airRelayRequest(in *Input, srv http.Handler, lookups func() int) (Answer, error) {
+	rq := in.Object("request")
+	method, path := rq.String("method"), rq.String("path")
+	body, _ := rq.WireOr("body")
+	remote := rq.StringOr("remote", "192.0.2.1:1234")
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequest(method, "http://relay.example"+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	t.Cleanup(func() { _ = srv.Close() })
-	return func(in *Input) (Answer, error) {
-		if in.Has("document") {
-			return registry.step(in), nil
-		}
-		rq := in.Object("request")
-		method, path := rq.String("method"), rq.String("path")
-		body, _ := rq.WireOr("body")
-		remote := rq.StringOr("remote", "192.0.2.1:1234")
-		if err := in.Err(); err != nil {
-			return nil, err
-		}
-		req, err := http.NewRequest(method, "http://relay.example"+path, bytes.NewReader(body))
-		if err != nil {
-			return nil, err
-		}
-		req.RemoteAddr = remote
-		rq.SetHeaders("headers", req.Header)
-		w := httptest.NewRecorder()
-		srv.ServeHTTP(w, req)
-		a := Answer{"status": w.Code, "headers": Headers(w.Header()), "lookups": registry.lookups}
-		if w.Body.Len() > 0 {
-			a["json"] = json.RawMessage(w.Body.Bytes())
-		}
-		return a.Optional(), nil
-	}, nil
+	req.RemoteAddr = remote
+	rq.SetHeaders("headers", req.Header)
+	w := httptest.NewRecorder()
+	srv.ServeHTTP(w, req)
+	a := Answer{"status": w.Code, "headers": Headers(w.Header()), "lookups": lookups()}
+	if w.Body.Len() > 0 {
+		a["json"] = json.RawMessage(w.Body.Bytes())
+	}
+	return a.Optional(), nil
 }
 
 // airDirectory returns the directory that a fixture names.

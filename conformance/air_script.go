@@ -113,11 +113,15 @@ func (r *airRegistry) RoundTrip(req *http.Request) (*http.Response, error) {
 	if !ok || !ok2 || req.Method != http.MethodGet || req.Header.Get("X-A2A-Version") != "v1" {
 		return nil, fmt.Errorf("not a request for a document: %s %s", req.Method, req.URL)
 	}
-	d, ok := r.documents[id]
-	if !ok {
-		d = airReply{status: http.StatusNotFound}
+	return r.document(id).response(req)
+}
+
+// document returns the reply to a request for the document of an AIR ID.
+func (r *airRegistry) document(id string) airReply {
+	if d, ok := r.documents[id]; ok {
+		return d
 	}
-	return d.response(req)
+	return airReply{status: http.StatusNotFound}
 }
 
 func (r *airRegistry) resolver(loopback bool) (*air.Resolver, error) {

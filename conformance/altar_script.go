@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,7 +71,6 @@ func altarIdentity(name string) *altar.Principal {
 // altarHost is the fixture of host_script: a Host, which may be killed and
 // started again on its store.
 type altarHost struct {
-	t          *testing.T
 	opts       altar.HostOptions
 	manifest   *altar.Manifest
 	state      store.Store // nil: the Host keeps its state in the process
@@ -81,17 +81,25 @@ type altarHost struct {
 	conns      map[string]*altarConn
 	wg         sync.WaitGroup
 
-	mu     sync.Mutex
-	output map[string][]any // messages of connections, by name; guarded by mu, like all below
-	ends   map[string]Answer
-	closed []string // by the Host, since the last step
-	audit  []Answer // since the last step
+	altarEvents
+}
+
+// altarEvents are what the steps of a host_script see.
+type altarEvents struct{ tape[altarEvent] }
+
+// An altarEvent is something that a Host did.
+type altarEvent struct {
+	name    string // of the connection or the exchange
+	message any    // on a connection
+	end     Answer // of an exchange
+	closed  bool   // the connection
+	audit   Answer
 }
 
 type altarConn struct {
 	out    *io.PipeWriter // to the Host
 	in     *io.PipeReader // from the Host
-	closed bool           // by a step; guarded by the lock of the fixture
+	closed atomic.Bool    // by a step
 }
 
 func altarHostScript(t T, in *Input) (Answer, error) {
@@ -103,10 +111,7 @@ func altarHostScript(t T, in *Input) (Answer, error) {
 // openAltarHost starts the fixture. A nil store keeps its state in the process,
 // unless the script has one.
 func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
-	f := &altarHost{
-		t: t, state: state,
-		conns: map[string]*altarConn{}, output: map[string][]any{}, ends: map[string]Answer{},
-	}
+	f := &altarHost{state: state, conns: map[string]*altarConn{}}
 	if err := f.configure(in.ObjectOr("options")); err != nil {
 		return nil, err
 	}
@@ -114,13 +119,11 @@ func openAltarHost(t *testing.T, in *Input, state store.Store) (Step, error) {
 		return nil, err
 	}
 	t.Cleanup(func() {
-		f.mu.Lock()
 		for _, c := range f.conns {
-			c.closed = true
+			c.closed.Store(true)
 			_ = c.out.Close()
 			_ = c.in.Close()
 		}
-		f.mu.Unlock()
 		_ = f.host.Close()
 		f.wg.Wait()
 	})
@@ -157,7 +160,7 @@ func (f *altarHost) configure(o *Input) error {
 			SlowReaderTimeout:  time.Duration(o.Int64Or("reader_stall_ms", 0)) * time.Millisecond,
 		},
 		Audit: f.record,
-		Auth: altar.Auth{Authenticator: altar.AuthenticatorFunc(altarBearer), Authorizer: altar.AuthorizerFunc(altarAuthorize), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
+		Auth: altar.Auth{Authenticator: altarBearer(time.Now()), Authorizer: altar.AuthorizerFunc(altarAuthorize), RuntimeAuthorizer: func(_ context.Context, id *altar.Principal, _ *altar.AnnounceRuntime) error {
 			if !strings.HasPrefix(id.ID, "svc-") {
 				return errors.New("not a service")
 			}
@@ -191,7 +194,6 @@ func (f *altarHost) start() error {
 // restart kills the Host and starts another one on the same store.
 func (f *altarHost) restart() error {
 	f.gate.kill()
-	f.mu.Lock()
 	for _, c := range f.conns {
 		_ = c.in.Close() // before out: the peers receive nothing more
 	}
@@ -199,7 +201,6 @@ func (f *altarHost) restart() error {
 		_ = c.out.Close()
 	}
 	clear(f.conns)
-	f.mu.Unlock()
 	old := f.host
 	f.wg.Go(func() { _ = old.Close() })
 	return f.start()
@@ -220,26 +221,30 @@ func (f *altarHost) record(_ context.Context, e *altar.AuditRecord) {
 			a["reason"] = string(r)
 		}
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.audit = append(f.audit, a)
+	if f.wantAudit {
+		f.add(altarEvent{audit: a})
+	}
 }
 
-func altarBearer(r *http.Request) (*altar.Principal, error) {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer tok-")
-	if !ok {
-		return nil, nil
-	}
-	name, ms, ok := strings.Cut(token, "@")
-	id := altarIdentity(name)
-	if id != nil && ok {
-		n, err := strconv.ParseInt(ms, 10, 64)
-		if err != nil {
-			return nil, err
+// altarBearer accepts tokens tok-NAME and tok-NAME@MS, which expire after milliseconds
+// since the start.
+func altarBearer(start time.Time) altar.AuthenticatorFunc {
+	return func(r *http.Request) (*altar.Principal, error) {
+		token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer tok-")
+		if !ok {
+			return nil, nil
 		}
-		id.Expires = altarStart.Add(time.Duration(n) * time.Millisecond)
+		name, ms, ok := strings.Cut(token, "@")
+		id := altarIdentity(name)
+		if id != nil && ok {
+			n, err := strconv.ParseInt(ms, 10, 64)
+			if err != nil {
+				return nil, err
+			}
+			id.Expires = start.Add(time.Duration(n) * time.Millisecond)
+		}
+		return id, nil
 	}
-	return id, nil
 }
 
 // altarAuthorize lets only the effective role admin read secrets.
@@ -265,7 +270,7 @@ func (f *altarHost) step(in *Input) (Answer, error) {
 		return nil, err
 	}
 	synctest.Wait()
-	return f.answer()
+	return f.answer(in), nil
 }
 
 // act carries out the action of a step.
@@ -292,9 +297,7 @@ func (f *altarHost) act(in *Input) error {
 			in.Fail("close", "no such connection")
 			break
 		}
-		f.mu.Lock()
-		c.closed = true
-		f.mu.Unlock()
+		c.closed.Store(true)
 		_ = c.out.Close()
 		_ = c.in.Close()
 	case in.Has("http"):
@@ -319,30 +322,31 @@ func (f *altarHost) act(in *Input) error {
 	return nil
 }
 
-// answer returns the output since the last step.
-func (f *altarHost) answer() (Answer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	out := Answer{}
-	for name, list := range f.output {
-		out[name] = list
+// answer returns the output since the step before.
+func (f *altarEvents) answer(step *Input) Answer {
+	out, closed, audit := Answer{}, []string{}, []Answer{}
+	for _, e := range f.since(step) {
+		switch {
+		case e.audit != nil:
+			audit = append(audit, e.audit)
+		case e.closed:
+			closed = append(closed, e.name)
+		case e.end != nil:
+			out[e.name] = e.end
+		default:
+			list, _ := out[e.name].([]any)
+			out[e.name] = append(list, e.message)
+		}
 	}
-	for name, a := range f.ends {
-		out[name] = a
-	}
-	clear(f.output)
-	clear(f.ends)
 	answer := Answer{"json": Default(out, Answer{})}
-	if len(f.closed) > 0 {
-		slices.Sort(f.closed)
-		answer["closed"] = f.closed
-		f.closed = nil
+	if len(closed) > 0 {
+		slices.Sort(closed)
+		answer["closed"] = closed
 	}
-	if f.wantAudit && len(f.audit) > 0 {
-		answer["audit"] = f.audit
+	if len(audit) > 0 {
+		answer["audit"] = audit
 	}
-	f.audit = nil
-	return answer, nil
+	return answer
 }
 
 // altarStream is what a connection is for the Host.
@@ -369,16 +373,13 @@ func (f *altarHost) open(name string, id *altar.Principal) {
 		frames := lines.NewReader(fromHost, 1<<24)
 		for {
 			frame, err := frames.Next()
-			f.mu.Lock()
 			if err != nil {
-				if !c.closed {
-					f.closed = append(f.closed, name)
+				if !c.closed.Load() {
+					f.add(altarEvent{name: name, closed: true})
 				}
-				f.mu.Unlock()
 				return
 			}
-			f.output[name] = append(f.output[name], altarProjected(frame))
-			f.mu.Unlock()
+			f.add(altarEvent{name: name, message: altarProjected(frame)})
 		}
 	})
 }
@@ -423,19 +424,20 @@ func altarProject(v any, inError bool) any {
 }
 
 func (f *altarHost) http(in *Input) {
+	f.wg.Go(f.exchange(in, f.host))
+}
+
+// exchange returns the function that does the HTTP exchange of a step.
+func (f *altarEvents) exchange(in *Input, host http.Handler) func() {
 	name := in.String("http")
 	body, _ := in.WireOr("body")
 	r := httptest.NewRequest(in.StringOr("method", "POST"), in.StringOr("path", "/altar/v1/messages"), bytes.NewReader(body))
 	in.SetHeaders("headers", r.Header)
-	host := f.host
-	f.wg.Go(func() {
+	return func() {
 		w := httptest.NewRecorder()
 		host.ServeHTTP(w, r)
-		a := altarExchange(w)
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.ends[name] = a
-	})
+		f.add(altarEvent{name: name, end: altarExchange(w)})
+	}
 }
 
 func altarExchange(w *httptest.ResponseRecorder) Answer {

@@ -54,6 +54,10 @@ func Optional(value any) any {
 // is def, such as an empty list.
 func Default(value, def any) any { return optional{value: value, def: def, hasDef: true} }
 
+// unseen is the value of a member of an [Answer] that cannot be observed here. It equals
+// everything that is wanted.
+type unseen struct{}
+
 type optional struct {
 	value, def any
 	hasDef     bool
@@ -65,7 +69,8 @@ type optional struct {
 // the field must be absent.
 type Headers http.Header
 
-// A got is an answer made ready for comparing: exactly one of its fields is set.
+// A got is an answer made ready for comparing: exactly one of its fields is set, or none for
+// a value that cannot be observed.
 type got struct {
 	json    strictjson.Value // a complete value
 	object  map[string]member
@@ -82,6 +87,8 @@ type member struct {
 // normal turns a value of an answer into a got.
 func normal(path string, v any) (got, error) {
 	switch v := v.(type) {
+	case unseen:
+		return got{}, nil
 	case optional:
 		return got{}, fmt.Errorf("%s: only members of an Answer may be optional", path)
 	case Answer:
@@ -197,6 +204,10 @@ func checked(path string, text []byte) (got, error) {
 	return got{json: v}, nil
 }
 
+func (g got) isUnseen() bool {
+	return g.object == nil && g.headers == nil && g.json == nil && g.list == nil
+}
+
 // text returns g as JSON, for people and for comparing. Optional members
 // with their default are omitted.
 func (g got) text() strictjson.Value { return g.append(nil) }
@@ -230,6 +241,8 @@ func (g got) append(dst []byte) []byte {
 		return append(dst, '}')
 	case g.json != nil:
 		return append(dst, g.json...)
+	case g.isUnseen():
+		return append(dst, `"(not observed)"`...)
 	}
 	dst = append(dst, '[')
 	for i, e := range g.list {

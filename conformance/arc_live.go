@@ -8,56 +8,44 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
+
+func arcLiveProtocol() liveProtocol {
+	return liveProtocol{
+		open: map[string]func(T, *Input, *liveServer) (Step, error){"serve_script": arcOpenLive},
+		fixture: func(_ string, in strictjson.Value) string {
+			word, _ := in.Get("fixture").Text()
+			return word
+		},
+		notLive: func(_, step strictjson.Value) string {
+			if n, _ := step.Get("server").Int(); n > 1 || step.Get("stop") != nil || step.Get("start") != nil {
+				return "several processes"
+			}
+			return ""
+		},
+		shared: "open", needsOwn: func(step strictjson.Value) bool { return step.Get("sink") != nil || step.Get("deliveries") != nil },
+		serve: newARCFixture,
+	}
+}
 
 // arcLive is the fixture of a serve_script in another process.
 type arcLive struct {
-	t      T
-	base   string // scheme and host of the server
-	sinks  *arcSinks
-	client *http.Client
-	start  time.Time
+	*liveServer
+	sinks *arcSinks
 }
 
-func arcOpenLive(t T, in *Input, limit time.Duration, start Starter) (Step, error) {
-	f := &arcLive{t: t, sinks: &arcSinks{byURL: map[string]*arcSink{}}, client: &http.Client{Transport: &http.Transport{}, Timeout: limit}}
-	t.Cleanup(f.client.CloseIdleConnections)
-	sink, err := serveLoopback(t, f.sinks)
-	if err != nil {
-		return nil, err
-	}
-	server, err := start(t, in.String("fixture"), sink)
-	if err != nil {
-		return nil, err
-	}
-	u, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-	f.base = u.Scheme + "://" + u.Host
-	f.start = time.Now()
-	return f.step, nil
-}
-
-// serveLoopback serves until the end of t, and returns the URL.
-func serveLoopback(t T, h http.Handler) (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close() })
-	return "http://" + l.Addr().String(), nil
+func arcOpenLive(_ T, in *Input, s *liveServer) (Step, error) {
+	in.String("fixture")
+	f := &arcLive{liveServer: s, sinks: &arcSinks{byURL: map[string]*arcSink{}}}
+	return f.step, s.start(f.sinks)
 }
 
 // ServeHTTP is a delivery attempt from another process.
@@ -74,17 +62,13 @@ func (s *arcSinks) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 func (f *arcLive) step(in *Input) (Answer, error) {
-	if in.Has("at") {
-		at := f.start.Add(time.Duration(in.Int64Or("at", 0)) * time.Millisecond)
-		time.Sleep(time.Until(at))
-	}
 	switch {
 	case in.Has("sink"):
 		f.sinks.respond(in.String("sink"), in.RawList("respond"))
 		return Answer{}, nil
 	case in.Has("deliveries"):
 		in.Repeatable()
-		return Answer{"json": f.sinks.peek(in.String("deliveries"), in)}, nil
+		return f.sinks.deliveries(in), nil
 	case in.Has("together"):
 		return arcTogether(in, f.request)
 	}
@@ -114,18 +98,6 @@ func isARCRead(in *Input) bool {
 	return json.Unmarshal(body, &req) == nil && (req.Method == arc.MethodTaskInfo || strings.HasPrefix(req.Method, "debug.echo"))
 }
 
-// peek returns the attempts since the last step that another one than in has made.
-func (s *arcSinks) peek(url string, in *Input) []Answer {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	k := s.sink(url)
-	if k.reader != in {
-		k.reader, k.seen = in, k.readUpTo
-	}
-	k.readUpTo = len(k.got)
-	return slices.Clone(k.got[k.seen:])
-}
-
 // newARCFixture returns a server with a fixture of a serve_script.
 func newARCFixture(fixture, sink string) (http.Handler, func() error, error) {
 	o, err := arcFixtureOptions(fixture)
@@ -149,9 +121,12 @@ func newARCFixture(fixture, sink string) (http.Handler, func() error, error) {
 type hooksTransport struct{ sink string }
 
 func (h hooksTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	body, err := io.ReadAll(req.Body)
-	if err != nil {
-		return nil, err
+	var body []byte
+	if req.Body != nil {
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), 5*time.Second)
 	defer cancel()
@@ -164,7 +139,8 @@ func (h hooksTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = res.Body.Close()
-	res.Body = http.NoBody
-	return res, nil
+	defer res.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(res.Body, 16<<20))
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	return res, err
 }

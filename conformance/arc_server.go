@@ -134,7 +134,7 @@ func (f *arcServers) step(in *Input) (Answer, error) {
 		f.sinks.respond(in.String("sink"), in.RawList("respond"))
 		return Answer{}, nil
 	case in.Has("deliveries"):
-		return Answer{"json": f.sinks.take(in.String("deliveries"))}, nil
+		return f.sinks.deliveries(in), nil
 	case in.Has("stop"):
 		return f.stop(in)
 	case in.Has("start"):
@@ -301,10 +301,7 @@ type arcSinks struct {
 type arcSink struct {
 	respond  []string // JSON texts
 	attempts map[string]int
-	got      []Answer
-	seen     int    // attempts before the step that reads them
-	readUpTo int    // attempts that a step has read
-	reader   *Input // the last step that has read attempts, in real time
+	got      tape[Answer]
 }
 
 func (s *arcSinks) sink(url string) *arcSink {
@@ -324,13 +321,11 @@ func (s *arcSinks) respond(url string, answers []json.RawMessage) {
 	}
 }
 
-func (s *arcSinks) take(url string) []Answer {
+// deliveries is the answer of a step: the attempts since the step before that read them.
+func (s *arcSinks) deliveries(in *Input) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	k := s.sink(url)
-	got := k.got
-	k.got = nil
-	return got
+	return Answer{"json": s.sink(in.String("deliveries")).got.since(in)}
 }
 
 // An arcSinkTransport is the way from one process to the sinks.
@@ -364,7 +359,7 @@ func (s *arcSinks) receive(req *http.Request, url string, body []byte) (int, err
 	k := s.sink(url)
 	id := req.Header.Get("X-ARC-Delivery")
 	k.attempts[id]++
-	k.got = append(k.got, Answer{"attempt": k.attempts[id], "event": req.Header.Get("X-ARC-Event"), "body": json.RawMessage(body)})
+	k.got.add(Answer{"attempt": k.attempts[id], "event": req.Header.Get("X-ARC-Event"), "body": json.RawMessage(body)})
 	answer := "200"
 	if len(k.respond) > 0 {
 		answer, k.respond = k.respond[0], k.respond[1:]

@@ -32,7 +32,8 @@ type Input struct {
 	kids  []*Input
 	run   *caseRun
 
-	repeatable bool
+	repeatable bool // see [Input.Repeatable]
+	isRepeated bool
 	now        time.Time             // of a step that another process sends
 	notes      map[string]*inputNote // the read members; nil unless the run records
 }
@@ -80,9 +81,13 @@ func newInput(path string, value strictjson.Value, run *caseRun) *Input {
 	return &Input{path: path, value: value, read: make(map[string]bool), run: run}
 }
 
-// Repeatable says that a step only reads, so that it may run again until its answer
-// is the wanted one (see [Script.Settle]).
-func (in *Input) Repeatable() { in.repeatable = true }
+// Repeatable says that a step may run again until its answer is the wanted one (see
+// [Script.Settle]), because it only reads, or acts in its first run only, which is the one
+// for which it returns true.
+func (in *Input) Repeatable() (isFirst bool) {
+	in.repeatable = true
+	return !in.isRepeated
+}
 
 // Err returns the first fault found in the input of this case so far, or nil.
 // An Op that cannot continue with zero values returns it.

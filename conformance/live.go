@@ -4,65 +4,262 @@
 package conformance
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A Starter starts a server under test with a fixture, and returns its URL. It is
-// ended by the Cleanup of t. Deliveries of the server to https://HOST/PATH have to go
+// ended by the Cleanup of t. Requests of the server to https://HOST/PATH have to go
 // to sink/HOST/PATH.
 type Starter func(t T, fixture, sink string) (url string, err error)
 
+// A liveProtocol is how the servers of a protocol are tested in real time.
+type liveProtocol struct {
+	// open makes the fixtures of the scripts, by operation.
+	open map[string]func(t T, in *Input, s *liveServer) (Step, error)
+
+	// fixture returns the text that describes the fixture of a case to the server.
+	fixture func(op string, in strictjson.Value) string
+
+	// notLive returns why a step of a case cannot run, as in [Case.NotLive].
+	notLive func(in, step strictjson.Value) string
+
+	// shared is the usual fixture of one server that has several cases, one after the other;
+	// empty if each case needs its own.
+	shared string
+
+	// needsOwn reports whether a step cannot run against such a server.
+	needsOwn func(step strictjson.Value) bool
+
+	// serve returns a server of this module with a fixture.
+	serve func(fixture, sink string) (http.Handler, func() error, error)
+}
+
+func liveProtocols() map[string]liveProtocol {
+	return map[string]liveProtocol{"arc": arcLiveProtocol(), "a2e": a2eLiveProtocol(), "altar": altarLiveProtocol(), "accp": accpLiveProtocol(), "air": airLiveProtocol()}
+}
+
 // LiveServer returns the scripts of a protocol for a server that runs in real time, in
-// another process. Each case has its own server. A request fails after the time limit.
+// another process. Each case has its own server. A request fails after the time limit, and
+// the effects of a step may take a fifth of the limit (see [Script.Settle]).
 func LiveServer(protocol string, limit time.Duration, start Starter) (Protocol, error) {
-	open := map[string]func(T, *Input, time.Duration, Starter) (Step, error){"arc": arcOpenLive}[protocol]
-	op := map[string]string{"arc": "serve_script"}[protocol]
-	if open == nil {
-		return Protocol{}, fmt.Errorf("conformance: the servers of %s cannot be tested", protocol)
+	p, ok := liveProtocols()[protocol]
+	if !ok {
+		return Protocol{}, fmt.Errorf("conformance: the servers of %q cannot be tested", protocol)
 	}
-	script := Script{Settle: 2 * time.Second, Live: func(t T, in *Input) (Step, error) { return open(t, in, limit, start) }}
-	return Protocol{Name: protocol, Ops: map[string]Op{op: script.Run}}, nil
+	ops := make(map[string]Op)
+	for op, open := range p.open {
+		ops[op] = Script{Settle: limit / 5, Live: func(t T, in *Input) (Step, error) {
+			s := &liveServer{t: t, fixture: p.fixture(op, in.value), starter: start, client: &http.Client{Transport: &http.Transport{},
+				Timeout: limit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+			t.Cleanup(s.client.CloseIdleConnections)
+			return open(t, in, s)
+		}}.Run
+	}
+	return Protocol{Name: protocol, Ops: ops}, nil
 }
 
 // NewFixture returns a server of this module with a fixture, and the function that ends
-// it. Deliveries to https://HOST/PATH go to sink/HOST/PATH.
+// it. Its requests to https://HOST/PATH go to sink/HOST/PATH.
 func NewFixture(protocol, fixture, sink string) (http.Handler, func() error, error) {
-	if protocol != "arc" {
-		return nil, nil, fmt.Errorf("conformance: there are no fixtures of %s", protocol)
+	p, ok := liveProtocols()[protocol]
+	if !ok {
+		return nil, nil, fmt.Errorf("conformance: there are no fixtures of %q", protocol)
 	}
-	return newARCFixture(fixture, sink)
+	return p.serve(fixture, sink)
 }
 
+// SharedFixture returns the usual fixture of a server that is tested with several cases, one
+// after the other, or the empty string if each case of the protocol needs its own server.
+func SharedFixture(protocol string) string { return liveProtocols()[protocol].shared }
+
+// minGap is the shortest time between two moments of a script that a real clock can distinguish.
+const minGap = 250 * time.Millisecond
+
 // NotLive returns why a case cannot run against a server in real time: "clock",
-// "several processes", "own option" or "other side", or the empty string if it can. A case
-// that waits longer than limit needs another clock. With a fixture, the only server has it,
-// and its webhooks cannot be seen.
+// "several processes", "private state", "own option" or "other side", or the empty string if
+// it can. A case that waits longer than limit needs another clock, and so does one that has two
+// moments close to each other. With a fixture, the only server has it, and its requests cannot be seen.
 func (c *Case) NotLive(limit time.Duration, fixture string) string {
-	if c.Protocol != "arc" || c.Op != "serve_script" {
+	p := liveProtocols()[c.Protocol]
+	if p.open[c.Op] == nil {
 		return "other side"
 	}
-	own, _ := c.in.Get("fixture").Text()
-	switch {
-	case own == "pair":
-		return "several processes"
-	case fixture != "" && own != fixture:
+	if fixture != "" && (p.shared == "" || p.fixture(c.Op, c.in) != fixture) {
 		return "own option"
 	}
-	waits := false
+	reasons := make(map[string]bool)
+	before := time.Duration(0)
 	for e := c.in.Get("steps").Elements(); e.Next(); {
-		switch {
-		case e.Value.Get("stop") != nil || e.Value.Get("start") != nil:
-			return "several processes"
-		case fixture != "" && (e.Value.Get("sink") != nil || e.Value.Get("deliveries") != nil):
-			return "own option"
+		reasons[p.notLive(c.in, e.Value)] = true
+		if fixture != "" && p.needsOwn(e.Value) {
+			reasons["own option"] = true
 		}
-		at, _ := e.Value.Get("at").Int()
-		waits = waits || time.Duration(at)*time.Millisecond > limit
+		ms, ok := e.Value.Get("at").Int()
+		at := time.Duration(ms) * time.Millisecond
+		if ok && (at > limit || at > before && at < before+minGap || ms%10 != 0) { // 2999 is just before 3000
+			reasons["clock"] = true
+		}
+		before = max(before, at)
 	}
-	if waits {
-		return "clock"
+	for _, why := range []string{"several processes", "own option", "private state", "clock"} {
+		if reasons[why] {
+			return why
+		}
 	}
 	return ""
+}
+
+// quiet is how long a script waits for the effects of a step, before it reads the answer.
+const quiet = 20 * time.Millisecond
+
+// A liveServer is a server under test in another process.
+type liveServer struct {
+	t       T
+	fixture string
+	starter Starter
+	client  *http.Client
+	base    string // scheme and host of the server
+
+	keepHost bool                // of requests, instead of that of the server
+	rewrite  func([]byte) []byte // bodies of requests; nil: unchanged
+}
+
+// start starts the server. Its requests to other servers go to sink, which may be nil.
+func (s *liveServer) start(sink http.Handler) error {
+	at := ""
+	if sink != nil {
+		var err error
+		if at, err = serveLoopback(s.t, sink); err != nil {
+			return err
+		}
+	}
+	server, err := s.starter(s.t, s.fixture, at)
+	if err != nil {
+		return err
+	}
+	u, err := url.Parse(server)
+	if err != nil {
+		return err
+	}
+	s.base = u.Scheme + "://" + u.Host
+	return nil
+}
+
+// serveLoopback serves until the end of t, and returns the URL.
+func serveLoopback(t T, h http.Handler) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return "http://" + l.Addr().String(), nil
+}
+
+// ServeHTTP forwards a request to the server, as if the script called it in the same process.
+func (s *liveServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err) // a body in memory
+	}
+	if s.rewrite != nil {
+		body = s.rewrite(body)
+	}
+	s.t.Logf("sent     %s %s %s", r.Method, r.URL.RequestURI(), body)
+	out, err := http.NewRequestWithContext(r.Context(), r.Method, s.base+r.URL.RequestURI(), bytes.NewReader(body))
+	if err == nil {
+		out.Header = r.Header.Clone()
+		if s.keepHost {
+			out.Host = r.Host
+		}
+		var res *http.Response
+		if res, err = s.client.Do(out); err == nil {
+			defer res.Body.Close()
+			for name, values := range res.Header {
+				w.Header()[name] = values
+			}
+			w.WriteHeader(res.StatusCode)
+			_, err = io.Copy(w, res.Body)
+			if rec, ok := w.(*httptest.ResponseRecorder); ok {
+				s.t.Logf("received %d %s", res.StatusCode, rec.Body)
+			}
+		}
+	}
+	if err != nil && r.Context().Err() == nil {
+		s.t.Logf("received no answer: %v", err)
+		w.WriteHeader(599) // no server has it
+	}
+}
+
+// dial connects by WebSocket. Messages go to received, whose last call has an error. The
+// connection ends with t.
+func (s *liveServer) dial(path, subprotocol string, header http.Header, received func([]byte, error)) (*websocket.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.client.Timeout)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, s.base+path, &websocket.DialOptions{
+		HTTPClient: &http.Client{Transport: s.client.Transport}, HTTPHeader: header, Subprotocols: []string{subprotocol}})
+	if err != nil {
+		return nil, err
+	}
+	ws.SetReadLimit(16 << 20)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			_, data, err := ws.Read(context.Background())
+			if err == nil {
+				s.t.Logf("received %s", data)
+			}
+			received(data, err)
+			if err != nil {
+				return
+			}
+		}
+	})
+	s.t.Cleanup(func() {
+		_ = ws.CloseNow()
+		done.Wait()
+	})
+	return ws, nil
+}
+
+// A tape collects what a fixture sends, for the steps of its script.
+type tape[E any] struct {
+	mu     sync.Mutex
+	all    []E
+	first  int    // of the last step that has read
+	next   int    // that no step has read
+	reader *Input // the last step that has read
+}
+
+func (p *tape[E]) add(e E) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all = append(p.all, e)
+}
+
+// since returns the elements since the step before. A repeated step gets the same elements,
+// and those added since its last run.
+func (p *tape[E]) since(step *Input) []E {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reader != step {
+		p.reader, p.first = step, p.next
+	}
+	p.next = len(p.all)
+	return slices.Clone(p.all[p.first:])
 }

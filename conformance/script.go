@@ -41,8 +41,7 @@ type Script struct {
 	Open func(t *testing.T, in *Input) (Step, error)
 
 	// Live makes a fixture that runs in real time, for instance in another process. It is
-	// used if there is no Open. The Step that it returns reads the member "at" by
-	// itself.
+	// used if there is no Open.
 	Live func(t T, in *Input) (Step, error)
 
 	// Settle repeats a step of a Live fixture whose answer is not the wanted one
@@ -134,10 +133,14 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 	if err != nil {
 		return fmt.Errorf("opening the fixture: %w", err)
 	}
+	start := time.Now()
 	for i, sin := range in.Objects("steps") {
 		at := fmt.Sprintf("in.steps[%d]", i)
 		if sin.value, err = in.run.memory.fill(at, sin.value, s.OwnReferences); err != nil {
 			return err
+		}
+		if sin.Has("at") {
+			time.Sleep(time.Until(start.Add(time.Duration(sin.Int64Or("at", 0)) * time.Millisecond)))
 		}
 		time.Sleep(pause)
 		deadline := time.Now().Add(s.Settle)
@@ -148,6 +151,7 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 				break
 			}
 			time.Sleep(pause)
+			sin.isRepeated = true
 		}
 		if err != nil {
 			return err

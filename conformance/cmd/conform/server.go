@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,9 +25,10 @@ const (
 
 // reasons explain why a case does not run against a server.
 var reasons = []struct{ word, text string }{
-	{"clock", "wait too long for a real clock (-slow runs some of them)"},
+	{"clock", "wait too long, or for moments that a real clock cannot distinguish (-slow runs some of them)"},
 	{"several processes", "end and start processes that share a store"},
-	{"own option", "need a fixture that -url does not have"},
+	{"private state", "inspect the server, or change it from within"},
+	{"own option", "need a fixture or a connection that is unavailable here"},
 }
 
 // server runs the scripts of a server in real time.
@@ -43,16 +45,18 @@ func (c *config) server() (*conformance.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	fixture := ""
+	if c.url != "" {
+		if fixture = cmp.Or(c.fixture, conformance.SharedFixture(protocol.Name)); fixture == "" {
+			return nil, fmt.Errorf("-url: each case of %s needs its own server; name a command that starts one", protocol.Name)
+		}
+	}
 	limit := maxWait
 	if c.slow {
 		limit = maxSlowWait
 	}
 	skipped := make(map[string][]string)
 	selected := set.Filter(func(k *conformance.Case) bool {
-		fixture := ""
-		if c.url != "" {
-			fixture = c.fixture
-		}
 		why := k.NotLive(limit, fixture)
 		if why != "" {
 			skipped[why] = append(skipped[why], k.ID)

@@ -1,0 +1,393 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// airHandlerPath is where the handler of an inbox under test reports a delivery.
+const airHandlerPath = "/handler"
+
+func airLiveProtocol() liveProtocol {
+	return liveProtocol{
+		open: map[string]func(T, *Input, *liveServer) (Step, error){"inbox_script": airOpenLiveInbox, "relay_script": airOpenLiveRelay},
+		fixture: func(op string, in strictjson.Value) string {
+			text := []byte(`{"server":`)
+			text = strictjson.AppendString(text, strings.TrimSuffix(op, "_script"))
+			for m := in.Get("fixture").Members(); m.Next(); {
+				if name := string(m.Name); name != "documents" && name != "now" {
+					text = append(append(append(append(text, ','), m.Key...), ':'), m.Value...)
+				}
+			}
+			return string(append(text, '}'))
+		},
+		notLive: airNotLive, serve: newAIRFixture,
+	}
+}
+
+func airNotLive(in, step strictjson.Value) string {
+	via, _ := step.Get("via").Text()
+	request := step.Get("request")
+	switch {
+	case step.Get("crash") != nil:
+		return "several processes"
+	case via == "pull", step.Get("redeliver") != nil, step.Get("discard") != nil, step.Get("pins") != nil:
+		return "private state"
+	case request.Get("remote") != nil:
+		return "own option" // an address of the caller
+	case in.Get("fixture").Get("handlerMs") != nil:
+		return "clock" // a handler that takes longer than a push
+	case request.Get("headers").Get("signature") != nil:
+		return "clock" // a signed time
+	}
+	if isAIRLimit(in, step) {
+		return "clock"
+	}
+	return ""
+}
+
+// isAIRLimit reports whether an envelope arrives at the very moment when it becomes too old, or
+// is no longer from the future.
+func isAIRLimit(in, step strictjson.Value) bool {
+	at, _ := step.Get("at").Int()
+	start, _ := in.Get("fixture").Get("now").Text()
+	now, err := time.Parse(time.RFC3339, start)
+	wire, _ := step.Get("deliver").Text()
+	envelope, err2 := strictjson.Check([]byte(wire), strictjson.Options{MaxDepth: maxDepth})
+	if err != nil || err2 != nil {
+		return false
+	}
+	text, _ := envelope.Get("timestamp").Text()
+	t, err := time.Parse(time.RFC3339, text)
+	age := now.Add(time.Duration(at) * time.Millisecond).Sub(t)
+	return err == nil && (near(age, 5*time.Minute) || near(age, -30*time.Second))
+}
+
+func near(a, b time.Duration) bool { return (a - b).Abs() < 10*time.Second }
+
+// airAfresh gives the envelopes of a script the real time and keys that can sign them.
+type airAfresh struct {
+	ahead time.Duration // of the real clock, whole seconds
+	keys  []airFreshKey
+
+	mu   sync.Mutex
+	back []string // signatures, and envelopes in base64: the new text, and the old text; guarded by mu
+}
+
+type airFreshKey struct {
+	old      *air.PublicKey
+	new      ed25519.PrivateKey
+	from, to string // the texts of the public keys; empty if the key stays
+}
+
+var (
+	airKeyText  = regexp.MustCompile(`z6Mk[1-9A-HJ-NP-Za-km-z]{44}`)
+	airTimeText = regexp.MustCompile(`\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d`)
+)
+
+// newAIRAfresh replaces all keys in the case but those of its fixture, whose seeds are known.
+func newAIRAfresh(in, fixture *Input) (*airAfresh, error) {
+	a := &airAfresh{ahead: time.Unix(time.Now().Unix(), 0).Sub(fixture.Time("now").Truncate(time.Second))}
+	own := map[string]bool{}
+	if fixture.Has("self") {
+		self := fixture.Object("self")
+		self.String("did")
+		seeds := append(self.StringsOr("retiredSeedsHex"), self.String("seedHex"))
+		for _, text := range seeds {
+			seed, err := hex.DecodeString(text)
+			if err != nil || len(seed) != ed25519.SeedSize {
+				return nil, errors.New("a seed has 32 bytes")
+			}
+			key := ed25519.NewKeyFromSeed(seed)
+			public, err := air.NewPublicKey(key.Public().(ed25519.PublicKey))
+			if err != nil {
+				return nil, err
+			}
+			own[public.String()] = true
+			a.keys = append(a.keys, airFreshKey{old: public, new: key})
+		}
+	}
+	for _, text := range airKeyText.FindAllString(string(in.value), -1) {
+		old, err := air.ParsePublicKey(text)
+		if err != nil || own[text] {
+			continue
+		}
+		own[text] = true
+		_, key, err := ed25519.GenerateKey(nil)
+		if err != nil {
+			return nil, err
+		}
+		public, err := air.NewPublicKey(key.Public().(ed25519.PublicKey))
+		if err != nil {
+			return nil, err
+		}
+		a.keys = append(a.keys, airFreshKey{old: old, new: key, from: text, to: public.String()})
+	}
+	return a, in.Err()
+}
+
+// text moves the times of a text and replaces the keys.
+func (a *airAfresh) text(b []byte) []byte {
+	for _, k := range a.keys {
+		if k.from != "" {
+			b = bytes.ReplaceAll(b, []byte(k.from), []byte(k.to))
+		}
+	}
+	return airTimeText.ReplaceAllFunc(b, func(b []byte) []byte {
+		layout := "2006-01-02" + string(b[10]) + "15:04:05"
+		t, err := time.Parse(layout, string(b))
+		if err != nil {
+			return b
+		}
+		return t.Add(a.ahead).AppendFormat(nil, layout)
+	})
+}
+
+// envelope is text for an envelope. It signs the envelope if the old signature was valid.
+func (a *airAfresh) envelope(old []byte) []byte {
+	b := a.text(old)
+	sign := func(public *air.PublicKey, key ed25519.PrivateKey) bool {
+		form, err := air.Verify(old, public, air.FormSetAny)
+		if err != nil {
+			return false
+		}
+		v, err := strictjson.Check(b, strictjson.Options{MaxDepth: maxDepth})
+		if err != nil {
+			return false
+		}
+		before := v.Get("signature")
+		signed, err := air.Sign(bytes.Replace(b, before, []byte("null"), 1), key, form)
+		if err != nil {
+			return false
+		}
+		after := strictjson.Value(signed).Get("signature")
+		b = bytes.Replace(b, before, after, 1)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.back = append(a.back, string(after), string(before))
+		return true
+	}
+	for _, k := range a.keys {
+		if sign(k.old, k.new) {
+			break
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.back = append(a.back, base64.StdEncoding.EncodeToString(b), base64.StdEncoding.EncodeToString(old))
+	return b
+}
+
+// restore undoes the replacement of signatures.
+func (a *airAfresh) restore(b []byte) []byte {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return []byte(strings.NewReplacer(a.back...).Replace(string(b)))
+}
+
+// airLive is the fixture of a script whose inbox or relay is in another process. It serves the
+// registry, and decides what the handler of the inbox does.
+type airLive struct {
+	*liveServer
+	*airAfresh
+	registry  *airRegistry
+	delivered tape[airDelivered]
+	calls     int
+
+	mu      sync.Mutex
+	outcome string // of the handler; guarded by mu
+	lookups int    // guarded by mu
+}
+
+// An airDelivered is the report of a handler.
+type airDelivered struct {
+	Body   json.RawMessage
+	Sealed bool
+	Form   string
+}
+
+func airOpenLive(in *Input, s *liveServer) (*airLive, error) {
+	fixture := in.Object("fixture")
+	afresh, err := newAIRAfresh(in, fixture)
+	if err != nil {
+		return nil, err
+	}
+	f := &airLive{liveServer: s, airAfresh: afresh, registry: airReadRegistry(fixture)}
+	for _, name := range fixture.Names() {
+		fixture.read[name] = true // by the server
+	}
+	s.fixture = string(afresh.text([]byte(s.fixture)))
+	s.rewrite = afresh.envelope
+	return f, s.start(http.HandlerFunc(f.serve))
+}
+
+// serve answers the server under test.
+func (f *airLive) serve(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == airHandlerPath {
+		var d airDelivered
+		body, err := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		if err != nil || json.Unmarshal(body, &d) != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		f.t.Logf("handler  %s", body)
+		f.delivered.add(d)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_, _ = io.WriteString(w, f.outcome)
+		return
+	}
+	id, ok := strings.CutPrefix(r.URL.Path, strings.TrimPrefix(air.DefaultRegistryURL, "https:/")+"/api/v1/agents/")
+	id, ok2 := strings.CutSuffix(id, "/did-document")
+	if !ok || !ok2 || r.Method != http.MethodGet || r.Header.Get("X-A2A-Version") != "v1" {
+		f.t.Logf("not a request for a document: %s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	f.mu.Lock()
+	f.lookups++
+	f.mu.Unlock()
+	f.registry.mu.Lock()
+	d := f.registry.document(id)
+	f.registry.mu.Unlock()
+	if d.timeout {
+		panic(http.ErrAbortHandler)
+	}
+	for name, values := range d.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(d.status)
+	_, _ = w.Write(f.text(d.body))
+}
+
+func (f *airLive) lookupCount() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lookups
+}
+
+func airOpenLiveRelay(_ T, in *Input, s *liveServer) (Step, error) {
+	f, err := airOpenLive(in, s)
+	return func(step *Input) (Answer, error) {
+		if step.Has("document") {
+			return f.registry.step(step), nil
+		}
+		a, err := airRelayRequest(step, http.HandlerFunc(f.forward), f.lookupCount)
+		return a, err
+	}, err
+}
+
+// forward forwards a request, and restores the signatures of the answer.
+func (f *airLive) forward(w http.ResponseWriter, r *http.Request) {
+	rec := httptest.NewRecorder()
+	f.ServeHTTP(rec, r)
+	for name, values := range rec.Header() {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(rec.Code)
+	_, _ = w.Write(f.restore(rec.Body.Bytes()))
+}
+
+func airOpenLiveInbox(_ T, in *Input, s *liveServer) (Step, error) {
+	f, err := airOpenLive(in, s)
+	return f.deliver, err
+}
+
+// deliver pushes an envelope to the inbox.
+func (f *airLive) deliver(in *Input) (Answer, error) {
+	if in.Has("document") {
+		return f.registry.step(in), nil
+	}
+	data := in.Wire("deliver")
+	airWord(in, "via", "push", "pull")
+	f.mu.Lock()
+	f.outcome = airOutcome(in, "handler")
+	f.mu.Unlock()
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	req := httptest.NewRequest(http.MethodPost, "/inbox", bytes.NewReader(data))
+	req.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	f.forward(w, req)
+	reports := f.delivered.since(in)
+	f.calls += len(reports)
+	a := Answer{"status": w.Code, "lookups": f.lookupCount(), "delivered": len(reports) > 0, "calls": f.calls,
+		"class": unseen{}, "code": unseen{}, "deadLetters": unseen{}, "redelivered": unseen{}}
+	if w.Body.Len() > 0 {
+		a["json"] = json.RawMessage(w.Body.Bytes())
+	}
+	for _, d := range reports {
+		a["deliveredBody"], a["encrypted"], a["form"] = string(d.Body), d.Sealed, d.Form
+	}
+	return a.Optional(), nil
+}
+
+// newAIRFixture returns an inbox or a relay with a fixture.
+func newAIRFixture(fixture, sink string) (http.Handler, func() error, error) {
+	all, err := fixtureInput("fixture", fixture)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := all.Object("fixture")
+	client := &http.Client{Transport: hooksTransport{sink}}
+	resolver := func() (*air.Resolver, error) {
+		o := &air.ResolverOptions{HTTPClient: client}
+		airtest.SetResolverJitter(o, middle)
+		return air.NewResolver(o)
+	}
+	if airWord(in, "server", "inbox", "relay") == "relay" {
+		r, err := resolver()
+		if err != nil {
+			return nil, nil, err
+		}
+		srv, err := newAIRRelay(in, r)
+		if err != nil {
+			return nil, nil, err
+		}
+		return srv, srv.Close, in.Err()
+	}
+	r, err := newAIRReceiver(in, resolver)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.decide = func(d *air.Delivery) string { return airReport(sink, d) }
+	return r.inbox, func() error { r.close(); return nil }, in.Err()
+}
+
+// airReport tells the conform command of a delivery and returns the outcome of the handler.
+func airReport(sink string, d *air.Delivery) string {
+	body, err := json.Marshal(airDelivered{Body: d.BodyJSON, Sealed: d.Sealed, Form: string(d.Form)})
+	if err != nil {
+		return "fail"
+	}
+	client := &http.Client{Timeout: 5 * time.Second}
+	res, err := client.Post(sink+airHandlerPath, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return "fail"
+	}
+	defer res.Body.Close()
+	outcome, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
+	if err != nil {
+		return "fail"
+	}
+	return string(outcome)
+}

@@ -1,0 +1,71 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A script in real time is repeated, with longer pauses, while its answer is not the
+// wanted one, and twice at most.
+func TestScriptLive(t *testing.T) {
+	const begin = `"in":{"steps":[{"do":"put"},{"do":"take"}]},"want":{"steps":[{},`
+	for _, tt := range []struct {
+		name    string
+		work    time.Duration // between a put and the moment when take returns it
+		reads   bool          // take changes nothing
+		limit   time.Duration
+		want    string
+		opened  int
+		message string
+	}{
+		{"at once", 0, false, 2 * time.Second, `{"count":1}]}`, 1, ""},
+		{"after a short pause", 200 * time.Millisecond, false, 2 * time.Second, `{"count":1}]}`, 2, ""},
+		{"after a long pause", 900 * time.Millisecond, false, 2 * time.Second, `{"count":1}]}`, 3, ""},
+		{"by a repeated step", 900 * time.Millisecond, true, 2 * time.Second, `{"count":1}]}`, 1, ""},
+		{"too late", time.Minute, false, 2 * time.Second, `{"count":1}]}`, 3, "want.steps[1].count: want 1, got 0"},
+		{"wrong for good", 0, true, 2 * time.Second, `{"count":7}]}`, 3, "want.steps[1].count: want 7, got 1"},
+		{"without a time to settle", 200 * time.Millisecond, true, 0, `{"count":1}]}`, 1, "want.steps[1].count: want 1, got 0"},
+		{"not to be opened", -1, false, 2 * time.Second, `{"count":1}]}`, 1, "opening the fixture: something broke"},
+		{"broken", 0, false, 2 * time.Second, `{"count":1},{}]}`, 0, "want.steps has 3 steps"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opened := 0
+				open := func(T, *Input) (Step, error) {
+					if opened++; tt.work < 0 {
+						return nil, errBroken
+					}
+					var count atomic.Int64
+					return func(in *Input) (Answer, error) {
+						if in.String("do") == "put" {
+							time.AfterFunc(tt.work, func() { count.Add(1) })
+							return Answer{}, nil
+						}
+						if tt.reads {
+							in.Repeatable()
+						}
+						synctest.Wait()
+						return Answer{"count": count.Load()}, nil
+					}, nil
+				}
+				script := Script{Live: open, Settle: tt.limit}
+				res := runOne(t, Protocol{Name: "fake", Ops: map[string]Op{"script": script.Run}}, "script", begin+tt.want)
+				require.Equal(t, tt.opened, opened)
+				if tt.message == "" {
+					require.Equal(t, StatusPassed, res.Status, res.Message)
+					return
+				}
+				require.Equal(t, StatusFailed, res.Status)
+				require.Contains(t, res.Message, tt.message)
+				time.Sleep(time.Minute) // until the work is done
+			})
+		})
+	}
+}
