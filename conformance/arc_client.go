@@ -30,31 +30,52 @@ func arcClientOps() map[string]Op {
 func openARCClient(_ *testing.T, in *Input) (Step, error) {
 	peer := &arcPeer{}
 	settings := in.Object("client")
-	opts := &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}, MaxResumes: settings.IntOr("resume", 0)}
-	if settings.Has("token") {
-		opts.TokenSource = arc.StaticTokenSource(settings.String("token"))
-	}
-	self, endpoint := settings.String("requestAgent"), settings.StringOr("endpoint", "https://arc.test/arc")
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	c, err := arc.NewClient(endpoint, self, opts)
+	c, err := newARCClient(settings, settings.StringOr("endpoint", arcPeerURL+"/arc"), &arc.ClientOptions{HTTPClient: &http.Client{Transport: peer}})
 	if err != nil {
 		return nil, err
 	}
 	return func(step *Input) (Answer, error) { return arcClientStep(c, peer, step) }, nil
 }
 
+// newARCClient returns a client with the settings of a script.
+func newARCClient(settings *Input, endpoint string, opts *arc.ClientOptions) (*arc.Client, error) {
+	opts.MaxResumes = settings.IntOr("resume", 0)
+	if settings.Has("token") {
+		opts.TokenSource = arc.StaticTokenSource(settings.String("token"))
+	}
+	self := settings.String("requestAgent")
+	if err := settings.Err(); err != nil {
+		return nil, err
+	}
+	return arc.NewClient(endpoint, self, opts)
+}
+
 func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
-	call := step.Object("call")
-	method, target := call.String("method"), call.String("target")
-	params, stream := json.RawMessage(call.String("params")), call.Bool("stream")
-	opts := &arc.CallOptions{TraceID: call.StringOr("traceId", "")}
 	*peer = arcPeer{}
 	for _, r := range step.Objects("replies") {
 		peer.replies = append(peer.replies, readARCReply(r))
 	}
-	if err := step.Err(); err != nil {
+	a, err := arcClientCall(c, step.Object("call"), func() []byte { return peer.last })
+	if peer.fault != nil {
+		return nil, peer.fault
+	}
+	if err != nil {
+		return nil, err
+	}
+	a["attempts"] = peer.attempts
+	if peer.url != "" {
+		a["sent"] = peer.sent(peer.url)
+	}
+	return a, nil
+}
+
+// arcClientCall makes a call and describes its outcome. The last body is that of the last
+// response.
+func arcClientCall(c *arc.Client, call *Input, lastBody func() []byte) (Answer, error) {
+	method, target := call.String("method"), call.String("target")
+	params, stream := json.RawMessage(call.String("params")), call.Bool("stream")
+	opts := &arc.CallOptions{TraceID: call.StringOr("traceId", "")}
+	if err := call.Err(); err != nil {
 		return nil, err
 	}
 	a := Answer{}
@@ -77,17 +98,9 @@ func arcClientStep(c *arc.Client, peer *arcPeer, step *Input) (Answer, error) {
 			}
 		}
 	}
-	if peer.fault != nil {
-		return nil, peer.fault
-	}
 	arcOutcome(a, err, stream)
-	if a["outcome"] == "invalid_response" && !isARCJSON(peer.last) {
+	if a["outcome"] == "invalid_response" && !isARCJSON(lastBody()) {
 		a["outcome"] = "parse_error"
-	}
-	a["attempts"] = peer.attempts
-	if peer.url != "" {
-		a["sent"] = Optional(Answer{"url": Optional(peer.url), "headers": Optional(Headers(peer.header)),
-			"json": Optional(json.RawMessage(peer.body))})
 	}
 	return a, nil
 }
@@ -156,17 +169,38 @@ type arcPeer struct {
 	fault    error  // of the script
 }
 
+// sent describes the last request.
+func (p *arcPeer) sent(url string) any {
+	return Optional(Answer{"url": Optional(url), "headers": Optional(Headers(p.header)), "json": Optional(json.RawMessage(p.body))})
+}
+
+// next takes the reply of an exchange.
+func (p *arcPeer) next() (arcReply, error) {
+	if p.attempts >= len(p.replies) {
+		p.fault = errNoReply
+		return arcReply{}, errNoReply
+	}
+	p.attempts++
+	return p.replies[p.attempts-1], nil
+}
+
+// received records a request.
+func (p *arcPeer) received(method, url string, header http.Header, body []byte) {
+	if method != http.MethodPost {
+		p.fault = fmt.Errorf("the request is %s", method)
+	}
+	p.url, p.header, p.body = url, maps.Clone(header), body
+}
+
 var errNoReply = errors.New("an exchange for which the script has no reply")
 
 // RoundTrip takes the place of the network.
 func (p *arcPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer req.Body.Close()
-	if p.attempts >= len(p.replies) {
-		p.fault = errNoReply
-		return nil, errNoReply
+	reply, err := p.next()
+	if err != nil {
+		return nil, err
 	}
-	reply := p.replies[p.attempts]
-	p.attempts++
 	if reply.fail == "dial" {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	}
@@ -174,10 +208,7 @@ func (p *arcPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if req.Method != http.MethodPost {
-		p.fault = fmt.Errorf("the request is %s", req.Method)
-	}
-	p.url, p.header, p.body = req.URL.String(), maps.Clone(req.Header), body
+	p.received(req.Method, req.URL.String(), req.Header, body)
 	if reply.fail == "reset" {
 		return nil, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 	}

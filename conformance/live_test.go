@@ -37,7 +37,7 @@ func TestScriptLive(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				opened := 0
+				opened, acted := 0, 0
 				open := func(T, *Input) (Step, error) {
 					if opened++; tt.work < 0 {
 						return nil, errBroken
@@ -48,8 +48,8 @@ func TestScriptLive(t *testing.T) {
 							time.AfterFunc(tt.work, func() { count.Add(1) })
 							return Answer{}, nil
 						}
-						if tt.reads {
-							in.Repeatable()
+						if tt.reads && in.Repeatable() {
+							acted++
 						}
 						synctest.Wait()
 						return Answer{"count": count.Load()}, nil
@@ -58,6 +58,7 @@ func TestScriptLive(t *testing.T) {
 				script := Script{Live: open, Settle: tt.limit}
 				res := runOne(t, Protocol{Name: "fake", Ops: map[string]Op{"script": script.Run}}, "script", begin+tt.want)
 				require.Equal(t, tt.opened, opened)
+				require.LessOrEqual(t, acted, opened, "a repeated step acts once")
 				if tt.message == "" {
 					require.Equal(t, StatusPassed, res.Status, res.Message)
 					return

@@ -24,6 +24,9 @@ import (
 type Testee struct {
 	Name, Version string
 	Protocols     []Protocol
+
+	// Do are the clients of protocols, by name. They answer the actions of client mode.
+	Do map[string]Do
 }
 
 // maxLine bounds a line between the conform command and a testee.
@@ -101,6 +104,8 @@ func (s *testeeServer) receive(v strictjson.Value) {
 	switch {
 	case v.Get("hello") != nil:
 		s.hello()
+	case v.Get("do") != nil:
+		s.scripts.Go(func() { s.runActions(id, v) })
 	case v.Get("step") != nil && steps == nil:
 		s.result(id, nil, errors.New("a step without an open script"))
 	case v.Get("step") != nil:
@@ -165,6 +170,30 @@ func (s *testeeServer) runCase(id string, v strictjson.Value) {
 		err = in.Err()
 	}
 	s.result(id, answer, err)
+}
+
+// runActions carries out actions with a client, and sends their outcomes.
+func (s *testeeServer) runActions(id string, v strictjson.Value) {
+	protocol, _ := v.Get("protocol").Text()
+	url, _ := v.Get("url").Text()
+	do := s.Do[protocol]
+	if do == nil {
+		s.result(id, nil, fmt.Errorf("no client of %s: %w", protocol, errors.ErrUnsupported))
+		return
+	}
+	outcomes := []byte("[")
+	for e := v.Get("do").Elements(); e.Next(); {
+		outcome, err := do(s.t, url, json.RawMessage(v.Get("client")), json.RawMessage(e.Value))
+		if err != nil {
+			s.result(id, nil, err)
+			return
+		}
+		if len(outcomes) > 1 {
+			outcomes = append(outcomes, ',')
+		}
+		outcomes = append(outcomes, outcome...)
+	}
+	s.send(id, "outcomes", append(outcomes, ']'))
 }
 
 // result sends the answer, the refusal or the fault of an operation.

@@ -126,6 +126,10 @@ type message struct {
 	Step     json.RawMessage `json:"step,omitempty"`
 	Now      int64           `json:"now,omitempty"`
 	End      bool            `json:"end,omitempty"`
+
+	URL    string            `json:"url,omitempty"`
+	Client json.RawMessage   `json:"client,omitempty"`
+	Do     []json.RawMessage `json:"do,omitempty"`
 }
 
 // line returns the message without a line feed. Texts inside are not changed.
@@ -162,18 +166,31 @@ type exchange struct {
 }
 
 func (x exchange) call(ct conformance.T, m message) (conformance.Answer, error) {
+	r, text, err := x.send(ct, m)
+	if err != nil {
+		return nil, err
+	}
+	return x.answer(r, text)
+}
+
+// send sends a message and returns the reply, and its text.
+func (x exchange) send(ct conformance.T, m message) (reply, []byte, error) {
 	line := m.line()
 	ct.Logf("sent     %s", line)
 	r, err := x.child.call(m.ID, line)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return x.answer(ct, r)
+	return r, received(ct, r), nil
 }
 
-func (x exchange) answer(ct conformance.T, r reply) (conformance.Answer, error) {
+func received(ct conformance.T, r reply) []byte {
 	text, _ := json.Marshal(r) // of raw members that were read from JSON
 	ct.Logf("received %s", text)
+	return text
+}
+
+func (x exchange) answer(r reply, text []byte) (conformance.Answer, error) {
 	if len(r) != 2 {
 		return nil, fmt.Errorf("the reply has not one of answer, refusal, unsupported and broken besides the id: %s", clip(text))
 	}
@@ -216,7 +233,7 @@ func (x exchange) open(ct conformance.T, in *conformance.Input, start int64) (co
 		if err != nil {
 			return nil, err
 		}
-		return x.answer(ct, r)
+		return x.answer(r, received(ct, r))
 	}
 	if _, err := call(m); err != nil {
 		return nil, err

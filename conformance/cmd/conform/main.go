@@ -6,11 +6,13 @@
 //
 //	conform codec [flags] -- ./my-implementation
 //	conform server -protocol NAME [flags] -- ./my-server
+//	conform client -protocol arc [flags] -- ./my-client
 //
 // In codec mode the implementation is a child process that answers one line of JSON with
 // one line of JSON. The file OPERATIONS.md of package conformance describes both. In server
 // mode it is a server with the fixtures of the folder fixtures, started once for each case,
-// or one server that runs already (-url).
+// or one server that runs already (-url). In client mode it is a child process that calls the
+// servers of this command.
 //
 // The exit status is 0 if all cases passed, 1 if some failed, and 2 if the run was not
 // possible.
@@ -77,11 +79,13 @@ type config struct {
 const usage = `Usage: conform codec [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -url URL
+       conform client -protocol arc [flags] -- COMMAND [argument...]
 
 Tests an implementation of arc, a2e, altar, accp or air in any language.
 In codec mode COMMAND answers one line of JSON on its standard input with one
 line of JSON on its standard output, see conformance/OPERATIONS.md. In server
-mode COMMAND starts a server and prints its URL, see conformance/fixtures.
+mode COMMAND starts a server and prints its URL, see conformance/fixtures. In
+client mode it calls servers of conform, see conformance/CLIENT.md.
 
 Flags:
 `
@@ -120,8 +124,8 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	}
 	c.mode, c.command = args[0], fs.Args()
 	switch {
-	case c.mode != "codec" && c.mode != "server":
-		return nil, fmt.Errorf("unknown mode %q; there are: codec, server", c.mode)
+	case !slices.Contains([]string{"codec", "server", "client"}, c.mode):
+		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client", c.mode)
 	case c.url != "" && (c.mode != "server" || len(c.command) > 0):
 		return nil, errors.New("-url: only in server mode, and without a command")
 	case c.url == "" && len(c.command) == 0:
@@ -148,7 +152,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	var report *conformance.Report
 	if err == nil {
-		report, err = map[string]func() (*conformance.Report, error){"codec": c.codec, "server": c.server}[c.mode]()
+		report, err = map[string]func() (*conformance.Report, error){"codec": c.codec, "server": c.server, "client": c.client}[c.mode]()
 	}
 	if err == nil {
 		err = c.write(report, stdout)

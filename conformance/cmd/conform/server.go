@@ -7,7 +7,6 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -31,17 +30,26 @@ var reasons = []struct{ word, text string }{
 	{"own option", "need a fixture or a connection that is unavailable here"},
 }
 
+// protocol returns the one protocol of server and client mode.
+func (c *config) protocol() (string, error) {
+	protocols := c.protocols.words()
+	if len(protocols) != 1 {
+		return "", fmt.Errorf("%s mode needs one -protocol", c.mode)
+	}
+	return protocols[0], nil
+}
+
 // server runs the scripts of a server in real time.
 func (c *config) server() (*conformance.Report, error) {
 	set, err := c.set()
 	if err != nil {
 		return nil, err
 	}
-	protocols := c.protocols.words()
-	if len(protocols) != 1 {
-		return nil, errors.New("server mode needs one -protocol")
+	name, err := c.protocol()
+	if err != nil {
+		return nil, err
 	}
-	protocol, err := conformance.LiveServer(protocols[0], c.timeout, c.startServer)
+	protocol, err := conformance.LiveServer(name, c.timeout, c.startServer)
 	if err != nil {
 		return nil, err
 	}

@@ -211,17 +211,7 @@ func TestServerFindsFaults(t *testing.T) {
 		t.Run(tt.protocol+" "+tt.fault, func(t *testing.T) {
 			status, stdout, stderr := conformServer(t, tt.protocol, tt.fault, "-suite", tt.suite, "-timeout", "1500ms")
 			require.Equal(t, exitFailed, status, stderr)
-			var report struct {
-				Requirements []conformance.RequirementReport
-			}
-			require.NoError(t, json.Unmarshal([]byte(stdout), &report))
-			var failed []string
-			for _, q := range report.Requirements {
-				if q.Verdict == conformance.StatusFailed {
-					failed = append(failed, q.ID)
-				}
-			}
-			require.Contains(t, failed, tt.requirement)
+			require.Contains(t, failedRequirements(t, stdout), tt.requirement)
 		})
 	}
 }
@@ -250,6 +240,8 @@ func TestServerErrors(t *testing.T) {
 	}{
 		{"server mode needs one -protocol", []string{"server", "--", "true"}},
 		{"each case of altar needs its own server", []string{"server", "-protocol", "altar", "-url", "http://127.0.0.1:1"}},
+		{"client mode needs one -protocol", []string{"client", "--", "true"}},
+		{"the clients of \"a2e\" cannot be tested", []string{"client", "-protocol", "a2e", "--", "true"}},
 		{"-url: only in server mode", []string{"codec", "-url", "http://127.0.0.1:1", "--", "true"}},
 	} {
 		var out, errs bytes.Buffer
@@ -262,4 +254,67 @@ func TestServerErrors(t *testing.T) {
 	require.Contains(t, out.String(), `the server wrote "" to its standard output`)
 	require.Less(t, time.Since(start), 10*time.Second)
 	require.False(t, strings.Contains(out.String(), "panic"))
+}
+
+func conformClient(t *testing.T, fault string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv(testeeVariable, fault)
+	var out, errs bytes.Buffer
+	args = append(append([]string{"client", "-protocol", "arc", "-o", "json"}, args...), "--", os.Args[0], "-test.run", "^TestTestee$")
+	status = run(args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// The client of package arc passes against servers in another process, in all cases but one.
+func TestClientOwnPackage(t *testing.T) {
+	all, live := 0, 0
+	for _, c := range conformance.Embedded().Cases() {
+		if c.Op == "client_script" && c.Protocol == "arc" {
+			all++
+			if c.NotLiveClient() == "" {
+				live++
+			}
+		}
+	}
+	require.Equal(t, all-1, live)
+	status, stdout, stderr := conformClient(t, "none")
+	require.Equal(t, exitPassed, status, stdout+stderr)
+	require.Contains(t, stdout, "1 cases did not run: own option")
+	require.Contains(t, stdout, fmt.Sprintf(`"passed": %d`, live))
+}
+
+// A client with a mistake fails a case that names the broken requirement.
+func TestClientFindsFaults(t *testing.T) {
+	for _, tt := range []struct{ fault, requirement string }{
+		{"sends no token", "ARC-020"},
+		{"takes a cut stream for a whole one", "ARC-D24"},
+		{"accepts the answer to another request", "ARC-D03"},
+	} {
+		t.Run(tt.fault, func(t *testing.T) {
+			status, stdout, stderr := conformClient(t, tt.fault)
+			require.Equal(t, exitFailed, status, stderr)
+			require.Contains(t, failedRequirements(t, stdout), tt.requirement)
+		})
+	}
+	status, stdout, stderr := conformClient(t, "no client")
+	require.Equal(t, exitFailed, status, stdout+stderr)
+	require.Contains(t, stdout, `"unsupported": 11`)
+	_, _, stderr = conformClient(t, "none", "-suite", "server")
+	require.Contains(t, stderr, "the selection is empty")
+}
+
+// failedRequirements returns the requirements that a report counts as failed.
+func failedRequirements(t *testing.T, stdout string) []string {
+	t.Helper()
+	var report struct {
+		Requirements []conformance.RequirementReport
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &report))
+	var failed []string
+	for _, q := range report.Requirements {
+		if q.Verdict == conformance.StatusFailed {
+			failed = append(failed, q.ID)
+		}
+	}
+	return failed
 }

@@ -68,6 +68,16 @@ func (l *line) accept(answer string) {
 
 var faults = map[string]fault{
 	"none": {},
+	"sends no token": {request: func(l *line) {
+		l.members["client"] = bytes.Replace(l.members["client"], []byte(`"token"`), []byte(`"other"`), 1)
+	}},
+	"takes a cut stream for a whole one": {response: func(l *line) {
+		l.members["outcomes"] = bytes.Replace(l.members["outcomes"], []byte("truncated"), []byte("done"), 1)
+	}},
+	"accepts the answer to another request": {response: func(l *line) {
+		l.members["outcomes"] = bytes.Replace(l.members["outcomes"], []byte("id_mismatch"), []byte("ok"), 1)
+	}},
+	"no client": {},
 	"last duplicate wins": {request: func(l *line) {
 		l.wire(func(text string) string {
 			d := json.NewDecoder(strings.NewReader(text))
@@ -228,7 +238,11 @@ func TestTestee(t *testing.T) {
 		t.Fatal("unknown fault", name)
 	}
 	pipes := &filter{fault: f, in: bufio.NewReaderSize(os.Stdin, 1<<20)}
-	testee := &conformance.Testee{Name: "broken", Version: "1", Protocols: conformance.Builtin()}
+	testee := &conformance.Testee{Name: "broken", Version: "1", Protocols: conformance.Builtin(),
+		Do: map[string]conformance.Do{"arc": conformance.DoARC}}
+	if name == "no client" {
+		testee.Do = nil
+	}
 	if err := testee.Serve(t, pipes, pipes); err != nil {
 		t.Fatal(err)
 	}
