@@ -48,7 +48,7 @@ type Script struct {
 	// until the time has passed, if the step says that it is repeatable (see
 	// [Input.Repeatable]). Work that a step causes may end after its answer: a script with
 	// another answer than the wanted one starts again up to twice, with a pause before
-	// each step. Zero disables both.
+	// each step. Zero disables both, and then the Step reads the member "at".
 	// With Settle, times that a case fixes match all times.
 	Settle time.Duration
 }
@@ -139,7 +139,7 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 		if sin.value, err = in.run.memory.fill(at, sin.value, s.OwnReferences); err != nil {
 			return err
 		}
-		if sin.Has("at") {
+		if s.Settle > 0 && sin.Has("at") {
 			time.Sleep(time.Until(start.Add(time.Duration(sin.Int64Or("at", 0)) * time.Millisecond)))
 		}
 		time.Sleep(pause)
