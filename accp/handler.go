@@ -104,7 +104,7 @@ type responder struct {
 	audit   func(ctx context.Context, r *AuditRecord)
 
 	outcomes *outcomes // nil in a client
-	resumes  resumes
+	runs     runs
 }
 
 // errNoHandler has the message for the peer (ACCP-D51).

@@ -118,22 +118,26 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			return s.run(ctx, e, r) // another request of the chain
 		}
 	}
+	if rec := s.runs.find(k.Key); rec != nil {
+		isWhole, err := e.follow(ctx, rec)
+		if err != nil {
+			e.record.end(outcomeFailed, err)
+		}
+		if isWhole || err != nil {
+			return err
+		}
+	}
 	hasRun := false
 	var rerr error
-	release := s.resumes.watch(k.Key)
-	defer func() { release(context.Cause(ctx)) }()
 	data, _, err := table.Do(ctx, k.Key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
 		hasRun = true
-		defer s.resumes.add(k.Key, e.resume)()
-		rec := &recorder{}
+		rec := &recorder{digest: k.Digest, resume: e.resume}
+		defer s.runs.add(k.Key, rec)()
 		out := e.out
 		e.out = func(session *Session, m *Message) error {
 			err := out(session, m)
 			if err == nil {
 				rec.add(m)
-			}
-			if e.resume != nil && len(rec.data) > maxOutcome {
-				e.resume.drop()
 			}
 			return err
 		}
@@ -192,12 +196,44 @@ func (e *exchange) replay(data []byte) error {
 	return nil
 }
 
-// A recorder keeps the messages of an answer.
-type recorder struct {
-	data       []byte
-	isComplete bool // the last message ends the answer, and is no error of a retryable code
+// follow sends the messages of a running handler as they are recorded. It reports whether the whole
+// answer was sent. The handler continues at least as long as it is followed.
+func (e *exchange) follow(ctx context.Context, rec *recorder) (isWhole bool, err error) {
+	if rec.resume != nil {
+		rec.resume.attach()
+		defer func() { rec.resume.detach(context.Cause(ctx)) }()
+	}
+	for sent := 0; ; {
+		data, changed, isAnswered := rec.after(sent)
+		if err := e.replay(data); err != nil {
+			return false, err
+		}
+		sent += len(data)
+		if changed == nil {
+			return isAnswered, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
 }
 
+// A recorder keeps the messages by which a handler answers.
+type recorder struct {
+	digest [32]byte // of the request
+	resume *resume  // nil: the handler ends with its request
+
+	mu         sync.Mutex
+	data       []byte
+	isAnswered bool          // the last message ends the answer
+	isComplete bool          // and is no error of a retryable code
+	isEnded    bool          // the handler has returned
+	changed    chan struct{} // closed by the next change; nil if it is not awaited
+}
+
+// add records a message.
 func (r *recorder) add(m *Message) {
 	c := *m
 	c.Meta = nil
@@ -205,20 +241,59 @@ func (r *recorder) add(m *Message) {
 		c.From = "a" // replaced by the sender
 	}
 	frame, err := storedCodec().AppendRaw(nil, &c)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer r.notifyLocked()
 	if err != nil {
-		r.isComplete = false
+		r.isAnswered, r.isComplete = false, false
 		return
 	}
 	if len(r.data) <= maxOutcome {
 		r.data = append(append(r.data, bytes.TrimSpace(frame)...), '\n')
 	}
-	r.isComplete = last(IntentReq, m) || m.Intent == IntentAck
+	if len(r.data) > maxOutcome && r.resume != nil {
+		r.resume.drop()
+	}
+	r.isAnswered = last(IntentReq, m) || m.Intent == IntentAck
+	r.isComplete = r.isAnswered
 	if m.Intent == IntentFail {
 		r.isComplete = !Code(m.Params.Text("code")).Info().Retryable
 	}
 }
 
-// Bounds of the outcomes in memory.
+// end reports the end of the handler to the readers.
+func (r *recorder) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isEnded = true
+	r.notifyLocked()
+}
+
+// notifyLocked wakes the readers. r.mu must be held.
+func (r *recorder) notifyLocked() {
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// after returns the messages after the first n bytes, and a channel that is closed by the next change,
+// or nil after the last message. The answer then is whole or not. One that is too long is not.
+func (r *recorder) after(n int) (data []byte, changed <-chan struct{}, isAnswered bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	data = r.data[n:]
+	switch {
+	case len(r.data) > maxOutcome:
+		return nil, nil, false
+	case r.isEnded:
+		return data, nil, r.isAnswered
+	case r.changed == nil:
+		r.changed = make(chan struct{})
+	}
+	return data, r.changed, false
+}
+
 const (
 	maxOutcome         = 1 << 20 // bytes; of a longer answer only its existence is kept
 	maxOutcomes        = 16 << 20

@@ -91,26 +91,26 @@ func (r *resume) end() {
 	}
 }
 
-// Resumes are the handlers that continue without their connection.
-type resumes struct {
+// Runs are the requests whose handlers run in this process.
+type runs struct {
 	mu   sync.Mutex
-	list map[[2]string]*resume // by principal and id of the request
+	list map[[2]string]*recorder // by principal and id of the request
 }
 
-// add registers a handler. The caller calls the returned function at its end.
-func (s *resumes) add(k once.Key, r *resume) (remove func()) {
-	if r == nil {
-		return func() {}
-	}
+// add registers the recorder of a request. The caller calls the returned function at its end.
+func (s *runs) add(k once.Key, r *recorder) (remove func()) {
 	name := [2]string{k.Principal, k.ID}
-	r.hold()
+	if r.resume != nil {
+		r.resume.hold()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list == nil {
-		s.list = map[[2]string]*resume{}
+		s.list = map[[2]string]*recorder{}
 	}
 	s.list[name] = r
 	return func() {
+		r.end()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.list[name] == r {
@@ -119,14 +119,13 @@ func (s *resumes) add(k once.Key, r *resume) (remove func()) {
 	}
 }
 
-// watch keeps the handler of a request from ending until the returned function is called.
-func (s *resumes) watch(k once.Key) (release func(cause error)) {
+// find returns the recorder of the same request, or nil.
+func (s *runs) find(k once.Key) *recorder {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	r := s.list[[2]string{k.Principal, k.ID}]
-	s.mu.Unlock()
-	if r == nil {
-		return func(error) {}
+	if r == nil || r.digest != k.Digest {
+		return nil
 	}
-	r.attach()
-	return r.detach
+	return r
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -675,6 +676,114 @@ func TestCallsSurviveTheLossOfTheirConnection(t *testing.T) {
 	require.NoError(t, <-result)
 	require.Less(t, time.Since(start), 2*time.Second)
 	require.Empty(t, ran, "no handler runs twice")
+}
+
+// A repeated request receives the messages of the running handler as they come, and its first ones, over both
+// transports. The handler runs once (ACCP-D72).
+func TestRepeatsFollowTheRunningHandler(t *testing.T) {
+	d := newDesk(t, nil)
+	proceed, runs := make(chan struct{}), atomic.Int32{}
+	d.Handle("req", "tail", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		runs.Add(1)
+		for i := range int64(6) {
+			if i > 1 {
+				select {
+				case <-proceed:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if err := w.Send(chunk(m.Op, i, 6, accp.Int(i))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+
+	returned := make(chan struct{}, 1)
+	c := d.dial(t, &accp.ClientOptions{OnReconnect: func(context.Context) { returned <- struct{}{} }})
+	next := int64(0)
+	for v, err := range c.Stream(ctx, msg("req", "tail"), nil) {
+		require.NoError(t, err)
+		n, _ := v.Int()
+		require.Equal(t, next, n)
+		next++
+		switch {
+		case next == 2:
+			c.Cut()
+			<-returned
+			fallthrough
+		case next > 2 && next < 6:
+			proceed <- struct{}{} // the next chunk only after this one has arrived
+		}
+	}
+	require.EqualValues(t, 6, next)
+	require.EqualValues(t, 1, runs.Load())
+
+	send := func(seq int64, meta string) *accp.Scanner {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, d.ts.URL+accp.FramesPath, strings.NewReader(string(frame("req:tail{}", seq, "sid:http", "cid:c", meta))))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", accp.MediaType)
+		res, err := d.client.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = res.Body.Close() })
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		return accp.NewScanner(res.Body, 1<<16)
+	}
+	first := send(1, "x:1")
+	read := func(s *accp.Scanner, want int) {
+		f, err := s.Next()
+		require.NoError(t, err)
+		require.Contains(t, string(f), fmt.Sprintf("d:%d|", want))
+	}
+	read(first, 0)
+	read(first, 1)
+	repeat := send(4, "try:2")
+	read(repeat, 0)
+	for i := 1; i < 6; i++ {
+		if i > 1 {
+			proceed <- struct{}{}
+			read(first, i)
+		}
+		read(repeat, i)
+	}
+	_, err := repeat.Next()
+	require.ErrorIs(t, err, io.EOF)
+	require.EqualValues(t, 2, runs.Load())
+}
+
+// A repeated transaction follows no handler with other params, and no answer that is too long for an
+// outcome.
+func TestRepeatsThatDoNotFollow(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{})
+	proceed, began := make(chan struct{}), make(chan struct{}, 1)
+	long := strings.Repeat("x", 30000)
+	s.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		for i := range int64(50) {
+			if err := w.Send(chunk(m.Op, i, 50, accp.String(long))); err != nil {
+				return err
+			}
+			if i == 40 {
+				began <- struct{}{}
+				<-proceed
+			}
+		}
+		return nil
+	}))
+	call := func(sid, amount string) string {
+		return s.postFrame("payer", frame("req:transaction{amt:"+amount+"|schema:TX|txn:t1}", 1, "sid:"+sid)).Body.String()
+	}
+	answer := make(chan string, 2)
+	go func() { answer <- call("s1", "1.0") }()
+	<-began
+	require.Contains(t, call("s2", "2.0"), "code:E3002", "other params")
+	go func() { answer <- call("s3", "1.0") }()
+	close(proceed)
+	all := <-answer + <-answer
+	require.Equal(t, 50, strings.Count(all, "stream:transaction"), "chunks of the first call")
+	require.Equal(t, 1, strings.Count(all, "code:E3002"))
 }
 
 // A handler whose client does not return ends after the window, and at once if the client has closed the
