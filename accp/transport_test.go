@@ -765,7 +765,7 @@ func TestRepeatsThatDoNotFollow(t *testing.T) {
 			if err := w.Send(chunk(m.Op, i, 50, accp.String(long))); err != nil {
 				return err
 			}
-			if i == 40 {
+			if i == 0 || i == 40 {
 				began <- struct{}{}
 				<-proceed
 			}
@@ -778,12 +778,49 @@ func TestRepeatsThatDoNotFollow(t *testing.T) {
 	answer := make(chan string, 2)
 	go func() { answer <- call("s1", "1.0") }()
 	<-began
-	require.Contains(t, call("s2", "2.0"), "code:E3002", "other params")
+	other := call("s2", "2.0")
+	require.Contains(t, other, "code:E3002", "other params")
+	require.NotContains(t, other, "stream:")
+	proceed <- struct{}{}
+	<-began
 	go func() { answer <- call("s3", "1.0") }()
 	close(proceed)
 	all := <-answer + <-answer
 	require.Equal(t, 50, strings.Count(all, "stream:transaction"), "chunks of the first call")
 	require.Equal(t, 1, strings.Count(all, "code:E3002"))
+}
+
+// A handler whose client has returned continues after the window (ACCP-D75).
+func TestHandlersContinueForReturnedClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Timing: accp.Timing{ResumeWindow: 2 * time.Second}})
+		require.NoError(t, err)
+		s.Handle("req", "long", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			select {
+			case <-time.After(20 * time.Second):
+				return w.SendResult(nil)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}))
+		p := newPipe()
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		result := make(chan error, 1)
+		go func() {
+			_, err := c.Call(t.Context(), msg("req", "long"), nil)
+			result <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		c.Cut()
+		require.NoError(t, <-result)
+		require.Less(t, time.Since(start), 21*time.Second, "one run")
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
 }
 
 // A handler whose client does not return ends after the window, and at once if the client has closed the
