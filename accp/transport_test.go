@@ -678,7 +678,7 @@ func TestCallsSurviveTheLossOfTheirConnection(t *testing.T) {
 	require.Empty(t, ran, "no handler runs twice")
 }
 
-// A repeated request receives the messages of the running handler as they come, and its first ones, over both
+// A repeated request receives the messages of the running handler in their order, from the first one on, over both
 // transports. The handler runs once (ACCP-D72).
 func TestRepeatsFollowTheRunningHandler(t *testing.T) {
 	d := newDesk(t, nil)
@@ -716,7 +716,7 @@ func TestRepeatsFollowTheRunningHandler(t *testing.T) {
 			<-returned
 			fallthrough
 		case next > 2 && next < 6:
-			proceed <- struct{}{} // the next chunk only after this one has arrived
+			proceed <- struct{}{} // the next chunk only after the arrival of this chunk
 		}
 	}
 	require.EqualValues(t, 6, next)

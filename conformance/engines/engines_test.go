@@ -202,6 +202,8 @@ func crashRounds(t *testing.T, few int) int {
 // prints its address.
 func childOf(role string) func(ctx context.Context, s store.Store) error {
 	switch role {
+	case "accp":
+		return accpChild
 	case "arc":
 		return arcChild
 	case "agent":
