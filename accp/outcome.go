@@ -10,6 +10,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
@@ -135,6 +136,9 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 		defer s.runs.add(k.Key, rec)()
 		out := e.out
 		e.out = func(session *Session, m *Message) error {
+			if isTemporary(m) {
+				rec.hasFailed.Store(true) // before the peer can repeat the request
+			}
 			err := out(session, m)
 			if err == nil {
 				rec.add(m)
@@ -225,6 +229,8 @@ type recorder struct {
 	digest [32]byte // of the request
 	resume *resume  // nil: the handler ends with its request
 
+	hasFailed atomic.Bool // with an error that is not recorded
+
 	mu         sync.Mutex
 	data       []byte
 	isAnswered bool          // the last message ends the answer
@@ -255,10 +261,12 @@ func (r *recorder) add(m *Message) {
 		r.resume.drop()
 	}
 	r.isAnswered = last(IntentReq, m) || m.Intent == IntentAck
-	r.isComplete = r.isAnswered
-	if m.Intent == IntentFail {
-		r.isComplete = !Code(m.Params.Text("code")).Info().Retryable
-	}
+	r.isComplete = r.isAnswered && !isTemporary(m)
+}
+
+// isTemporary reports whether m is an error of a retryable code. Such an error is not recorded as an outcome.
+func isTemporary(m *Message) bool {
+	return m.Intent == IntentFail && Code(m.Params.Text("code")).Info().Retryable
 }
 
 // end reports the end of the handler to the readers.

@@ -119,12 +119,13 @@ func (s *runs) add(k once.Key, r *recorder) (remove func()) {
 	}
 }
 
-// find returns the recorder of the same request, or nil.
+// find returns the recorder of the same request, or nil. After a failure that is not kept as the
+// outcome, a repeat runs the handler instead.
 func (s *runs) find(k once.Key) *recorder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.list[[2]string{k.Principal, k.ID}]
-	if r == nil || r.digest != k.Digest {
+	if r == nil || r.digest != k.Digest || r.hasFailed.Load() {
 		return nil
 	}
 	return r
