@@ -23,7 +23,6 @@ import (
 
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -288,46 +287,29 @@ func (c *httpConn) follow() {
 		return
 	}
 	last := ""
-	for c.ctx.Err() == nil {
-		policy := retry.Policy{Base: time.Second, Max: 30 * time.Second, Logger: c.opts.Logger, Subject: "a2e: stream"}
+	policy := retry.Policy{Base: time.Second, Logger: c.opts.Logger, Subject: "a2e: stream", MaxNow: func() time.Duration {
 		if c.resumes.Load() {
-			policy.Max = 5 * time.Second
+			return 5 * time.Second
 		}
-		err := c.keepStream(policy, &last)
-		if !errors.Is(err, errProgress) {
-			return
-		}
-		select { // as after a first failure
-		case <-time.After(time.Duration(randid.Rand().Int64N(int64(policy.Base)))):
-		case <-c.ctx.Done():
-		}
-	}
-}
-
-// errProgress ends a series of attempts after one that received a message: the delays begin again.
-var errProgress = retry.Mark(errors.New("a2e: stream: broken after a message"), retry.Permanent, 0)
-
-// keepStream reopens the stream until the session ends, or until it breaks after a message.
-func (c *httpConn) keepStream(policy retry.Policy, last *string) error {
-	return retry.Loop(c.ctx, policy, func(ctx context.Context, connected func()) error {
+		return 30 * time.Second
+	}}
+	_ = retry.Loop(c.ctx, policy, func(ctx context.Context, connected func()) error {
 		for {
-			before := *last
-			err := c.readStream(ctx, last, connected)
+			before := last
+			err := c.readStream(ctx, &last, connected)
 			var e *httpx.Error
 			switch {
 			case errors.Is(err, sse.ErrTooLarge):
 				// The host would send it again after each reconnection (A2E-D06). Numeric ids count the
 				// messages (A2E-D42).
-				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", *last)
-				if n, bad := strconv.ParseUint("0"+*last, 10, 63); bad == nil {
-					*last = strconv.FormatUint(n+1, 10)
+				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", last)
+				if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
+					last = strconv.FormatUint(n+1, 10)
 				}
-			case errors.Is(err, io.EOF) && *last != before: // the end of the session, or of a connection that was in use
+			case errors.Is(err, io.EOF) && last != before: // the end of the session, or of a connection that was in use
 			case errors.As(err, &e) && e.Status == http.StatusNotFound:
 				c.endedWith(e)
 				return nil // the session has ended
-			case *last != before:
-				return errProgress
 			default:
 				return retry.Mark(err, retry.Unknown, 0)
 			}
@@ -383,8 +365,9 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 		if _, err := c.in.write(append(slices.Clip(oneLine(data)), '\n')); err != nil {
 			return retry.Mark(err, retry.Permanent, 0)
 		}
-		if id := in.lastID(); id != "" {
+		if id := in.lastID(); id != "" && id != *last {
 			*last = id
+			connected()
 		}
 	}
 }

@@ -183,3 +183,42 @@ func TestLoopNeverFailsSilently(t *testing.T) {
 		require.Empty(t, log.String(), "the end of the context is no failure")
 	})
 }
+
+// The delays begin again after a connection of use, and their bound may change.
+func TestLoopDelaysBeginAgainAfterUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, isUsed := range []bool{false, true} {
+			ctx, cancel := context.WithCancel(t.Context())
+			longest, bound, n, start := time.Duration(0), time.Hour, 0, time.Now()
+			p := quiet(Policy{Base: time.Second, MaxNow: func() time.Duration { return bound }})
+			_ = Loop(ctx, p, func(_ context.Context, connected func()) error {
+				longest = max(longest, time.Since(start))
+				if n++; n == 200 {
+					cancel()
+				}
+				connected()
+				if isUsed {
+					connected()
+				}
+				start = time.Now()
+				return io.EOF
+			})
+			require.Equal(t, isUsed, longest <= time.Second, longest)
+
+			ctx, cancel = context.WithCancel(t.Context())
+			longest, n, bound, start = 0, 0, time.Second, time.Now()
+			_ = Loop(ctx, p, func(context.Context, func()) error {
+				longest = max(longest, time.Since(start))
+				if n++; n == 100 {
+					require.LessOrEqual(t, longest, time.Second)
+					bound = time.Hour
+				} else if n == 200 {
+					cancel()
+				}
+				start = time.Now()
+				return io.EOF
+			})
+			require.Greater(t, longest, time.Second)
+		}
+	})
+}

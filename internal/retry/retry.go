@@ -125,6 +125,7 @@ type Policy struct {
 	MaxAttempts   int                        // of Do; zero means 4, a negative value disables retries
 	Base          time.Duration              // first bound; zero means 200 ms, a negative value disables delays
 	Max           time.Duration              // largest bound; zero means 10 s, a negative value removes it
+	MaxNow        func() time.Duration       // replaces Max, for each delay
 	MaxRetryAfter time.Duration              // longest delay that a peer requests; zero means 60 s, a negative value 0 s
 	Renew         func(context.Context) bool // after a 401: whether one more attempt has another token
 	Limiter       *Limiter                   // of the client; nil means one for each call of Do
@@ -145,7 +146,11 @@ func (p Policy) withDefaults() Policy {
 }
 
 func (p *Policy) delay(failures int, requested time.Duration) time.Duration {
-	d := min(math.Ldexp(float64(p.Base), failures-1), float64(uint64(p.Max)), 1<<61) // also if Max is negative
+	bound := p.Max
+	if p.MaxNow != nil {
+		bound = p.MaxNow()
+	}
+	d := min(math.Ldexp(float64(p.Base), failures-1), float64(uint64(bound)), 1<<61) // also if bound is negative
 	return max(time.Duration(randid.Rand().Int64N(int64(d)+1)), requested)
 }
 
@@ -182,7 +187,8 @@ func Do(ctx context.Context, p Policy, idempotent bool, f func(ctx context.Conte
 	return errors.Join(context.Cause(ctx), last)
 }
 
-// Loop keeps a connection: f connects, calls connected in its goroutine and serves the connection.
+// Loop keeps a connection: f connects, calls connected in its goroutine and serves the connection. A
+// second call of connected means that the connection was of use: the delays begin again.
 // Loop repeats f with backoff until it returns nil or a Permanent error, or until ctx ends, and
 // returns the last error. Errors without a class are retried, and after the first connection 400,
 // 404 and 405, which proxies send during a deployment. A failure is logged at most once a minute.
@@ -193,7 +199,12 @@ func Loop(ctx context.Context, p Policy, f func(ctx context.Context, connected f
 	wasUp, renew, failures := false, p.Renew, 0
 	for ctx.Err() == nil {
 		up = time.Time{}
-		err := f(ctx, func() { up, wasUp, p.Renew = time.Now(), true, renew })
+		err := f(ctx, func() {
+			if !up.IsZero() {
+				failures = 0
+			}
+			up, wasUp, p.Renew = time.Now(), true, renew
+		})
 		m, isTransport := inspect(err)
 		if p.renews(ctx, m) {
 			p.Renew = nil
