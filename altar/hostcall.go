@@ -49,6 +49,7 @@ type hostCall struct {
 	tried      []RuntimeOffer // that refused it
 	open       bool           // ended without the final message of the Runtime
 	answered   bool           // the final message of the Runtime came
+	isTrial    bool           // tests whether rt has recovered
 	limit      time.Duration  // allotted by the contract; of a stream: for its silence
 	bound      time.Duration  // allotted by the caller; zero: none
 	isShort    bool           // bound is what ended the call
@@ -399,7 +400,7 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 		c.stream.Restart()
 	}
 	rt.running++
-	rt.breaker.begin(c)
+	c.isTrial = c.pin == "" && rt.breaker.Begin()
 	h.stats.Dispatched++
 	if c.start.IsZero() {
 		c.start = now

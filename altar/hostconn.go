@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -56,7 +57,7 @@ type hostConn struct {
 	running      int                // calls
 	calls        map[*hostCall]bool // running
 	inquiries    map[*session]bool  // with an open inquiry
-	breaker      breaker
+	breaker      core.Breaker
 	unanswered   map[string]*outcome
 	heartbeat    timer
 	refulfill    timer

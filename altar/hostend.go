@@ -165,7 +165,7 @@ func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	if c.state == callRunning {
 		c.rt.running--
 		delete(c.rt.calls, c)
-		c.rt.breaker.end(c, err, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
+		c.rt.breaker.End(outcomeOf(c, err), c.isTrial, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
 		if err == nil {
 			h.stats.Succeeded++
 		} else {
@@ -187,6 +187,27 @@ func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	if c.open = open; !open && h.calls[c.id] == c {
 		delete(h.calls, c.id)
 	}
+}
+
+// outcomeOf returns the end of a call as the breaker of its Runtime counts it. A shorter time of the caller does not
+// count.
+func outcomeOf(c *hostCall, err *Error) core.Outcome {
+	isFailure := false
+	if err != nil {
+		switch err.Reason() {
+		case reasonInvalidResult, reasonChunkGap, reasonUnexpectedStream, reasonResultAfterChunk:
+			isFailure = true
+		default:
+			isFailure = err.Code == ErrExecutionTimeout && !c.answered && !c.isShort || err.Code == ErrRuntimeUnavailable && c.answered
+		}
+	}
+	switch {
+	case isFailure:
+		return core.Failure
+	case c.answered:
+		return core.Success
+	}
+	return core.Neutral
 }
 
 // removeCall removes a call from the tables of calls in flight after its outcome was sent.

@@ -364,7 +364,7 @@ func (h *Host) overloaded(rt *hostConn, size int) bool {
 // avoided reports whether calls without a pinned Runtime should use another Runtime. If hasFailed is set,
 // failures do not matter.
 func (h *Host) avoided(rt *hostConn, size int, hasFailed bool) bool {
-	return h.overloaded(rt, size) || !hasFailed && !rt.breaker.until.IsZero() && rt.breaker.open(time.Now())
+	return h.overloaded(rt, size) || !hasFailed && rt.breaker.IsTripped() && rt.breaker.IsOpen(time.Now())
 }
 
 func errRuntimeDown() *Error {
