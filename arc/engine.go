@@ -27,8 +27,8 @@ type taskEngine struct {
 	db store.Store
 
 	mu     sync.Mutex
-	live   map[string]*liveTask   // guarded by mu
-	parked map[string]*time.Timer // of the time limit, by id; those of this process; guarded by mu
+	live   map[string]*liveTask  // guarded by mu
+	parked map[string]parkedTask // by id; those of this process; guarded by mu
 	places *places
 }
 
@@ -53,7 +53,13 @@ type liveTask struct {
 }
 
 func newTaskEngine(s *Server) *taskEngine {
-	return &taskEngine{s: s, db: s.opts.Persistence.Store, live: map[string]*liveTask{}, parked: map[string]*time.Timer{}, places: newPlaces(&s.opts.Limits)}
+	return &taskEngine{s: s, db: s.opts.Persistence.Store, live: map[string]*liveTask{}, parked: map[string]parkedTask{}, places: newPlaces(&s.opts.Limits)}
+}
+
+// A parkedTask is a task of this process that waits without a run.
+type parkedTask struct {
+	owner lease.Owner // has the index entry
+	limit *time.Timer
 }
 
 // acquire returns the entry of a task, which may not exist, and takes a

@@ -117,7 +117,10 @@ func (e *taskEngine) notifyOwner(ctx context.Context, st *taskState) {
 func (e *taskEngine) listen(data []byte) {
 	id := string(data)
 	e.mu.Lock()
-	isHere := e.live[id] != nil || e.parked[id] != nil
+	isHere := e.live[id] != nil
+	if !isHere {
+		_, isHere = e.parked[id]
+	}
 	e.mu.Unlock()
 	if isHere { // a cut ends the goroutine, and the next owner reads the task
 		_ = e.s.life.Go("task notice", func(ctx context.Context) { e.lookAgain(ctx, id) })
@@ -145,18 +148,21 @@ func (e *taskEngine) park(st *taskState) {
 	id := st.id
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.parked[id] = time.AfterFunc(e.timeLeft(st), func() { e.expire(id) })
+	if earlier, isParked := e.parked[id]; isParked { // in an epoch that was lost
+		earlier.limit.Stop()
+	}
+	e.parked[id] = parkedTask{st.owner, time.AfterFunc(e.timeLeft(st), func() { e.expire(id) })}
 }
 
 // unpark removes a parked task, which has ended or has another owner, from the index.
 func (e *taskEngine) unpark(ctx context.Context, st *taskState) {
 	e.mu.Lock()
-	timer := e.parked[st.id]
+	p, isParked := e.parked[st.id]
 	delete(e.parked, st.id)
 	e.mu.Unlock()
-	if timer != nil {
-		timer.Stop()
-		e.finishTask(ctx, e.s.lease.Owner(), st)
+	if isParked {
+		p.limit.Stop()
+		e.finishTask(ctx, p.owner, st)
 	}
 }
 

@@ -493,6 +493,31 @@ func TestStartsOfOneItemAreCounted(t *testing.T) {
 }
 
 // From the return of Start to the call of Finish the entry is present.
+// An instance whose lease seemed expired has its entry again after a further Start, with a new revision, so that a
+// deletion of the earlier entry fails.
+func TestFurtherStartWritesTheEntryAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, ctx := store.NewMemory(), t.Context()
+		l := acquire(t, db, lease.Options{Prefix: "p/"})
+		owner, err := l.Start(ctx, "k", "x")
+		require.NoError(t, err)
+		key := "p/work/" + string(owner) + "/k/x"
+		old, err := db.Get(ctx, key)
+		require.NoError(t, err)
+		_, err = l.Start(ctx, "k", "x")
+		require.NoError(t, err)
+		require.ErrorIs(t, db.Delete(ctx, key, old.Revision), store.ErrConflict)
+		require.NoError(t, db.Delete(ctx, key, 0))
+		_, err = l.Start(ctx, "k", "x")
+		require.NoError(t, err)
+		require.Len(t, keys(t, db, key), 1)
+		for range 3 {
+			require.NoError(t, l.Finish(ctx, owner, "k", "x"))
+		}
+		require.Empty(t, keys(t, db, "p/work/"))
+	})
+}
+
 func TestConcurrentStartsKeepTheirEntry(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

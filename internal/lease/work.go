@@ -62,7 +62,8 @@ type entry struct {
 // Starts of one item are counted: each successful Start, and each function of Adopt that
 // returned Taken, needs one Finish, and the last Finish deletes the entry. So a Start whose
 // record exists already is undone by Finish, and a record that is created while another
-// goroutine finishes the same id keeps its entry.
+// goroutine finishes the same id keeps its entry. A further Start writes the entry again, so that its record may name
+// the owner even if the clock of the store jumped and another instance removed the entry, or is about to.
 func (l *Lease) Start(ctx context.Context, kind, id string) (Owner, error) {
 	e := l.epoch.Load()
 	if _, err := l.hold(ctx, e, statekey.Join(kind, id), id); err != nil {
@@ -99,10 +100,11 @@ func (l *Lease) hold(ctx context.Context, e *epoch, name, id string) (*entry, er
 		e.entries[name] = it
 	}
 	it.starts++
+	isHeld := it.starts > 1 && !l.opts.Private
 	delete(e.stale, name)
 	l.mu.Unlock()
 	err := it.change(ctx, func() (err error) {
-		if it.rev == 0 {
+		if it.rev == 0 || isHeld { // if the clock of the store jumped, another instance may have taken it over
 			it.rev, err = l.write(ctx, l.key("work", string(e.owner), name), id, 0)
 		}
 		return err
