@@ -48,49 +48,6 @@ func TestKnownAgainstModel(t *testing.T) {
 	})
 }
 
-// Spans are a set of positions with the fewest ranges.
-func TestSpansModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var shared, private spans
-		model := make(map[uint64]bool)
-		for range rapid.IntRange(1, 12).Draw(t, "steps") {
-			from := rapid.Uint64Range(1, 40).Draw(t, "from")
-			x := span{from, from + rapid.Uint64Range(0, 8).Draw(t, "length")}
-			if !shared.covers(x) {
-				shared = shared.with(x)
-			}
-			private = private.grow(x)
-			for i := x.from; i <= x.to; i++ {
-				model[i] = true
-			}
-			pieces := 0
-			for i := uint64(1); i < 60; i++ {
-				require.Equal(t, model[i], shared.covers(span{i, i}), i)
-				require.Equal(t, model[i], private.covers(span{i, i}), i)
-				if model[i] && !model[i-1] {
-					pieces++
-				}
-				for j := i; j < i+4; j++ {
-					all := true
-					for k := i; k <= j; k++ {
-						all = all && model[k]
-					}
-					require.Equal(t, all, shared.covers(span{i, j}))
-				}
-			}
-			require.Len(t, shared, pieces)
-			back, err := parseSpans(shared.bytes())
-			require.NoError(t, err)
-			require.Equal(t, shared, back)
-			require.Equal(t, shared, private)
-		}
-	})
-	for _, damaged := range [][]byte{{1}, {5, 4}, {0x80}, {1, 0x80}} {
-		_, err := parseSpans(damaged)
-		require.Error(t, err)
-	}
-}
-
 func newBoxes(st store.Store, ttl time.Duration) *boxes {
 	o := ServerOptions{Persistence: Persistence{Store: st, Retention: ttl}}
 	o.withDefaults()

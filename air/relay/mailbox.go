@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"maps"
@@ -66,8 +67,8 @@ func (b *boxes) init(o *ServerOptions) {
 // changes by other processes since the last scan. It may have expired envelopes and those that
 // other processes acknowledged.
 type mailbox struct {
-	stream, spans string // names in the store
-	name          string // AIR ID
+	stream, cursor string // names in the store
+	name           string // AIR ID
 
 	used, count atomic.Int64 // bytes and envelopes in queued
 	isStale     atomic.Bool  // a stored envelope is missing in the index
@@ -84,8 +85,7 @@ type mailbox struct {
 	last   uint64                 // all positions up to this one are in seqs
 	built  time.Time              // time of the last rebuild
 	ends   int64                  // earliest expiry in queued, in Unix nanoseconds
-	handed spans                  // positions that were handed out
-	rev    store.Revision         // of handed in the store; 0: not stored
+	handed uint64                 // all positions up to this one were handed out
 	read   bool                   // handed was read from the store
 	shares map[string]*share      // of the senders of queued mail without a secret
 	check  uint64                 // position up to which reconcileLocked has compared
@@ -118,15 +118,15 @@ type share struct {
 }
 
 const (
-	maxBoxes   = 100_000
-	maxHistory = 1_000_000
-	boxMaxAge  = time.Hour   // maximum age of an index, which has entries that others acknowledged
-	fullAge    = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
-	sweepAge   = time.Second // minimum time between two sweeps
-	scanPage   = 500
-	therePage  = 64          // smaller, since the values are not needed
-	ackTimeout = time.Second // of the store, while the mailbox is locked
-	thereReads = 8           // maximum number of reads to count acknowledged envelopes
+	maxBoxes     = 100_000
+	maxHistory   = 1_000_000
+	boxMaxAge    = time.Hour   // maximum age of an index, which has entries that others acknowledged
+	fullAge      = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
+	sweepAge     = time.Second // minimum time between two sweeps
+	scanPage     = 500
+	therePage    = 64          // smaller, since the values are not needed
+	storeTimeout = time.Second // of the store, while the mailbox is locked
+	thereReads   = 8           // maximum number of reads to count acknowledged envelopes
 
 	// The share of an address in a mailbox, however full that is.
 	minShare      = 1000
@@ -140,7 +140,7 @@ func (b *boxes) get(box string) *mailbox {
 	m, ok := b.open[box]
 	if !ok {
 		b.makeRoomLocked()
-		m = &mailbox{name: box, stream: "air/mail/" + box, spans: "air/handed/" + box, turn: make(chan struct{}, 1)}
+		m = &mailbox{name: box, stream: "air/mail/" + box, cursor: "air/cursor/" + box, turn: make(chan struct{}, 1)}
 		b.open[box] = m
 	}
 	return m
@@ -677,83 +677,85 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 		return nil, false, err
 	}
 	defer mb.unlock()
-	s := span{after + 1, recs[len(recs)-1].Seq}
-	if b.alone {
-		mb.handed = mb.handed.grow(s)
-		return recs, more, nil
-	}
-	return recs, more, b.recordHandedLocked(ctx, mb, s)
+	return recs, more, b.recordHandedLocked(ctx, mb, recs[len(recs)-1].Seq)
 }
 
-// recordHandedLocked records a handed-out span in the store. A position missing in it was
-// acknowledged earlier, since positions become visible in order. The turn of mb must be held.
-func (b *boxes) recordHandedLocked(ctx context.Context, mb *mailbox, s span) error {
-	for {
-		if err := b.loadHandedLocked(ctx, mb, false); err != nil {
-			return err
-		}
-		if mb.handed.covers(s) {
-			return nil
-		}
-		next := mb.handed.with(s)
-		var err error
-		var rev store.Revision
-		if mb.rev == 0 {
-			rev, err = b.store.Create(ctx, mb.spans, next.bytes(), b.ttl)
-		} else {
-			rev, err = b.store.Update(ctx, mb.spans, next.bytes(), mb.rev, b.ttl)
-		}
-		switch {
-		case err == nil:
-			mb.handed, mb.rev = next, rev
-			return nil
-		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
-			mb.read = false // another process was first
-		default:
+// recordHandedLocked records the last handed-out position. Every round begins at the first position and
+// continues at a recorded one, so all before it were handed out or acknowledged: positions become
+// visible in order. The turn of mb must be held.
+func (b *boxes) recordHandedLocked(ctx context.Context, mb *mailbox, last uint64) error {
+	if last <= mb.handed {
+		return nil
+	}
+	if !b.alone {
+		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+		defer cancel()
+		_, err := store.Modify(ctx, b.store, mb.cursor, b.ttl, func(old store.Entry, found bool) ([]byte, error) {
+			if found {
+				stored, err := parseHanded(old.Value)
+				if err != nil {
+					return nil, err
+				}
+				if stored >= last {
+					return nil, store.ErrUnchanged
+				}
+			}
+			return binary.AppendUvarint(nil, last), nil
+		})
+		if err != nil {
 			return because(air.ErrRelay, "", err)
 		}
 	}
+	mb.handed = last
+	return nil
+}
+
+func parseHanded(value []byte) (uint64, error) {
+	last, n := binary.Uvarint(value)
+	if n <= 0 || n != len(value) {
+		return 0, errors.New("air: reading a position: invalid record")
+	}
+	return last, nil
 }
 
 func (b *boxes) loadHandedLocked(ctx context.Context, mb *mailbox, refresh bool) error {
 	if b.alone || mb.read && !refresh {
 		return nil
 	}
-	e, err := b.store.Get(ctx, mb.spans)
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		mb.handed, mb.rev = nil, 0
-	case err != nil:
-		return because(air.ErrRelay, "", err)
-	default:
-		if mb.handed, err = parseSpans(e.Value); err != nil {
-			return because(air.ErrRelay, "", err)
-		}
-		mb.rev = e.Revision
+	e, err := b.store.Get(ctx, mb.cursor)
+	if errors.Is(err, store.ErrNotFound) {
+		mb.read = true
+		return nil
 	}
-	mb.read = true
+	if err == nil {
+		e, err = store.Content(e)
+	}
+	var stored uint64
+	if err == nil {
+		stored, err = parseHanded(e.Value)
+	}
+	if err != nil {
+		return because(air.ErrRelay, "", err)
+	}
+	mb.handed, mb.read = max(mb.handed, stored), true
 	return nil
 }
 
-// issued reports whether a page can have ended at this position: the position was handed out or,
-// with before set, a later position was.
-func (b *boxes) issued(ctx context.Context, box string, seq uint64, before bool) (bool, error) {
+// issued reports whether a page can have ended at this position.
+func (b *boxes) issued(ctx context.Context, box string, seq uint64) (bool, error) {
 	mb, err := b.lock(ctx, box)
 	if err != nil {
 		return false, err
 	}
 	defer mb.unlock()
-	isIssued := func() bool {
-		return mb.handed.covers(span{seq, seq}) || before && len(mb.handed) > 0 && seq < mb.handed[len(mb.handed)-1].to
-	}
 	if err := b.loadHandedLocked(ctx, mb, false); err != nil {
 		return false, err
 	}
-	if isIssued() {
+	if seq <= mb.handed {
 		return true, nil
 	}
 	err = b.loadHandedLocked(ctx, mb, true)
-	return isIssued(), err
+	return seq <= mb.handed, err
 }
 
 // ack removes the handed-out envelopes with these ids, and returns how many of the ids had one.
@@ -811,7 +813,7 @@ func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error
 // repeatAck repeats an acknowledgement in doubt: one that takes effect later would leave its mail in the
 // index.
 func (b *boxes) repeatAck(ctx context.Context, stream string, seqs []uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, ackTimeout)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return store.Persist(ctx, func(ctx context.Context) error { return b.store.Ack(ctx, stream, seqs...) })
 }
@@ -884,11 +886,11 @@ func (mb *mailbox) knowsLocked(ids []mailSum) bool {
 
 // findLocked appends the handed-out positions of an id. The turn of mb must be held.
 func (mb *mailbox) findLocked(found []uint64, id mailSum) []uint64 {
-	if seq, ok := mb.seqs[id]; ok && mb.handed.covers(span{seq, seq}) {
+	if seq, ok := mb.seqs[id]; ok && seq <= mb.handed {
 		found = append(found, seq)
 	}
 	for _, seq := range mb.others[id] {
-		if mb.handed.covers(span{seq, seq}) {
+		if seq <= mb.handed {
 			found = append(found, seq)
 		}
 	}

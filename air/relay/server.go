@@ -876,7 +876,7 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *exchange
 	if q.Has("since") {
 		var ok bool
 		if after, ok = parseCursor(q.Get("since")); ok && after > 0 {
-			ok, err = s.boxes.issued(req.Context(), to.airID, after, false)
+			ok, err = s.boxes.issued(req.Context(), to.airID, after)
 		}
 		if err != nil {
 			return err
@@ -943,7 +943,7 @@ func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *
 	if after > 0 {
 		// A cursor that this relay cannot have issued, for example after the loss of its mail, is
 		// read as 0, so that no envelope is skipped (AIR-D62).
-		ok, err := s.boxes.issued(req.Context(), to.airID, after, true)
+		ok, err := s.boxes.issued(req.Context(), to.airID, after)
 		if err != nil {
 			return err
 		}
