@@ -249,6 +249,25 @@ func TestRelaysShareAStore(t *testing.T) {
 	require.Empty(t, pull(t, one.relay, box+"/pull").Envelopes)
 }
 
+// A short page of another relay does not lower the stored position.
+func TestRelaysKeepHandedOutPosition(t *testing.T) {
+	st := store.NewMemory()
+	relayOf := func() *world { return newWorld(t, &relay.ServerOptions{Persistence: relay.Persistence{Store: st}}) }
+	one, two, three := relayOf(), relayOf(), relayOf()
+	alice, bob := one.join(t, 1), one.join(t, 2)
+	box := "/inbox/" + bob.AIRID()
+	var ids []string
+	for range 4 {
+		data := signedOffer(t, alice, bob.DID(), nil)
+		ids = append(ids, idOf(t, data))
+		push(t, one.relay, bob.AIRID(), data)
+	}
+	require.Len(t, pull(t, one.relay, box+"/pull").Envelopes, 4)
+	require.Len(t, pull(t, two.relay, box+"/pull?limit=2").Envelopes, 2)
+	_, body, _ := do(t, three.relay, "POST", box+"/ack", ackBody(ids...))
+	require.Contains(t, body, `"acked_count":4`)
+}
+
 // An id that is used again through another relay is acknowledged as with one relay (AIR-D61), and
 // envelopes acknowledged by another relay do not count again.
 func TestRelaysShareAnID(t *testing.T) {
