@@ -187,3 +187,23 @@ func TestMillionChunks(t *testing.T) {
 		}
 	}
 }
+
+// A short time that a caller allots does not count against the Runtime, so no client can switch it off
+// (ALT-D24).
+func TestShortTimeoutTripsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{Limits: Limits{BreakerThreshold: 3}})
+		attachRuntime(t, h, testService, "r", "math/add")
+		w := connect(t, h, testUser)
+		w.session("s")
+		for i := range 10 {
+			call := add(fmt.Sprint("i", i), "s")
+			call.TimeoutMS = 1
+			w.send(call)
+			require.ErrorIs(t, next[*ToolResult](w).Error, ErrExecutionTimeout)
+		}
+		h.lock()
+		defer h.unlock()
+		require.False(t, h.runtimes["r"].conn.breaker.IsTripped())
+	})
+}
