@@ -6,12 +6,12 @@ package accp
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // A failure is the outcome of posting a frame without an answer.
@@ -109,7 +109,7 @@ func (p *progress) delay(r *RetryPolicy, after time.Duration) time.Duration {
 	if d <= 0 {
 		return max(after, 0)
 	}
-	jitter := time.Duration(rand.Int64N(int64(d)/5*2+1)) - d/5
+	jitter := time.Duration(randid.Rand().Int64N(int64(d)/5*2+1)) - d/5
 	return max(d+jitter, min(after, r.MaxRetryAfter))
 }
 
@@ -160,6 +160,14 @@ func classify(ctx context.Context, err error) (f failure, after time.Duration) {
 		return failUnsent, 0
 	}
 	return failLost, 0
+}
+
+// mayHaveArrived reports whether the peer may have the frame of a post that has failed without an answer.
+func mayHaveArrived(err error) bool {
+	var h *httpx.Error
+	var e *Error
+	return !errors.Is(err, errUnsent) && !errors.Is(err, httpx.ErrConnect) && !errors.Is(err, ErrTooLarge) &&
+		!(errors.As(err, &e) && e.Remote) && !(errors.As(err, &h) && h.Status != 0)
 }
 
 // errUnsent reports a frame that did not leave this side.

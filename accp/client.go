@@ -524,6 +524,9 @@ func (c *Client) deliverFrames(a *attempt, s *Session, sent *SendResult) (isRepe
 			first, a.posts = done, 1
 		}
 		f, after := classify(a.ctx, err)
+		if f == failFinal && a.ctx.Err() != nil && mayHaveArrived(err) {
+			a.mayHaveRun = true
+		}
 		if a.isYielded {
 			a.mayHaveRun, f = a.mayHaveRun || f == failLost, failFinal
 		}
@@ -735,11 +738,13 @@ func (c *Client) convergeIn(
 				return err
 			}
 		}
+		isRepeat := false // the peer may not have what this side sent
 		err := c.syncOnce(ctx, s, func() (*SendResult, error) {
 			sent, err := s.Sync(ctx, next)
-			if err == nil && len(sent.Frames) == 0 && c.unsure.Load() {
+			if err == nil && len(sent.Frames) == 0 && (isRepeat || c.unsure.Load()) {
 				return s.Snapshot(ctx)
 			}
+			isRepeat = true
 			return sent, err
 		})
 		if errors.Is(err, ErrSequenceGap) && f != nil {

@@ -22,16 +22,29 @@ type outcomes struct {
 	db  store.Store // nil: in memory
 	opt once.Options
 
-	mu       sync.Mutex
-	instance *lease.Lease // guarded by mu
-	table    *once.Table  // guarded by mu
-	isClosed bool         // guarded by mu
+	turn     chan struct{} // holds an element while the fields below are used; a waiting request ends with its context
+	instance *lease.Lease  // guarded by turn
+	table    *once.Table   // guarded by turn
+	isClosed bool          // guarded by turn
+}
+
+// lock waits for the turn of the caller, and returns the function that ends it.
+func (o *outcomes) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case o.turn <- struct{}{}:
+		return func() { <-o.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // open returns the table. With a store the first call acquires a lease.
 func (o *outcomes) open(ctx context.Context) (*once.Table, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	unlock, err := o.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	switch {
 	case o.isClosed:
 		return nil, once.ErrClosed
@@ -51,8 +64,8 @@ func (o *outcomes) open(ctx context.Context) (*once.Table, error) {
 
 // close ends the table and the lease.
 func (o *outcomes) close(ctx context.Context) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.turn <- struct{}{}
+	defer func() { <-o.turn }()
 	o.isClosed = true
 	if o.table == nil {
 		return nil
@@ -310,8 +323,8 @@ const (
 
 // usage returns the memory of the table.
 func (o *outcomes) usage() Usage {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.turn <- struct{}{}
+	defer func() { <-o.turn }()
 	u := Usage{Resource: "outcomes", Scope: "all", Limit: maxOutcomes}
 	if o.table != nil {
 		u.Used = o.table.Size()

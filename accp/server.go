@@ -253,7 +253,7 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
 		reserve: s.reserve, audit: s.audit,
-		outcomes: &outcomes{db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", MaxOutcome: maxOutcome,
+		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", MaxOutcome: maxOutcome,
 			MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
 	return s, nil
 }

@@ -1,0 +1,202 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/sim"
+	"github.com/fivewire/fivewire/store"
+)
+
+const (
+	servers  = 2
+	agents   = 3
+	endpoint = "http://accp.test" + accp.FramesPath
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+var errDown = errors.New("agent is down")
+
+// A world has servers that share a store, and agents whose requests go to the servers in turn.
+type world struct {
+	*sim.World
+	*model
+	broken defect
+	agents []*sim.Node
+}
+
+// A defect is what a broken variant does.
+type defect struct {
+	store func(s store.Store) store.Store
+	work  func(w *world, id string) error
+	value func(text string) string
+
+	hasStoreErrors bool
+}
+
+// storeErrors are the faults after which a change of the store is in doubt or was not made.
+var storeErrors = []fault.Action{
+	fault.ErrorBefore, fault.ErrorAfter, fault.LandLater, fault.Hang, fault.Full, fault.Conflict,
+}
+
+func newWorld(w *sim.World, d defect) *world {
+	except := []fault.Action{fault.Corrupt} // TLS makes it a cut
+	if !d.hasStoreErrors {
+		except = append(except, storeErrors...)
+	}
+	w.UseNetwork(except...)
+	v := &world{World: w, model: newModel(w), broken: d}
+	for i := range servers {
+		w.Node(fmt.Sprint("s", i), v.startServer)
+		_ = w.Sleep(context.Background(), 123_456_789)
+	}
+	for i := range agents {
+		v.agents = append(v.agents, w.Node(fmt.Sprint("c", i), v.startAgent))
+	}
+	return v
+}
+
+// A process is one start of a server.
+type process struct {
+	*accp.Server
+	end func()
+}
+
+func (p *process) Close() {
+	_ = p.Server.Close()
+	p.end()
+}
+
+func (w *world) startServer(v *sim.View) (sim.Instance, error) {
+	db := v.Store
+	if w.broken.store != nil {
+		db = w.broken.store(db)
+	}
+	s, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true},
+		Persistence: accp.Persistence{Store: db}, Logger: quiet})
+	if err != nil {
+		return nil, err
+	}
+	live := func(f accp.HandlerFunc) accp.Handler { // a crashed process does nothing
+		return accp.HandlerFunc(func(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+			if v.IsCrashed() {
+				return errDown
+			}
+			return f(ctx, out, m)
+		})
+	}
+	s.Handle(accp.IntentReq, accp.OpAnalyze, live(w.serveWork))
+	s.Handle(accp.IntentReq, "put", live(w.servePut))
+	s.Handle(accp.IntentQry, "get", live(w.serveGet))
+	s.Handle(accp.IntentQry, "count", live(w.serveCount))
+	end, err := v.Serve(v.Node.Name()+":80", s)
+	if err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return &process{s, end}, nil
+}
+
+// serveWork takes up to two seconds and answers with the id of the request.
+func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	id := m.Params.Text("id")
+	run := w.ran(id)
+	if w.broken.work != nil {
+		return w.broken.work(w, id)
+	}
+	if err := w.Sleep(ctx, time.Duration(run%5)*400*time.Millisecond); err != nil {
+		return err
+	}
+	return out.SendResult(accp.Params{{Key: "id", Value: accp.String(id)}})
+}
+
+// servePut stores a text in the warm tier of the session.
+func (w *world) servePut(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	id, text := m.Params.Text("id"), m.Params.Text("id")
+	if w.broken.value != nil {
+		text = w.broken.value(text)
+	}
+	if err := out.Session().Put(ctx, accp.ScopeWarm, id, accp.String(text), 0); err != nil {
+		return err
+	}
+	return out.SendResult(accp.Params{{Key: "id", Value: accp.String(id)}})
+}
+
+// serveGet answers with a text of the warm tier.
+func (w *world) serveGet(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	v, err := out.Session().Resolve(ctx, "warm."+m.Params.Text("id"))
+	if err != nil {
+		return err
+	}
+	return out.SendResult(accp.Params{{Key: "text", Value: v}})
+}
+
+// serveCount answers with the number in the shared state.
+func (w *world) serveCount(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	if err := out.Session().Reload(ctx); err != nil {
+		return err
+	}
+	_, state := out.Session().State()
+	return out.SendResult(accp.Params{{Key: "n", Value: accp.Int(number(state))}})
+}
+
+// number returns the number in a state.
+func number(state accp.Params) int64 {
+	v, _ := state.Get("n")
+	n, _ := v.Int()
+	return n
+}
+
+// An agent is one start of an agent with a session of its own.
+type agent struct {
+	*session
+	client *accp.Client
+	end    func()
+}
+
+func (w *world) startAgent(v *sim.View) (sim.Instance, error) {
+	rt, end := v.Transport(true)
+	s := w.newSession(w.next(v.Node.Name() + "_"))
+	c, err := accp.NewClient(endpoint, v.Node.Name(), &accp.ClientOptions{SessionID: s.id, AllowInsecure: true,
+		HTTPClient: &http.Client{Transport: &balancer{next: rt}}, Logger: quiet})
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &agent{s, c, end}, nil
+}
+
+func (a *agent) Close() {
+	_ = a.client.Close()
+	a.end()
+}
+
+// A balancer sends each request to the next server.
+type balancer struct {
+	next  http.RoundTripper
+	count atomic.Int64
+}
+
+func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
+	own := r.Clone(r.Context())
+	own.Host = r.URL.Host
+	own.URL.Host = fmt.Sprintf("s%d:80", b.count.Add(1)%servers)
+	return b.next.RoundTrip(own)
+}
+
+// agent returns the running agent of a number, or nil.
+func (w *world) agent(n int) *agent {
+	a, _ := w.agents[n%len(w.agents)].Instance().(*agent)
+	return a
+}
