@@ -147,7 +147,7 @@ func (w *world) startRuntime(v *sim.View) (sim.Instance, error) {
 	p := &process{end: []func(){cancel}}
 	for i := range hosts {
 		rt, err := altar.NewRuntime(fmt.Sprintf("%s-h%d", v.Node.Name(), i), &altar.RuntimeOptions{
-			Logger: quiet, Retry: &altar.RetryPolicy{Max: 2 * time.Second}, DrainTimeout: time.Second,
+			Logger: quiet, Retry: &altar.RetryPolicy{Max: 2 * time.Second}, Timing: altar.RuntimeTiming{DrainTimeout: time.Second},
 		})
 		if err != nil {
 			p.Close()
