@@ -87,16 +87,6 @@ func (d *Document) SigningKey(did string) (*PublicKey, error) {
 	return nil, ErrNotFound.err("the document has no entry #key-1")
 }
 
-// Service returns the published address of the first service of a type.
-func (d *Document) Service(serviceType string) (endpoint string, ok bool) {
-	for s := d.text.Get("service").Elements(); s.Next(); {
-		if t, _ := s.Value.Get("type").Text(); t == serviceType && t != "" {
-			return s.Value.Get("serviceEndpoint").Text()
-		}
-	}
-	return "", false
-}
-
 // A Dialect selects the URLs and the response format of a relay (AIR-D60).
 type Dialect string
 

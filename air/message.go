@@ -4,7 +4,6 @@
 package air
 
 import (
-	"math/big"
 	"strconv"
 	"strings"
 	"time"
@@ -210,10 +209,4 @@ func (a Amount) String() string {
 func (a Amount) Uint64() (uint64, bool) {
 	n, err := strconv.ParseUint(a.String(), 10, 64)
 	return n, err == nil
-}
-
-// Big returns the amount.
-func (a Amount) Big() *big.Int {
-	n, _ := new(big.Int).SetString(a.String(), 10)
-	return n
 }
