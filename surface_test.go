@@ -34,7 +34,6 @@ var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
 // longOptions are the options structs above maxOptions. The numbers only fall.
 var longOptions = map[string]int{
 	"a2e.ClientOptions":   19,
-	"accp.ClientOptions":  16,
 	"accp.SessionOptions": 18,
 	"arc.ClientOptions":   16,
 	"arc.ServerOptions":   22,

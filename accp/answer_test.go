@@ -275,7 +275,7 @@ func TestSyncAgainOverAConnection(t *testing.T) {
 
 		p := newPipe()
 		stop := p.serve(s)
-		conn, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(), SessionID: "w", Timeout: time.Second, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		conn, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(), SessionID: "w", Timing: accp.ClientTiming{Timeout: time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
 		synctest.Wait()
 		want := accp.Params{text("phase", "plan")}

@@ -93,7 +93,7 @@ func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
 	call := func(url string) error {
-		c, err := accp.NewClient(url, "a", &accp.ClientOptions{HTTPClient: &http.Client{Transport: tr}, Timeout: 300 * time.Millisecond,
+		c, err := accp.NewClient(url, "a", &accp.ClientOptions{HTTPClient: &http.Client{Transport: tr}, Timing: accp.ClientTiming{Timeout: 300 * time.Millisecond},
 			Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
 		defer c.Close()
@@ -473,7 +473,7 @@ func TestPanicsOfServerOptionsAreFailedRequests(t *testing.T) {
 		defer tr.CloseIdleConnections()
 		for _, url := range []string{ts.URL + accp.FramesPath, "ws" + strings.TrimPrefix(ts.URL, "http") + accp.WebSocketPath} {
 			c, err := accp.NewClient(url, "client", &accp.ClientOptions{HTTPClient: &http.Client{Transport: tr},
-				Timeout: 500 * time.Millisecond, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+				Timing: accp.ClientTiming{Timeout: 500 * time.Millisecond}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 			require.NoError(t, err)
 			for range 2 {
 				_, err := c.Call(t.Context(), msg("req", "echo", text("schema", "TX"), text("currency", "x")), nil)
@@ -506,7 +506,7 @@ func TestPanicsOfClientOptionsAreFailedCalls(t *testing.T) {
 		return w.SendResult(nil)
 	}))
 	base := func() *accp.ClientOptions {
-		return &accp.ClientOptions{HTTPClient: d.client, Timeout: 500 * time.Millisecond, Retry: &accp.RetryPolicy{MaxAttempts: -1},
+		return &accp.ClientOptions{HTTPClient: d.client, Timing: accp.ClientTiming{Timeout: 500 * time.Millisecond}, Retry: &accp.RetryPolicy{MaxAttempts: -1},
 			Logger: (&testkit.Log{}).Logger()}
 	}
 	testkit.Hooks(t, base, func(t *testing.T, o *accp.ClientOptions, _ *testkit.Hook) {

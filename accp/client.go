@@ -68,6 +68,8 @@ type CallOptions struct {
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
+	Timing ClientTiming
+
 	// SessionID is the id of the session. Empty means a random one.
 	SessionID string
 
@@ -105,18 +107,6 @@ type ClientOptions struct {
 	// is [ErrTooLarge] and not sent. Zero means 65,536; a negative value removes the bound.
 	MaxOutput int
 
-	// Heartbeat is the interval of pings on a WebSocket connection. Zero means 30 s; a negative
-	// value disables them.
-	Heartbeat time.Duration
-
-	// WriteTimeout is how long the peer of a WebSocket connection may take no bytes before the
-	// connection ends. Zero means 10 s; a negative value removes the bound.
-	WriteTimeout time.Duration
-
-	// Timeout bounds the wait for the next message of an answer in each attempt, and the wait for a
-	// free session. Zero means 30 s; a negative value removes the bound.
-	Timeout time.Duration
-
 	// Retry is the policy for messages that were not processed, and for idempotent ones that may
 	// have been. Nil means the defaults.
 	Retry *RetryPolicy
@@ -130,12 +120,27 @@ type ClientOptions struct {
 	skipGreeting bool // of package accptest
 }
 
+// ClientTiming is a group of [ClientOptions]. A negative value removes the bound.
+type ClientTiming struct {
+	// Timeout bounds the wait for the next message of an answer in each attempt, and the wait for a
+	// free session. Zero means 30 s.
+	Timeout time.Duration
+
+	// Heartbeat is the interval of pings on a WebSocket connection. Zero means 30 s; a negative
+	// value disables them.
+	Heartbeat time.Duration
+
+	// WriteTimeout is how long the peer of a WebSocket connection may take no bytes before the
+	// connection ends. Zero means 10 s.
+	WriteTimeout time.Duration
+}
+
 func (o ClientOptions) withDefaults() ClientOptions {
 	o.SessionID = cmp.Or(o.SessionID, NewID())
 	o.MaxConcurrent = max(o.MaxConcurrent, 1)
-	o.Timeout = option.Duration(o.Timeout, 30*time.Second)
-	o.Heartbeat = option.Duration(o.Heartbeat, 30*time.Second)
-	o.WriteTimeout = option.Duration(o.WriteTimeout, 10*time.Second)
+	o.Timing.Timeout = option.Duration(o.Timing.Timeout, 30*time.Second)
+	o.Timing.Heartbeat = option.Duration(o.Timing.Heartbeat, 30*time.Second)
+	o.Timing.WriteTimeout = option.Duration(o.Timing.WriteTimeout, 10*time.Second)
 	o.Session.maxOutput = maxOutput(o.MaxOutput)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Session.Logger = cmp.Or(o.Session.Logger, o.Logger)
@@ -285,7 +290,7 @@ func (c *Client) Close() error {
 func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error {
 	var errs []error
 	for range c.all {
-		s, err := c.take(ctx, c.opts.Timeout)
+		s, err := c.take(ctx, c.opts.Timing.Timeout)
 		if err != nil {
 			return errors.Join(append(errs, err)...)
 		}
@@ -376,7 +381,7 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions) ite
 		o = *opts
 	}
 	return func(yield func(*Message, error) bool) {
-		a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timeout))
+		a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timing.Timeout))
 		a.isFree = a.isFree || o.Idempotent
 		a.yield = yield
 		if m.Meta != nil && m.Meta.TTL.N > 0 {
@@ -710,7 +715,7 @@ func (c *Client) converge(ctx context.Context, rounds int, f func(Params) (Param
 	if len(c.all) > 1 {
 		return errors.New("accp: a client of several sessions has no shared state")
 	}
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
 	err := c.withSession(a, func(s *Session) error {
 		if err := c.greet(a, s); err != nil {
 			return err
@@ -760,7 +765,7 @@ func (c *Client) convergeIn(
 			return nil
 		}
 		if errors.Is(err, ErrDuplicate) {
-			err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: OpState}, c.opts.Timeout), s)
+			err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: OpState}, c.opts.Timing.Timeout), s)
 			e, _ := errors.AsType[*Error](err)
 			if e != nil && !e.Remote && e.Code == ErrDuplicate { // the own state is newer
 				err = nil
@@ -779,7 +784,7 @@ func (c *Client) convergeIn(
 
 // syncOnce sends the frames of the shared state and waits for the answer.
 func (c *Client) syncOnce(ctx context.Context, s *Session, send func() (*SendResult, error)) error {
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
 	a.isSync = true
 	a.send = func(*Session, *Message) (*SendResult, error) { return send() }
 	err := c.exchange(a, s)
@@ -794,7 +799,7 @@ func (c *Client) responder() *responder {
 	o := &c.opts
 	scope := budget.New(budget.Limits{Logger: o.Logger}, nil).Scope("peer", o.SessionID)
 	return &responder{self: c.self, session: o.Session, log: o.Logger, life: c.life,
-		timing: Timing{Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout},
+		timing: Timing{Heartbeat: o.Timing.Heartbeat, WriteTimeout: o.Timing.WriteTimeout},
 		permit: func(context.Context, []byte) error { return nil },
 		audit:  func(context.Context, *AuditRecord) {},
 		find: func(m *Message) (Handler, bool) {

@@ -47,7 +47,7 @@ func (c *Client) connect(ctx context.Context) (*wsConn, error) {
 		return nil, ErrClosed
 	}
 	for range maxGreetings {
-		if err = w.greet(work, c.opts.Timeout); !errors.Is(err, ErrSequenceGap) {
+		if err = w.greet(work, c.opts.Timing.Timeout); !errors.Is(err, ErrSequenceGap) {
 			break
 		}
 	}
@@ -81,7 +81,7 @@ func (c *Client) keepOpen(ctx context.Context, w *wsConn) {
 			timer.Stop()
 			return
 		}
-		dialing, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+		dialing, cancel := context.WithTimeout(ctx, c.opts.Timing.Timeout)
 		_, err := c.connect(dialing)
 		cancel()
 		switch {
@@ -305,7 +305,7 @@ func (c *Client) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFi
 
 // abort cancels a chain at the peer, if the connection still exists.
 func (c *Client) abort(op, chain string) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.opts.WriteTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), c.opts.Timing.WriteTimeout)
 	defer cancel()
 	w, err := c.connect(ctx)
 	if err == nil {

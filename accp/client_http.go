@@ -21,10 +21,10 @@ import (
 // lacks a schema (ACCP-D74).
 func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 	isSynced = true
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, c.opts.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, c.opts.Timing.Timeout)
 	for range c.all {
 		if c.http != nil {
-			s, err := c.take(ctx, c.opts.Timeout)
+			s, err := c.take(ctx, c.opts.Timing.Timeout)
 			if err != nil {
 				return false, c.final(ctx, a, err)
 			}

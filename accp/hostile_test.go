@@ -175,7 +175,7 @@ func TestHostileAnswers(t *testing.T) {
 		if late {
 			timeout = 300 * time.Millisecond
 		}
-		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timeout: timeout, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		c, err := accp.NewClient(ts.URL, "client", &accp.ClientOptions{HTTPClient: hc, SessionID: sid, Timing: accp.ClientTiming{Timeout: timeout}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 		require.NoError(t, err)
 		_, err = c.Call(t.Context(), msg("req", "x"), nil)
 		return err

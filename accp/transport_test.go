@@ -230,7 +230,7 @@ func TestTruncatedStream(t *testing.T) {
 	list, err := collect(d.http(t, nil).Stream(t.Context(), msg("req", "cut"), nil))
 	require.ErrorIs(t, err, accp.ErrTruncated)
 	require.Equal(t, []int64{0}, list)
-	list, err = collect(d.dial(t, &accp.ClientOptions{Timeout: 2 * time.Second, Retry: &accp.RetryPolicy{MaxAttempts: -1}}).Stream(t.Context(), msg("req", "cut"), nil))
+	list, err = collect(d.dial(t, &accp.ClientOptions{Timing: accp.ClientTiming{Timeout: 2 * time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: -1}}).Stream(t.Context(), msg("req", "cut"), nil))
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	require.Equal(t, []int64{0}, list)
 }
@@ -504,7 +504,7 @@ func TestLoad(t *testing.T) {
 // An exchange waits for a session for a bounded time, and a call inside a loop does not deadlock.
 func TestTurns(t *testing.T) {
 	d := newDesk(t, nil)
-	c := d.http(t, &accp.ClientOptions{Timeout: time.Second, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+	c := d.http(t, &accp.ClientOptions{Timing: accp.ClientTiming{Timeout: time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	for _, err := range c.Replies(t.Context(), msg("req", "echo"), nil) {
 		require.NoError(t, err)
 		_, err := c.Call(t.Context(), msg("req", "echo"), nil)

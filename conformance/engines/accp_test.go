@@ -126,7 +126,7 @@ type accpAgent struct {
 
 func (a *accpAgent) client(t *testing.T) *accp.Client {
 	c, err := accp.NewClient(a.url, a.name, &accp.ClientOptions{SessionID: "of_" + a.name, HTTPClient: own(t), Logger: quiet,
-		Timeout: 5 * time.Second, Retry: &accp.RetryPolicy{MaxAttempts: 6, Base: 50 * time.Millisecond}})
+		Timing: accp.ClientTiming{Timeout: 5 * time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: 6, Base: 50 * time.Millisecond}})
 	require.NoError(t, err)
 	return c
 }
