@@ -27,11 +27,8 @@ type Shell struct {
 func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	args := []string{"sh", "-c", s.Line}
-	if runtime.GOOS == "windows" {
-		args = []string{"cmd", "/C", s.Line}
-	}
 	out := &limited{stop: cancel}
+	args := ShellArgs(s.Line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.WaitDelay = bytes.NewReader(in), out, time.Second
 	err := cmd.Run()
@@ -44,6 +41,14 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the command failed: %w", err)
 	}
 	return out.buf.Bytes(), nil
+}
+
+// ShellArgs returns the program and the arguments that run a command line.
+func ShellArgs(line string) []string {
+	if runtime.GOOS == "windows" {
+		return []string{"cmd", "/C", line}
+	}
+	return []string{"sh", "-c", line}
 }
 
 var errFull = fmt.Errorf("the command wrote more than %d bytes", maxOutput)

@@ -15,7 +15,6 @@ import (
 	"log/slog"
 	"maps"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -98,10 +97,7 @@ func (c *session) dial(ctx context.Context, log *slog.Logger) (io.ReadWriteClose
 	case (c.url == "") == (c.line == ""):
 		return nil, command.Usage("want -url or -exec")
 	case c.line != "":
-		args := []string{"sh", "-c", c.line}
-		if runtime.GOOS == "windows" {
-			args = []string{"cmd", "/C", c.line}
-		}
+		args := command.ShellArgs(c.line)
 		child, err := a2e.StartCommand(exec.Command(args[0], args[1:]...), &a2e.CommandOptions{Logger: log})
 		if err != nil {
 			return nil, command.CouldNot(err)

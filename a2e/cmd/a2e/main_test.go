@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"net/http"
 	"net/http/httptest"
@@ -13,13 +12,13 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
 
 const token = "correct-horse"
@@ -66,11 +65,7 @@ func TestMain(m *testing.M) {
 // do runs the command with an input.
 func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	status = program.Run(ctx, args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
-	return status, out.String(), errs.String()
+	return commandtest.Do(t, program, in, args...)
 }
 
 // serve serves the host over HTTP and WebSocket.
@@ -132,24 +127,16 @@ func TestREPL(t *testing.T) {
 }
 
 func TestHelpAndUsage(t *testing.T) {
-	for _, v := range program.Verbs {
-		status, help, _ := do(t, "", v.Name, "-h")
-		require.Equal(t, command.Done, status)
-		require.Contains(t, help, "Examples:\n  ", v.Name)
-	}
-	for _, args := range [][]string{
-		{"call"},
-		{"call", "tool/list"},
-		{"call", "-url", "http://127.0.0.1:1", "-exec", "cat", "tool/list"},
-		{"call", "-url", "http://127.0.0.1:1", "tool/call", "null"},
-		{"call", "-url", "http://127.0.0.1:1", "tool/call", `{"tool_name":7}`},
-		{"call", "-url", "http://127.0.0.1:1", "tool/fly"},
-		{"repl", "tool/list"},
-	} {
-		status, stdout, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status, "%v: %s", args, stdout)
-		require.Contains(t, stderr, "Usage:", args)
-	}
+	commandtest.CheckHelp(t, program)
+	commandtest.CheckUsage(t, program,
+		[]string{"call"},
+		[]string{"call", "tool/list"},
+		[]string{"call", "-url", "http://127.0.0.1:1", "-exec", "cat", "tool/list"},
+		[]string{"call", "-url", "http://127.0.0.1:1", "tool/call", "null"},
+		[]string{"call", "-url", "http://127.0.0.1:1", "tool/call", `{"tool_name":7}`},
+		[]string{"call", "-url", "http://127.0.0.1:1", "tool/fly"},
+		[]string{"repl", "tool/list"},
+	)
 	for _, url := range []string{"http://127.0.0.1:1", "ws://127.0.0.1:1", "http://example.com"} {
 		status, _, stderr := do(t, "", "call", "-url", url, "tool/list")
 		require.Equal(t, command.NotDone, status, stderr)

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -15,14 +14,13 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
 
 // do runs the command with an input.
 func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	status = program.Run(t.Context(), args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
-	return status, out.String(), errs.String()
+	return commandtest.Do(t, program, in, args...)
 }
 
 // frames returns two frames, one a line.
@@ -99,14 +97,6 @@ func TestFailures(t *testing.T) {
 		require.Equal(t, command.Failed, status, verb)
 		require.Contains(t, stderr, "line 1: ")
 	}
-	for _, args := range [][]string{{"decode", "a", "b"}, {"count", "-portable"}} {
-		status, _, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status)
-		require.Contains(t, stderr, "Usage:")
-	}
-	for _, v := range program.Verbs {
-		status, help, _ := do(t, "", v.Name, "-h")
-		require.Equal(t, command.Done, status)
-		require.Contains(t, help, "Examples:\n  ", v.Name)
-	}
+	commandtest.CheckUsage(t, program, []string{"decode", "a", "b"}, []string{"count", "-portable"})
+	commandtest.CheckHelp(t, program)
 }

@@ -4,8 +4,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"os"
@@ -18,14 +16,13 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
 
 // do runs the command with an input.
 func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	status = program.Run(t.Context(), args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
-	return status, out.String(), errs.String()
+	return commandtest.Do(t, program, in, args...)
 }
 
 // must runs the command, which succeeds, and returns its output.
@@ -156,36 +153,22 @@ func TestRelay(t *testing.T) {
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "bob.json")
 	require.NoError(t, air.SaveIdentity(file, id))
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	reader, writer, err := os.Pipe()
-	require.NoError(t, err)
-	status := make(chan int, 1)
-	go func() {
-		args := []string{"relay", "-addr", "127.0.0.1:0", "-registry", network.RegistryURL, "-allow-local", "-o", "json"}
-		status <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: writer, Err: os.Stderr})
-	}()
-	var started struct{ Address string }
-	require.NoError(t, json.NewDecoder(reader).Decode(&started))
-	network.Registry.Register(id, "http://"+started.Address+"/inbox/"+bob)
+	address := commandtest.Serve(t, program, "relay", "-registry", network.RegistryURL, "-allow-local")
+	network.Registry.Register(id, "http://"+address+"/inbox/"+bob)
 	here := []string{"-key", file, "-registry", network.RegistryURL, "-allow-local"}
 	must(t, `{"type":"note","text":"to myself"}`, append(append([]string{"send"}, here...), airtest.DID(bob))...)
 	require.Contains(t, must(t, "", append([]string{"pull", "-once"}, here...)...), "to myself")
-	stop()
-	require.Equal(t, command.Done, <-status)
 }
 
-func TestHelp(t *testing.T) {
-	require.Contains(t, must(t, "", "-h"), "air verify")
-	for _, v := range program.Verbs {
-		help := must(t, "", v.Name, "-h")
-		require.Contains(t, help, "Examples:\n  ", v.Name)
-		require.Contains(t, help, "-o text", v.Name)
-	}
-	for _, args := range [][]string{{}, {"fly"}, {"sign", "-o", "xml"}, {"sign", "-wings"}, {"pull", "a"}, {"relay", "a"}, {"send"}} {
-		status, stdout, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status, "%v", args)
-		require.Empty(t, stdout)
-		require.Contains(t, stderr, "Usage:")
-	}
+func TestHelpAndUsage(t *testing.T) {
+	commandtest.CheckHelp(t, program)
+	commandtest.CheckUsage(t, program,
+		[]string{},
+		[]string{"fly"},
+		[]string{"sign", "-o", "xml"},
+		[]string{"sign", "-wings"},
+		[]string{"pull", "a"},
+		[]string{"relay", "a"},
+		[]string{"send"},
+	)
 }

@@ -4,13 +4,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -19,16 +16,13 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
 
 // do runs the command with an input.
 func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	status = program.Run(ctx, args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
-	return status, out.String(), errs.String()
+	return commandtest.Do(t, program, in, args...)
 }
 
 const contracts = `{"version":"1.0.0","contracts":[
@@ -46,26 +40,7 @@ func manifestFile(t *testing.T) string {
 // serve starts altar serve, and returns its URL.
 func serve(t *testing.T, args ...string) (url string) {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("the commands of this test need a Unix shell")
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	out, in, err := os.Pipe()
-	require.NoError(t, err)
-	status := make(chan int, 1)
-	go func() {
-		args := append([]string{"serve", "-o", "json", "-addr", "127.0.0.1:0", "-manifest", manifestFile(t)}, args...)
-		status <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: in, Err: &bytes.Buffer{}})
-	}()
-	t.Cleanup(func() {
-		stop()
-		require.Equal(t, command.Done, <-status)
-		require.NoError(t, out.Close())
-		require.NoError(t, in.Close())
-	})
-	var started struct{ Address string }
-	require.NoError(t, json.NewDecoder(out).Decode(&started))
-	return "ws://" + started.Address
+	return "ws://" + commandtest.Serve(t, program, append([]string{"serve", "-manifest", manifestFile(t)}, args...)...)
 }
 
 // until repeats the command until it succeeds: a Runtime connects in the background.
@@ -140,25 +115,17 @@ func TestKeys(t *testing.T) {
 }
 
 func TestHelpAndUsage(t *testing.T) {
-	for _, v := range program.Verbs {
-		status, help, _ := do(t, "", v.Name, "-h")
-		require.Equal(t, command.Done, status)
-		require.Contains(t, help, "Examples:\n  ", v.Name)
-	}
+	commandtest.CheckHelp(t, program)
 	manifest := manifestFile(t)
-	for _, args := range [][]string{
-		{"tools"},
-		{"call", "ws://127.0.0.1:1"},
-		{"serve"},
-		{"serve", "-manifest", manifest},
-		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/upper"},
-		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/absent=cat"},
-		{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/none=cat", "-exec", "text/none=tac"},
-	} {
-		status, stdout, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status, "%v: %s", args, stdout)
-		require.Contains(t, stderr, "Usage:", args)
-	}
+	commandtest.CheckUsage(t, program,
+		[]string{"tools"},
+		[]string{"call", "ws://127.0.0.1:1"},
+		[]string{"serve"},
+		[]string{"serve", "-manifest", manifest},
+		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/upper"},
+		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/absent=cat"},
+		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/none=cat", "-exec", "text/none=tac"},
+	)
 	status, _, stderr := do(t, "", "tools", "-timeout", "5s", "ws://127.0.0.1:1")
 	require.Equal(t, command.NotDone, status, stderr)
 }

@@ -4,55 +4,28 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
 
 // do runs the command with an input.
 func do(t *testing.T, in string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	status = program.Run(ctx, args, &command.IO{In: strings.NewReader(in), Out: &out, Err: &errs})
-	return status, out.String(), errs.String()
+	return commandtest.Do(t, program, in, args...)
 }
 
 // serve starts arc serve, and returns the URL of the endpoint.
 func serve(t *testing.T, args ...string) (url string) {
 	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("the commands of this test need a Unix shell")
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	out, in, err := os.Pipe()
-	require.NoError(t, err)
-	status := make(chan int, 1)
-	go func() {
-		args := append([]string{"serve", "-o", "json", "-addr", "127.0.0.1:0", "-agent", "child-01"}, args...)
-		status <- program.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: in, Err: &bytes.Buffer{}})
-	}()
-	t.Cleanup(func() {
-		stop()
-		require.Equal(t, command.Done, <-status)
-		require.NoError(t, out.Close())
-		require.NoError(t, in.Close())
-	})
-	var started struct{ Address string }
-	require.NoError(t, json.NewDecoder(out).Decode(&started))
-	return "http://" + started.Address + "/arc"
+	return "http://" + commandtest.Serve(t, program, append([]string{"serve", "-agent", "child-01"}, args...)...) + "/arc"
 }
 
 func TestServeAndCall(t *testing.T) {
@@ -120,24 +93,16 @@ func TestToken(t *testing.T) {
 }
 
 func TestHelpAndUsage(t *testing.T) {
-	for _, v := range program.Verbs {
-		status, help, _ := do(t, "", v.Name, "-h")
-		require.Equal(t, command.Done, status)
-		require.Contains(t, help, "Examples:\n  ", v.Name)
-	}
-	for _, args := range [][]string{
-		{"call", "http://127.0.0.1:1/arc"},
-		{"call", "http://example.com/arc", "a-01", "x"},
-		{"call", "-method", "a.b", "-params", "{", "http://127.0.0.1:1/arc", "a-01"},
-		{"watch", "http://127.0.0.1:1/arc", "a-01"},
-		{"serve", "-agent", "a-01", "-exec", "cat"},
-		{"serve", "-agent", "a\nb", "-exec", "cat", "-allow-anonymous"},
-		{"serve", "-agent", "a-01"},
-	} {
-		status, stdout, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status, "%v: %s", args, stdout)
-		require.Contains(t, stderr, "Usage:", args)
-	}
+	commandtest.CheckHelp(t, program)
+	commandtest.CheckUsage(t, program,
+		[]string{"call", "http://127.0.0.1:1/arc"},
+		[]string{"call", "http://example.com/arc", "a-01", "x"},
+		[]string{"call", "-method", "a.b", "-params", "{", "http://127.0.0.1:1/arc", "a-01"},
+		[]string{"watch", "http://127.0.0.1:1/arc", "a-01"},
+		[]string{"serve", "-agent", "a-01", "-exec", "cat"},
+		[]string{"serve", "-agent", "a\nb", "-exec", "cat", "-allow-anonymous"},
+		[]string{"serve", "-agent", "a-01"},
+	)
 	status, _, stderr := do(t, "", "call", "-method", "a.b", "http://127.0.0.1:1/arc", "a-01")
 	require.Equal(t, command.NotDone, status, stderr)
 }
