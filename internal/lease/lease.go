@@ -237,7 +237,7 @@ func (l *Lease) newEpoch(ctx context.Context, isFirst bool) error {
 	_, err := l.write(ctx, key, "", ownerTTL)
 	start := time.Now()
 	if err == nil {
-		err = l.writeLease(ctx, e.owner, isFirst, false)
+		err = l.acquire(ctx, e.owner, isFirst)
 	}
 	if err == nil {
 		_, err = l.write(ctx, key, "", 0)
@@ -261,16 +261,37 @@ func (l *Lease) newEpoch(ctx context.Context, isFirst bool) error {
 	return nil
 }
 
-// writeLease writes the lease of an owner. It returns ErrLost if another process holds the
-// lease, unless isFirst, and ErrNotFound if isRenewal and the lease has expired.
+// acquire writes the lease of a new owner. A Create of the lease names no owner: it may be made
+// after its attempt has failed, when the lease of a later owner has expired. The Update that
+// names the owner fails if a later owner came first.
+func (l *Lease) acquire(ctx context.Context, owner Owner, isFirst bool) error {
+	for {
+		_, err := store.Modify(ctx, l.db, l.key("lease", l.name), l.opts.TTL, func(_ store.Entry, found bool) ([]byte, error) {
+			if found {
+				return nil, store.ErrUnchanged
+			}
+			return []byte{}, nil
+		})
+		if err == nil {
+			err = l.writeLease(ctx, owner, isFirst, false)
+		}
+		if !errors.Is(err, store.ErrNotFound) { // it has expired since the Create
+			return err
+		}
+	}
+}
+
+// writeLease updates the lease with an owner. It returns ErrLost if another process holds the
+// lease, unless isFirst, and ErrNotFound if the lease has expired, or isRenewal and the lease
+// names an earlier owner or none.
 func (l *Lease) writeLease(ctx context.Context, owner Owner, isFirst, isRenewal bool) error {
 	key := l.key("lease", l.name)
 	_, err := store.Modify(ctx, l.db, key, l.opts.TTL, func(old store.Entry, found bool) ([]byte, error) {
 		holder := Owner(old.Value)
 		switch {
-		case found && !isFirst && !slices.Contains(l.past, holder):
+		case holder != "" && !isFirst && !slices.Contains(l.past, holder):
 			return nil, ErrLost
-		case isRenewal && holder != owner:
+		case !found, isRenewal && holder != owner:
 			return nil, store.ErrNotFound
 		}
 		return []byte(owner), nil

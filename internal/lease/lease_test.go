@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -664,7 +665,7 @@ func TestFailedAttemptIsReplaced(t *testing.T) {
 		var isAway atomic.Bool
 		m := store.NewMemory()
 		plan := &fault.Plan{Rules: []fault.Rule{
-			{Op: "update", When: func(_, name string) bool { return isAway.Load() }},
+			{Action: fault.ErrorAfter, Op: "update", When: func(_, name string) bool { return isAway.Load() }},
 		}}
 		l := acquire(t, fault.Store(m, plan), lease.Options{OnLost: func(context.Context) { t.Error("OnLost called") }})
 		first, holders := l.Owner(), map[string]bool{}
@@ -675,7 +676,7 @@ func TestFailedAttemptIsReplaced(t *testing.T) {
 				require.NoError(t, err)
 				e, err = store.Content(e)
 				require.NoError(t, err)
-				holders[string(e.Value)] = true
+				holders[string(e.Value)] = len(e.Value) > 0
 			}
 		}
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
@@ -687,6 +688,91 @@ func TestFailedAttemptIsReplaced(t *testing.T) {
 		advance(2 * time.Hour)
 		require.Equal(t, []string{"owner/" + string(l.Owner())}, keys(t, m, "owner/"))
 	})
+}
+
+// A Create of a failed Acquire that is made after the expiry of a later lease names no other process.
+func TestLateCreateOfFailedAcquireIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &lateCreates{Memory: store.NewMemory()}
+		db.isAway.Store(true)
+		o := lease.Options{InstanceID: "a", OnLost: func(context.Context) { t.Error("OnLost called") }, Logger: quiet}
+		_, err := lease.Acquire(t.Context(), db, o)
+		require.Error(t, err)
+		db.isAway.Store(false)
+		l, other := acquire(t, db, o), acquire(t, db, lease.Options{InstanceID: "b"})
+		first := l.Owner()
+		_, err = other.Start(t.Context(), "k", "1")
+		require.NoError(t, err)
+		require.NoError(t, db.Delete(t.Context(), "lease/a", 0))
+		db.land(t)
+		require.NoError(t, other.Release(t.Context()))
+		messages, err := db.Read(t.Context(), "tell/", 0, 0)
+		require.NoError(t, err)
+		require.Empty(t, messages, "messages to no owner")
+		advance(ttl)
+		require.NotEqual(t, first, l.Owner())
+		_, err = l.Start(t.Context(), "k", "2")
+		require.NoError(t, err)
+	})
+}
+
+// lateCreates gives no answer to Creates of leases while it is away, and makes them later.
+type lateCreates struct {
+	*store.Memory
+	isAway atomic.Bool
+	mu     sync.Mutex
+	late   []store.Entry
+}
+
+func (s *lateCreates) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if !s.isAway.Load() || !strings.HasPrefix(key, "lease/") {
+		return s.Memory.Create(ctx, key, value, ttl)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late = append(s.late, store.Entry{Key: key, Value: slices.Clone(value)})
+	return 0, errors.New("no answer")
+}
+
+// land makes the first of the late Creates, which lets the others fail.
+func (s *lateCreates) land(t *testing.T) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	require.NotEmpty(t, s.late, "late Creates")
+	_, err := s.Memory.Create(t.Context(), s.late[0].Key, s.late[0].Value, ttl)
+	require.NoError(t, err)
+}
+
+func TestLeaseThatExpiresDuringAcquireIsWrittenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &shortLeases{Memory: store.NewMemory(), t: t, n: 3}
+		l := acquire(t, db, lease.Options{InstanceID: "a"})
+		require.Zero(t, db.n)
+		advance(ttl)
+		require.NoError(t, l.Context().Err())
+	})
+}
+
+// shortLeases lets the first n leases expire at once.
+type shortLeases struct {
+	*store.Memory
+	t *testing.T
+	n int
+}
+
+func (s *shortLeases) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	rev, err := s.Memory.Create(ctx, key, value, ttl)
+	if err != nil || !strings.HasPrefix(key, "lease/") {
+		return rev, err
+	}
+	if e, err := store.Content(store.Entry{Value: value}); err != nil || len(e.Value) > 0 {
+		s.t.Errorf("Create of a lease: got %q, %v, want no owner", e.Value, err)
+	}
+	if s.n > 0 {
+		s.n--
+		err = s.Delete(ctx, key, rev)
+	}
+	return rev, err
 }
 
 // A slow answer of an earlier moment does not make a failed owner alive again.

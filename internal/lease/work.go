@@ -318,7 +318,9 @@ func (l *Lease) holders(ctx context.Context) (map[Owner]bool, error) {
 		if err != nil {
 			return nil, err
 		}
-		holders[Owner(e.Value)] = true
+		if len(e.Value) > 0 {
+			holders[Owner(e.Value)] = true
+		}
 	}
 	return holders, nil
 }

@@ -25,8 +25,7 @@ import (
 //	A5 A session that a Host has acknowledged is valid at all Hosts until its end, and has ended at all Hosts after it.
 //	A6 Another principal does not get into a session.
 //	A7 A call ends by its deadline.
-//	A8 Two minutes after the faults each Host runs calls, unless the store failed and its clock jumped: a lease that a
-//	   failed start requested can then replace that of the running Host, which stops (seed 0x100).
+//	A8 Two minutes after the faults each Host runs calls.
 type model struct {
 	sim *sim.World
 

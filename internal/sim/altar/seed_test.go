@@ -178,7 +178,7 @@ func (w *world) check() {
 		}
 	}
 	for i := range hosts {
-		if err := w.probe(i); err != nil && !(w.IsClockWrong() && w.HasFault(storeErrors...)) {
+		if err := w.probe(i); err != nil {
 			w.Failf("A8", "", "host %d: %v", i, err)
 		}
 	}
