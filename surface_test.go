@@ -33,10 +33,9 @@ var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
 
 // longOptions are the options structs above maxOptions. The numbers only fall.
 var longOptions = map[string]int{
-	"a2e.ClientOptions":   19,
-	"accp.SessionOptions": 18,
-	"arc.ClientOptions":   16,
-	"arc.ServerOptions":   22,
+	"a2e.ClientOptions": 19,
+	"arc.ClientOptions": 16,
+	"arc.ServerOptions": 22,
 }
 
 // stateFiles are the files of state machines in protocol packages. They take what is

@@ -241,9 +241,9 @@ func TestSyncAgain(t *testing.T) {
 // relative to that state.
 func TestSyncThatMakesRoom(t *testing.T) {
 	kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/cold/") }}
-	other := session(t, &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true})
+	other := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, DisableAutoCheckpoint: true})
 	m := &meddler{Store: kv, before: func(string, string) error { return nil }}
-	s := session(t, &accp.SessionOptions{Store: m})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: m}})
 	accp.SetHotLimit(s, 2)
 	kv.fail.Store(true)
 	receive(t, s, frame("ack:x{}", 1))

@@ -485,7 +485,7 @@ func TestPanicsOfServerOptionsAreFailedRequests(t *testing.T) {
 			}
 			require.NoError(t, c.Close())
 		}
-		if h.Path != "Session.SharedStore" && h.Path != "Persistence.SharedStore" {
+		if h.Path != "Session.Persistence.SharedStore" && h.Path != "Persistence.SharedStore" {
 			require.Contains(t, log.String(), h.Path)
 		}
 		if h.Path != "Audit" {
@@ -525,14 +525,14 @@ func TestPanicsOfClientOptionsAreFailedCalls(t *testing.T) {
 	}, adapters...)
 }
 
-// Zero and negative values of all options are valid: the default, and no bound. Session.Retention and
-// Session.MaxMemory are refused: they belong to Persistence and Limits.
+// Zero and negative values of all options are valid: the default, and no bound. Session.Persistence
+// and Session.MaxMemory are refused: they belong to Persistence and Limits.
 func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {
 	testkit.Numbers(t, func() *accp.ServerOptions {
 		return &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}}
 	}, func(t *testing.T, o *accp.ServerOptions) {
 		s, err := accp.NewServer("server", o)
-		if o.Session.Retention != 0 || o.Session.MaxMemory != 0 {
+		if o.Session.Persistence.Retention != 0 || o.Session.MaxMemory != 0 {
 			require.Error(t, err)
 			return
 		}

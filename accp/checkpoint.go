@@ -206,14 +206,14 @@ func (s *Session) storeCheckpoint(ctx context.Context, c *tier.Checkpoint, facts
 	for i, f := range frames {
 		raw[i] = String(f)
 	}
-	c.Until, _ = expiry(s.opts.Retention)
+	c.Until, _ = expiry(s.opts.Persistence.Retention)
 	values := []Value{Array(list...), Array(raw...), String(c.Text)}
 	if err := s.fit(ctx, &s.storage, int64(values[0].size()+values[1].size())); err != nil {
 		return err
 	}
 	// Warm is written last: a summary implies that its frames and facts are stored.
 	for i, e := range entriesOf(c.ID) {
-		n, err := s.private().put(ctx, s.id, e.scope, e.key, values[i], s.opts.Retention)
+		n, err := s.private().put(ctx, s.id, e.scope, e.key, values[i], s.opts.Persistence.Retention)
 		if err != nil {
 			return err
 		}
@@ -383,7 +383,7 @@ func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 	}
 	s.mu.Unlock()
 	n, err := s.private().count(ctx, s.id, ScopeCold)
-	if err == nil && s.opts.SharedStore != nil {
+	if err == nil && s.opts.Persistence.SharedStore != nil {
 		var k int
 		k, err = s.shared().count(ctx, s.id, ScopeCold)
 		n += k

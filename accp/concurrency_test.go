@@ -43,7 +43,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 			kv := store.NewMemory()
 			var all []*accp.Session
 			for range processes {
-				all = append(all, session(t, &accp.SessionOptions{Store: kv, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(
+				all = append(all, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(
 					func(_ context.Context, facts []accp.Fact, _ []string, _ int) (string, error) {
 						for range 20 {
 							runtime.Gosched() // lets other goroutines run
@@ -105,7 +105,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 				_, err := s.Checkpoint(t.Context())
 				require.NoError(t, err)
 			}
-			got := historyOf(t, session(t, &accp.SessionOptions{Store: kv}))
+			got := historyOf(t, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}))
 			require.Len(t, got, len(want))
 			for f, n := range got {
 				require.True(t, want[f], f)
@@ -119,7 +119,7 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 // later.
 func TestRestoreWhileWriting(t *testing.T) {
 	kv := store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv}
+	opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}
 	writer := session(t, opts)
 	var wg sync.WaitGroup
 	var finished atomic.Bool
@@ -200,7 +200,7 @@ func TestRestoreWhileWriting(t *testing.T) {
 func TestReferencesAcrossSessions(t *testing.T) {
 	kv, shared := store.NewMemory(), store.NewMemory()
 	open := func(id string) *accp.Session {
-		s, err := accp.NewSession("server", id, &accp.SessionOptions{Store: kv, SharedStore: shared})
+		s, err := accp.NewSession("server", id, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, SharedStore: shared}})
 		require.NoError(t, err)
 		return s
 	}

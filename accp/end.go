@@ -57,8 +57,8 @@ func (s *Session) End(ctx context.Context, opts *EndSessionOptions) error {
 		}
 	}()
 	s.parts, s.failed = nil, nil
-	if opts != nil && opts.DeleteShared && s.opts.SharedStore != nil {
-		if err := removeAll(ctx, s.opts.SharedStore, s.shared().root(s.id)); err != nil {
+	if opts != nil && opts.DeleteShared && s.opts.Persistence.SharedStore != nil {
+		if err := removeAll(ctx, s.opts.Persistence.SharedStore, s.shared().root(s.id)); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func (s *Session) End(ctx context.Context, opts *EndSessionOptions) error {
 // remove removes the stored data of this side. Its key is removed first, so that the last of several
 // ending sides finds no other key. The session must be entered.
 func (s *Session) remove(ctx context.Context) error {
-	kv, t := s.opts.Store, s.private()
+	kv, t := s.opts.Persistence.Store, s.private()
 	sides := t.space(s.id, "side")
 	err := s.log.Remove(ctx)
 	if err == nil {

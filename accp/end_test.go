@@ -22,7 +22,7 @@ import (
 // session ends).
 func TestEnd(t *testing.T) {
 	kv, shared := store.NewMemory(), store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv, SharedStore: shared}
+	opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, SharedStore: shared}}
 	s := session(t, opts)
 	accp.SetReplayWindow(s, 1024)
 	for i := int64(1); i <= 600; i++ { // enough for pages
@@ -101,7 +101,7 @@ func TestEndOfSeveralSides(t *testing.T) {
 		var sides []*accp.Session
 		var ids []string
 		for _, self := range []string{"one", "one1", "two"} {
-			s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Store: kv})
+			s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 			require.NoError(t, err)
 			sent, err := s.Send(t.Context(), msg("done", "a", text("k", self)))
 			require.NoError(t, err)
@@ -113,7 +113,7 @@ func TestEndOfSeveralSides(t *testing.T) {
 			_, err := sides[1].Resolve(t.Context(), "warm."+id)
 			require.NoError(t, err)
 		}
-		reopened, err := accp.NewSession("one1", "s1", &accp.SessionOptions{Store: kv})
+		reopened, err := accp.NewSession("one1", "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		require.NoError(t, reopened.Reload(t.Context()))
 		require.Len(t, reopened.Checkpoints(), 1)
@@ -143,7 +143,7 @@ func TestEndThatFails(t *testing.T) {
 		}
 		return nil
 	}}
-	opts := &accp.SessionOptions{Store: m}
+	opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: m}}
 	s := session(t, opts)
 	receive(t, s, frame("done:a{k:v}", 1))
 	n := 0
@@ -166,7 +166,7 @@ func TestEndThatFails(t *testing.T) {
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv, shared := store.NewMemory(), store.NewMemory()
-		opts := &accp.SessionOptions{Store: kv, SharedStore: shared, Retention: time.Hour}
+		opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, SharedStore: shared, Retention: time.Hour}}
 		s := session(t, opts)
 		long := strings.Repeat("x", 60)
 		var n int64
@@ -229,7 +229,7 @@ func TestKeepOfTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
 		open := func() *accp.Session {
-			s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, DisableAutoCheckpoint: true, Retention: time.Hour})
+			s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, Retention: time.Hour}, SeqPerSender: true, DisableAutoCheckpoint: true})
 			accp.SetReplayWindow(s, 1024)
 			return s
 		}

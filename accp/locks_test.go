@@ -77,7 +77,7 @@ func TestSessionHoldsNoLockDuringStoreAccess(t *testing.T) {
 			func(s *accp.Session) error { _, err := s.Resolve(t.Context(), "ctx.k"); return err },
 			func(s *accp.Session) error { return s.Reload(t.Context()) },
 		} {
-			s, err := accp.NewSession("server", accp.NewID(), &accp.SessionOptions{Store: kv})
+			s, err := accp.NewSession("server", accp.NewID(), &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 			require.NoError(t, err)
 			done := make(chan error, 1)
 			go func() { done <- start(s) }()

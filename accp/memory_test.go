@@ -296,7 +296,7 @@ func TestSchemasAreBounded(t *testing.T) {
 
 func TestCheckpointsAreBoundedByNumber(t *testing.T) {
 	for _, kv := range []store.Store{nil, store.NewMemory()} {
-		s := session(t, &accp.SessionOptions{MaxCheckpoints: 3, Store: kv})
+		s := session(t, &accp.SessionOptions{MaxCheckpoints: 3, Persistence: accp.Persistence{Store: kv}})
 		var ids []string
 		for i := range int64(5) {
 			ids = append(ids, receive(t, s, frame(fmt.Sprintf("done:x{k:%d}", i), i+1)).Checkpoint.ID)
@@ -394,7 +394,7 @@ func TestStorageOfSessionsIsBounded(t *testing.T) {
 	b, err := session.Budget(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 2*n, b.Cold.Entries, "removed from the store")
-	other, err := accp.NewSession("server", "s1", &accp.SessionOptions{Store: kv})
+	other, err := accp.NewSession("server", "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	require.NoError(t, err)
 	require.NoError(t, other.Reload(t.Context()))
 	require.Len(t, other.Checkpoints(), n)

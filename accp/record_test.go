@@ -26,7 +26,9 @@ import (
 // checkpoints, shared state (ACCP-066, ACCP-067, ACCP-096, ACCP-D24, ACCP-D26, ACCP-D28, ACCP-D45).
 func TestSessionSurvives(t *testing.T) {
 	kv := store.NewMemory()
-	open := func() *accp.Session { return session(t, &accp.SessionOptions{Store: kv}) }
+	open := func() *accp.Session {
+		return session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
+	}
 	s := open()
 	first := frame("req:a{k:1}", 1)
 	receive(t, s, first)
@@ -62,19 +64,19 @@ func TestSessionSurvives(t *testing.T) {
 	require.True(t, got.Equal(accp.String(cp[0].Summary)))
 
 	// Another side, or another id, has separate numbers; a session without id stores nothing.
-	other, err := accp.NewSession("other", "s1", &accp.SessionOptions{Store: kv})
+	other, err := accp.NewSession("other", "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	require.NoError(t, err)
 	sent, err = other.Send(t.Context(), msg("req", "a"))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, sent.Message.Meta.Seq.N)
 	for range 2 {
-		none, err := accp.NewSession("server", "", &accp.SessionOptions{Store: kv})
+		none, err := accp.NewSession("server", "", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		sent, err = none.Send(t.Context(), msg("req", "a"))
 		require.NoError(t, err)
 		require.EqualValues(t, 1, sent.Message.Meta.Seq.N)
 		require.NoError(t, none.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0))
-		none, err = accp.NewSession("server", "", &accp.SessionOptions{Store: kv})
+		none, err = accp.NewSession("server", "", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		_, err = none.Resolve(t.Context(), "cold.k")
 		require.ErrorIs(t, err, accp.ErrRefNotFound, "what has no name is nobody else's (ACCP-133)")
@@ -86,7 +88,7 @@ func TestSessionSurvives(t *testing.T) {
 func TestReplayWindowSurvives(t *testing.T) {
 	kv := store.NewMemory()
 	open := func() *accp.Session {
-		s := session(t, &accp.SessionOptions{Store: kv, SeqPerSender: true, DisableAutoCheckpoint: true})
+		s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, SeqPerSender: true, DisableAutoCheckpoint: true})
 		accp.SetReplayWindow(s, 1024)
 		return s
 	}
@@ -119,7 +121,7 @@ func TestSessionInSeveralProcesses(t *testing.T) {
 	kv := store.NewMemory()
 	var all []*accp.Session
 	for range 4 {
-		all = append(all, session(t, &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true}))
+		all = append(all, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, DisableAutoCheckpoint: true}))
 	}
 	var mu sync.Mutex
 	seqs := map[int64]int{}
@@ -228,7 +230,7 @@ func (f *flaky) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, 
 // While the store fails nothing is used up, and afterwards nothing is lost.
 func TestStoreFails(t *testing.T) {
 	kv := &flaky{Store: store.NewMemory()}
-	s := session(t, &accp.SessionOptions{Store: kv})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	receive(t, s, frame("req:a{k:1}", 1))
 	kv.fail.Store(true)
 	f := frame("req:a{l:2}", 2)
@@ -282,13 +284,13 @@ func TestStoreFails(t *testing.T) {
 // A damaged record is an error, and nothing is used.
 func TestDamagedRecord(t *testing.T) {
 	kv := store.NewMemory()
-	s := session(t, &accp.SessionOptions{Store: kv})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	receive(t, s, frame("req:a{k:1}", 1))
 	const stream = "accp/s1/session/server"
 	for _, bad := range []string{"", "\x01", "\x01e", "\x01egarbage|", "\x09e{}"} {
 		_, err := kv.Append(t.Context(), stream, "2", []byte(bad), 0)
 		require.NoError(t, err)
-		_, err = session(t, &accp.SessionOptions{Store: kv}).Receive(t.Context(), frame("req:a{}", 6))
+		_, err = session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}).Receive(t.Context(), frame("req:a{}", 6))
 		require.ErrorIs(t, err, accp.ErrInternal)
 		require.ErrorContains(t, err, "damaged entry", "%q", bad)
 		records, err := kv.Read(t.Context(), stream, 0, 10)
@@ -296,14 +298,14 @@ func TestDamagedRecord(t *testing.T) {
 		require.Len(t, records, 2)
 		require.NoError(t, kv.Ack(t.Context(), stream, records[1].Seq))
 	}
-	_, err := session(t, &accp.SessionOptions{Store: kv}).Receive(t.Context(), frame("req:a{}", 2))
+	_, err := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}).Receive(t.Context(), frame("req:a{}", 2))
 	require.NoError(t, err)
 	// A missing entry is damage, too.
 	records, err := kv.Read(t.Context(), stream, 0, 10)
 	require.NoError(t, err)
 	_, err = kv.Append(t.Context(), stream, "9", records[1].Value, 0)
 	require.NoError(t, err)
-	_, err = session(t, &accp.SessionOptions{Store: kv}).Receive(t.Context(), frame("req:a{}", 3))
+	_, err = session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}).Receive(t.Context(), frame("req:a{}", 3))
 	require.ErrorContains(t, err, "are missing")
 }
 
@@ -312,7 +314,7 @@ func TestDamagedRecord(t *testing.T) {
 func TestRecordIsCompacted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
-		s := session(t, &accp.SessionOptions{Store: kv, Retention: time.Hour})
+		s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, Retention: time.Hour}})
 		const stream = "accp/s1/session/server"
 		for i := int64(1); i <= 3000; i++ {
 			receive(t, s, frame("done:a{k:"+strings.Repeat("x", 100)+"}", i))
@@ -325,7 +327,7 @@ func TestRecordIsCompacted(t *testing.T) {
 			receive(t, s, frame("ping:heartbeat{}", 3001+i))
 		}
 		time.Sleep(48 * time.Hour)
-		s = session(t, &accp.SessionOptions{Store: kv, Retention: time.Hour})
+		s = session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv, Retention: time.Hour}})
 		_, err = s.Receive(t.Context(), frame("ping:heartbeat{}", 3001))
 		require.ErrorIs(t, err, accp.ErrDuplicate)
 		time.Sleep(100 * time.Hour)
@@ -338,14 +340,14 @@ func TestRecordIsCompacted(t *testing.T) {
 // Hot messages, schemas and announced summaries of the last answered frame survive (ACCP-D71).
 func TestHotMessagesAndSchemasSurvive(t *testing.T) {
 	kv := store.NewMemory()
-	s := session(t, &accp.SessionOptions{Store: kv})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	err := s.Registry().Register(accp.Schema{Name: "bug", Code: "BG", Version: 1, Fields: []string{"title"}})
 	require.NoError(t, err)
 	receive(t, s, frame("req:a{schema:BG|title:x}", 1))
 	receive(t, s, frame("sync:checkpoint{hash:4fa195981d0ee605|id:cp0299e42b|summary:a\\:plan.x=one}", 2))
 	before, err := s.Budget(t.Context())
 	require.NoError(t, err)
-	s = session(t, &accp.SessionOptions{Store: kv})
+	s = session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	require.NoError(t, s.Reload(t.Context()))
 	after, err := s.Budget(t.Context())
 	require.NoError(t, err)

@@ -123,7 +123,7 @@ func (s *Session) refine(ctx context.Context, id, text string) error {
 			if !s.core.tiers.IsFree(a) {
 				continue
 			}
-			if _, err := s.private().put(ctx, s.id, ScopeWarm, a.ID, String(text), s.opts.Retention); err != nil {
+			if _, err := s.private().put(ctx, s.id, ScopeWarm, a.ID, String(text), s.opts.Persistence.Retention); err != nil {
 				return nil, err
 			}
 			return &event{Refine: id, Refined: &tier.Summary{ID: a.ID, Text: text, Tokens: tokens}}, nil

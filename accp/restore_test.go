@@ -112,7 +112,7 @@ func TestLongNamesDoNotMeet(t *testing.T) {
 		}
 	}
 	open := func(id string) *accp.Session {
-		s, err := accp.NewSession("server", id, &accp.SessionOptions{Store: kv})
+		s, err := accp.NewSession("server", id, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		return s
 	}
@@ -126,7 +126,7 @@ func TestLongNamesDoNotMeet(t *testing.T) {
 // Sessions without id cannot protect their data, so they move nothing to a shared store (ACCP-133).
 func TestNamelessSessionsShareNothing(t *testing.T) {
 	kv := store.NewMemory()
-	s, err := accp.NewSession("a", "", &accp.SessionOptions{SharedStore: kv})
+	s, err := accp.NewSession("a", "", &accp.SessionOptions{Persistence: accp.Persistence{SharedStore: kv}})
 	require.NoError(t, err)
 	long := strings.Repeat("x", 60)
 	sent, err := s.Send(t.Context(), msg("req", "b", text("k", long)))
@@ -148,7 +148,7 @@ func TestSharedTextsThatMeet(t *testing.T) {
 		}
 		return nil
 	}}
-	s := session(t, &accp.SessionOptions{SharedStore: m})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{SharedStore: m}})
 	sent, err := s.Send(t.Context(), msg("req", "b", text("k", strings.Repeat("x", 60))))
 	require.NoError(t, err)
 	require.Regexp(t, `\{k:\$cold\.h[0-9a-f]{12}\}`, string(sent.Frames[0]), "a longer address")
@@ -163,7 +163,7 @@ func TestSharedTextsThatMeet(t *testing.T) {
 // (ACCP-098).
 func TestSyncInSeveralProcesses(t *testing.T) {
 	kv := store.NewMemory()
-	a, b := session(t, &accp.SessionOptions{Store: kv}), session(t, &accp.SessionOptions{Store: kv})
+	a, b := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}), session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	sync := func(s *accp.Session, v string) []string {
 		sent, err := s.Sync(t.Context(), accp.Params{text("k", v)})
 		require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestSyncInSeveralProcesses(t *testing.T) {
 // looked.
 func TestRefresh(t *testing.T) {
 	kv := store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv}
+	opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}
 	s := session(t, opts)
 	require.NoError(t, s.Reload(t.Context()))
 	receive(t, s, frame("sync:state{v:7|state:{phase:plan}}", 1))
@@ -208,7 +208,7 @@ func TestRefresh(t *testing.T) {
 
 	broken := &flaky{Store: kv}
 	broken.fail.Store(true)
-	require.ErrorIs(t, session(t, &accp.SessionOptions{Store: broken}).Reload(t.Context()), accp.ErrInternal)
+	require.ErrorIs(t, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: broken}}).Reload(t.Context()), accp.ErrInternal)
 	require.NoError(t, session(t, nil).Reload(t.Context()))
 }
 
@@ -217,7 +217,7 @@ func TestRefresh(t *testing.T) {
 func TestCheckpointsOfSeveralSides(t *testing.T) {
 	kv := store.NewMemory()
 	side := func(self string) *accp.Session {
-		s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Store: kv})
+		s, err := accp.NewSession(self, "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		return s
 	}
@@ -247,7 +247,7 @@ func TestCheckpointsOfSeveralSides(t *testing.T) {
 // replay window remains, and all of the new one applies (ACCP-066).
 func TestSessionReplacedByAnotherProcess(t *testing.T) {
 	kv := store.NewMemory()
-	opts := &accp.SessionOptions{Store: kv, DisableAutoCheckpoint: true}
+	opts := &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, DisableAutoCheckpoint: true}
 	old := session(t, opts)
 	for i := int64(1); i <= 20; i++ {
 		receive(t, old, frame("ping:heartbeat{}", i))
@@ -278,7 +278,7 @@ func TestHelloThatFails(t *testing.T) {
 		}
 		return nil
 	}}
-	s := session(t, &accp.SessionOptions{Store: kv})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	hello := func(seq int64) []byte {
 		return frame("sync:registry{hash:"+accp.NewRegistry().Hash()[:12]+"|v:1}", seq)
 	}
@@ -297,7 +297,7 @@ func TestHelloThatFails(t *testing.T) {
 // connection alive still passes, and the first frame after the failure makes room.
 func TestHotStateThatIsFull(t *testing.T) {
 	kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/cold/") }}
-	s := session(t, &accp.SessionOptions{Store: kv})
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	accp.SetHotLimit(s, 200)
 	kv.fail.Store(true)
 	n := int64(0)

@@ -295,7 +295,7 @@ func isUnlimited(m *Message) bool {
 
 // moveTexts replaces long strings by references (ACCP-D35).
 func (s *Session) moveTexts(ctx context.Context, params Params, p prepared) (Params, error) {
-	if s.opts.SharedStore == nil || p.schema != nil && p.schema.Code == SchemaError {
+	if s.opts.Persistence.SharedStore == nil || p.schema != nil && p.schema.Code == SchemaError {
 		return params, nil
 	}
 	for i := range params {
@@ -371,11 +371,11 @@ func (s *Session) share(ctx context.Context, t entries, key string, v Value) (bo
 		switch {
 		case err == nil && !old.Equal(v):
 			return false, nil
-		case err == nil && (until == 0 || s.opts.Retention > 0 &&
-			until-time.Now().UnixMilli() > s.opts.Retention.Milliseconds()/2):
+		case err == nil && (until == 0 || s.opts.Persistence.Retention > 0 &&
+			until-time.Now().UnixMilli() > s.opts.Persistence.Retention.Milliseconds()/2):
 			return true, nil
 		case err == nil, errors.Is(err, ErrRefExpired): // an entry that expires soon is renewed
-			_, err = t.put(ctx, s.id, ScopeCold, key, v, s.opts.Retention)
+			_, err = t.put(ctx, s.id, ScopeCold, key, v, s.opts.Persistence.Retention)
 			return true, err
 		case !errors.Is(err, ErrRefNotFound):
 			return false, err
@@ -383,7 +383,7 @@ func (s *Session) share(ctx context.Context, t entries, key string, v Value) (bo
 		if err := s.fit(ctx, &s.storage, int64(v.size()+entryBytes)); err != nil {
 			return false, err
 		}
-		n, err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Retention)
+		n, err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Persistence.Retention)
 		if !errors.Is(err, store.ErrExists) {
 			s.movedBytes += n
 			return err == nil, err

@@ -129,12 +129,27 @@ type Timing struct {
 	ReadTimeout time.Duration
 }
 
-// Persistence is a group of [ServerOptions]. Its fields are those of [SessionOptions] with the same
-// names.
+// Persistence is a group of [SessionOptions] and [ServerOptions].
 type Persistence struct {
-	Store       store.Store   // nil means that the state of a session is in memory and ends with it
-	SharedStore store.KV      // nil sends all values inline
-	Retention   time.Duration // zero means 7 days; a negative value keeps everything until [Session.End]
+	// Store persists the session: the tiers $ctx, $warm and $cold, and a record under the session
+	// id and the agent-id with the numbers, the replay window, the cancelled chains, the hot
+	// messages, the checkpoints, the shared state and the schemas. Sessions with the same id continue
+	// this state after a restart, and several processes may use it at the same time. Sides that share
+	// a store share the tiers. Nil, or an empty session id, means memory that ends with the session.
+	Store store.Store
+
+	// Retention is the lifetime of stored data. Entries of a checkpoint, texts in SharedStore, and
+	// entries of [Session.Put] without a ttl expire this long after they were written; a reference
+	// then is [ErrRefExpired]. The record expires later, counted from the last frame, so that no
+	// entry of the session remains when its id is used again. All sides of a session should use the
+	// same value. Zero means 7 days; a negative value keeps everything until [Session.End]
+	// (ACCP-D76).
+	Retention time.Duration
+
+	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do
+	// not fit into a frame, are moved there and sent as references (ACCP-D35, ACCP-D37). Nil, or an
+	// empty session id, sends all values inline.
+	SharedStore store.KV
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
@@ -226,14 +241,13 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
 	case o.Auth.Authenticator == nil && !o.Auth.AllowAnonymous:
 		return nil, errors.New("accp: new server: no Auth.Authenticator; set Auth.AllowAnonymous to serve without one")
-	case o.Session.Store != nil || o.Session.SharedStore != nil || o.Session.Retention != 0:
-		return nil, errors.New("accp: new server: stores in Session; set them in Persistence")
+	case o.Session.Persistence.Store != nil || o.Session.Persistence.SharedStore != nil || o.Session.Persistence.Retention != 0:
+		return nil, errors.New("accp: new server: Session.Persistence is set; set Persistence")
 	case o.Session.MaxMemory != 0:
 		return nil, errors.New("accp: new server: Session.MaxMemory is set; set Limits.MaxMemoryPerSession")
 	}
 	o = o.withDefaults()
-	o.Session.Store, o.Session.SharedStore = o.Persistence.Store, o.Persistence.SharedStore
-	o.Session.Retention = o.Persistence.Retention
+	o.Session.Persistence = o.Persistence
 	s := &Server{
 		opts:     o,
 		handlers: map[route]Handler{},

@@ -32,6 +32,9 @@ const (
 
 // SessionOptions adjusts a [Session]. The zero value is valid.
 type SessionOptions struct {
+	// Persistence keeps the session. For a [Server], it is in [ServerOptions].
+	Persistence Persistence
+
 	// Lenient accepts frames by the lenient rules (ACCP-D15).
 	Lenient bool
 
@@ -44,26 +47,6 @@ type SessionOptions struct {
 	// Registry holds the initial schemas. It is copied, so that a peer changes its own session only
 	// (ACCP-D49). Nil means the built-in ones.
 	Registry *Registry
-
-	// Store persists the session: the tiers $ctx, $warm and $cold, and a record under the session
-	// id and the agent-id with the numbers, the replay window, the cancelled chains, the hot
-	// messages, the checkpoints, the shared state and the schemas. Sessions with the same id continue
-	// this state after a restart, and several processes may use it at the same time. Sides that share
-	// a store share the tiers. Nil, or an empty session id, means memory that ends with the session.
-	Store store.Store
-
-	// Retention is the lifetime of stored data. Entries of a checkpoint, texts in SharedStore, and
-	// entries of [Session.Put] without a ttl expire this long after they were written; a reference
-	// then is [ErrRefExpired]. The record expires later, counted from the last frame, so that no
-	// entry of the session remains when its id is used again. All sides of a session should use the
-	// same value. Zero means 7 days; a negative value keeps everything until [Session.End]
-	// (ACCP-D76).
-	Retention time.Duration
-
-	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do
-	// not fit into a frame, are moved there and sent as references (ACCP-D35, ACCP-D37). Nil, or an
-	// empty session id, sends all values inline.
-	SharedStore store.KV
 
 	// TokenCounter counts tokens. Nil means [ApproxCounter].
 	TokenCounter TokenCounter
@@ -206,9 +189,9 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	}
 	s.logger = cmp.Or(s.opts.Logger, slog.Default())
 	s.opts.MaxClockSkew = option.Duration(s.opts.MaxClockSkew, 300*time.Second)
-	s.opts.Retention = max(0, cmp.Or(s.opts.Retention, 7*24*time.Hour))
+	s.opts.Persistence.Retention = max(0, cmp.Or(s.opts.Persistence.Retention, 7*24*time.Hour))
 	if id == "" {
-		s.opts.SharedStore = nil
+		s.opts.Persistence.SharedStore = nil
 	}
 	s.registry = s.opts.Registry.clone()
 	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, FrameLimits: s.opts.FrameLimits,
@@ -222,8 +205,8 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	s.core.seen.max = max(marks, minSeen)
 	s.core.cancelled.max, s.core.last.max, s.hotLimit = s.core.seen.max, maxSenders, maxHotFrames
 	s.core = s.core.reset()
-	if s.opts.Store != nil && id != "" {
-		s.log, s.dirty = record.New(s.opts.Store, s.private().space(id, "session")+self, keepRecord(s.opts.Retention)), true
+	if s.opts.Persistence.Store != nil && id != "" {
+		s.log, s.dirty = record.New(s.opts.Persistence.Store, s.private().space(id, "session")+self, keepRecord(s.opts.Persistence.Retention)), true
 	}
 	return s, nil
 }

@@ -344,7 +344,7 @@ func TestSplitAndJoin(t *testing.T) {
 func TestSharedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := store.NewMemory()
-		opts := &accp.SessionOptions{SharedStore: shared, DisableAutoCheckpoint: true}
+		opts := &accp.SessionOptions{Persistence: accp.Persistence{SharedStore: shared}, DisableAutoCheckpoint: true}
 		a, b := session(t, opts), peerSession(t, opts)
 		long := strings.Repeat("word", 13)
 		m := msg("done", "b", text("x", long), accp.Param{Key: "y", Value: accp.Array(accp.String(long), accp.String("short"))},
@@ -391,10 +391,10 @@ func TestSharedStore(t *testing.T) {
 func TestReferences(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kv := store.NewMemory()
-		s := session(t, &accp.SessionOptions{Store: kv})
-		other, err := accp.NewSession("x", "other", &accp.SessionOptions{Store: kv})
+		s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
+		other, err := accp.NewSession("x", "other", &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
-		odd, err := accp.NewSession("x", "../s1/"+strings.Repeat("é", 200), &accp.SessionOptions{Store: kv})
+		odd, err := accp.NewSession("x", "../s1/"+strings.Repeat("é", 200), &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 		require.NoError(t, err)
 		put := func(s *accp.Session, scope accp.Scope, key, value string, ttl time.Duration) {
 			require.NoError(t, s.Put(t.Context(), scope, key, accp.String(value), ttl))

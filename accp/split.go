@@ -161,7 +161,7 @@ func (s *Session) packTokens(ctx context.Context, p *prepared, c *Codec, seq int
 		case err != nil:
 			return nil, false, err
 		case ok:
-		case s.opts.SharedStore == nil || x.Value.kind == KindRef:
+		case s.opts.Persistence.SharedStore == nil || x.Value.kind == KindRef:
 			isSplittable = false
 		default:
 			if all.params[i].Value, err = s.moveOut(ctx, x.Value); err != nil {

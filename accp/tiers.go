@@ -49,8 +49,8 @@ type entries struct {
 }
 
 func (s *Session) private() entries {
-	if s.opts.Store != nil && s.id != "" {
-		return entries{s.opts.Store, "accp/"}
+	if s.opts.Persistence.Store != nil && s.id != "" {
+		return entries{s.opts.Persistence.Store, "accp/"}
 	}
 	s.mu.Lock()
 	tiers := s.tiers
@@ -58,7 +58,7 @@ func (s *Session) private() entries {
 	return entries{tiers(), "accp/"} // a nameless session is not shared
 }
 
-func (s *Session) shared() entries { return entries{s.opts.SharedStore, "accp-shared/"} }
+func (s *Session) shared() entries { return entries{s.opts.Persistence.SharedStore, "accp-shared/"} }
 
 // root returns the prefix of all keys of a session.
 func (t entries) root(sid string) string {
@@ -204,7 +204,7 @@ func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl
 		return fail(ErrInvalidType, "cannot put $%.20s.%.80s", scope, key)
 	}
 	if ttl == 0 {
-		ttl = s.opts.Retention
+		ttl = s.opts.Persistence.Retention
 	}
 	return s.entered(ctx, func() error { return s.putEntry(ctx, scope, key, v, ttl) })
 }
@@ -274,7 +274,7 @@ func (s *Session) lookup(ctx context.Context, sid string, scope Scope, key strin
 		}
 	}
 	v, err := s.private().get(ctx, sid, scope, key)
-	if scope != ScopeCold || s.opts.SharedStore == nil || !errors.Is(err, ErrRefNotFound) {
+	if scope != ScopeCold || s.opts.Persistence.SharedStore == nil || !errors.Is(err, ErrRefNotFound) {
 		return v, err
 	}
 	v, err = s.shared().get(ctx, sid, scope, key)

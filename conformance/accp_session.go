@@ -56,7 +56,7 @@ type accpDesk struct {
 
 func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 	d := &accpDesk{private: store.NewMemory(), self: in.StringOr("self", "server"), sid: in.StringOr("sid", "s1")}
-	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Store: d.private,
+	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Persistence: accp.Persistence{Store: d.private},
 		DisableAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
 	accptest.SetIDs(&d.opts, accpIDs("ac"))
 	d.opts.FrameLimits.MaxFrame = in.IntOr("frameLimit", 0)
@@ -77,7 +77,7 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 		in.Fail("budget", "unknown word %q", budget)
 	}
 	if in.BoolOr("store", true) {
-		d.opts.SharedStore = store.NewMemory()
+		d.opts.Persistence.SharedStore = store.NewMemory()
 	}
 	if in.Has("summarizer") {
 		d.opts.Summaries.Summarizer = accpSummarizer(in.Object("summarizer"))
@@ -278,7 +278,7 @@ func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {
 	}
 	s := d.s
 	if in.Has("sid") {
-		if s, err = accp.NewSession("other", in.String("sid"), &accp.SessionOptions{Store: d.private}); err != nil {
+		if s, err = accp.NewSession("other", in.String("sid"), &accp.SessionOptions{Persistence: accp.Persistence{Store: d.private}}); err != nil {
 			return nil, err
 		}
 	}

@@ -605,12 +605,12 @@ func TestLongResults(t *testing.T) {
 		"by default":   {accp.SessionOptions{}, nil},
 		"enforced":     {accp.SessionOptions{Budget: accp.BudgetEnforce}, accp.ErrBudgetExceeded},
 		"inline":       {accp.SessionOptions{Budget: accp.BudgetOff}, nil},
-		"by reference": {accp.SessionOptions{SharedStore: shared}, nil},
+		"by reference": {accp.SessionOptions{Persistence: accp.Persistence{SharedStore: shared}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: tt.options,
-				Persistence: accp.Persistence{SharedStore: tt.options.SharedStore}}
-			o.Session.SharedStore = nil
+				Persistence: tt.options.Persistence}
+			o.Session.Persistence = accp.Persistence{}
 			agent, err := accp.NewServer("desk", o)
 			require.NoError(t, err)
 			agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{

@@ -260,7 +260,7 @@ func choices(t testing.TB) (out []choice) {
 	brief := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpAnalyze, Params: accp.Params{{Key: "brief", Value: text}, {Key: "who", Value: accp.String("research")}}}
 	inline, err := sender.Send(t.Context(), brief)
 	require.NoError(t, err)
-	opts = &accp.SessionOptions{SharedStore: store.NewMemory()}
+	opts = &accp.SessionOptions{Persistence: accp.Persistence{SharedStore: store.NewMemory()}}
 	accptest.SetIDs(opts, fixedIDs())
 	sharing, err := accp.NewSession("planner", "s1", opts)
 	require.NoError(t, err)

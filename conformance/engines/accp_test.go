@@ -25,7 +25,7 @@ import (
 
 // accpSession is one process's part of a session.
 func accpSession(t *testing.T, s store.Store) *accp.Session {
-	session, err := accp.NewSession("server", "s1", &accp.SessionOptions{Store: store.Sub(s, "accp/")})
+	session, err := accp.NewSession("server", "s1", &accp.SessionOptions{Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
 	require.NoError(t, err)
 	return session
 }
@@ -261,7 +261,7 @@ func TestACCPKilled(t *testing.T) {
 				require.Equal(t, token, got, "the outcome of %s", id)
 			}
 			require.NoError(t, c.Close())
-			session, err := accp.NewSession("server", "of_"+a.name, &accp.SessionOptions{Store: store.Sub(s, "accp/")})
+			session, err := accp.NewSession("server", "of_"+a.name, &accp.SessionOptions{Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
 			require.NoError(t, err)
 			require.NoError(t, session.Reload(ctx))
 			_, state := session.State()
@@ -274,7 +274,7 @@ func TestACCPKilled(t *testing.T) {
 		require.Equal(t, runs, count(t, s, "runs"), "an outcome runs nothing")
 
 		require.NotEmpty(t, frames)
-		session, err := accp.NewSession("server", "notes", &accp.SessionOptions{Store: store.Sub(s, "accp/")})
+		session, err := accp.NewSession("server", "notes", &accp.SessionOptions{Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
 		require.NoError(t, err)
 		require.NoError(t, session.Reload(ctx))
 		var history strings.Builder

@@ -139,7 +139,7 @@ type team struct{ sessions map[string]*accp.Session }
 func newTeam(opts accp.SessionOptions, names ...string) (*team, error) {
 	t := &team{sessions: map[string]*accp.Session{}}
 	opts.TokenCounter = o200k.Counter{}
-	opts.SharedStore = store.NewMemory() // any engine of package store will do
+	opts.Persistence.SharedStore = store.NewMemory() // any engine of package store will do
 	for _, name := range names {
 		s, err := accp.NewSession(name, "q3", &opts)
 		if err != nil {
