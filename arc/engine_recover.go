@@ -88,6 +88,7 @@ func (r *TaskRun) supervise() {
 	if l.Owner() != r.owner {
 		r.work.Cancel(lease.ErrLost)
 	}
+	r.epoch = epoch
 	r.unsupervise = context.AfterFunc(epoch, func() { r.work.Cancel(context.Cause(epoch)) })
 }
 

@@ -48,8 +48,9 @@ type TaskRun struct {
 	task        *liveTask
 	call        Call // without its params
 	owner       lease.Owner
-	unsupervise func() bool // ends supervise; nil with a private store
-	placed      bool        // it has a place at the agent
+	epoch       context.Context // of the lease; nil with a private store
+	unsupervise func() bool     // ends supervise; nil with a private store
+	placed      bool            // it has a place at the agent
 	initial     *Message
 	metadata    json.RawMessage
 	recovered   bool
@@ -487,7 +488,7 @@ func (r *TaskRun) end(c *change, err error) error {
 	if r.task.state.status.Final() {
 		return nil
 	}
-	if cause := context.Cause(&r.work); err != nil && (errors.Is(cause, ErrClosed) || errors.Is(cause, lease.ErrLost) || errors.Is(cause, errTakenOver)) {
+	if err != nil && r.isCut() {
 		return nil // the next owner decides
 	}
 	err = r.engine.applyLocked(&r.base, r.task, c)
@@ -504,6 +505,14 @@ func (r *TaskRun) end(c *change, err error) error {
 		return nil // its work in another process decides, or the task has ended
 	}
 	return err
+}
+
+// isCut reports whether the work was cut off with its process or epoch, or by another owner. A change that failed with
+// the epoch may return before the work is canceled.
+func (r *TaskRun) isCut() bool {
+	cause := context.Cause(&r.work)
+	return errors.Is(cause, ErrClosed) || errors.Is(cause, lease.ErrLost) || errors.Is(cause, errTakenOver) ||
+		r.epoch != nil && r.epoch.Err() != nil
 }
 
 // release removes the run from its task.

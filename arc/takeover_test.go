@@ -6,6 +6,7 @@ package arc_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -197,4 +198,45 @@ func TestTakenFromTheLiving(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The store refuses messages of handlers until the lease of the process is lost. The handlers return that error, and
+// their tasks run again in the next epoch.
+func TestTaskOutlivesEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const tasks = 20
+		db := &refusesAnswers{Store: store.NewMemory()}
+		db.isAway.Store(true)
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, InstanceID: "first"}})
+		s.Register(rerunAgent("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			return run.AddMessage(ctx, arc.AgentText("done"))
+		})))
+		var ids []string
+		for i := range tasks {
+			ids = append(ids, createTask(t, s, "a-01", fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		require.NoError(t, db.Delete(t.Context(), "arc/lease/first", 0))
+		time.Sleep(10 * time.Second) // the next renewal
+		db.isAway.Store(false)
+		time.Sleep(time.Minute)
+		for _, id := range ids {
+			task := taskOf(t, s, "a-01", id)
+			require.Equal(t, arc.TaskCompleted, task.Status, "error: %v", task.Error)
+			require.Len(t, task.Messages, 2)
+		}
+	})
+}
+
+// refusesAnswers is a store that takes no items of tasks but the first ones while it is away.
+type refusesAnswers struct {
+	store.Store
+	isAway atomic.Bool
+}
+
+func (r *refusesAnswers) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.HasPrefix(stream, "arc/items/") && !strings.HasPrefix(id, "first") && r.isAway.Load() {
+		return 0, errors.New("the store is away")
+	}
+	return r.Store.Append(ctx, stream, id, value, ttl)
 }
