@@ -33,7 +33,6 @@ var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
 
 // longOptions are the options structs above maxOptions. The numbers only fall.
 var longOptions = map[string]int{
-	"a2e.ClientOptions": 19,
 	"arc.ClientOptions": 16,
 	"arc.ServerOptions": 22,
 }

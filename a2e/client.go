@@ -43,6 +43,9 @@ func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(c
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
+	Limits ClientLimits
+	Timing ClientTiming
+
 	// AgentID names the agent. Empty means a random name.
 	AgentID string
 
@@ -65,11 +68,6 @@ type ClientOptions struct {
 	// batch and resume. Nil means all that the connection permits (A2E-D54).
 	Extensions []string
 
-	// MaxMessage and MaxDepth bound the messages of the host, and MaxOutput those of the client; see
-	// [Codec]. Zero means 16 MiB, 256 levels and 64 MiB; a negative MaxMessage or MaxOutput removes
-	// its bound.
-	MaxMessage, MaxDepth, MaxOutput int
-
 	// Interceptors wrap each call, the first one outermost.
 	Interceptors []Interceptor
 
@@ -82,10 +80,24 @@ type ClientOptions struct {
 	// StripPrefix is removed from the lines that begin with it, if SkipNonJSON is set.
 	StripPrefix string
 
+	// Logger receives events that no error reports. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// ClientLimits is a group of [ClientOptions].
+type ClientLimits struct {
+	// MaxMessage and MaxDepth bound the messages of the host, and MaxOutput those of the client; see
+	// [Codec]. Zero means 16 MiB, 256 levels and 64 MiB; a negative MaxMessage or MaxOutput removes
+	// its bound.
+	MaxMessage, MaxDepth, MaxOutput int
+
 	// QueueLimit bounds the queued events of a call. A call above it fails with [ErrSlowReader].
 	// Zero means 1024; a negative value removes the bound.
 	QueueLimit int
+}
 
+// ClientTiming is a group of [ClientOptions].
+type ClientTiming struct {
 	// CloseTimeout bounds how long Close waits for the host to end the connection. Zero means
 	// 500 ms; a negative value does not wait.
 	CloseTimeout time.Duration
@@ -93,9 +105,6 @@ type ClientOptions struct {
 	// WriteTimeout is the maximum duration of one write to a host that does not read; then the
 	// connection is closed. Zero means 30 s; a negative value disables it.
 	WriteTimeout time.Duration
-
-	// Logger receives events that no error reports. Nil means slog.Default().
-	Logger *slog.Logger
 }
 
 // ErrSlowReader reports a call whose caller did not read its events in time. No event is dropped
@@ -186,7 +195,7 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 		_ = rw.Close()
 		return nil, fmt.Errorf("a2e: new client: %w", err)
 	}
-	c.codec = &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.MaxMessage, MaxOutput: o.MaxOutput, MaxDepth: o.MaxDepth}
+	c.codec = &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage, MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
 	c.calls = calls.New[*pending](calls.Options{MaxPending: -1, HoldTimeout: cancelTimeout, OnSlot: c.freeSlot})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.drained, c.idle = context.WithCancel(context.Background())
@@ -213,8 +222,8 @@ func (o *ClientOptions) withDefaults() ClientOptions {
 	}
 	d.AgentID = cmp.Or(d.AgentID, "agent-"+NewID()[:8])
 	d.Capabilities = slices.Clone(d.Capabilities)
-	d.QueueLimit = option.Count(d.QueueLimit, 1024)
-	d.CloseTimeout = max(cmp.Or(d.CloseTimeout, 500*time.Millisecond), 0)
+	d.Limits.QueueLimit = option.Count(d.Limits.QueueLimit, 1024)
+	d.Timing.CloseTimeout = max(cmp.Or(d.Timing.CloseTimeout, 500*time.Millisecond), 0)
 	d.Logger = cmp.Or(d.Logger, slog.Default())
 	if d.Retry != nil {
 		d.Retry = new(*d.Retry)
@@ -353,7 +362,7 @@ func (c *Client) begin() {
 	if x, ok := c.rw.(carrier); ok {
 		x.onRefusal(func(id string, err *Error) { c.fail(id, err) })
 	}
-	c.out = newLineQueue(c.rw, c.opts.WriteTimeout, func(err error) { c.failCalls(c.endError(err)) })
+	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, func(err error) { c.failCalls(c.endError(err)) })
 	go c.read()
 }
 
@@ -477,7 +486,7 @@ func (c *Client) Handle(msgType string, fn func(ctx context.Context, m *Message)
 }
 
 // Close ends the session: it sends a shutdown message, fails the waiting calls with [ErrClosed],
-// waits up to CloseTimeout for a host with extensions to end the connection, and closes the connection. This takes
+// waits up to Timing.CloseTimeout for a host with extensions to end the connection, and closes the connection. This takes
 // at most 400 ms more; a connection that needs longer, such as a [Command] that ignores the end of
 // its input, continues to close in the background. Close may be called more than once.
 func (c *Client) Close() error {
@@ -536,7 +545,7 @@ func (c *Client) failCalls(err error) (wasClosed bool) {
 	return wasClosed
 }
 
-// Times of Close, besides CloseTimeout.
+// Times of Close, besides Timing.CloseTimeout.
 const (
 	flushTimeout = 200 * time.Millisecond // for the last lines
 	closeGrace   = 200 * time.Millisecond // for the end of the connection
@@ -548,7 +557,7 @@ func (c *Client) end(polite bool) {
 	if line, err := c.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
 		_ = c.out.putControl(*line, false)
 		if c.announcesFeatures() { // hosts without extensions do not close
-			wait = c.opts.CloseTimeout
+			wait = c.opts.Timing.CloseTimeout
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout+wait+closeGrace)

@@ -440,7 +440,7 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 	defer c.mu.Unlock()
 	events = p.events
 	p.events = nil
-	if space := c.opts.QueueLimit - len(p.seen); space > 0 && p.seenSize < maxEventBytes {
+	if space := c.opts.Limits.QueueLimit - len(p.seen); space > 0 && p.seenSize < maxEventBytes {
 		p.seen = append(p.seen, events[:min(space, len(events))]...)
 	}
 	p.seenSize += p.size

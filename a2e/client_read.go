@@ -232,7 +232,7 @@ const maxEventBytes = 8 << 20
 // deliverEvent queues an event of a call, or ends the call if its caller takes no events.
 func (c *Client) deliverEvent(p *pending, m *Message, size int) {
 	c.mu.Lock()
-	p.isSlow = len(p.events) >= c.opts.QueueLimit || p.size+size > maxEventBytes && len(p.events) > 0
+	p.isSlow = len(p.events) >= c.opts.Limits.QueueLimit || p.size+size > maxEventBytes && len(p.events) > 0
 	if !p.isSlow {
 		p.events = append(p.events, Event{Message: m, Order: p.seq.next(eventInfo(m).Seq)})
 		p.size += size

@@ -155,7 +155,7 @@ func TestRetry(t *testing.T) {
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
 	t.Parallel() // it waits most of the time
-	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{QueueLimit: 5, CloseTimeout: 50 * time.Millisecond})
+	c := dial(t, transports()[0], echoHost(), &a2e.ClientOptions{Limits: a2e.ClientLimits{QueueLimit: 5}, Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}})
 	begin := func(tool string) iter.Seq2[a2e.Event, error] {
 		r := new(tools.CallRequest)
 		r.ToolName, r.Arguments, r.Streaming, r.Timeout = tool, json.RawMessage(`{}`), true, 60
@@ -563,7 +563,7 @@ func TestTooLargeOverHTTP(t *testing.T) {
 	defer web.Close()
 	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxMessage: 10_000})
 	require.NoError(t, err)
-	c := a2etest.Must(a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond}))
+	c := a2etest.Must(a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}}))
 	defer c.Close()
 	_, err = c.Connect(t.Context())
 	require.NoError(t, err)

@@ -45,7 +45,7 @@ func sizes(errs chan<- error) *a2e.Plugin {
 func TestSessionSendOverAnnouncedLimitFails(t *testing.T) {
 	errs := make(chan error, 2)
 	h := a2etest.NewHost(t, nil, sizes(errs))
-	c := a2etest.Connect(t, h, &a2e.ClientOptions{MaxMessage: 2000})
+	c := a2etest.Connect(t, h, &a2e.ClientOptions{Limits: a2e.ClientLimits{MaxMessage: 2000}})
 	_, err := c.Call(t.Context(), "demo/push/req", &sized{}, nil)
 	require.NoError(t, err)
 	for range 2 {

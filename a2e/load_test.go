@@ -90,7 +90,7 @@ func TestLoad(t *testing.T) {
 	t.Setenv("A2E_TEST_HOST", "load")
 	for _, tr := range transports() {
 		t.Run(tr.name, func(t *testing.T) {
-			c := dial(t, tr, loadHost(), &a2e.ClientOptions{CloseTimeout: 50 * time.Millisecond})
+			c := dial(t, tr, loadHost(), &a2e.ClientOptions{Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}})
 			var all sync.WaitGroup
 			for i := range loadCalls {
 				all.Go(func() {
@@ -118,7 +118,7 @@ func TestLoadHostKilled(t *testing.T) {
 			defer kill()
 			h := loadHost()
 			rw := tr.dial(ctx, t, h)
-			c := a2etest.Must(a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), CloseTimeout: 50 * time.Millisecond}))
+			c := a2etest.Must(a2e.NewClient(rw, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}}))
 			_, err := c.Connect(t.Context())
 			require.NoError(t, err)
 			var all sync.WaitGroup

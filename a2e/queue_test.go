@@ -105,7 +105,7 @@ func TestAgentThatReadsNothingIsCut(t *testing.T) {
 func TestClientReadsWhileHostDoesNot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		agent, host := a2e.Pipe()
-		c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{WriteTimeout: time.Hour}))
+		c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{Timing: a2e.ClientTiming{WriteTimeout: time.Hour}}))
 		go func() {
 			m := a2etest.Must(a2e.NewCodec().Decode(firstLine(host)))
 			_, _ = io.WriteString(host, message("handshake/resp", "h", `,"req_id":"`+m.ID+`","max_parallel":4`)+"\n")

@@ -43,8 +43,8 @@ type a2eClient struct {
 func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	o := in.ObjectOr("client")
 	limits := o.ObjectOr("limits")
-	opts := &a2e.ClientOptions{Types: catalogue.Types(), WriteTimeout: -1, Extensions: append([]string{}, o.StringsOr("extensions")...),
-		MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0), MaxOutput: limits.IntOr("maxOutput", 0)}
+	opts := &a2e.ClientOptions{Types: catalogue.Types(), Timing: a2e.ClientTiming{WriteTimeout: -1}, Extensions: append([]string{}, o.StringsOr("extensions")...),
+		Limits: a2e.ClientLimits{MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0), MaxOutput: limits.IntOr("maxOutput", 0)}}
 	switch mode := o.StringOr("mode", "compat"); mode {
 	case "compat":
 	case "strict":
