@@ -447,8 +447,11 @@ func TestRelayStoreFails(t *testing.T) {
 	check("get", "POST", box+"/ack", ackBody("unknown"))
 	pull(t, w.relay, box+"/pull")
 	check("ack", "POST", box+"/ack", ackBody(idOf(t, []byte(data))))
-	_, answer, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, []byte(data))))
-	require.Contains(t, answer, `"acked_count":1`)
+	// The relay repeats the failed acknowledgement in the background, and one of the two counts it.
+	status, answer, _ := do(t, w.relay, "POST", box+"/ack", ackBody(idOf(t, []byte(data))))
+	require.Equal(t, 200, status)
+	require.Regexp(t, `"acked_count":[01],`, answer)
+	require.Empty(t, pull(t, w.relay, box+"/pull").Envelopes)
 }
 
 // A directory of the registry (AIR-117).
