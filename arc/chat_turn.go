@@ -79,31 +79,42 @@ func (j *chatJob) claimNew(ctx context.Context) error {
 	return err
 }
 
-// tryClaim claims the turn. After a claim whose outcome is unknown it frees the turn, since no other process takes it
-// from a living one. The new revision refuses a claim in transit.
+// tryClaim claims the turn. After a claim whose outcome is unknown it frees the turn. The new revision
+// refuses a claim in transit.
 func (j *chatJob) tryClaim(ctx context.Context) error {
 	err := j.table.tryClaim(ctx, j.chat.key)
 	if err == nil || errors.Is(err, errTurnTaken) {
 		return err
 	}
-	for delay := 25 * time.Millisecond; j.free(ctx, true) != nil && j.table.s.Ready() == nil; delay = min(2*delay, time.Second) {
-		time.Sleep(delay)
-	}
+	j.free(ctx, true)
 	return err
 }
 
 // unclaim frees the turn for other processes.
 func (j *chatJob) unclaim(ctx context.Context) {
-	if !j.table.s.isShared || j.stateless {
-		return
-	}
-	if err := j.free(ctx, false); err != nil {
-		j.table.s.opts.Logger.WarnContext(ctx, "arc: turn not freed", "chat", j.id, "err", err)
+	if j.table.s.isShared && !j.stateless {
+		j.free(ctx, false)
 	}
 }
 
-// free frees a turn of this process. A free turn gets a new revision if isForced.
-func (j *chatJob) free(ctx context.Context, isForced bool) error {
+// free frees a turn of this process. It repeats this until the store takes it, since no other process takes the turn
+// from a living one, or until a shutdown or the loss of the lease. A free turn gets a new revision if isForced.
+func (j *chatJob) free(ctx context.Context, isForced bool) {
+	s := j.table.s
+	for delay := 25 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		err := j.tryFree(ctx, isForced)
+		if err == nil {
+			return
+		}
+		if s.Ready() != nil {
+			s.opts.Logger.WarnContext(ctx, "arc: turn not freed", "chat", j.id, "err", err)
+			return
+		}
+		time.Sleep(delay)
+	}
+}
+
+func (j *chatJob) tryFree(ctx context.Context, isForced bool) error {
 	own := j.table.s.lease.Owner()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outage)
 	defer cancel()

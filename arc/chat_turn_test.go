@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,4 +139,52 @@ func TestChatTurnOfFailedProcess(t *testing.T) {
 		require.Equal(t, "yes", chatOf(t, say(servers[1], "a-01", "c", "y")).Message.Text())
 		require.LessOrEqual(t, time.Since(start), 12*time.Second)
 	})
+}
+
+// A process frees its turn after a failure of the store, since no other process takes it from a living one.
+func TestChatTurnIsFreedAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		first := &hidesTurns{Store: db}
+		servers := chatProcesses(t, arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			first.reads.Store(3)
+			return arc.AgentText("yes"), nil
+		}), first, db)
+		require.Nil(t, startChat(servers[0], "a-01", "c", "x").Error)
+		require.Equal(t, "yes", chatOf(t, say(servers[1], "a-01", "c", "y")).Message.Text())
+	})
+}
+
+// A turn that cannot be freed does not delay the end of the process.
+func TestChatTurnIsLeftInShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := &hidesTurns{Store: store.NewMemory()}
+		servers := chatProcesses(t, arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			first.reads.Store(1000)
+			return arc.AgentText("yes"), nil
+		}), first)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			startChat(servers[0], "a-01", "c", "x")
+		}()
+		time.Sleep(10 * time.Second)
+		require.NoError(t, servers[0].Close())
+		start := time.Now()
+		<-done
+		require.LessOrEqual(t, time.Since(start), time.Second)
+	})
+}
+
+// hidesTurns is a store that fails the next reads of turns.
+type hidesTurns struct {
+	store.Store
+	reads atomic.Int32 // how often still
+}
+
+func (h *hidesTurns) Get(ctx context.Context, key string) (store.Entry, error) {
+	if strings.HasPrefix(key, "arc/turn/") && h.reads.Add(-1) >= 0 {
+		return store.Entry{}, errLapse
+	}
+	return h.Store.Get(ctx, key)
 }
