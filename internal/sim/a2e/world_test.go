@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -178,6 +179,7 @@ type agent struct {
 	view   *sim.View
 	rt     http.RoundTripper
 	end    func()
+	mu     sync.Mutex  // guards client against Close, which runs beside an operation
 	client *a2e.Client // nil: not connected
 	tools  *tools.Client
 	memory *memory.Client
@@ -189,8 +191,11 @@ func (w *world) startAgent(v *sim.View) (sim.Instance, error) {
 }
 
 func (a *agent) Close() {
-	if a.client != nil {
-		_ = a.client.Close()
+	a.mu.Lock()
+	c := a.client
+	a.mu.Unlock()
+	if c != nil {
+		_ = c.Close()
 	}
 	a.end()
 }
@@ -234,10 +239,13 @@ func (a *agent) connect(ctx context.Context) error {
 	if err == nil {
 		a.memory, err = memory.NewClient(c)
 	}
-	if a.client = c; err != nil {
+	if err != nil {
 		_ = c.Close()
-		a.client = nil
+		c = nil
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.client = c
 	return err
 }
 
