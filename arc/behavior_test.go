@@ -418,7 +418,7 @@ func TestStreamEndsWhenPrincipalExpires(t *testing.T) {
 	for _, resume := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			p := &arc.Principal{ID: "p", Scopes: strings.Fields(arc.ScopesFullCaller), Expires: time.Now().Add(time.Minute)}
-			s := newServer(t, &arc.ServerOptions{EnableResume: resume, Persistence: arc.Persistence{StreamRetention: time.Second},
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{EnableResume: resume, StreamRetention: time.Second},
 				Auth: arc.Auth{Authenticator: arc.AuthenticatorFunc(func(context.Context, *arc.ServerRequest) (*arc.Principal, error) { return p, nil })}})
 			s.HandleChats("c", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 				if err := out.Send("x"); err != nil {
@@ -447,7 +447,7 @@ func TestStreamEndsWhenPrincipalExpires(t *testing.T) {
 // The constructor accepts each number at -1 and 0, and a task, a chat and a stream work.
 func TestServerOptionsAcceptMinusOneAndZero(t *testing.T) {
 	testkit.Numbers(t, func() *arc.ServerOptions {
-		return &arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{Store: store.NewMemory()}}
+		return &arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true, Store: store.NewMemory()}}
 	}, func(t *testing.T, o *arc.ServerOptions) {
 		s := arc.MustServer(o)
 		s.HandleTasks("a", arctest.ScriptedTask(arctest.AddMessage("m")))

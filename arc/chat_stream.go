@@ -60,7 +60,7 @@ var errAborted = errors.New("arc: stream: aborted")
 func newStreamTable(s *Server) *streamTable {
 	t := &streamTable{s: s, plain: streamlog.New(nil, nil, "")}
 	t.kept = t.plain
-	if s.isShared && s.opts.EnableResume {
+	if s.isShared && s.opts.Persistence.EnableResume {
 		t.kept = streamlog.New(s.opts.Persistence.Store, s.lease, "arc/")
 	}
 	return t
@@ -69,7 +69,7 @@ func newStreamTable(s *Server) *streamTable {
 // options returns the options of a stream and its table.
 func (t *streamTable) options() (*streamlog.Table, streamlog.Options) {
 	o := streamlog.Options{SlowTimeout: t.s.opts.Timing.WriteTimeout}
-	if !t.s.opts.EnableResume {
+	if !t.s.opts.Persistence.EnableResume {
 		o.Retain = -1
 		return t.plain, o
 	}
@@ -222,7 +222,7 @@ func (r *streamRun) finishClaim(ctx context.Context) {
 // it is repeated.
 func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered bool, err error) {
 	x := call.out
-	if !t.s.opts.EnableResume || !x.streams() {
+	if !t.s.opts.Persistence.EnableResume || !x.streams() {
 		return false, nil
 	}
 	c := &streamConn{s: t.s, x: x, logs: t.kept, owner: requestHash(call), isNumbered: true}

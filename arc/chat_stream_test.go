@@ -40,7 +40,7 @@ func pieces(sent *atomic.Int64, limit int) arc.ChatHandlerFunc {
 
 // resumable returns the options of a server with resumable streams.
 func resumable(window time.Duration) *arc.ServerOptions {
-	return &arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: window}}
+	return &arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true, StreamRetention: window}}
 }
 
 // requireIssue checks that a resumption is refused at once.

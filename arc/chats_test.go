@@ -354,7 +354,7 @@ func TestRefuseSystem(t *testing.T) {
 
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.MustServer(&arc.ServerOptions{EnableResume: true})
+		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true}})
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			if turn.Message.Text() == "fail" {
 				return arc.Errorf(arc.ErrInvalidChatMessage, "no")
@@ -408,7 +408,7 @@ func TestResumeElsewhere(t *testing.T) {
 		db := store.NewMemory()
 		var mems []*arctest.Server
 		for range 2 {
-			s := arc.MustServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute, Store: db}})
+			s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true, StreamRetention: time.Minute, Store: db}})
 			s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 				for i := range 5 {
 					if err := out.Send(fmt.Sprint(i)); err != nil {
@@ -437,7 +437,7 @@ func TestResumeElsewhere(t *testing.T) {
 // A handler whose reader does not come back is ended.
 func TestResumeAbandoned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.MustServer(&arc.ServerOptions{EnableResume: true, Persistence: arc.Persistence{StreamRetention: time.Minute}})
+		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true, StreamRetention: time.Minute}})
 		var endTime time.Time
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
 			_ = out.Send("x")

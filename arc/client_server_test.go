@@ -248,7 +248,7 @@ func (b *cutBody) Close() error { return b.body.Close() }
 // and each piece once.
 func TestClientWithServerResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.MustServer(&arc.ServerOptions{EnableResume: true})
+		srv := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true}})
 		runs := 0
 		want := ""
 		srv.HandleChats("b", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {

@@ -224,7 +224,7 @@ func TestLedgerBoundsChats(t *testing.T) {
 func TestLedgerForgetsFailedChat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, resume := range []bool{false, true} {
-			s := newServer(t, &arc.ServerOptions{Auth: byName, EnableResume: resume})
+			s := newServer(t, &arc.ServerOptions{Auth: byName, Persistence: arc.Persistence{EnableResume: resume}})
 			s.HandleChats("a", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return nil, errors.New("x") }))
 			for _, stream := range []bool{false, true} {
 				rec := post(s, call("chat.start", "a", fmt.Sprintf(`{"stream":%v,"initialMessage":%s}`, stream, hello("x"))), "Authorization", "p1")

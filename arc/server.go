@@ -72,12 +72,6 @@ type ServerOptions struct {
 	// (ARC-D65).
 	RejectCycles bool
 
-	// EnableResume adds ids to the events of streams. A client whose connection
-	// failed continues by repeating the request with the header Last-Event-ID.
-	// The handler runs without a reader for up to Persistence.StreamRetention. Any
-	// process that shares the Store can continue a stream (ARC-D73).
-	EnableResume bool
-
 	// HTTPStatus chooses the HTTP status of an error. Nil means
 	// [Code.HTTPStatus] (ARC-D12).
 	HTTPStatus func(e *Error) int
@@ -258,6 +252,12 @@ type Persistence struct {
 	// for byte, so that a client may repeat a request whose response it lost (ARC-D48).
 	// Zero and negative values mean that every request is a new one.
 	ResultTTL time.Duration
+
+	// EnableResume adds ids to the events of streams. A client whose connection
+	// failed continues by repeating the request with the header Last-Event-ID.
+	// The handler runs without a reader for up to StreamRetention. Any
+	// process that shares the Store can continue a stream (ARC-D73).
+	EnableResume bool
 
 	// StreamRetention is how long the events of a resumable stream are kept after its end,
 	// and how long its handler runs without a reader. A stream has at most 1 MiB in memory

@@ -85,7 +85,7 @@ func TestFailingStore(t *testing.T) {
 			db := &failing{Store: store.NewMemory()}
 			db.left.Store(1 << 40)
 			h := &hooks{}
-			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: time.Duration(n%3) * time.Minute}, Webhook: h.options(), EnableResume: n%2 == 0})
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{EnableResume: n%2 == 0, Store: db, ResultTTL: time.Duration(n%3) * time.Minute}, Webhook: h.options()})
 			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, Group: "g", ChatHandler: arctest.ScriptedChat("a", "b"),
 				TaskHandler: arctest.ScriptedTask(arctest.AddMessage("m"), arctest.WaitInput("x"), arctest.AddArtifact("p", "q"))})
 			id := createTask(t, s, "a-01", "x")
@@ -206,7 +206,7 @@ func TestRouterKeys(t *testing.T) {
 // An error of a resumable stream reaches the reader, in the stream or before it.
 func TestResumeErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.MustServer(&arc.ServerOptions{EnableResume: true, Timing: arc.Timing{Heartbeat: time.Second}})
+		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true}, Timing: arc.Timing{Heartbeat: time.Second}})
 		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
 			switch turn.Message.Text() {
 			case "late":

@@ -215,7 +215,7 @@ func TestProfileIsChosenPerCaller(t *testing.T) {
 
 // ARC-D73: a forged position is refused at once. It holds no goroutine and no memory.
 func TestForgedPositionsCostLittle(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{EnableResume: true})
+	s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true}})
 	s.HandleChats("a-01", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) { return arc.AgentText("no"), nil }))
 	body := call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("x")+`}`)
 	rec := post(s, body)

@@ -40,7 +40,7 @@ func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
 		o.Limits.RequestRate, o.Limits.RequestBurst = 1, 3
 		o.Limits.RateKey = func(call *arc.Call) string { return call.RequestAgent }
 	case "resume":
-		o.EnableResume, o.Persistence.StreamRetention = true, resume
+		o.Persistence.EnableResume, o.Persistence.StreamRetention = true, resume
 	case "window":
 		o.Persistence.ResultTTL = window
 	case "small":
@@ -58,7 +58,7 @@ func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
 	case "durable":
 		o.Persistence.LeaseTTL = lease
 	case "pair":
-		o.Persistence.LeaseTTL, o.Persistence.ResultTTL, o.EnableResume, o.Persistence.StreamRetention = lease, window, true, resume
+		o.Persistence.LeaseTTL, o.Persistence.ResultTTL, o.Persistence.EnableResume, o.Persistence.StreamRetention = lease, window, true, resume
 		o.StaticWebhooks = []arc.StaticWebhook{{ID: "all", CallbackURL: "https://hooks.test/all", TargetAgent: "ops-01"}}
 	default:
 		if slices.Contains(arcFixtures, fixture) {

@@ -40,8 +40,8 @@ func mustServer(o *arc.ServerOptions) *arc.Server {
 // act, and chats that count.
 func arcServer(s store.Store) *arc.Server {
 	srv := mustServer(&arc.ServerOptions{
-		Persistence: arc.Persistence{Store: s, LeaseTTL: time.Second, ResultTTL: 10 * time.Minute}, EnableResume: true,
-		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}},
+		Persistence: arc.Persistence{EnableResume: true, Store: s, LeaseTTL: time.Second, ResultTTL: 10 * time.Minute},
+		Webhook:     &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}},
 	})
 	tasks := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 		if run.Message().Text() == "act" {

@@ -97,9 +97,8 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 				return &arc.Principal{ID: token, Scopes: []string{arc.ScopeAgentCaller, arc.ScopeTaskController,
 					arc.ScopeChatController}}, nil
 			}))},
-		Persistence:  arc.Persistence{Store: db, ResultTTL: time.Hour},
-		Logger:       quiet,
-		EnableResume: true,
+		Persistence: arc.Persistence{EnableResume: true, Store: db, ResultTTL: time.Hour},
+		Logger:      quiet,
 		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Transport: rt, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
 				return []arc.WebhookSecret{arc.WebhookSecret("0123456789abcdef0123456789abcdef")}, nil
