@@ -142,7 +142,7 @@ func (h *Host) runClaim(ctx context.Context, c *hostCall, cl *claim) {
 		case <-cl.done:
 		case <-h.ctx.Done():
 		}
-		return h.claimResult(c, cl, policy)
+		return h.claimResult(c, cl, k, policy), nil
 	})
 	h.mu.Lock()
 	isGranted := cl.isGranted
@@ -184,25 +184,25 @@ func mayRepeat(c *hostCall) bool {
 // claimResult returns the outcome of a call that this Host has claimed. That of a call that Close has
 // cut off is the same as after a crash. The end of a session is the outcome of a dispatched call: a Host that has
 // not noticed the end must not run it again.
-func (h *Host) claimResult(c *hostCall, cl *claim, p once.Policy) (once.Result, error) {
+func (h *Host) claimResult(c *hostCall, cl *claim, k once.Claim, p once.Policy) once.Result {
 	h.mu.Lock()
-	isEnding, isOver, end := cl.isEnding, c.s.isEnded, cl.end
-	isForgotten := isOver && (p == once.Repeat || c.start.IsZero())
+	isEnding, isOver, end, isDispatched := cl.isEnding, c.s.isEnded, cl.end, !c.start.IsZero()
 	h.mu.Unlock()
 	out := &storedOutcome{result: end.result}
 	switch {
-	case isEnding && !end.record || !isEnding && isForgotten:
-		return once.Result{Forget: true}, nil
+	case isEnding && !end.record:
+		return once.Result{Forget: true}
+	case !isEnding && (p == once.Repeat || isOver && !isDispatched):
+		mayHaveRun := k.Redelivered || isDispatched // a repeat is another attempt (ALT-D24)
+		return once.Result{Forget: !mayHaveRun, Retry: mayHaveRun}
 	case !isEnding && isOver:
 		out.result = &ToolResult{InvocationID: c.id, Error: errUnknownSession()}
-	case !isEnding && p == once.Repeat:
-		return once.Result{}, once.Temporary(ErrClosed)
 	case !isEnding:
 		out.result = disconnectedResult(c.id)
 	case end.chunk != nil:
 		out.chunks = append(end.before, end.chunk)
 	}
-	return once.Result{Data: h.encodeOutcome(out)}, nil
+	return once.Result{Data: h.encodeOutcome(out)}
 }
 
 func disconnectedResult(id string) *ToolResult {

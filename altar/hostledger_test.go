@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -194,6 +195,74 @@ func TestDestroyedWhileRead(t *testing.T) {
 				synctest.Wait()
 				require.NotContains(t, b.h.Sessions(), "s")
 				require.Empty(t, b.h.sessions.looks)
+			})
+		})
+	}
+}
+
+// A deaf store does not report the ends of sessions at other Hosts.
+type deaf struct{ store.Store }
+
+func (d deaf) Wait(ctx context.Context, _ string, _ uint64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// ALT-D24: an idempotent call that Close, or the end of its session, has cut off may have run. It is dispatched a second
+// time, also by a Host that has not noticed the end. Its third attempt is refused, also if the second waited for a
+// Runtime until Close.
+func TestCutCallRunsTwiceAtMost(t *testing.T) {
+	end := func(a *lifetime, _ *wire) { require.NoError(a.t, a.h.Close()) }
+	destroy := func(_ *lifetime, w *wire) {
+		w.send(&DestroySession{SessionID: "s"})
+		next[*ToolResult](w)
+		next[*SessionDestroyed](w)
+	}
+	for name, tt := range map[string]struct {
+		cut    func(a *lifetime, w *wire)
+		isHeld bool // the second attempt has no Runtime
+		want   int64
+	}{
+		"close":            {end, false, 2},
+		"end of a session": {destroy, false, 2},
+		"no Runtime":       {end, true, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st, runs := store.NewMemory(), new(atomic.Int64)
+				a, c := live(t, st, "a", runs, HostOptions{}), live(t, deaf{st}, "c", runs, HostOptions{})
+				wa, wc := connect(t, a.h, testUser), connect(t, c.h, testUser)
+				wa.session("s")
+				warm := func(w *wire, id string) { // the Host learns the session
+					w.send(call(id, "math/add", `{"a":1,"b":2}`))
+					require.Nil(t, next[*ToolResult](w).Error)
+					runs.Store(0)
+				}
+				warm(wc, "c")
+				var b *Host
+				if tt.isHeld {
+					b = testHost(t, &HostOptions{ID: "b", Persistence: Persistence{Store: st}})
+				} else {
+					b = live(t, deaf{st}, "b", runs, HostOptions{}).h
+				}
+				wb := connect(t, b, testUser)
+				if !tt.isHeld {
+					warm(wb, "b")
+				}
+				again := call("again", "get", `{"key":"k"}`)
+				wa.send(again)
+				synctest.Wait()
+				require.Equal(t, int64(1), runs.Load())
+				tt.cut(a, wa)
+				wb.send(again)
+				time.Sleep(time.Second)
+				require.Equal(t, tt.want, runs.Load())
+				require.NoError(t, b.Close())
+				wc.send(again)
+				r := next[*ToolResult](wc)
+				require.NotNil(t, r.Error)
+				require.ErrorIs(t, r.Error, ReasonDisconnected)
+				require.Equal(t, tt.want, runs.Load())
 			})
 		})
 	}
