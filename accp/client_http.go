@@ -180,7 +180,7 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 			return
 		}
 		defer body.Close()
-		in := arrival{isBase: true, answers: func(cid string) bool { return cid == chain || cid == "" }}
+		in := arrival{answers: func(cid string) bool { return cid == chain || cid == "" }}
 		frames := NewScanner(body, c.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {
 			answer, err := frames.Next()
@@ -196,7 +196,6 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 				return
 			}
 			r, err := s.receive(ctx, answer, in)
-			in.isBase = false
 			if errors.Is(err, ErrSequenceGap) {
 				if e := withoutSession(&s.codec, answer); e != nil {
 					err = e

@@ -56,8 +56,9 @@ func (s *Session) Receive(ctx context.Context, frame []byte) (r *ReceiveResult, 
 
 // An arrival describes how a frame arrived.
 type arrival struct {
-	isBase  bool                    // the transport gives the order (ACCP-D24)
-	answers func(chain string) bool // whether the frame answers a chain of this client; nil on a server
+	// answers reports whether the frame answers a chain of this client. It is nil on a server. The transport
+	// gives the order of the frames for a client (ACCP-D24).
+	answers func(chain string) bool
 }
 
 // receive is Receive for a frame of a transport.
@@ -175,7 +176,7 @@ func (s *Session) claimFrame(m *Message, now int64, a arrival, d *decision) erro
 	id := markOf(meta.MID)
 	e := &event{Seen: id.text()}
 	seen := s.core.seen.has(id)
-	ok, isUsed := s.core.order(m.From, meta.Seq.N, s.opts.SeqPerSender, a.isBase)
+	ok, isUsed := s.core.order(m.From, meta.Seq.N, s.opts.SeqPerSender, a.answers != nil)
 	if !s.opts.SeqPerSender && a.answers != nil && isGapAnswer(m) && a.answers(meta.CID) {
 		ok, isUsed, e.Exact = true, true, true
 	}

@@ -603,6 +603,49 @@ func TestAgentConnectsAgain(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Clients of one session stream at the same time over HTTP. The numbers between the chunks of an answer went to the
+// other client (ACCP-D24).
+func TestStreamsOfOneSessionAlternate(t *testing.T) {
+	d := newDesk(t, nil)
+	const n = 20
+	turns := map[string]chan struct{}{"a": make(chan struct{}, 1), "b": make(chan struct{}, 1)}
+	next := map[string]string{"a": "b", "b": "a"}
+	for op := range turns {
+		d.Handle("req", op, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			for i := range int64(n) {
+				select {
+				case <-turns[op]:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				if err := w.Send(chunk(op, i, n, accp.Int(i))); err != nil {
+					return err
+				}
+				turns[next[op]] <- struct{}{}
+			}
+			return nil
+		}))
+	}
+	turns["a"] <- struct{}{}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	result := make(chan error, len(turns))
+	for op := range turns {
+		c, err := accp.NewClient(d.ts.URL+accp.FramesPath, "client_"+op, &accp.ClientOptions{HTTPClient: d.client, SessionID: "both"})
+		require.NoError(t, err)
+		go func() {
+			list, err := collect(c.Stream(ctx, msg("req", op), nil))
+			if err == nil && len(list) != n {
+				err = fmt.Errorf("%d chunks", len(list))
+			}
+			result <- err
+		}()
+	}
+	for range turns {
+		require.NoError(t, <-result)
+	}
+}
+
 // A call that runs when the connection is cut ends with its result, and a stream continues without a missing
 // or repeated chunk; each handler runs once (ACCP-D75).
 func TestCallsSurviveTheLossOfTheirConnection(t *testing.T) {

@@ -287,7 +287,7 @@ func (c *wsConn) arrival() arrival {
 	if c.calls == nil {
 		return arrival{}
 	}
-	return arrival{isBase: true, answers: func(chain string) bool {
+	return arrival{answers: func(chain string) bool {
 		_, isOpen := c.calls.Get(chain)
 		return isOpen
 	}}
