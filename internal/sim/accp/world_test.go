@@ -158,7 +158,7 @@ func number(state accp.Params) int64 {
 	return n
 }
 
-// An agent is one start of an agent with a session of its own.
+// An agent is one start of an agent with a separate session.
 type agent struct {
 	*session
 	client *accp.Client
