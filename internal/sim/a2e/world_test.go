@@ -179,7 +179,7 @@ type agent struct {
 	view   *sim.View
 	rt     http.RoundTripper
 	end    func()
-	mu     sync.Mutex  // guards client against Close, which runs beside an operation
+	mu     sync.Mutex  // guards client against Close, which runs during an operation
 	client *a2e.Client // nil: not connected
 	tools  *tools.Client
 	memory *memory.Client
