@@ -555,3 +555,48 @@ func TestTransactionRunsOnce(t *testing.T) {
 	require.Contains(t, s.post("a", "later", "req:echo{}").Body.String(), "done:echo")
 	require.Contains(t, s.postFrame("a", frame("req:echo{}", 9, "sid:new", "try:1")).Body.String(), "E1004")
 }
+
+// A transaction whose answer cannot be sent has run: a repeat gets the answer. The caller left, or the record of the
+// session was not written (ACCP-D72).
+func TestUnsentAnswerOfTransactionIsRecorded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		isLeaving bool // the caller
+		answer    func(w *accp.ReplyWriter, p accp.Params) error
+		want      string
+	}{
+		"left":              {true, (*accp.ReplyWriter).SendResult, "runs:1"},
+		"store":             {false, (*accp.ReplyWriter).SendResult, "runs:1"},
+		"without the error": {false, func(w *accp.ReplyWriter, p accp.Params) error { _ = w.SendResult(p); return nil }, "runs:1"},
+		"refusal":           {false, func(*accp.ReplyWriter, accp.Params) error { return accp.ErrToolSchema }, "code:E4003"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/session/") }}
+			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+			ctx, disconnect := context.WithCancel(t.Context())
+			defer disconnect()
+			runs := int64(0)
+			s.Handle("req", "transaction", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+				runs++
+				if tt.isLeaving && runs == 1 {
+					disconnect()
+					<-ctx.Done()
+				}
+				kv.fail.Store(!tt.isLeaving && runs == 1)
+				return tt.answer(w, accp.Params{{Key: "runs", Value: accp.Int(runs)}})
+			}))
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath,
+				strings.NewReader(string(frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1"))))
+			r.Header.Set("Content-Type", accp.MediaType)
+			r.Header.Set("User", "a")
+			func() {
+				defer func() { _ = recover() }() // of a response that is cut off
+				s.ServeHTTP(httptest.NewRecorder(), r)
+			}()
+			kv.fail.Store(false)
+			body := s.post("a", "s2", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String()
+			require.Contains(t, body, tt.want)
+			require.Equal(t, 1, strings.Count(body, "[mid:"), body)
+			require.EqualValues(t, 1, runs)
+		})
+	}
+}

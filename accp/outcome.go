@@ -153,14 +153,14 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 				rec.hasFailed.Store(true) // before the peer can repeat the request
 			}
 			err := out(session, m)
-			if err == nil {
-				rec.add(m)
+			if err == nil || codeOf(err).Info().Retryable { // also an answer that the peer did not get
+				rec.add(m, err == nil)
 			}
 			return err
 		}
 		defer func() { e.out = out }()
 		rerr = s.run(ctx, e, r)
-		return once.Result{Data: rec.data, Forget: rerr != nil || !rec.isComplete}, nil
+		return once.Result{Data: rec.data, Forget: !rec.isComplete}, nil
 	})
 	switch {
 	case hasRun:
@@ -248,12 +248,13 @@ type recorder struct {
 	data       []byte
 	isAnswered bool          // the last message ends the answer
 	isComplete bool          // and is no error of a retryable code
+	isFinal    bool          // the complete answer was not sent, so later messages report that
 	isEnded    bool          // the handler has returned
 	changed    chan struct{} // closed by the next change; nil if it is not awaited
 }
 
-// add records a message.
-func (r *recorder) add(m *Message) {
+// add records a message of the handler, which was sent or not.
+func (r *recorder) add(m *Message, isSent bool) {
 	c := *m
 	c.Meta = nil
 	if c.From == "" {
@@ -263,6 +264,9 @@ func (r *recorder) add(m *Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.notifyLocked()
+	if r.isFinal {
+		return
+	}
 	if err != nil {
 		r.isAnswered, r.isComplete = false, false
 		return
@@ -275,6 +279,7 @@ func (r *recorder) add(m *Message) {
 	}
 	r.isAnswered = last(IntentReq, m) || m.Intent == IntentAck
 	r.isComplete = r.isAnswered && !isTemporary(m)
+	r.isFinal = r.isComplete && !isSent
 }
 
 // isTemporary reports whether m is an error of a retryable code. Such an error is not recorded as an outcome.
