@@ -705,7 +705,9 @@ func (c *Client) Sync(ctx context.Context, state Params) error {
 }
 
 // Update changes the shared state of the session by f, which returns the next state. If the peer has a
-// newer state, it calls f again on that, until ctx ends, so no change of another writer is lost.
+// newer state, it calls f again on that, until ctx ends, so no change of another writer is lost. If the
+// answer to a change is lost together with the connection or the server, f may be called on a state that
+// has the change already.
 func (c *Client) Update(ctx context.Context, f func(state Params) (Params, error)) error {
 	return c.converge(ctx, math.MaxInt, f, nil)
 }

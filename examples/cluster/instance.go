@@ -33,7 +33,10 @@ func instance(ctx context.Context, name, url string, in io.Reader, out io.Writer
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})).With("instance", name)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	s, err := natsstore.Open(ctx, url, &natsstore.Options{Logger: logger})
+	s, err := natsstore.Open(ctx, url, &natsstore.Options{
+		Logger:      logger,
+		CallTimeout: 30 * time.Second, // a new cluster elects its leaders first
+	})
 	if err != nil {
 		return err
 	}
