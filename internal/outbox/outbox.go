@@ -68,7 +68,7 @@ type Item struct {
 	Seq     uint64    `json:",omitempty"` // position in the stream
 	Attempt int       `json:",omitempty"` // 1 or more; a restart continues the count
 	Data    []byte    `json:"-"`
-	First   time.Time `json:",omitzero"` // of Put, by the clock of the store
+	First   time.Time `json:",omitzero"` // of Put, by the clock of the store; at most the time of the attempt
 }
 
 // A Verdict is the outcome of an attempt. The zero Verdict is Retry after a second.

@@ -343,6 +343,9 @@ type attempt struct {
 func (o *Outbox) attempt(ctx context.Context, s *sender, a *attempt) (err error) {
 	a.Data, err = decode(a.stored.Value, &a.Item)
 	a.Stream, a.Seq, a.Attempt, a.First = s.stream, a.stored.Seq, a.rec.Attempt, a.stored.Time
+	if now := time.Now(); a.First.After(now) { // the clock of the store is ahead
+		a.First = now
+	}
 	switch {
 	case err != nil:
 		a.Data, a.verdict = a.stored.Value, Dead("item not readable", err)

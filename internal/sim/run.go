@@ -119,7 +119,7 @@ func Seeds(t *testing.T, profile func(w *World)) {
 		r.replay(seed)
 		return
 	}
-	seeds := readSeeds(t, "seeds")
+	seeds := keptSeeds(t)
 	count, first, isCompared := 300, uint64(1), true
 	switch text := os.Getenv("SIM_SEEDS"); {
 	case text != "":
@@ -142,13 +142,8 @@ func Seeds(t *testing.T, profile func(w *World)) {
 	for i := range count {
 		seeds = append(seeds, first+uint64(i))
 	}
-	open := readSeeds(t, "open")
 	start := time.Now()
 	for i, seed := range seeds {
-		if slices.Contains(open, seed) {
-			t.Logf("seed %#x is left out: its defect is open, see testdata/open", seed)
-			continue
-		}
 		if !r.run(seed, nil, isCompared && i%compareEvery == 0) {
 			return
 		}
@@ -172,11 +167,10 @@ func Broken(t *testing.T, invariant string, profile func(w *World)) {
 	t.Errorf("no seed of 300 finds a violation of %s", invariant)
 }
 
-// readSeeds reads the seeds of a folder of testdata: those that have found something (seeds), or whose
-// defect is open (open). Each line has a seed and the defect.
-func readSeeds(t *testing.T, folder string) (seeds []uint64) {
+// keptSeeds reads the seeds that found a defect. Each line has a seed and the defect.
+func keptSeeds(t *testing.T) (seeds []uint64) {
 	name := t.Name()[strings.LastIndexByte(t.Name(), '/')+1:]
-	file, err := os.Open(filepath.Join("testdata", folder, name))
+	file, err := os.Open(filepath.Join("testdata", "seeds", name))
 	if err != nil {
 		return nil
 	}
