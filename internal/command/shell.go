@@ -13,30 +13,51 @@ import (
 	"time"
 )
 
-// maxOutput bounds the output of a [Shell], in bytes.
-const maxOutput = 1 << 20
+const (
+	maxOutput  = 1 << 20 // bytes of the output of a [Shell]
+	maxRunning = 16      // commands of a [Shell]; others wait
+)
 
-// A Shell runs a command line with an input. The line never contains data of callers.
+// A Shell runs a command line with an input. The line never contains data of callers. It is safe for
+// concurrent use.
 type Shell struct {
-	Line    string
-	Timeout time.Duration
+	line    string
+	timeout time.Duration
+	slots   chan struct{}
+}
+
+// NewShell returns a Shell whose commands end after a time limit, with their descendants where the
+// system has process groups.
+func NewShell(line string, timeout time.Duration) *Shell {
+	return &Shell{line: line, timeout: timeout, slots: make(chan struct{}, maxRunning)}
 }
 
 // Run returns the output of the command for an input. The error contains no output, which may have
 // secrets.
 func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	out := &limited{stop: cancel}
-	args := ShellArgs(s.Line)
+	args := ShellArgs(s.line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.WaitDelay = bytes.NewReader(in), out, time.Second
+	OwnGroup(cmd)
+	cmd.Cancel = func() error {
+		KillGroup(cmd)
+		return nil
+	}
 	err := cmd.Run()
 	switch {
 	case out.isFull:
 		return nil, errFull
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return nil, fmt.Errorf("the command took longer than %v", s.Timeout)
+		return nil, fmt.Errorf("the command took longer than %v", s.timeout)
 	case err != nil:
 		return nil, fmt.Errorf("the command failed: %w", err)
 	}

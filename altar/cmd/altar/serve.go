@@ -144,7 +144,7 @@ func runtimeOf(contracts *altar.Manifest, lines []string, timeout time.Duration,
 			return nil, command.Usage("-exec: two commands for %q", name)
 		}
 		seen[name] = true
-		shell := &command.Shell{Line: line, Timeout: timeout}
+		shell := command.NewShell(line, timeout)
 		rt.Handle(name, altar.HandlerFunc(func(ctx context.Context, call *altar.ToolCall) (any, error) {
 			parameters := call.Parameters
 			if parameters == nil {

@@ -45,7 +45,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if err != nil {
 			return command.CouldNot(err)
 		}
-		c := &child{shell: command.Shell{Line: *line, Timeout: *timeout}}
+		c := &child{shell: command.NewShell(*line, *timeout)}
 		err = guardID(func() {
 			srv.Register(arc.Agent{
 				AgentInfo:   arc.AgentInfo{AgentID: *agent, Description: *line},
@@ -72,7 +72,7 @@ func guardID(register func()) (err error) {
 }
 
 // A child runs a command for each text.
-type child struct{ shell command.Shell }
+type child struct{ shell *command.Shell }
 
 func (c *child) task(ctx context.Context, run *arc.TaskRun) error {
 	answer, err := c.run(ctx, run.Message())

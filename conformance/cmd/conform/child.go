@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/lines"
+
+	"github.com/fivewire/fivewire/internal/command"
 )
 
 const (
@@ -119,7 +121,7 @@ func (c *child) start() (*process, error) {
 	p.cmd.Env = append(p.cmd.Environ(), c.env...)
 	p.cmd.Stderr = p.stderr
 	p.cmd.WaitDelay = exitTime
-	ownGroup(p.cmd)
+	command.OwnGroup(p.cmd)
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -161,7 +163,7 @@ func (p *process) read(out io.Reader, greeting chan<- reply) {
 	}
 	_, _ = io.Copy(io.Discard, out)
 	exit := p.cmd.Wait()
-	killGroup(p.cmd)
+	command.KillGroup(p.cmd)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -244,7 +246,7 @@ func (p *process) kill(reason error) {
 		p.reason = reason
 	}
 	p.mu.Unlock()
-	killGroup(p.cmd)
+	command.KillGroup(p.cmd)
 }
 
 // call sends a line about a case and returns the reply.
@@ -295,7 +297,7 @@ func (p *process) call(id string, line []byte, limit time.Duration) (reply, erro
 			if text := p.stderr.String(); text != "" {
 				err = fmt.Errorf("%w\nstandard error:\n%s", err, text)
 			}
-			killGroup(p.cmd)
+			command.KillGroup(p.cmd)
 		}
 		return nil, err
 	}

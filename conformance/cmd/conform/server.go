@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/conformance"
+	"github.com/fivewire/fivewire/internal/command"
 )
 
 const (
@@ -102,7 +103,7 @@ func (c *config) startServer(t conformance.T, fixture, sink string) (string, err
 	cmd.Env = append(cmd.Environ(), "CONFORM_FIXTURE="+fixture, "CONFORM_SINK="+sink)
 	cmd.Stderr = stderr
 	cmd.WaitDelay = exitTime
-	ownGroup(cmd)
+	command.OwnGroup(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return "", err
@@ -111,7 +112,7 @@ func (c *config) startServer(t conformance.T, fixture, sink string) (string, err
 		return "", fmt.Errorf("the server cannot be started: %w", err)
 	}
 	t.Cleanup(func() {
-		killGroup(cmd)
+		command.KillGroup(cmd)
 		_ = cmd.Wait()
 	})
 	first := make(chan []byte, 1)
