@@ -250,7 +250,7 @@ func (r *chatRecord) end(ctx context.Context, reason string, isRepeated bool) (*
 	return r.state, err
 }
 
-// history reads the messages of a chat up to the one at last.
+// history reads the messages of a chat up to the position last.
 func (c *chatTable) history(ctx context.Context, key string, last uint64) ([]Message, error) {
 	records, err := readItems(ctx, c.db, chatItems(key), last)
 	if err != nil {

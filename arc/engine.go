@@ -544,7 +544,7 @@ type change struct {
 	isNamed  bool        // the handler has chosen the id of the artifact
 
 	isRepeated bool     // an earlier attempt of the request may have made it
-	attempt    *attempt // the last one whose write had no answer; else nil
+	attempt    *attempt // the last attempt whose write had no answer; otherwise nil
 }
 
 // An attempt is a try to make a change.

@@ -47,8 +47,8 @@ func isItemOf(id string, r store.Record) bool {
 	return id != "" && strings.HasPrefix(r.ID, id) && strings.LastIndexByte(r.ID, '/') == len(id)
 }
 
-// readItems reads the list that ends at last, without links: the items that records have named. Others in the stream
-// are left from changes that were not made.
+// readItems reads the list that ends at the position last, without links: the items that records name. Other items of
+// the stream belong to changes that were not made.
 func readItems(ctx context.Context, db store.Store, stream string, last uint64) (list []store.Record, err error) {
 	for after, isWhole := uint64(0), last == 0; !isWhole; {
 		page, err := db.Read(ctx, stream, after, itemPage)

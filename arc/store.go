@@ -27,7 +27,8 @@ func guarded[T any](f func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// A storeFailure is an error of the store that is no answer: the change may have been made, or may still be made.
+// A storeFailure is an error after which the state of the store is unknown: the change may have been made, or may
+// still be made.
 type storeFailure struct{ error }
 
 func (f *storeFailure) Unwrap() error { return f.error }
@@ -42,8 +43,8 @@ func failureOf(err error) error {
 	return &storeFailure{err}
 }
 
-// persist repeats a change until the store answers or this process loses its lease: the next owner of the work reads
-// what was made. However often it is repeated, the change is made once.
+// persist repeats a change until the store answers or this process loses its lease. Then the next owner of the work
+// reads the state. The change must recognize its earlier attempts.
 func (s *Server) persist(ctx context.Context, change func(ctx context.Context) error) error {
 	if !s.isShared {
 		if ctx.Done() != nil {
