@@ -67,8 +67,9 @@ func headings(text string) (list []string) {
 // readGuide returns the programs of a guide, with free ports.
 func readGuide(t *testing.T, text string) []*guideProgram {
 	t.Helper()
-	for _, port := range []string{"8080", "8081"} {
-		text = strings.ReplaceAll(text, "localhost:"+port, testkit.FreeAddress(t))
+	addrs := testkit.FreeAddresses(t, 2)
+	for i, port := range []string{"8080", "8081"} {
+		text = strings.ReplaceAll(text, "localhost:"+port, addrs[i])
 	}
 	var programs []*guideProgram
 	clients := 0

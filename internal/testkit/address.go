@@ -11,9 +11,12 @@ import (
 )
 
 // FreeAddress returns an address on loopback that no program listens on, for a server that cannot
-// choose a port itself. The port is below those that systems choose for connections, so that no
-// connection takes it before the server does.
-func FreeAddress(t testing.TB) string {
+// choose a port itself. The port is below those that systems choose for connections, so that a
+// connection rarely takes it before the server does.
+func FreeAddress(t testing.TB) string { return FreeAddresses(t, 1)[0] }
+
+// FreeAddresses returns n different addresses like that of [FreeAddress].
+func FreeAddresses(t testing.TB, n int) (addrs []string) {
 	t.Helper()
 	for range 1000 {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(10000)))
@@ -21,9 +24,11 @@ func FreeAddress(t testing.TB) string {
 		if err != nil {
 			continue
 		}
-		_ = l.Close()
-		return addr
+		defer func() { _ = l.Close() }() // after all are chosen
+		if addrs = append(addrs, addr); len(addrs) == n {
+			return addrs
+		}
 	}
 	t.Fatal("testkit: no free port")
-	return ""
+	return nil
 }

@@ -5,6 +5,7 @@ package natsstore_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/testkit"
@@ -32,38 +34,69 @@ type cluster struct {
 func startCluster(t testing.TB) *cluster {
 	t.Helper()
 	c := &cluster{}
-	for i := range c.nodes {
-		c.dirs[i], c.clients[i] = t.TempDir(), testkit.FreeAddress(t)
-		c.routes = append(c.routes, testkit.FreeAddress(t))
+	for i := range c.dirs {
+		c.dirs[i] = t.TempDir()
 	}
-	var wg sync.WaitGroup
-	for i := range c.nodes {
-		wg.Go(func() { c.start(t, i) })
-	}
-	wg.Wait()
-	t.Cleanup(func() {
-		for i := range c.nodes {
-			wg.Go(func() { c.stop(i) })
+	t.Cleanup(c.stopAll)
+	err := c.tryStart(t)
+	for range 9 { // another program may have taken a port
+		if err == nil {
+			break
 		}
-		wg.Wait()
-	})
+		t.Log(err)
+		c.stopAll()
+		err = c.tryStart(t)
+	}
+	require.NoError(t, err)
 	c.ready(t)
 	return c
 }
 
-func (c *cluster) start(t testing.TB, i int) {
+// tryStart starts all servers on new addresses.
+func (c *cluster) tryStart(t testing.TB) error {
+	addrs := testkit.FreeAddresses(t, 6)
+	copy(c.clients[:], addrs[:3])
+	c.routes = addrs[3:]
+	var errs [3]error
+	var wg sync.WaitGroup
+	for i := range c.nodes {
+		wg.Go(func() { errs[i] = c.start(i) })
+	}
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}
+
+func (c *cluster) start(i int) error {
 	srv, err := embedded.Start(c.dirs[i], &embedded.Options{
 		Listen:     c.clients[i],
 		MaxPayload: 1 << 20, // as servers have it by default
 		Cluster:    &embedded.Cluster{Node: fmt.Sprint("node-", i), Listen: c.routes[i], Peers: c.routes},
 	})
 	if err != nil {
-		t.Errorf("node %d: %v", i, err)
-		return
+		return fmt.Errorf("node %d: %w", i, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodes[i] = srv
+	return nil
+}
+
+// restart starts a server that was stopped. While it was down, another program may have taken its
+// port for a time.
+func (c *cluster) restart(t testing.TB, i int) {
+	t.Helper()
+	var err error
+	if !assert.Eventually(t, func() bool { err = c.start(i); return err == nil }, time.Minute, time.Second) {
+		t.Error(err)
+	}
+}
+
+func (c *cluster) stopAll() {
+	var wg sync.WaitGroup
+	for i := range c.nodes {
+		wg.Go(func() { c.stop(i) })
+	}
+	wg.Wait()
 }
 
 func (c *cluster) stop(i int) {

@@ -59,7 +59,7 @@ func TestNodeStops(t *testing.T) {
 		i := (round + rand.IntN(3)) % 3
 		c.stop(i)
 		goesOn("without one server")
-		c.start(t, i)
+		c.restart(t, i)
 		goesOn("with it back")
 	}
 	stop()
@@ -180,7 +180,7 @@ func TestProcessesKilled(t *testing.T) {
 		InjectFault: func(_ context.Context, round int) error {
 			if round%3 == 1 {
 				c.stop(round % 2)
-				c.start(t, round%2)
+				c.restart(t, round%2)
 			}
 			return nil
 		},
