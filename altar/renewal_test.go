@@ -178,7 +178,7 @@ func TestWebSocketTokenSource(t *testing.T) {
 		return DialWebSocket(ctx, url, &WebSocketDialOptions{TokenSource: source})
 	}, nil))
 	require.NoError(t, c.Ping(t.Context()))
-	require.Eventually(t, func() bool { return log.count() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return log.count() == 1 }, time.Minute, time.Millisecond)
 	require.NoError(t, c.Close())
 
 	refused := 0

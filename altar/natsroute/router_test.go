@@ -314,17 +314,17 @@ func TestCancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := s.Call(ctx, "hang", nil, nil); done <- err }()
-	require.Eventually(t, func() bool { return rt.hanging.Load() == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rt.hanging.Load() == 1 }, time.Minute, time.Millisecond)
 	cancel()
 	require.Error(t, <-done)
-	require.Eventually(t, func() bool { return rt.cancelled.Load() == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rt.cancelled.Load() == 1 }, time.Minute, time.Millisecond)
 
 	// A session that ends takes its calls along.
 	go func() { _, err := s.Call(t.Context(), "hang", nil, nil); done <- err }()
-	require.Eventually(t, func() bool { return rt.hanging.Load() == 2 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rt.hanging.Load() == 2 }, time.Minute, time.Millisecond)
 	require.NoError(t, s.Destroy(t.Context()))
 	require.Error(t, <-done)
-	require.Eventually(t, func() bool { return rt.cancelled.Load() == 2 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return rt.cancelled.Load() == 2 }, time.Minute, time.Millisecond)
 }
 
 // Offers come and go with Runtimes and Hosts, and a call goes where one is left.

@@ -96,7 +96,7 @@ func TestTaskSurvivesKills(t *testing.T) {
 	wait := &arc.WaitOptions{MinPollInterval: 5 * time.Millisecond}
 	task, err := client().CreateTask(ctx, "travel-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("Oslo")}, nil)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(bookings()) == 1 }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(bookings()) == 1 }, time.Minute, time.Millisecond)
 	p.kill()
 
 	p = start(t, dir)

@@ -297,7 +297,7 @@ func TestSweepKeepsDamagedExpiry(t *testing.T) {
 	execSQLite(t, d, `UPDATE entries SET expires = 1`)
 	_, err = s.Create(t.Context(), "expired", nil, time.Millisecond)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return d.rows(t) == "1 0 0" }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return d.rows(t) == "1 0 0" }, time.Minute, 10*time.Millisecond)
 	_, err = s.Get(t.Context(), "damaged")
 	require.ErrorIs(t, err, store.ErrCorrupt)
 	_, err = s.Create(t.Context(), "damaged", nil, 0)

@@ -219,7 +219,7 @@ func TestSweep(t *testing.T) {
 		require.NoError(t, err)
 		_, err = s.Append(t.Context(), "s", "stays", nil, 0)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return d.rows(t) == "1 1 1" }, 20*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return d.rows(t) == "1 1 1" }, time.Minute, 20*time.Millisecond)
 	})
 }
 

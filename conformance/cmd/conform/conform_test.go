@@ -154,5 +154,5 @@ func TestCodecEndsProcessGroup(t *testing.T) {
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(string(text))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return !isRunning(pid) }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !isRunning(pid) }, time.Minute, 10*time.Millisecond)
 }
