@@ -128,7 +128,8 @@ func (d *disk) streamLocked(name string) *stream {
 		s = &stream{ids: map[string]store.Record{}}
 		d.streams[name] = s
 	}
-	s.records = slices.DeleteFunc(s.records, func(r store.Record) bool { return !d.isAliveLocked(r.Expires) })
+	now := d.nowLocked()
+	s.records = slices.DeleteFunc(s.records, func(r store.Record) bool { return !r.Expires.IsZero() && !now.Before(r.Expires) })
 	return s
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,7 @@ const (
 	compareEvery = 4   // seeds: one of them is run twice
 	maxPairs     = 4   // of runs, one of which has to be equal
 	maxAttempts  = 400 // runs of a shrink
+	gcPercent    = 400 // a run has a small heap
 )
 
 // A result is what is left of a run.
@@ -50,6 +52,7 @@ type result struct {
 // run makes one run of a seed. A fault is injected if keep permits it; nil means all.
 func run(t *testing.T, seed uint64, f func(w *World), keep func(id string) bool) (res result) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	cryptotest.SetGlobalRandom(t, seed)
 	var w *World
 	outer := crand.Reader

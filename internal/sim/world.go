@@ -83,7 +83,7 @@ type Operation struct {
 
 // newWorld returns the World of a seed.
 func newWorld(seed uint64, keep func(id string) bool) *World {
-	w := &World{seed: seed, start: time.Now(), keep: keep, reserved: map[int64]bool{}}
+	w := &World{seed: seed, start: time.Now(), keep: keep, draws: map[uint64]uint64{}, reserved: map[int64]bool{}}
 	w.swarm = drawSwarm(seed, slices.Concat(storeKinds, nodeKinds))
 	w.disk = newDisk(w)
 	w.network = newNetwork(w)
@@ -110,8 +110,9 @@ func (w *World) drawKey(key uint64) uint64 {
 	now := time.Since(w.start)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now != w.drawTime || w.draws == nil {
-		w.drawTime, w.draws = now, map[uint64]uint64{}
+	if now != w.drawTime {
+		w.drawTime = now
+		clear(w.draws)
 	}
 	w.draws[key]++
 	return mix(mix(w.seed^mix(uint64(now))) ^ key ^ w.draws[key]<<56)
