@@ -176,7 +176,7 @@ func (r *streamRun) watch() {
 // claim makes a stream that of its request, for repeated requests, or returns that of the first
 // request (ARC-D48).
 func (t *streamTable) claim(ctx context.Context, owner, id string) (string, error) {
-	if t.s.answers == nil || owner == "" {
+	if !t.s.hasWindow() || owner == "" {
 		return id, nil
 	}
 	_, err := t.s.opts.Persistence.Store.Create(ctx, streamClaim(owner), []byte(id), openClaim)
@@ -201,7 +201,7 @@ func (t *streamTable) claimed(ctx context.Context, owner string) (string, error)
 // finishClaim limits the claim of an ended stream to the window. A refusal that a later attempt does not
 // meet leaves no claim.
 func (r *streamRun) finishClaim(ctx context.Context) {
-	if r.t.s.answers == nil || r.conn.owner == "" {
+	if !r.t.s.hasWindow() || r.conn.owner == "" {
 		return
 	}
 	db, key := r.t.s.opts.Persistence.Store, streamClaim(r.conn.owner)
@@ -234,7 +234,7 @@ func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered 
 		c.id = id
 		return true, c.resume(ctx, n)
 	}
-	if t.s.answers == nil {
+	if !t.s.hasWindow() {
 		return false, nil
 	}
 	c.id, err = t.claimed(ctx, c.owner)

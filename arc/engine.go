@@ -48,8 +48,9 @@ type liveTask struct {
 	data    json.RawMessage // its metadata, if it runs here or waits for a place
 	waiting *waitingTask    // for a place; nil otherwise
 
-	pending     []func() // to be run without the lock, in order
-	isNotifying bool     // a goroutine runs them
+	changed     chan struct{} // closed by the next change; nil unless the task is watched
+	pending     []func()      // to be run without the lock, in order
+	isNotifying bool          // a goroutine runs them
 }
 
 func newTaskEngine(s *Server) *taskEngine {
@@ -130,6 +131,7 @@ func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (
 		t.subs = nil // subscribed through another process
 	}
 	t.state, t.rev, t.isStale = st, entry.Revision, false
+	t.signal()
 	if t.run != nil && st.status.Final() {
 		t.run.work.Cancel(taskOver(st))
 	} else if t.run != nil && st.owner != t.run.owner {
@@ -156,6 +158,7 @@ func (e *taskEngine) saveLocked(ctx context.Context, t *liveTask, next *taskStat
 		return err
 	}
 	t.state, t.rev = next, rev
+	t.signal()
 	return nil
 }
 

@@ -50,7 +50,13 @@ func isItemOf(id string, r store.Record) bool {
 // readItems reads the list that ends at the position last, without links: the items that records name. Other items of
 // the stream belong to changes that were not made.
 func readItems(ctx context.Context, db store.Store, stream string, last uint64) (list []store.Record, err error) {
-	for after, isWhole := uint64(0), last == 0; !isWhole; {
+	return readItemsAfter(ctx, db, stream, 0, last)
+}
+
+// readItemsAfter reads the part of the list behind an item at the position after.
+func readItemsAfter(ctx context.Context, db store.Store, stream string, after, last uint64) (list []store.Record, err error) {
+	start := after
+	for isWhole := last <= start; !isWhole; {
 		page, err := db.Read(ctx, stream, after, itemPage)
 		if err != nil {
 			return nil, err
@@ -66,7 +72,7 @@ func readItems(ctx context.Context, db store.Store, stream string, last uint64) 
 		}
 	}
 	first := len(list)
-	for i := len(list) - 1; i >= 0 && last > 0; i-- {
+	for i := len(list) - 1; i >= 0 && last > start; i-- {
 		if r := list[i]; r.Seq == last && len(r.Value) > linkLen {
 			last = binary.BigEndian.Uint64(r.Value)
 			r.Value = r.Value[linkLen:]
@@ -80,8 +86,14 @@ func readItems(ctx context.Context, db store.Store, stream string, last uint64) 
 // items reads the messages and artifacts of a task.
 func (e *taskEngine) items(ctx context.Context, stream string, last uint64) (messages, artifacts []store.Record, err error) {
 	list, err := readItems(ctx, e.db, stream, last)
-	if err != nil || !slices.ContainsFunc(list, isArtifact) {
-		return list, nil, err
+	messages, artifacts = split(list)
+	return messages, artifacts, err
+}
+
+// split returns the messages and the artifacts of a list.
+func split(list []store.Record) (messages, artifacts []store.Record) {
+	if !slices.ContainsFunc(list, isArtifact) {
+		return list, nil
 	}
 	for _, r := range list {
 		if isArtifact(r) {
@@ -90,7 +102,7 @@ func (e *taskEngine) items(ctx context.Context, stream string, last uint64) (mes
 			messages = append(messages, r)
 		}
 	}
-	return messages, artifacts, nil
+	return messages, artifacts
 }
 
 // maxPage bounds the lists of a page in bytes.

@@ -99,13 +99,7 @@ func (r *TaskRun) Task(ctx context.Context) (*Task, error) {
 	if err != nil {
 		return nil, fmt.Errorf("arc: task: %w", err)
 	}
-	info := st.info(messages, artifacts, &TaskInfoParams{})
-	defer info.free() // what is decoded is a copy
-	res, err := decodeResult(MethodTaskInfo, info.b)
-	if err != nil {
-		return nil, err
-	}
-	return res.Task, nil
+	return st.task(messages, artifacts)
 }
 
 // AddMessage adds a message to the task. One without a role is the agent's, one

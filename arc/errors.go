@@ -171,9 +171,9 @@ func (c Code) Name() string { return c.info().name }
 // "" for any other.
 func (c Code) Message() string { return c.info().message }
 
-// Family returns agent, task, chat, security or protocol for the ranges of the
+// family returns agent, task, chat, security or protocol for the ranges of the
 // specification, rpc for -32768 to -32000, and custom for all other codes.
-func (c Code) Family() string {
+func (c Code) family() string {
 	switch {
 	case c >= -32768 && c <= -32000:
 		return "rpc"
@@ -198,7 +198,7 @@ func (c Code) HTTPStatus() int {
 	if s := c.info().status; s != 0 {
 		return s
 	}
-	switch c.Family() {
+	switch c.family() {
 	case "rpc", "agent":
 		return http.StatusInternalServerError
 	case "security":

@@ -4,7 +4,7 @@
 package arc
 
 import (
-	"errors"
+	"fmt"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -23,9 +23,8 @@ type AgentInfo struct {
 	Extra            Extra
 }
 
-// ErrInvalidAgentInfo reports an answer to /agent-info that has neither of the
-// two forms.
-var ErrInvalidAgentInfo = errors.New("arc: invalid agent info")
+// errAgentInfo reports an answer to /agent-info that has neither of the two forms.
+var errAgentInfo = fmt.Errorf("%w: agent info", ErrInvalidResult)
 
 // defaultEndpoint is the path that the specification recommends (ARC-003).
 const defaultEndpoint = "/arc"
@@ -38,7 +37,7 @@ var agentInfoMembers = []string{"agentId", "name", "description", "capabilities"
 func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
 	v, err := checkJSON(data)
 	if err != nil || !v.IsObject() {
-		return nil, ErrInvalidAgentInfo
+		return nil, errAgentInfo
 	}
 	r := reader{lenient: true}
 	if agents := v.Get("registeredAgents"); agents.IsObject() {
@@ -50,7 +49,7 @@ func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
 		return infos, nil
 	}
 	if id, _ := v.Get("agentId").Text(); id == "" {
-		return nil, ErrInvalidAgentInfo
+		return nil, errAgentInfo
 	}
 	return []AgentInfo{r.agentInfo(v, "", defaultEndpoint)}, nil
 }

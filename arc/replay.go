@@ -6,24 +6,29 @@ package arc
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // newAnswers returns the window of ARC-D48: a repeated request of the same caller, with the same
 // params, gets the stored answer.
 func newAnswers(s *Server) *once.Table {
-	o := once.Options{Prefix: "arc/", Retention: s.opts.Persistence.ResultTTL, MaxOutcome: -1, Logger: s.opts.Logger}
+	o := once.Options{Prefix: "arc/", Retention: option.Or(s.opts.Persistence.ResultTTL, 24*time.Hour, 24*time.Hour), MaxOutcome: -1, Logger: s.opts.Logger}
 	if !s.isShared {
 		return once.New(nil, nil, o)
 	}
 	return once.New(s.opts.Persistence.Store, s.lease, o)
 }
+
+// hasWindow reports whether the response to each request is stored (ARC-D48).
+func (s *Server) hasWindow() bool { return s.opts.Persistence.ResultTTL > 0 }
 
 // errNotStored ends the wait for the store after the work of a request.
 var errNotStored = errors.New("arc: answer not stored")
@@ -43,6 +48,9 @@ func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	key := once.Key{Principal: call.principalID(), Scope: "answer", ID: requestHash(call)}
+	if named := x.in.RequestKey; named != "" {
+		key = once.Key{Principal: call.principalID(), Scope: "named", ID: hashOf(call.TargetAgent, named), Digest: sha256.Sum256([]byte(requestHash(call)))}
+	}
 	data, isReplayed, err := s.answers.Do(ctx, key, once.Repeat, func(ctx context.Context, c once.Claim) (once.Result, error) {
 		call.claim = c
 		if err := s.routeAgain(ctx, call); err != nil {
@@ -65,6 +73,8 @@ func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
 	switch {
 	case err == nil:
 		return a
+	case errors.Is(err, once.ErrReused):
+		return s.failure(x, &Error{Code: ErrInvalidParams, Message: "Request key used for another request"})
 	case errors.Is(err, once.ErrBusy):
 		return s.failure(x, agentFault(ErrAgentCapacityExceeded, call.TargetAgent))
 	}

@@ -322,7 +322,7 @@ type Server struct {
 	runs     *journal.Table
 	budget   *budget.Budget
 	ledger   *ledger
-	answers  *once.Table // nil without a window
+	answers  *once.Table
 	streams  *streamTable
 	life     *life.Life
 	records  atomic.Uint64 // audit records
@@ -367,9 +367,7 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	}
 	s.streams = newStreamTable(s)
 	s.lease.Listen(chatTopic, s.chats.listen)
-	if o.Persistence.ResultTTL > 0 {
-		s.answers = newAnswers(s)
-	}
+	s.answers = newAnswers(s)
 	return s, nil
 }
 
@@ -409,9 +407,7 @@ func (s *Server) Ready() error {
 // release ends what outlives all work. It is the last step of a shutdown.
 func (s *Server) release(ctx context.Context) {
 	s.ledger.close()
-	if s.answers != nil {
-		_ = s.answers.Close() // returns no error
-	}
+	_ = s.answers.Close() // returns no error
 	s.releaseLease(ctx)
 }
 

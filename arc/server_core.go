@@ -37,6 +37,12 @@ type ServerRequest struct {
 	// another transport. RemoteAddr is the address of the client, with or without a port.
 	Header     http.Header
 	RemoteAddr string
+
+	// RequestKey, if not empty, identifies the request among those of its principal to an agent,
+	// for transports with another request id. A repeated request gets the stored response, also
+	// without a ResultTTL. One with the same key and other content is refused with
+	// [ErrInvalidParams].
+	RequestKey string
 }
 
 // An EventSink receives the events of a streamed response. Send must not retain
@@ -155,20 +161,9 @@ func (s *Server) decode(ctx context.Context, x *exchange) *Error {
 // serve handles a request whose envelope is in order. The checks come in the
 // order of ARC-D07.
 func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
-	req, call := &x.req, &x.call
-	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
-		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
-	if x.in.AgentPath != "" {
-		call.AgentPath = parsePath(x.in.AgentPath)
-	}
-	if fault := s.admitRequest(x, call); fault != nil {
+	call := &x.call
+	if fault := s.checkCall(ctx, x); fault != nil {
 		return s.failure(x, fault)
-	}
-	if fault := s.permit(ctx, call); fault != nil {
-		return s.failure(x, fault)
-	}
-	if s.opts.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
-		return s.failure(x, agentFault(ErrCircularReference, call.TargetAgent))
 	}
 	isKnown, entry, method := s.registry.method(call.TargetAgent, call.Method)
 	if !isKnown {
@@ -204,6 +199,26 @@ func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
 		return s.answer(&x.ctx, x) // no code of the user
 	}
 	return s.work(work, x)
+}
+
+// checkCall makes the call of a request, and checks what concerns the caller.
+func (s *Server) checkCall(ctx context.Context, x *exchange) *Error {
+	req, call := &x.req, &x.call
+	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
+		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
+	if x.in.AgentPath != "" {
+		call.AgentPath = parsePath(x.in.AgentPath)
+	}
+	if fault := s.admitRequest(x, call); fault != nil {
+		return fault
+	}
+	if fault := s.permit(ctx, call); fault != nil {
+		return fault
+	}
+	if s.opts.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
+		return agentFault(ErrCircularReference, call.TargetAgent)
+	}
+	return nil
 }
 
 // draining returns the error of a server that is being shut down.
@@ -398,7 +413,7 @@ func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) erro
 
 // answer runs the handler, or repeats what it answered before.
 func (s *Server) answer(ctx context.Context, x *exchange) *ServerResponse {
-	if s.answers != nil && !x.mayStream() {
+	if (s.hasWindow() || x.in.RequestKey != "") && !x.mayStream() {
 		return s.answerOnce(ctx, x)
 	}
 	return s.run(ctx, x)
@@ -449,7 +464,7 @@ func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 		return s.failure(x, s.faultOf(ctx, call, err))
 	}
 	var w writer
-	if x.web.rw != nil && s.answers == nil {
+	if x.web.rw != nil && !s.hasWindow() {
 		x.web.answer = newReady()
 		w.b = x.web.answer.b
 	}

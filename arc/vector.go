@@ -34,6 +34,7 @@ var vectors = vector.Ops{
 	}) (any, error) {
 		return normalizeParams(in.Method, in.Params)
 	}),
+	"error_family":  vector.New(func(in struct{ Code Code }) (any, error) { return in.Code.family(), nil }),
 	"task_machine":  vector.New(vectorTaskMachine),
 	"chat_machine":  vector.New(vectorChatMachine),
 	"trace_context": vector.New(func(in struct{ TraceID string }) (any, error) { return w3cTraceID(in.TraceID), nil }),

@@ -185,7 +185,8 @@ func arcValidateResult(_ T, in *Input) (Answer, error) {
 
 func arcErrorInfo(_ T, in *Input) (Answer, error) {
 	c := arc.Code(in.Int64("code"))
-	return Answer{"name": c.Name(), "family": c.Family(), "message": c.Message(), "httpStatus": c.HTTPStatus()}, nil
+	family, err := vector.Call[string](arctest.Vector, "error_family", Answer{"code": c})
+	return Answer{"name": c.Name(), "family": family, "message": c.Message(), "httpStatus": c.HTTPStatus()}, err
 }
 
 func arcTimestamp(_ T, in *Input) (Answer, error) {
@@ -309,7 +310,7 @@ func arcWebhookVerify(_ T, in *Input) (Answer, error) {
 
 func arcAgentInfo(_ T, in *Input) (Answer, error) {
 	infos, err := arc.DecodeAgentInfo(in.Wire("wire"))
-	if errors.Is(err, arc.ErrInvalidAgentInfo) {
+	if errors.Is(err, arc.ErrInvalidResult) {
 		return nil, NewFailure("invalid_agent_info", err)
 	}
 	if err != nil {
