@@ -24,24 +24,19 @@ import (
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
-// a2eClient is the fixture client of a script with a record of its events.
+// a2eClient is the fixture client of a script.
 type a2eClient struct {
 	client *a2e.Client
 	codec  *a2e.Codec
-	host   io.ReadWriteCloser
-	out    *a2eLines
+	note   func(list string, a Answer) // of the events of a script
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
-	done    []Answer
-	events  []Answer
-	push    []Answer
-	dropped uint64
-	cancels map[string]context.CancelFunc
+	cancels map[string]context.CancelFunc // guarded by mu
 }
 
-func a2eClientScript(t *testing.T, in *Input) (Step, error) {
-	o := in.ObjectOr("client")
+// newA2EClient returns a client with the settings of a script.
+func newA2EClient(o *Input, conn io.ReadWriteCloser, note func(list string, a Answer)) (*a2eClient, error) {
 	limits := o.ObjectOr("limits")
 	opts := &a2e.ClientOptions{Types: catalogue.Types(), Timing: a2e.ClientTiming{WriteTimeout: -1}, Extensions: append([]string{}, o.StringsOr("extensions")...),
 		Limits: a2e.ClientLimits{MaxMessage: limits.IntOr("maxBytes", 0), MaxDepth: limits.IntOr("maxDepth", 0), MaxOutput: limits.IntOr("maxOutput", 0)}}
@@ -52,34 +47,63 @@ func a2eClientScript(t *testing.T, in *Input) (Step, error) {
 	default:
 		o.Fail("mode", "unknown mode %q", mode)
 	}
-	agent, host := a2e.Pipe()
-	x := &a2eClient{
-		client: a2etest.Must(a2e.NewClient(agent, opts)),
-		codec:  a2e.NewCodec(catalogue.Types()...), host: host,
-		out: &a2eLines{}, cancels: map[string]context.CancelFunc{},
+	if err := o.Err(); err != nil {
+		return nil, err
 	}
-	x.client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
+	client, err := a2e.NewClient(conn, opts)
+	if err != nil {
+		return nil, err
+	}
+	x := &a2eClient{client: client, codec: a2e.NewCodec(catalogue.Types()...), note: note, cancels: map[string]context.CancelFunc{}}
+	client.Handle("mcp/root/list/req", func(context.Context, *a2e.Message) (any, error) {
 		return &mcp.RootListResponse{Roots: []json.RawMessage{json.RawMessage(`{"uri":"file:///project","name":"project"}`)}}, nil
 	})
-	x.client.OnMessage(func(m *a2e.Message) {
-		x.note(&x.push, Answer{"json": x.text(m)})
-	})
-	x.work.Go(func() { x.out.read(host) })
-	t.Cleanup(func() {
-		_ = host.Close()
-		_ = x.client.Close()
-		for _, cancel := range x.cancels {
-			cancel()
-		}
-		x.work.Wait()
-	})
-	return x.step, nil
+	client.OnMessage(func(m *a2e.Message) { x.note("push", Answer{"json": x.text(m)}) })
+	return x, nil
 }
 
-func (x *a2eClient) note(list *[]Answer, a Answer) {
+// Close ends the client.
+func (x *a2eClient) Close() {
+	_ = x.client.Close()
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	*list = append(*list, a)
+	for _, cancel := range x.cancels {
+		cancel()
+	}
+	x.mu.Unlock()
+	x.work.Wait()
+}
+
+// a2eClientFixture is a client with a record of its events.
+type a2eClientFixture struct {
+	*a2eClient
+	host    io.ReadWriteCloser
+	out     *a2eLines
+	reading sync.WaitGroup
+
+	mu      sync.Mutex
+	lists   map[string][]Answer // done, events and push; guarded by mu
+	dropped uint64
+}
+
+func a2eClientScript(t *testing.T, in *Input) (Step, error) {
+	agent, host := a2e.Pipe()
+	x := &a2eClientFixture{host: host, out: &a2eLines{}, lists: map[string][]Answer{}}
+	var err error
+	x.a2eClient, err = newA2EClient(in.ObjectOr("client"), agent, func(list string, a Answer) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.lists[list] = append(x.lists[list], a)
+	})
+	if err != nil {
+		return nil, err
+	}
+	x.reading.Go(func() { x.out.read(host) })
+	t.Cleanup(func() {
+		_ = host.Close()
+		x.Close()
+		x.reading.Wait()
+	})
+	return x.step, nil
 }
 
 func (x *a2eClient) text(m *a2e.Message) json.RawMessage {
@@ -90,8 +114,18 @@ func (x *a2eClient) text(m *a2e.Message) json.RawMessage {
 	return text
 }
 
-func (x *a2eClient) step(step *Input) (Answer, error) {
-	x.act(step)
+func (x *a2eClientFixture) step(step *Input) (Answer, error) {
+	switch {
+	case step.Has("recv"):
+		for _, line := range step.Strings("recv") {
+			_, _ = io.WriteString(x.host, line+"\n")
+			synctest.Wait()
+		}
+	case step.Bool("eof"):
+		_ = x.host.(interface{ CloseWrite() error }).CloseWrite()
+	default:
+		x.act(step)
+	}
 	synctest.Wait()
 	if step.Err() != nil {
 		return nil, step.Err()
@@ -99,12 +133,12 @@ func (x *a2eClient) step(step *Input) (Answer, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	dropped := x.client.Stats().Dropped
-	answer := Answer{
-		"out": Default(x.out.since(step), []any{}), "done": Default(x.done, []any{}),
-		"events": Default(x.events, []any{}), "push": Default(x.push, []any{}),
-		"dropped": Default(dropped-x.dropped, 0),
+	answer := Answer{"out": Default(x.out.since(step), []any{}), "dropped": Default(dropped-x.dropped, 0)}
+	for _, list := range []string{"done", "events", "push"} {
+		answer[list] = Default(x.lists[list], []any{})
 	}
-	x.done, x.events, x.push, x.dropped = nil, nil, nil, dropped
+	clear(x.lists)
+	x.dropped = dropped
 	return answer, nil
 }
 
@@ -123,21 +157,16 @@ func (x *a2eClient) act(step *Input) {
 			x.finish(name, m, err)
 		})
 	case step.Has("cancel"):
-		name := step.String("cancel")
-		if cancel := x.cancels[name]; cancel != nil {
+		x.mu.Lock()
+		cancel := x.cancels[step.String("cancel")]
+		x.mu.Unlock()
+		if cancel != nil {
 			cancel()
-		}
-	case step.Has("recv"):
-		for _, line := range step.Strings("recv") {
-			_, _ = io.WriteString(x.host, line+"\n")
-			synctest.Wait()
 		}
 	case step.Bool("shutdown"):
 		x.work.Go(func() { _ = x.client.Shutdown(context.Background()) })
 	case step.Bool("close"):
 		x.work.Go(func() { _ = x.client.Close() })
-	case step.Bool("eof"):
-		_ = x.host.(interface{ CloseWrite() error }).CloseWrite()
 	}
 }
 
@@ -153,6 +182,8 @@ func (x *a2eClient) connect(c *Input) {
 
 func (x *a2eClient) context(name string) context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	x.cancels[name] = cancel
 	return ctx
 }
@@ -184,7 +215,7 @@ func (x *a2eClient) call(c *Input) {
 		body = members
 	}
 	opts.OnEvent = func(ev a2e.Event) {
-		x.note(&x.events, Answer{"call": name, "order": string(ev.Order), "json": x.text(ev.Message)})
+		x.note("events", Answer{"call": name, "order": string(ev.Order), "json": x.text(ev.Message)})
 	}
 	ctx := x.context(name)
 	x.work.Go(func() {
@@ -217,10 +248,10 @@ func unsetTimeout(body any) {
 
 func (x *a2eClient) finish(name string, m *a2e.Message, err error) {
 	if err != nil {
-		x.note(&x.done, Answer{"call": name, "err": a2eLocal(err)})
+		x.note("done", Answer{"call": name, "err": a2eLocal(err)})
 		return
 	}
-	x.note(&x.done, Answer{"call": name, "ok": Answer{"json": x.text(m)}})
+	x.note("done", Answer{"call": name, "ok": Answer{"json": x.text(m)}})
 }
 
 // a2eLocal names an error of the client in the words of the scripts.

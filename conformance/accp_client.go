@@ -28,19 +28,26 @@ type accpCaller struct {
 }
 
 func openACCPClient(_ *testing.T, in *Input) (Step, error) {
+	peer := &accpPeer{}
+	c, err := newACCPClient(in, "http://127.0.0.1"+accp.FramesPath, &http.Client{Transport: peer}, func(o *accp.SessionOptions) {
+		accptest.SetIDs(o, accpIDs("c1"))
+	})
+	return (&accpCaller{client: c, peer: peer}).step, err
+}
+
+// newACCPClient returns a client with the settings of a script.
+func newACCPClient(in *Input, url string, hc *http.Client, setIDs func(*accp.SessionOptions)) (*accp.Client, error) {
 	r, err := accpRegistry(in)
 	if err != nil {
 		return nil, err
 	}
-	peer := &accpPeer{}
 	session := accp.SessionOptions{Registry: r}
-	accptest.SetIDs(&session, accpIDs("c1"))
-	opts := &accp.ClientOptions{SessionID: "s1", HTTPClient: &http.Client{Transport: peer}, Session: session}
+	setIDs(&session)
+	opts := &accp.ClientOptions{SessionID: "s1", HTTPClient: hc, Session: session}
 	if !in.BoolOr("hello", true) {
 		accptest.SkipGreeting(opts)
 	}
-	c, err := accp.NewClient("http://127.0.0.1"+accp.FramesPath, "client", opts)
-	return (&accpCaller{client: c, peer: peer}).step, err
+	return accp.NewClient(url, "client", opts)
 }
 
 func (c *accpCaller) step(in *Input) (Answer, error) {
@@ -51,18 +58,15 @@ func (c *accpCaller) step(in *Input) (Answer, error) {
 	if err := in.Err(); err != nil {
 		return nil, err
 	}
-	json, err := c.act(in)
+	json, err := accpAct(in, c.client)
 	if err == nil {
-		err = c.peer.fault
-	}
-	if err == nil && len(c.peer.answers) > 0 {
-		err = fmt.Errorf("%d answers are left over", len(c.peer.answers))
+		err = c.peer.end()
 	}
 	return Answer{"frames": c.peer.posts, "json": json}, err
 }
 
-// act carries out a call or a sync and returns its result.
-func (c *accpCaller) act(in *Input) (Answer, error) {
+// accpAct carries out a call or a sync and returns its result.
+func accpAct(in *Input, c *accp.Client) (Answer, error) {
 	ctx := context.Background()
 	switch do := in.String("do"); do {
 	case "call":
@@ -71,7 +75,7 @@ func (c *accpCaller) act(in *Input) (Answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		answer, err := c.client.Call(ctx, &m, opts)
+		answer, err := c.Call(ctx, &m, opts)
 		if err != nil {
 			return accpLocal(err)
 		}
@@ -81,10 +85,10 @@ func (c *accpCaller) act(in *Input) (Answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.client.Sync(ctx, state); err != nil {
+		if err := c.Sync(ctx, state); err != nil {
 			return accpLocal(err)
 		}
-		version, _ := c.client.Session().State()
+		version, _ := c.Session().State()
 		return Answer{"version": version}, nil
 	default:
 		in.Fail("do", "unknown step %q", do)
@@ -132,6 +136,26 @@ type accpPeer struct {
 	fault   error // of the script
 }
 
+// next records a post and takes its answer.
+func (p *accpPeer) next(body []byte) (accpAnswer, error) {
+	if len(p.answers) == 0 {
+		p.fault = errors.New("a post for which the script has no answer")
+		return accpAnswer{}, p.fault
+	}
+	a := p.answers[0]
+	p.answers = p.answers[1:]
+	p.posts = append(p.posts, strings.TrimSuffix(string(body), "\n"))
+	return a, nil
+}
+
+// end returns the fault of a step.
+func (p *accpPeer) end() error {
+	if p.fault == nil && len(p.answers) > 0 {
+		return fmt.Errorf("%d answers are left over", len(p.answers))
+	}
+	return p.fault
+}
+
 // RoundTrip is a post.
 func (p *accpPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	defer req.Body.Close()
@@ -139,14 +163,10 @@ func (p *accpPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(p.answers) == 0 {
-		p.fault = errors.New("a post for which the script has no answer")
-		return nil, p.fault
-	}
-	a := p.answers[0]
-	p.answers = p.answers[1:]
-	p.posts = append(p.posts, strings.TrimSuffix(string(body), "\n"))
+	a, err := p.next(body)
 	switch {
+	case err != nil:
+		return nil, err
 	case a.unreachable:
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	case a.lost:

@@ -16,10 +16,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -30,17 +30,22 @@ func airLiveProtocol() liveProtocol {
 	return liveProtocol{
 		open: map[string]func(T, *Input, *liveServer) (Step, error){"inbox_script": airOpenLiveInbox, "relay_script": airOpenLiveRelay},
 		fixture: func(op string, in strictjson.Value) string {
-			text := []byte(`{"server":`)
-			text = strictjson.AppendString(text, strings.TrimSuffix(op, "_script"))
-			for m := in.Get("fixture").Members(); m.Next(); {
-				if name := string(m.Name); name != "documents" && name != "now" {
-					text = append(append(append(append(text, ','), m.Key...), ':'), m.Value...)
-				}
-			}
-			return string(append(text, '}'))
+			return string(airFixtureText("server", strings.TrimSuffix(op, "_script"), in.Get("fixture")))
 		},
 		notLive: airNotLive, serve: newAIRFixture,
 	}
+}
+
+// airFixtureText returns a fixture for a process without the registry and the clock.
+func airFixtureText(member, word string, fixture strictjson.Value) []byte {
+	text := append(strictjson.AppendString([]byte("{"), member), ':')
+	text = strictjson.AppendString(text, word)
+	for m := fixture.Members(); m.Next(); {
+		if name := string(m.Name); name != "documents" && name != "now" {
+			text = append(append(append(append(text, ','), m.Key...), ':'), m.Value...)
+		}
+	}
+	return append(text, '}')
 }
 
 func airNotLive(in, step strictjson.Value) string {
@@ -203,18 +208,85 @@ func (a *airAfresh) restore(b []byte) []byte {
 	return []byte(strings.NewReplacer(a.back...).Replace(string(b)))
 }
 
+// reply is text for a reply with envelopes.
+func (a *airAfresh) reply(b []byte) []byte {
+	v, err := strictjson.Check(b, strictjson.Options{MaxDepth: maxDepth})
+	if err == nil {
+		return a.appendReply(nil, v)
+	}
+	var page struct{ Envelopes []json.RawMessage }
+	_ = json.Unmarshal(b, &page) // without envelopes, the rest is text
+	var out []byte
+	for _, e := range page.Envelopes {
+		if v, err := strictjson.Check(e, strictjson.Options{MaxDepth: maxDepth}); err == nil {
+			before, after, _ := bytes.Cut(b, e)
+			out = a.appendReply(append(out, a.text(before)...), v)
+			b = after
+		}
+	}
+	return append(out, a.text(b)...)
+}
+
+func (a *airAfresh) appendReply(dst []byte, v strictjson.Value) []byte {
+	sep := byte('{')
+	switch {
+	case v.Get("signature") != nil && v.Get("from") != nil:
+		return append(dst, a.envelope(v)...)
+	case v.IsObject():
+		for m := v.Members(); m.Next(); sep = ',' {
+			dst = append(append(append(dst, sep), m.Key...), ':')
+			dst = a.appendReply(dst, m.Value)
+		}
+		if sep == '{' {
+			dst = append(dst, sep)
+		}
+		return append(dst, '}')
+	case v.IsArray():
+		sep = '['
+		for e := v.Elements(); e.Next(); sep = ',' {
+			dst = a.appendReply(append(dst, sep), e.Value)
+		}
+		if sep == '[' {
+			dst = append(dst, sep)
+		}
+		return append(dst, ']')
+	}
+	text, _ := v.Text()
+	inner, err := base64.StdEncoding.DecodeString(text)
+	if err == nil && bytes.HasPrefix(inner, []byte("{")) {
+		return strictjson.AppendString(dst, base64.StdEncoding.EncodeToString(a.reply(inner)))
+	}
+	return append(dst, a.text(v)...)
+}
+
+// past undoes envelope and text for the request of a client.
+func (a *airAfresh) past(b []byte) []byte {
+	b = a.restore(b)
+	undo := airAfresh{ahead: -a.ahead}
+	for _, k := range a.keys {
+		undo.keys = append(undo.keys, airFreshKey{from: k.to, to: k.from})
+	}
+	return undo.text(b)
+}
+
 // airLive is the fixture of a script whose inbox or relay is in another process. It serves the
 // registry, and decides what the handler of the inbox does.
 type airLive struct {
 	*liveServer
-	*airAfresh
-	registry  *airRegistry
+	*airDocuments
 	delivered tape[airDelivered]
 	calls     int
 
 	mu      sync.Mutex
 	outcome string // of the handler; guarded by mu
-	lookups int    // guarded by mu
+}
+
+// airDocuments is the registry of a script in real time.
+type airDocuments struct {
+	*airAfresh
+	t        T
+	registry *airRegistry
+	lookups  atomic.Int64
 }
 
 // An airDelivered is the report of a handler.
@@ -230,7 +302,7 @@ func airOpenLive(in *Input, s *liveServer) (*airLive, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &airLive{liveServer: s, airAfresh: afresh, registry: airReadRegistry(fixture)}
+	f := &airLive{liveServer: s, airDocuments: &airDocuments{airAfresh: afresh, t: s.t, registry: airReadRegistry(fixture)}}
 	for _, name := range fixture.Names() {
 		fixture.read[name] = true // by the server
 	}
@@ -248,41 +320,48 @@ func (f *airLive) serve(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
-		f.t.Logf("handler  %s", body)
+		f.liveServer.t.Logf("handler  %s", body)
 		f.delivered.add(d)
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		_, _ = io.WriteString(w, f.outcome)
 		return
 	}
+	if !f.document(w, r) {
+		f.liveServer.t.Logf("not a request for a document: %s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusBadRequest)
+	}
+}
+
+// document answers a request for a document, and reports whether it is one.
+func (f *airDocuments) document(w http.ResponseWriter, r *http.Request) bool {
 	id, ok := strings.CutPrefix(r.URL.Path, strings.TrimPrefix(air.DefaultRegistryURL, "https:/")+"/api/v1/agents/")
 	id, ok2 := strings.CutSuffix(id, "/did-document")
 	if !ok || !ok2 || r.Method != http.MethodGet || r.Header.Get("X-A2A-Version") != "v1" {
-		f.t.Logf("not a request for a document: %s %s", r.Method, r.URL)
-		w.WriteHeader(http.StatusBadRequest)
-		return
+		return false
 	}
-	f.mu.Lock()
-	f.lookups++
-	f.mu.Unlock()
+	f.lookups.Add(1)
 	f.registry.mu.Lock()
 	d := f.registry.document(id)
 	f.registry.mu.Unlock()
-	if d.timeout {
-		panic(http.ErrAbortHandler)
-	}
-	for name, values := range d.header {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(d.status)
-	_, _ = w.Write(f.text(d.body))
+	d.body = f.text(d.body)
+	d.serve(w)
+	return true
 }
 
-func (f *airLive) lookupCount() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.lookups
+// serve sends a reply. Without one, the connection ends.
+func (r airReply) serve(w http.ResponseWriter) {
+	if r.timeout {
+		panic(http.ErrAbortHandler)
+	}
+	for name, values := range r.header {
+		w.Header()[name] = values
+	}
+	w.WriteHeader(r.status)
+	_, _ = w.Write(r.body)
 }
+
+func (f *airDocuments) lookupCount() int { return int(f.lookups.Load()) }
 
 func airOpenLiveRelay(_ T, in *Input, s *liveServer) (Step, error) {
 	f, err := airOpenLive(in, s)
@@ -349,11 +428,7 @@ func newAIRFixture(fixture, sink string) (http.Handler, func() error, error) {
 	}
 	in := all.Object("fixture")
 	client := &http.Client{Transport: hooksTransport{sink}}
-	resolver := func() (*air.Resolver, error) {
-		o := &air.ResolverOptions{HTTPClient: client}
-		airtest.SetResolverJitter(o, middle)
-		return air.NewResolver(o)
-	}
+	resolver := func() (*air.Resolver, error) { return airResolver(client, false) }
 	if airWord(in, "server", "inbox", "relay") == "relay" {
 		r, err := resolver()
 		if err != nil {

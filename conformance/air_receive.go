@@ -328,17 +328,12 @@ func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	endpoint, peer := fixture.String("endpoint"), &airPeer{}
-	opts := &air.PollerOptions{
-		Dialect:     airWord(fixture, "dialect", air.DialectSpec, air.DialectDeployed, air.DialectAuto),
-		AgentSecret: fixture.StringOr("agentSecret", ""), HTTPClient: &http.Client{Transport: peer},
-		MaxConcurrent: 1, MaxPages: fixture.IntOr("maxPages", 0),
-	}
-	airtest.SetPollerJitter(opts, middle)
-	if err := fixture.Err(); err != nil {
+	peer := &airPeer{}
+	newPoller, err := airPollers(fixture, peer)
+	if err != nil {
 		return nil, err
 	}
-	poller, err := air.NewPoller(r.inbox, endpoint, opts)
+	poller, err := newPoller(r.inbox)
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +345,7 @@ func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
 				a["delivered"] = step.delivered
 			}
 			if r.inbox != inbox && err == nil {
-				poller, err = air.NewPoller(r.inbox, endpoint, opts)
+				poller, err = newPoller(r.inbox)
 			}
 			return a, err
 		}
@@ -358,12 +353,34 @@ func airPollScript(t *testing.T, _, fixture *Input) (Step, error) {
 	}, nil
 }
 
+// airPollers returns the function that makes the pollers of a fixture.
+func airPollers(fixture *Input, transport http.RoundTripper) (func(*air.Inbox) (*air.Poller, error), error) {
+	endpoint := fixture.String("endpoint")
+	opts := &air.PollerOptions{
+		Dialect:     airWord(fixture, "dialect", air.DialectSpec, air.DialectDeployed, air.DialectAuto),
+		AgentSecret: fixture.StringOr("agentSecret", ""), HTTPClient: &http.Client{Transport: transport},
+		MaxConcurrent: 1, MaxPages: fixture.IntOr("maxPages", 0),
+	}
+	airtest.SetPollerJitter(opts, middle)
+	return func(inbox *air.Inbox) (*air.Poller, error) { return air.NewPoller(inbox, endpoint, opts) }, fixture.Err()
+}
+
 // poll makes one drain.
 func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer, error) {
+	peer.begin(in)
+	a, err := r.drain(in, poller)
+	if err != nil {
+		return nil, err
+	}
+	a["requests"] = peer.requests
+	return a.Optional(), peer.finish()
+}
+
+// drain makes one drain and describes it.
+func (r *airReceiver) drain(in *Input, poller *air.Poller) (Answer, error) {
 	if !in.Bool("poll") {
 		in.Fail("poll", "a step without an action")
 	}
-	peer.begin(in)
 	outcomes := map[string]string{}
 	handlers := in.ObjectOr("handlers")
 	for _, id := range handlers.Names() {
@@ -375,7 +392,7 @@ func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer
 	r.begin(outcomes)
 	next, err := poller.Drain(context.Background())
 	step, _ := r.reported()
-	a := Answer{"delivered": step.delivered, "requests": peer.requests, "nextInMs": next.Milliseconds(), "result": "ok",
+	a := Answer{"delivered": step.delivered, "nextInMs": next.Milliseconds(), "result": "ok",
 		"permanent": err != nil && retry.ClassOf(err) == retry.Permanent}
 	var e *air.Error
 	switch {
@@ -384,6 +401,5 @@ func (r *airReceiver) poll(in *Input, poller *air.Poller, peer *airPeer) (Answer
 	case err != nil:
 		a["result"] = fmt.Sprintf("an error without code: %v", err)
 	}
-	err = r.addLetters(a)
-	return a.Optional(), errors.Join(err, peer.finish())
+	return a, r.addLetters(a)
 }

@@ -125,7 +125,11 @@ func (r *airRegistry) document(id string) airReply {
 }
 
 func (r *airRegistry) resolver(loopback bool) (*air.Resolver, error) {
-	opts := &air.ResolverOptions{HTTPClient: &http.Client{Transport: r}, AllowLoopback: loopback}
+	return airResolver(&http.Client{Transport: r}, loopback)
+}
+
+func airResolver(client *http.Client, loopback bool) (*air.Resolver, error) {
+	opts := &air.ResolverOptions{HTTPClient: client, AllowLoopback: loopback}
 	airtest.SetResolverJitter(opts, middle)
 	return air.NewResolver(opts)
 }
@@ -155,21 +159,15 @@ func (p *airPeer) begin(in *Input) {
 }
 
 func (p *airPeer) RoundTrip(req *http.Request) (*http.Response, error) {
-	a := Answer{
-		"at":      time.Since(p.start).Milliseconds(),
-		"method":  req.Method,
-		"url":     req.URL.String(),
-		"headers": Headers(req.Header.Clone()),
-	}
+	at := time.Since(p.start)
+	var body []byte
 	if req.Body != nil {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
 			return nil, err
 		}
-		a["body"] = string(body)
-		a["json"] = json.RawMessage(body)
 	}
-	r, err := p.next(a)
+	r, err := p.next(airRequest(at, req.Method, req.URL.String(), req.Header, body))
 	switch {
 	case err != nil:
 		return nil, err
@@ -178,6 +176,16 @@ func (p *airPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, errKilled
 	}
 	return r.response(req)
+}
+
+// airRequest describes a request.
+func airRequest(at time.Duration, method, url string, header http.Header, body []byte) Answer {
+	a := Answer{"at": at.Milliseconds(), "method": method, "url": url, "headers": Headers(header.Clone())}
+	if body != nil {
+		a["body"] = string(body)
+		a["json"] = json.RawMessage(body)
+	}
+	return a
 }
 
 // next records a request and takes its reply.

@@ -13,21 +13,43 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// airSender is the fixture of send_script: a client and its relay.
+// airSender is a client of send_script.
 type airSender struct {
-	registry *airRegistry
-	loopback bool
-	peer     *airPeer
+	resolver func() (*air.Resolver, error)
 	id       *air.Identity
 	opts     air.ClientOptions
 	outbox   store.Store // survives a crash; nil: none
 	client   *air.Client
+	gate     *gate              // of the process
 	cancel   context.CancelFunc // of the calls of the process
 	ctx      context.Context
 }
 
+// airSenderFixture is the fixture of send_script: a client and its relay.
+type airSenderFixture struct {
+	*airSender
+	registry *airRegistry
+	peer     *airPeer
+}
+
 func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
-	s := &airSender{registry: airReadRegistry(fixture), loopback: fixture.Bool("allowLoopback"), peer: &airPeer{}}
+	f := &airSenderFixture{registry: airReadRegistry(fixture), peer: &airPeer{}}
+	loopback := fixture.Bool("allowLoopback")
+	var err error
+	f.airSender, err = newAIRSender(fixture, f.peer, func() (*air.Resolver, error) { return f.registry.resolver(loopback) })
+	if err != nil {
+		return nil, err
+	}
+	f.peer.kill = func() {
+		f.gate.kill()
+		f.cancel()
+	}
+	return f.step, nil
+}
+
+// newAIRSender returns a client with a fixture.
+func newAIRSender(fixture *Input, transport http.RoundTripper, resolver func() (*air.Resolver, error)) (*airSender, error) {
+	s := &airSender{resolver: resolver}
 	did, seed := "did:wba:agentidentityregistry.org:agents:AIR-S1EN-D3RA-GNT0", make([]byte, 32)
 	if fixture.Has("self") {
 		self := fixture.Object("self")
@@ -37,7 +59,7 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 		s.outbox = store.NewMemory()
 	}
 	s.opts = air.ClientOptions{
-		HTTPClient: &http.Client{Transport: s.peer}, DisableSelfCheck: true,
+		HTTPClient: &http.Client{Transport: transport}, DisableSelfCheck: true,
 		Secrets: airSecrets(fixture), Profile: airProfile(fixture, ""), BodyTypes: fixture.StringsOr("bodies"),
 	}
 	if err := fixture.Err(); err != nil {
@@ -47,7 +69,7 @@ func airSendScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	if s.id, err = air.NewIdentity(did, seed); err != nil {
 		return nil, err
 	}
-	return s.step, s.start()
+	return s, s.start()
 }
 
 // airSecrets returns the secrets of a fixture by origin.
@@ -62,47 +84,46 @@ func airSecrets(fixture *Input) func(string) string {
 
 // start starts the client's process.
 func (s *airSender) start() error {
-	resolver, err := s.registry.resolver(s.loopback)
+	resolver, err := s.resolver()
 	if err != nil {
 		return err
 	}
-	g := newGate()
+	s.gate = newGate()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.opts.Resolver = resolver
 	if s.outbox != nil {
-		s.opts.Outbox = &gatedStore{Store: s.outbox, gate: g}
+		s.opts.Outbox = &gatedStore{Store: s.outbox, gate: s.gate}
 	}
 	s.client, err = air.NewClient(s.id, &s.opts)
-	s.peer.kill = func() {
-		g.kill()
-		s.cancel()
-	}
 	return err
 }
 
-func (s *airSender) step(in *Input) (Answer, error) {
+func (f *airSenderFixture) step(in *Input) (Answer, error) {
 	if in.Has("document") {
-		return s.registry.step(in), nil
+		return f.registry.step(in), nil
 	}
-	s.peer.begin(in)
-	a, err := s.act(in)
+	f.peer.begin(in)
+	a, err := f.act(in)
+	if err != nil && f.peer.crashed {
+		a, err = Answer{}, nil
+	}
 	if err == nil {
 		err = in.Err()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if s.peer.crashed {
+	if f.peer.crashed {
 		a["result"] = "crashed"
-		if err := s.start(); err != nil {
+		if err := f.start(); err != nil {
 			return nil, err
 		}
 	}
-	a["lookups"], a["requests"] = s.registry.lookups, s.peer.requests
-	if err := s.addOutbox(a); err != nil {
+	a["lookups"], a["requests"] = f.registry.lookups, f.peer.requests
+	if err := f.addOutbox(a); err != nil {
 		return nil, err
 	}
-	return a.Optional(), s.peer.finish()
+	return a.Optional(), f.peer.finish()
 }
 
 // act carries out the action of a step.
@@ -139,8 +160,6 @@ func (s *airSender) act(in *Input) (Answer, error) {
 		return Answer{"result": "delivered", "status": r.Status}, nil
 	case errors.As(err, &e):
 		return Answer{"result": string(e.Code), "status": e.RemoteStatus}, nil
-	case s.peer.crashed:
-		return Answer{}, nil
 	}
 	return nil, err
 }

@@ -484,15 +484,11 @@ func altarRuntimeScript(t T, in *Input) (Answer, error) {
 }
 
 func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
-	o := in.ObjectOr("options")
-	rt, err := altar.NewRuntime("rt-go", &altar.RuntimeOptions{
-		Timing: altar.RuntimeTiming{Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond},
-	})
+	rt, err := newAltarRuntime(in.ObjectOr("options"))
 	if err != nil {
 		return nil, err
 	}
 	f := &altarRuntime{rt: rt}
-	altarTools(f.rt)
 	t.Cleanup(func() {
 		f.mu.Lock()
 		f.ending = true
@@ -504,6 +500,18 @@ func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
 		f.wg.Wait()
 	})
 	return f.step, nil
+}
+
+// newAltarRuntime returns a Runtime with the options and tools of the scripts.
+func newAltarRuntime(o *Input) (*altar.Runtime, error) {
+	rt, err := altar.NewRuntime("rt-go", &altar.RuntimeOptions{
+		Timing: altar.RuntimeTiming{Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond},
+	})
+	if err != nil {
+		return nil, err
+	}
+	altarTools(rt)
+	return rt, o.Err()
 }
 
 func (f *altarRuntime) step(in *Input) (Answer, error) {

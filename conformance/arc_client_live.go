@@ -6,43 +6,28 @@ package conformance
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Do has a client under test carry out an action of a script against the server at a
-// URL. The settings are those of the client. It returns the outcome.
-type Do func(t T, url string, settings, action json.RawMessage) (outcome json.RawMessage, err error)
-
-// LiveClient returns the scripts of a protocol for a client that runs in another process.
-func LiveClient(protocol string, do Do) (Protocol, error) {
-	if protocol != "arc" {
-		return Protocol{}, fmt.Errorf("conformance: the clients of %q cannot be tested", protocol)
-	}
-	script := Script{OwnReferences: []string{"ID"}, Live: func(t T, in *Input) (Step, error) { return arcOpenLiveClient(t, in, do) }}
-	return Protocol{Name: protocol, Ops: map[string]Op{"client_script": script.Run}}, nil
-}
-
-// NotLiveClient returns why a case cannot run against a client in another process: "own
-// option" or "other side", or the empty string if it can.
-func (c *Case) NotLiveClient() string {
-	if c.Protocol != "arc" || c.Op != "client_script" {
-		return "other side"
-	}
-	for e := c.in.Get("steps").Elements(); e.Next(); {
-		for r := e.Value.Get("replies").Elements(); r.Next(); {
-			if fail, _ := r.Value.Get("fail").Text(); fail == "dial" {
-				return "own option" // a port that is closed and then open
+func arcClientProtocol() clientProtocol {
+	return clientProtocol{
+		open: map[string]func(*Input, *clientSession) (Step, error){"client_script": arcOpenLiveClient},
+		notLive: func(_, step strictjson.Value) string {
+			for r := step.Get("replies").Elements(); r.Next(); {
+				if fail, _ := r.Value.Get("fail").Text(); fail == "dial" {
+					return "own option" // a port that is closed and then open
+				}
 			}
-		}
+			return ""
+		},
+		own: openOwnARCClient, references: []string{"ID"},
 	}
-	return ""
 }
 
 // arcLivePeer is the server of a client under test.
@@ -56,24 +41,23 @@ type arcLivePeer struct {
 // arcPeerURL is the server of the client scripts.
 const arcPeerURL = "https://arc.test"
 
-func arcOpenLiveClient(t T, in *Input, do Do) (Step, error) {
+func arcOpenLiveClient(in *Input, s *clientSession) (Step, error) {
 	settings := in.Object("client")
 	endpoint := settings.StringOr("endpoint", arcPeerURL+"/arc")
-	for _, name := range settings.Names() {
-		settings.read[name] = true // by the client
-	}
 	peer := &arcLivePeer{}
-	var err error
-	if peer.base, err = serveLoopback(t, peer); err != nil {
+	if err := s.serve(peer); err != nil {
 		return nil, err
 	}
+	peer.base = s.url
+	s.url = strings.Replace(endpoint, arcPeerURL, peer.base, 1)
+	s.settings = s.byClient(settings)
 	return func(step *Input) (Answer, error) {
 		peer.begin(step)
 		call := step.Raw("call")
 		if err := step.Err(); err != nil {
 			return nil, err
 		}
-		outcome, err := do(t, strings.Replace(endpoint, arcPeerURL, peer.base, 1), json.RawMessage(settings.value), call)
+		outcome, err := s.do(call)
 		if err != nil {
 			return nil, err
 		}
@@ -97,18 +81,13 @@ func (p *arcLivePeer) answer(outcome json.RawMessage) (Answer, error) {
 	if p.fault != nil {
 		return nil, p.fault
 	}
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(outcome, &members); err != nil {
-		return nil, fmt.Errorf("an outcome that is not an object: %w", err)
+	members, err := clientMembers("outcome", outcome, "outcome", "json", "status", "code", "text")
+	if err != nil {
+		return nil, err
 	}
 	a := Answer{"attempts": p.attempts}
 	for name, value := range members {
-		switch name {
-		case "outcome", "json", "status", "code", "text":
-			a[name] = Optional(value)
-		default:
-			return nil, fmt.Errorf("an outcome with the unknown member %q", name)
-		}
+		a[name] = Optional(value)
 	}
 	if p.url != "" {
 		a["sent"] = p.sent(strings.Replace(p.url, p.base, arcPeerURL, 1))
@@ -129,12 +108,7 @@ func (p *arcLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	p.mu.Unlock()
 	if err != nil || reply.fail != "" {
-		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-			if tcp, ok := conn.(*net.TCPConn); ok {
-				_ = tcp.SetLinger(0) // the client sees a reset
-			}
-			_ = conn.Close()
-		}
+		resetConnection(w)
 		return
 	}
 	for name, values := range reply.header {
@@ -146,43 +120,50 @@ func (p *arcLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(bytes.ReplaceAll([]byte(reply.body), []byte("${ID}"), []byte(arcIDToken(body))))
 }
 
-// DoARC carries out an action of a script with a client of package arc, and returns its
-// outcome.
-func DoARC(t T, url string, settings, action json.RawMessage) (json.RawMessage, error) {
+// An arcOwnClient is a client of package arc.
+type arcOwnClient struct {
+	*arc.Client
+	transport *arcLastBody
+}
+
+func openOwnARCClient(_ T, url string, settings json.RawMessage, _ func(json.RawMessage)) (Client, error) {
 	in, err := fixtureInput("client", string(settings))
 	if err != nil {
 		return nil, err
 	}
+	last := &arcLastBody{Transport: &http.Transport{}}
+	c, err := newARCClient(in.Object("client"), url, &arc.ClientOptions{HTTPClient: &http.Client{Transport: last}})
+	return &arcOwnClient{c, last}, err
+}
+
+// Do makes a call.
+func (c *arcOwnClient) Do(action json.RawMessage) (json.RawMessage, error) {
 	call, err := fixtureInput("call", string(action))
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(client.CloseIdleConnections)
-	last := &arcLastBody{RoundTripper: client.Transport}
-	client.Transport = last
-	opts := &arc.ClientOptions{HTTPClient: client}
-	c, err := newARCClient(in.Object("client"), url, opts)
+	a, err := arcClientCall(c.Client, call.Object("call"), func() []byte { return c.transport.body.Bytes() })
 	if err != nil {
 		return nil, err
 	}
-	a, err := arcClientCall(c, call.Object("call"), func() []byte { return last.body.Bytes() })
-	if err != nil {
-		return nil, err
-	}
-	g, err := normal("outcome", a)
-	return json.RawMessage(g.text()), err
+	return clientOutcome(a)
+}
+
+// Close ends the client.
+func (c *arcOwnClient) Close() {
+	_ = c.Client.Close()
+	c.transport.CloseIdleConnections()
 }
 
 // An arcLastBody keeps the body of the last response.
 type arcLastBody struct {
-	http.RoundTripper
+	*http.Transport
 	body bytes.Buffer
 }
 
 // RoundTrip sends a request.
 func (l *arcLastBody) RoundTrip(r *http.Request) (*http.Response, error) {
-	res, err := l.RoundTripper.RoundTrip(r)
+	res, err := l.Transport.RoundTrip(r)
 	if err == nil {
 		l.body.Reset()
 		res.Body = struct {

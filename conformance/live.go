@@ -101,26 +101,49 @@ func (c *Case) NotLive(limit time.Duration, fixture string) string {
 	if fixture != "" && (p.shared == "" || p.fixture(c.Op, c.in) != fixture) {
 		return "own option"
 	}
-	reasons := make(map[string]bool)
-	before := time.Duration(0)
-	for e := c.in.Get("steps").Elements(); e.Next(); {
-		reasons[p.notLive(c.in, e.Value)] = true
-		if fixture != "" && p.needsOwn(e.Value) {
-			reasons["own option"] = true
+	return c.notLive(limit, func(in, step strictjson.Value) string {
+		if fixture != "" && p.needsOwn(step) {
+			return "own option"
 		}
+		return p.notLive(in, step)
+	})
+}
+
+// notLive returns the first reason of the steps, or that they wait.
+func (c *Case) notLive(limit time.Duration, reason func(in, step strictjson.Value) string) string {
+	reasons := make(map[string]bool)
+	before, passed := time.Duration(0), time.Duration(0)
+	wanted := c.want.Get("steps").Elements()
+	for e := c.in.Get("steps").Elements(); e.Next(); {
+		reasons[reason(c.in, e.Value)] = true
 		ms, ok := e.Value.Get("at").Int()
 		at := time.Duration(ms) * time.Millisecond
-		if ok && (at > limit || at > before && at < before+minGap || ms%10 != 0) { // 2999 is just before 3000
+		if ok && (at > before && at < before+minGap || ms%10 != 0) { // 2999 is just before 3000
 			reasons["clock"] = true
 		}
 		before = max(before, at)
+		passed = max(passed, at)
+		if wanted.Next() {
+			passed += lastRequest(wanted.Value)
+		}
 	}
+	reasons["clock"] = reasons["clock"] || passed > limit
 	for _, why := range []string{"several processes", "own option", "private state", "clock"} {
 		if reasons[why] {
 			return why
 		}
 	}
 	return ""
+}
+
+// lastRequest returns when a client makes the last request of a step.
+func lastRequest(want strictjson.Value) time.Duration {
+	last := time.Duration(0)
+	for r := want.Get("requests").Elements(); r.Next(); {
+		ms, _ := r.Value.Get("at").Int()
+		last = max(last, time.Duration(ms)*time.Millisecond)
+	}
+	return last
 }
 
 // quiet is how long a script waits for the effects of a step, before it reads the answer.

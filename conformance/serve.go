@@ -25,8 +25,8 @@ type Testee struct {
 	Name, Version string
 	Protocols     []Protocol
 
-	// Do are the clients of protocols, by name. They answer the actions of client mode.
-	Do map[string]Do
+	// Clients are the clients of protocols, by name. They answer the actions of client mode.
+	Clients map[string]OpenClient
 }
 
 // maxLine bounds a line between the conform command and a testee.
@@ -35,7 +35,7 @@ const maxLine = 64 << 20
 // Serve answers the lines of r on w until r ends. The protocol of the lines is that of
 // the file OPERATIONS.md. State machines need virtual time, and so a [testing.T].
 func (e *Testee) Serve(t T, r io.Reader, w io.Writer) error {
-	s := &testeeServer{Testee: e, t: t, out: w, open: make(map[string]chan strictjson.Value)}
+	s := &testeeServer{Testee: e, t: t, out: w, open: make(map[string]chan strictjson.Value), clients: make(map[string]Client)}
 	defer s.finish()
 	in := lines.NewReader(r, maxLine)
 	for {
@@ -64,6 +64,7 @@ type testeeServer struct {
 	bubbles sync.Mutex // one at a time
 	scripts sync.WaitGroup
 	open    map[string]chan strictjson.Value // the steps of scripts by id; of the reading goroutine
+	clients map[string]Client                // by session; of the reading goroutine
 
 	mu     sync.Mutex
 	out    io.Writer
@@ -73,6 +74,9 @@ type testeeServer struct {
 func (s *testeeServer) finish() {
 	for _, steps := range s.open {
 		close(steps)
+	}
+	for _, c := range s.clients {
+		c.Close()
 	}
 	s.scripts.Wait()
 }
@@ -105,7 +109,7 @@ func (s *testeeServer) receive(v strictjson.Value) {
 	case v.Get("hello") != nil:
 		s.hello()
 	case v.Get("do") != nil:
-		s.scripts.Go(func() { s.runActions(id, v) })
+		s.act(id, v)
 	case v.Get("step") != nil && steps == nil:
 		s.result(id, nil, errors.New("a step without an open script"))
 	case v.Get("step") != nil:
@@ -114,6 +118,10 @@ func (s *testeeServer) receive(v strictjson.Value) {
 		if steps != nil {
 			close(steps)
 			delete(s.open, id)
+		}
+		if c := s.clients[id]; c != nil {
+			delete(s.clients, id)
+			s.scripts.Go(c.Close)
 		}
 	case v.Get("open") != nil:
 		steps := make(chan strictjson.Value, 1)
@@ -172,28 +180,41 @@ func (s *testeeServer) runCase(id string, v strictjson.Value) {
 	s.result(id, answer, err)
 }
 
-// runActions carries out actions with a client, and sends their outcomes.
-func (s *testeeServer) runActions(id string, v strictjson.Value) {
+// act carries out actions with the client of a session, and sends their outcomes.
+func (s *testeeServer) act(id string, v strictjson.Value) {
 	protocol, _ := v.Get("protocol").Text()
-	url, _ := v.Get("url").Text()
-	do := s.Do[protocol]
-	if do == nil {
-		s.result(id, nil, fmt.Errorf("no client of %s: %w", protocol, errors.ErrUnsupported))
-		return
-	}
-	outcomes := []byte("[")
-	for e := v.Get("do").Elements(); e.Next(); {
-		outcome, err := do(s.t, url, json.RawMessage(v.Get("client")), json.RawMessage(e.Value))
+	session, _ := v.Get("session").Text()
+	c := s.clients[session]
+	if c == nil {
+		open := s.Clients[protocol]
+		if open == nil {
+			s.result(id, nil, fmt.Errorf("no client of %s: %w", protocol, errors.ErrUnsupported))
+			return
+		}
+		url, _ := v.Get("url").Text()
+		var err error
+		c, err = open(s.t, url, json.RawMessage(v.Get("client")), func(event json.RawMessage) { s.send(session, "event", event) })
 		if err != nil {
 			s.result(id, nil, err)
 			return
 		}
-		if len(outcomes) > 1 {
-			outcomes = append(outcomes, ',')
-		}
-		outcomes = append(outcomes, outcome...)
+		s.clients[session] = c
 	}
-	s.send(id, "outcomes", append(outcomes, ']'))
+	s.scripts.Go(func() {
+		outcomes := []byte("[")
+		for e := v.Get("do").Elements(); e.Next(); {
+			outcome, err := c.Do(json.RawMessage(e.Value))
+			if err != nil {
+				s.result(id, nil, err)
+				return
+			}
+			if len(outcomes) > 1 {
+				outcomes = append(outcomes, ',')
+			}
+			outcomes = append(outcomes, outcome...)
+		}
+		s.send(id, "outcomes", append(outcomes, ']'))
+	})
 }
 
 // result sends the answer, the refusal or the fault of an operation.

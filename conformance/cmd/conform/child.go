@@ -34,6 +34,8 @@ type child struct {
 	limit time.Duration // without any answer
 	hello []byte        // the first line; its answer is not a reply to a case
 
+	events sync.Map // func(json.RawMessage) by the id of a client
+
 	mu       sync.Mutex
 	current  *process // guarded by mu
 	restarts int      // guarded by mu
@@ -45,6 +47,7 @@ type process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	stderr *tail
+	events *sync.Map     // of the child
 	done   chan struct{} // closed after err is set
 	err    error         // why there are no more replies
 
@@ -115,7 +118,7 @@ func (c *child) process() (*process, error) {
 // start starts the command and waits for its hello.
 func (c *child) start() (*process, error) {
 	p := &process{
-		cmd: exec.Command(c.argv[0], c.argv[1:]...), stderr: &tail{}, done: make(chan struct{}),
+		cmd: exec.Command(c.argv[0], c.argv[1:]...), stderr: &tail{}, events: &c.events, done: make(chan struct{}),
 		open: make(map[string]chan reply), late: make(map[string]bool),
 	}
 	p.cmd.Env = append(p.cmd.Environ(), c.env...)
@@ -216,6 +219,12 @@ func (p *process) receive(line []byte, greeting chan<- reply) error {
 	var id string
 	if err := json.Unmarshal(r["id"], &id); err != nil {
 		return fmt.Errorf("the testee wrote a line without an id: %s", clip(line))
+	}
+	if r["event"] != nil {
+		if event, ok := p.events.Load(id); ok {
+			event.(func(json.RawMessage))(r["event"])
+		}
+		return nil // or the client has ended
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -27,21 +26,23 @@ func (c *config) client() (*conformance.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &actor{protocol: name}
-	protocol, err := conformance.LiveClient(name, t.do)
+	t := &clients{protocol: name}
+	protocol, err := conformance.LiveClient(name, c.timeout, t.open)
 	if err != nil {
 		return nil, err
 	}
+	limit := c.waitLimit()
 	if t.testee, err = startTestee(c.command, c.timeout); err != nil {
 		return nil, err
 	}
 	defer t.close()
 	defer c.closeOnSignal(t.child)()
-	var skipped []string
+	t.limit += limit // an action may wait
+	skipped := make(map[string][]string)
 	selected := set.Filter(func(k *conformance.Case) bool {
-		why := k.NotLiveClient()
-		if why == "own option" {
-			skipped = append(skipped, k.ID)
+		why := k.NotLiveClient(limit)
+		if why != "" && why != "other side" {
+			skipped[why] = append(skipped[why], k.ID)
 		}
 		return why == ""
 	})
@@ -50,25 +51,42 @@ func (c *config) client() (*conformance.Report, error) {
 		return nil, err
 	}
 	report.Subject, report.Mode = strings.TrimSpace(t.Name+" "+t.Version), "client"
-	if len(skipped) > 0 {
-		slices.Sort(skipped)
-		report.Notes = append(report.Notes, fmt.Sprintf("%d cases did not run: own option, they need a port that is closed at first: %s",
-			len(skipped), strings.Join(skipped, " ")))
-	}
+	report.Notes = append(report.Notes, notRun(skipped)...)
 	return report, nil
 }
 
-// An actor is a testee that carries out actions.
-type actor struct {
+// clients are the clients of a testee, one for each script.
+type clients struct {
 	*testee
 	protocol string
-	actions  atomic.Int64
+	opened   atomic.Int64
 }
 
-func (t *actor) do(ct conformance.T, url string, settings, action json.RawMessage) (json.RawMessage, error) {
-	m := message{ID: fmt.Sprintf("%s/%d", ct.Name(), t.actions.Add(1)), Protocol: t.protocol, URL: url, Client: settings, Do: []json.RawMessage{action}}
-	x := exchange{testee: t.testee, protocol: t.protocol}
-	r, text, err := x.send(ct, m)
+// open returns a client that carries out the actions of a script.
+func (t *clients) open(ct conformance.T, url string, settings json.RawMessage, event func(json.RawMessage)) (conformance.Client, error) {
+	a := &actor{clients: t, t: ct, url: url, settings: settings, session: fmt.Sprintf("%s/%d", ct.Name(), t.opened.Add(1))}
+	t.events.Store(a.session, func(text json.RawMessage) {
+		ct.Logf("event    %s", text)
+		event(text)
+	})
+	return a, nil
+}
+
+// An actor is one client of a testee.
+type actor struct {
+	*clients
+	t            conformance.T
+	url, session string
+	settings     json.RawMessage
+	actions      atomic.Int64
+}
+
+// Do sends an action to the testee.
+func (a *actor) Do(action json.RawMessage) (json.RawMessage, error) {
+	m := message{ID: fmt.Sprintf("%s/%d", a.session, a.actions.Add(1)), Session: a.session, Protocol: a.protocol,
+		URL: a.url, Client: a.settings, Do: []json.RawMessage{action}}
+	x := exchange{testee: a.testee, protocol: a.protocol}
+	r, text, err := x.send(a.t, m)
 	if err != nil {
 		return nil, err
 	}
@@ -82,4 +100,12 @@ func (t *actor) do(ct conformance.T, url string, settings, action json.RawMessag
 		return nil, errors.New("the reply has not one outcome for one action: " + clip(text))
 	}
 	return outcomes[0], nil
+}
+
+// Close tells the testee that the script has ended.
+func (a *actor) Close() {
+	a.events.Delete(a.session)
+	if p, err := a.process(); err == nil && a.actions.Load() > 0 {
+		_ = p.write(message{ID: a.session, End: true}.line())
+	}
 }

@@ -127,9 +127,10 @@ type message struct {
 	Now      int64           `json:"now,omitempty"`
 	End      bool            `json:"end,omitempty"`
 
-	URL    string            `json:"url,omitempty"`
-	Client json.RawMessage   `json:"client,omitempty"`
-	Do     []json.RawMessage `json:"do,omitempty"`
+	Session string            `json:"session,omitempty"`
+	URL     string            `json:"url,omitempty"`
+	Client  json.RawMessage   `json:"client,omitempty"`
+	Do      []json.RawMessage `json:"do,omitempty"`
 }
 
 // line returns the message without a line feed. Texts inside are not changed.

@@ -6,7 +6,7 @@
 //
 //	conform codec [flags] -- ./my-implementation
 //	conform server -protocol NAME [flags] -- ./my-server
-//	conform client -protocol arc [flags] -- ./my-client
+//	conform client -protocol NAME [flags] -- ./my-client
 //
 // In codec mode the implementation is a child process that answers one line of JSON with
 // one line of JSON. The file OPERATIONS.md of package conformance describes both. In server
@@ -79,7 +79,7 @@ type config struct {
 const usage = `Usage: conform codec [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -url URL
-       conform client -protocol arc [flags] -- COMMAND [argument...]
+       conform client -protocol NAME [flags] -- COMMAND [argument...]
 
 Tests an implementation of arc, a2e, altar, accp or air in any language.
 In codec mode COMMAND answers one line of JSON on its standard input with one
@@ -110,7 +110,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "the longest time without an answer")
 	fs.StringVar(&c.url, "url", "", "server mode: test the server at this URL")
 	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e)")
-	fs.BoolVar(&c.slow, "slow", false, "server mode: run the cases that wait for more than 3 s, too")
+	fs.BoolVar(&c.slow, "slow", false, "server and client mode: run the cases that wait for more than 3 s, too")
 	if len(args) == 0 {
 		fs.Usage()
 		return nil, errors.New("a mode is missing")

@@ -60,10 +60,7 @@ func (c *config) server() (*conformance.Report, error) {
 			return nil, fmt.Errorf("-url: each case of %s needs its own server; name a command that starts one", protocol.Name)
 		}
 	}
-	limit := maxWait
-	if c.slow {
-		limit = maxSlowWait
-	}
+	limit := c.waitLimit()
 	skipped := make(map[string][]string)
 	selected := set.Filter(func(k *conformance.Case) bool {
 		why := k.NotLive(limit, fixture)
@@ -84,13 +81,28 @@ func (c *config) server() (*conformance.Report, error) {
 	if c.url == "" {
 		report.Subject = strings.Join(c.command, " ")
 	}
+	report.Notes = append(report.Notes, notRun(skipped)...)
+	return report, nil
+}
+
+// waitLimit is the longest time that a case may wait.
+func (c *config) waitLimit() time.Duration {
+	if c.slow {
+		return maxSlowWait
+	}
+	return maxWait
+}
+
+// notRun describes the cases that did not run, by reason.
+func notRun(skipped map[string][]string) []string {
+	var notes []string
 	for _, r := range reasons {
 		if ids := skipped[r.word]; len(ids) > 0 {
 			slices.Sort(ids)
-			report.Notes = append(report.Notes, fmt.Sprintf("%d cases did not run: %s, they %s: %s", len(ids), r.word, r.text, strings.Join(ids, " ")))
+			notes = append(notes, fmt.Sprintf("%d cases did not run: %s, they %s: %s", len(ids), r.word, r.text, strings.Join(ids, " ")))
 		}
 	}
-	return report, nil
+	return notes
 }
 
 // startServer returns the URL of -url, or starts the command for one case.

@@ -78,6 +78,20 @@ var faults = map[string]fault{
 		l.members["outcomes"] = bytes.Replace(l.members["outcomes"], []byte("id_mismatch"), []byte("ok"), 1)
 	}},
 	"no client": {},
+	"loses a cancel": {request: func(l *line) {
+		l.members["do"] = bytes.Replace(l.members["do"], []byte(`{"cancel":"c`), []byte(`{"cancel":"other c`), 1)
+	}},
+	"never connects": {request: func(l *line) {
+		if l.members["url"] != nil {
+			l.members["url"] = json.RawMessage(`"http://127.0.0.1:1"`)
+		}
+	}},
+	"takes a lost answer for a refusal": {response: func(l *line) {
+		l.members["outcomes"] = bytes.Replace(l.members["outcomes"], []byte(`"mayHaveRun":true`), []byte(`"mayHaveRun":false`), 1)
+	}},
+	"takes a refusal for a delivery": {response: func(l *line) {
+		l.members["outcomes"] = bytes.Replace(l.members["outcomes"], []byte(`"result":"forbidden"`), []byte(`"result":"delivered"`), 1)
+	}},
 	"last duplicate wins": {request: func(l *line) {
 		l.wire(func(text string) string {
 			d := json.NewDecoder(strings.NewReader(text))
@@ -239,9 +253,9 @@ func TestTestee(t *testing.T) {
 	}
 	pipes := &filter{fault: f, in: bufio.NewReaderSize(os.Stdin, 1<<20)}
 	testee := &conformance.Testee{Name: "broken", Version: "1", Protocols: conformance.Builtin(),
-		Do: map[string]conformance.Do{"arc": conformance.DoARC}}
+		Clients: conformance.BuiltinClients()}
 	if name == "no client" {
-		testee.Do = nil
+		testee.Clients = nil
 	}
 	if err := testee.Serve(t, pipes, pipes); err != nil {
 		t.Fatal(err)

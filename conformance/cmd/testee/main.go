@@ -16,7 +16,7 @@ func main() {
 	out := os.Stdout
 	os.Stdout = os.Stderr // of the test, in which state machines have virtual time
 	testee := &conformance.Testee{Name: "fivewire", Version: "1", Protocols: conformance.Builtin(),
-		Do: map[string]conformance.Do{"arc": conformance.DoARC}}
+		Clients: conformance.BuiltinClients()}
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "testee",
 		F: func(t *testing.T) {
