@@ -34,8 +34,9 @@ func causeOf(t *testing.T, err error) a2e.CloseError {
 func TestConnectErrorHasExitOfChild(t *testing.T) {
 	for command, want := range map[string]a2e.CloseError{
 		"echo config.yaml: no such file >&2; exit 7": {Kind: "exit", Code: 7, Text: "config.yaml: no such file\n"},
-		"echo hello":    {Kind: "exit", Code: 0, Text: "hello"},
-		"kill -KILL $$": {Kind: "exit", Code: -9},
+		"echo hello":                      {Kind: "exit", Code: 0, Text: "hello"},
+		"kill -KILL $$":                   {Kind: "exit", Code: -9},
+		"exec <&-; sleep 0.1; echo hello": {Kind: "exit", Code: 0, Text: "hello"}, // after a failed write
 	} {
 		child, err := a2e.StartCommand(exec.Command("sh", "-c", command), nil)
 		require.NoError(t, err)

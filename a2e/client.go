@@ -19,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
 // Default deadlines of a [Client] (A2E-071). A context may shorten them.
@@ -362,7 +363,7 @@ func (c *Client) begin() {
 	if x, ok := c.rw.(carrier); ok {
 		x.onRefusal(func(id string, err *Error) { c.fail(id, err) })
 	}
-	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, func(err error) { c.failCalls(c.endError(err)) })
+	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, c.cut)
 	go c.read()
 }
 
@@ -544,6 +545,20 @@ func (c *Client) failCalls(err error) (wasClosed bool) {
 	c.calls.FailAll(err)
 	return wasClosed
 }
+
+// cut ends the calls after a failed write. If the connection has ended, the reader finds the cause
+// behind the last lines of the host.
+func (c *Client) cut(err error) {
+	c.mu.Lock()
+	isOpen := c.state != clientClosed
+	c.mu.Unlock()
+	if isOpen && !errors.Is(err, sendq.ErrSlowReader) {
+		waitFor(c.ctx.Done(), lastRead)
+	}
+	c.failCalls(c.endError(err))
+}
+
+const lastRead = time.Second // for lines behind a failed write
 
 // Times of Close, besides Timing.CloseTimeout.
 const (
