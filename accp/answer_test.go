@@ -171,13 +171,22 @@ type losing struct {
 	http.RoundTripper
 	lose atomic.Int64 // the one with this number, counted from now
 	late atomic.Bool  // after the server had it
+
+	after func() // called with the loss, unless nil
+	host  string // of the later requests, unless empty
 }
 
 var errLost = errors.New("the line is cut")
 
 func (l *losing) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l.host != "" {
+		r.URL.Host = l.host
+	}
 	if l.lose.Add(-1) != 0 {
 		return l.RoundTripper.RoundTrip(r)
+	}
+	if l.after != nil {
+		defer l.after()
 	}
 	if l.late.Load() {
 		res, err := l.RoundTripper.RoundTrip(r)
@@ -366,3 +375,108 @@ func TestUpdatesOfSeveralWriters(t *testing.T) {
 	n, _ := v.Int()
 	require.EqualValues(t, writers*changes, n)
 }
+
+// A change whose answer is lost is applied once. The repeated frame is recognized, also after the change of
+// another writer and after a restart of the server. A frame that did not arrive is refused after another
+// change, although the state of the peer then looks as if it had been applied (ACCP-D46).
+func TestUpdateIsAppliedOnce(t *testing.T) {
+	for _, isLate := range []bool{true, false} {
+		for _, others := range []int{0, 1, 2} {
+			for _, hasRestart := range []bool{false, true} {
+				t.Run(fmt.Sprint("arrived=", isLate, ",others=", others, ",restart=", hasRestart), func(t *testing.T) {
+					db := store.NewMemory()
+					opts := func() *accp.ServerOptions {
+						return &accp.ServerOptions{Persistence: accp.Persistence{Store: db}}
+					}
+					d := newDesk(t, opts())
+					line := &losing{RoundTripper: d.client.Transport}
+					line.late.Store(isLate)
+					c := d.http(t, &accp.ClientOptions{SessionID: "h1", HTTPClient: &http.Client{Transport: line},
+						Retry: &accp.RetryPolicy{Base: -1}})
+					other, err := accp.NewClient(d.ts.URL+accp.FramesPath, "other", &accp.ClientOptions{SessionID: "h1", HTTPClient: d.client})
+					require.NoError(t, err)
+					defer other.Close()
+					number := func() int {
+						_, state := c.Session().State()
+						v, _ := state.Get("n")
+						n, _ := v.Int()
+						return int(n)
+					}
+					increment := func(state accp.Params) (accp.Params, error) {
+						v, _ := state.Get("n")
+						n, _ := v.Int()
+						filler := text("filler", strings.Repeat(fmt.Sprint(n), 30_000)) // the record is compacted
+						return state.Set("n", accp.Int(n+1)).Set(filler.Key, filler.Value), nil
+					}
+					require.NoError(t, c.Update(t.Context(), increment))
+					require.NoError(t, other.Update(t.Context(), increment))
+					require.NoError(t, c.Update(t.Context(), increment))
+					line.after = func() {
+						for range others {
+							require.NoError(t, other.Update(t.Context(), increment))
+						}
+						if hasRestart {
+							line.host = newDesk(t, opts()).ts.Listener.Addr().String()
+						}
+					}
+					line.lose.Store(1)
+					require.NoError(t, c.Update(t.Context(), increment))
+					line.lose.Store(0)
+					want := 4 // the others came later
+					if !isLate {
+						want += others
+					}
+					require.Equal(t, want, number())
+					require.NoError(t, c.Update(t.Context(), increment))
+					require.Equal(t, 3+others+2, number())
+				})
+			}
+		}
+	}
+}
+
+// A change that may have been applied is repeated by the same frame only, and taken back without an answer
+// (ACCP-D46).
+func TestUpdateAfterErrors(t *testing.T) {
+	kv := &flaky{Store: store.NewMemory()}
+	d := newDesk(t, &accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+	isFailing, calls, posts := true, 0, atomic.Int64{}
+	d.Handle("sync", "state", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		defer func() { isFailing = false }()
+		if isFailing {
+			return errors.New("after the change")
+		}
+		return nil
+	}))
+	line := &losing{RoundTripper: roundTrips(func(r *http.Request) (*http.Response, error) {
+		posts.Add(1)
+		return d.client.Transport.RoundTrip(r)
+	})}
+	c := d.http(t, &accp.ClientOptions{SessionID: "h1", HTTPClient: &http.Client{Transport: line}, Retry: &accp.RetryPolicy{Base: -1}})
+	next := func(accp.Params) (accp.Params, error) {
+		calls++
+		return accp.Params{text("call", fmt.Sprint(calls))}, nil
+	}
+	state := func() string {
+		_, state := c.Session().State()
+		return state.Text("call")
+	}
+	require.NoError(t, c.Update(t.Context(), next), "the repeated frame is recognized")
+	require.Equal(t, 1, calls)
+	require.Equal(t, "1", state())
+
+	kv.fail.Store(true)
+	posts.Store(0)
+	var failed *accp.CallError
+	require.ErrorAs(t, c.Update(t.Context(), next), &failed)
+	require.True(t, failed.MayHaveRun)
+	require.EqualValues(t, 3, posts.Load(), "of one frame")
+	require.Equal(t, "1", state(), "taken back")
+	kv.fail.Store(false)
+	require.NoError(t, c.Update(t.Context(), next))
+	require.Equal(t, fmt.Sprint(calls), state())
+}
+
+type roundTrips func(r *http.Request) (*http.Response, error)
+
+func (f roundTrips) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

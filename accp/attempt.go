@@ -40,6 +40,7 @@ type progress struct {
 	maximum  int  // posts of a frame, and frames
 	isFree   bool // to repeat
 	isSync   bool // the caller handles E3002 and E3003
+	isChange bool // the peer recognizes the frame (ACCP-D46), so a new one is sent only after its refusal
 	frames   int
 	posts    int  // of the present frame
 	waits    int  // for a backoff
@@ -83,7 +84,10 @@ func (p *progress) next(f failure, code Code, isInvited bool) move {
 		return moveEnd
 	case ErrTimeout, ErrToolExecFailed, ErrInternal:
 		p.mayHaveRun = true
-		if p.isFree && !isLast {
+		switch {
+		case p.isChange && p.posts < p.maximum:
+			return moveSameFrame
+		case p.isFree && !p.isChange && !isLast:
 			return moveLater
 		}
 		return moveEnd

@@ -11,7 +11,6 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -449,9 +448,6 @@ func (c *Client) newAttempt(ctx context.Context, m *Message, timeout time.Durati
 // deliver yields an answer, but no chunk twice. It returns false at the end of the loop.
 func (a *attempt) deliver(m *Message) (bool, error) {
 	if e := ErrorFromMessage(m); e != nil {
-		if v, ok := m.Meta.Ext.Get("try"); ok {
-			e.isInvitation, _ = v.Bool()
-		}
 		return false, e
 	}
 	if m.Intent == IntentStream {
@@ -694,106 +690,6 @@ func streamOf(seq iter.Seq2[*Message, error]) iter.Seq2[Value, error] {
 			yield(Value{}, ErrTruncated)
 		}
 	}
-}
-
-// Sync sets the shared state of the session, as a whole: of several writers the last one wins. It
-// sends the difference to the last state, nothing without a difference, or the whole state if the
-// peer missed an earlier one. After three rounds in which the peer had a newer state, the error is
-// [ErrDuplicate] (ACCP-D46). A client with several sessions has no shared state.
-func (c *Client) Sync(ctx context.Context, state Params) error {
-	return c.converge(ctx, 3, nil, state)
-}
-
-// Update changes the shared state of the session by f, which returns the next state. If the peer has a
-// newer state, it calls f again on that, until ctx ends, so no change of another writer is lost. If the
-// answer to a change is lost together with the connection or the server, f may be called on a state that
-// has the change already.
-func (c *Client) Update(ctx context.Context, f func(state Params) (Params, error)) error {
-	return c.converge(ctx, math.MaxInt, f, nil)
-}
-
-// converge brings both sides to the state next, or with f to the result of f for the current state.
-func (c *Client) converge(ctx context.Context, rounds int, f func(Params) (Params, error), next Params) error {
-	if len(c.all) > 1 {
-		return errors.New("accp: a client of several sessions has no shared state")
-	}
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
-	err := c.withSession(a, func(s *Session) error {
-		if err := c.greet(a, s); err != nil {
-			return err
-		}
-		return c.convergeIn(ctx, s, rounds, f, next)
-	})
-	if err != nil {
-		return c.final(ctx, a, err)
-	}
-	return nil
-}
-
-// convergeIn is converge in a session.
-func (c *Client) convergeIn(
-	ctx context.Context, s *Session, rounds int, f func(Params) (Params, error), next Params,
-) error {
-	for range rounds {
-		_, current := s.State()
-		if f != nil {
-			err := guard.Call("update", func() (err error) {
-				next, err = f(current)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-		}
-		isRepeat := false // the peer may not have what this side sent
-		err := c.syncOnce(ctx, s, func() (*SendResult, error) {
-			sent, err := s.Sync(ctx, next)
-			if err == nil && len(sent.Frames) == 0 && (isRepeat || c.unsure.Load()) {
-				return s.Snapshot(ctx)
-			}
-			isRepeat = true
-			return sent, err
-		})
-		if errors.Is(err, ErrSequenceGap) && f != nil {
-			err = s.takeBack(ctx) // the whole state would replace the change of another writer
-			if err == nil {
-				err = ErrDuplicate
-			}
-		} else if errors.Is(err, ErrSequenceGap) {
-			err = c.syncOnce(ctx, s, func() (*SendResult, error) { return s.Snapshot(ctx) })
-		}
-		c.unsure.Store(err != nil)
-		if err == nil {
-			return nil
-		}
-		if errors.Is(err, ErrDuplicate) {
-			err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: OpState}, c.opts.Timing.Timeout), s)
-			e, _ := errors.AsType[*Error](err)
-			if e != nil && !e.Remote && e.Code == ErrDuplicate { // the own state is newer
-				err = nil
-				if f != nil {
-					err = c.syncOnce(ctx, s, func() (*SendResult, error) { return s.Snapshot(ctx) })
-				}
-			}
-			c.unsure.Store(err != nil)
-		}
-		if err != nil && !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
-			return err
-		}
-	}
-	return fail(ErrDuplicate, "the peer has a newer state")
-}
-
-// syncOnce sends the frames of the shared state and waits for the answer.
-func (c *Client) syncOnce(ctx context.Context, s *Session, send func() (*SendResult, error)) error {
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
-	a.isSync = true
-	a.send = func(*Session, *Message) (*SendResult, error) { return send() }
-	err := c.exchange(a, s)
-	if err != nil && !errors.Is(err, ErrSequenceGap) && !errors.Is(err, ErrDuplicate) {
-		return c.final(ctx, a, err)
-	}
-	return err
 }
 
 // responder answers the messages of the peer of a WebSocket connection.

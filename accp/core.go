@@ -22,7 +22,8 @@ type core struct {
 	last      fifo[int64]
 	seen      window
 	cancelled window
-	version   int64 // of the shared state
+	changes   window // message ids of received changes of the shared state
+	version   int64  // of the shared state
 	state     Params
 	digest    string // of the state
 	bytes     int    // of the state
@@ -77,6 +78,9 @@ func (c *core) apply(e *event) (dropped []tier.Checkpoint) {
 		c.setState(e.Version, e.State.Entries())
 	case e.Delta != nil:
 		c.setState(e.Version, Apply(c.state, e.Delta.Entries()))
+		if e.Seen != "" {
+			c.changes.add(parseMark(e.Seen))
+		}
 	}
 	if e.Void != "" {
 		c.tiers.Forbid(e.Void)
@@ -148,7 +152,7 @@ func errNoNumber() error {
 // reset returns an empty core with the bounds of c.
 func (c *core) reset() core {
 	return core{last: fifo[int64]{max: c.last.max}, seen: window{max: c.seen.max}, cancelled: window{max: c.cancelled.max},
-		digest: emptyDigest}
+		changes: window{max: maxChanges}, digest: emptyDigest}
 }
 
 var emptyDigest, _ = digest(Map())
@@ -161,6 +165,7 @@ type snapshot struct {
 	Numbers   []int64
 	Seen      string
 	Cancelled string
+	Changes   string
 	Version   int64
 	State     Value
 	Tiers     tier.State
@@ -169,7 +174,7 @@ type snapshot struct {
 
 func (c *core) snapshot() snapshot {
 	out := snapshot{Started: c.started, High: c.high, Names: c.last.keys(), Version: c.version, Tiers: c.tiers,
-		State: Value{kind: KindMap, list: c.state}, Seen: c.seen.text(), Cancelled: c.cancelled.text()}
+		State: Value{kind: KindMap, list: c.state}, Seen: c.seen.text(), Cancelled: c.cancelled.text(), Changes: c.changes.text()}
 	for _, name := range out.Names {
 		n, _ := c.last.get(name)
 		out.Numbers = append(out.Numbers, n)
@@ -182,7 +187,7 @@ func (c *core) restore(s *snapshot) error {
 	*c = c.reset()
 	c.started, c.high, c.tiers = s.Started, s.High, s.Tiers
 	c.tiers.Recount()
-	if len(s.Names) != len(s.Numbers) || !c.seen.setText(s.Seen) || !c.cancelled.setText(s.Cancelled) {
+	if len(s.Names) != len(s.Numbers) || !c.seen.setText(s.Seen) || !c.cancelled.setText(s.Cancelled) || !c.changes.setText(s.Changes) {
 		return record.ErrDamaged
 	}
 	for i, name := range s.Names {

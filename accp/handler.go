@@ -177,6 +177,8 @@ func (s *responder) refuse(ctx context.Context, e *exchange, err error, frame []
 	if own, ok := errors.AsType[*Error](err); ok && m != nil && own.Code == ErrDuplicate && s.outcomes != nil && e.caller != nil &&
 		m.Intent == IntentReq && s.isRemembered(ctx, e, e.caller, m) {
 		err = &Error{Code: ErrDuplicate, Message: own.Message, isInvitation: true}
+	} else if ok && m != nil && own.Code == ErrDuplicate && e.session.hasApplied(m.Meta.MID) {
+		err = &Error{Code: ErrDuplicate, Message: own.Message, isApplied: true}
 	}
 	return e.sendError(err, m)
 }

@@ -57,7 +57,7 @@ func (s *Session) fit(ctx context.Context, m *meter, n int64) error {
 // memorySize returns the number of bytes of the state in memory. The session must be entered.
 func (s *Session) memorySize() int64 {
 	c := &s.core
-	n := sessionBytes + markBytes*(len(c.seen.ring)+len(c.cancelled.ring)) + 2*itemBytes*len(c.last.ring) +
+	n := sessionBytes + markBytes*(len(c.seen.ring)+len(c.cancelled.ring)+len(c.changes.ring)) + 2*itemBytes*len(c.last.ring) +
 		c.tiers.HotBytes + c.bytes + s.registry.tables().bytes - s.schemaBytes
 	if s.parts != nil {
 		n += s.parts.bytes

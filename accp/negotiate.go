@@ -179,8 +179,13 @@ func errorMessage(err error, m *Message) *Message {
 		{"retryable", Bool(info.Retryable)},
 		{keySchema, String(SchemaError)},
 	}}
-	if e, ok := errors.AsType[*Error](err); ok && e.isInvitation && !e.Remote {
-		out.Meta = &Meta{Ext: Params{{"try", Bool(true)}}}
+	if e, ok := errors.AsType[*Error](err); ok && !e.Remote {
+		switch {
+		case e.isInvitation:
+			out.Meta = &Meta{Ext: Params{{"try", Bool(true)}}}
+		case e.isApplied:
+			out.Meta = &Meta{Ext: Params{{"applied", Bool(true)}}}
+		}
 	}
 	answer(out, m)
 	return out
@@ -205,7 +210,8 @@ func ErrorFromMessage(m *Message) *Error {
 	if m.Intent != IntentFail || m.Schema() != SchemaError {
 		return nil
 	}
-	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true}
+	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true,
+		isInvitation: hasMark(m, "try"), isApplied: hasMark(m, "applied")}
 	for _, p := range m.Params {
 		switch p.Key {
 		case "code", "message", "retryable", keySchema:

@@ -284,7 +284,7 @@ func (s *Session) decideState(ctx context.Context, m *Message, e *event) error {
 	case m.Intent == IntentSync && m.Op == opCheckpoint:
 		return s.receiveAnnouncement(ctx, m, e)
 	case m.Intent == IntentFail && Code(m.Params.Text("code")) == ErrDuplicate && s.synced != nil &&
-		s.synced.chain == m.Meta.CID && s.synced.version == s.core.version:
+		s.synced.chain == m.Meta.CID && s.synced.version == s.core.version && !hasMark(m, "applied"):
 		e.Version, e.State = s.synced.version-1, &s.synced.before // the peer has another state (ACCP-D45)
 		s.synced = nil
 	}

@@ -25,6 +25,7 @@ import (
 const (
 	maxSeen      = 65536 // message ids in the replay window, and cancelled chains (ACCP-D26, ACCP-D28)
 	minSeen      = 512   // with a small MaxMemory
+	maxChanges   = 1024  // message ids of changes of the shared state (ACCP-D46)
 	maxSenders   = 4096  // senders with a recorded number
 	maxJump      = 1000  // longest gap after which the number is used (ACCP-D25)
 	maxHotFrames = 4096  // frames of hot state while checkpoints fail

@@ -118,12 +118,29 @@ func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 	})
 }
 
-// takeBack undoes the last change by Sync, unless another one followed.
-func (s *Session) takeBack(ctx context.Context) error {
+// hasApplied reports whether the message with this id has changed the shared state.
+func (s *Session) hasApplied(mid string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.changes.has(markOf(mid))
+}
+
+// hasMark reports whether the metadata of m has a key with the value true.
+func hasMark(m *Message, key string) bool {
+	if m.Meta == nil {
+		return false
+	}
+	v, _ := m.Meta.Ext.Get(key)
+	isSet, _ := v.Bool()
+	return isSet
+}
+
+// takeBack undoes the change by Sync in a chain, unless another one followed.
+func (s *Session) takeBack(ctx context.Context, chain string) error {
 	return s.entered(ctx, func() error {
 		return s.change(ctx, func() (*event, error) {
 			u := s.synced
-			if u == nil || u.version != s.core.version {
+			if u == nil || u.chain != chain || u.version != s.core.version {
 				return nil, nil
 			}
 			s.synced = nil

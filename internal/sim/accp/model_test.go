@@ -21,7 +21,7 @@ import (
 //	P2 A call ends by its deadline.
 //	P3 An answer is that of its request.
 //	P4 An acknowledged text of a tier is the same from then on.
-//	P5 An acknowledged state, or a later one, is that of each server from then on.
+//	P5 Each server has the acknowledged changes of a state, and each change at most once.
 //	P6 Two minutes after the faults requests are answered.
 type model struct {
 	sim *sim.World
@@ -36,7 +36,7 @@ type model struct {
 type session struct {
 	id           string
 	texts        []string // acknowledged
-	acked, tried int64    // numbers of the state
+	acked, tried int64    // changes of the state
 }
 
 func newModel(w *sim.World) *model {

@@ -94,15 +94,14 @@ func (w *world) get(client int, a *agent, id string, limit time.Duration) error 
 func (w *world) update(client int, a *agent, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	a.tried++
 	_, err := w.Call(client, "update", func() (string, error) {
 		return "", a.client.Update(ctx, func(state accp.Params) (accp.Params, error) {
-			a.tried = max(a.tried, number(state)+1)
 			return state.Set("n", accp.Int(number(state)+1)), nil
 		})
 	})
 	if err == nil {
-		_, state := a.client.Session().State()
-		a.acked = number(state)
+		a.acked++
 	}
 }
 
