@@ -158,7 +158,7 @@ func serveALTAR(tb testing.TB, s store.Store) link {
 		tb.Cleanup(func() { _ = c.Close() })
 		session, err := c.CreateSession(tb.Context(), nil)
 		require.NoError(tb, err)
-		for len(tools(tb, session)) == 0 {
+		for len(toolList(tb, session)) == 0 {
 			runtime.Gosched()
 		}
 		return func(ctx context.Context) error {
@@ -168,7 +168,7 @@ func serveALTAR(tb testing.TB, s store.Store) link {
 	}
 }
 
-func tools(tb testing.TB, session *altar.Session) []altar.ToolInfo {
+func toolList(tb testing.TB, session *altar.Session) []altar.ToolInfo {
 	list, err := session.ListTools(tb.Context())
 	require.NoError(tb, err)
 	return list

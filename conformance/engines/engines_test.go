@@ -39,6 +39,8 @@ type place struct {
 	name   string      // else: what openPlace opens, in this process or another
 }
 
+func (p *place) isSQLite() bool { return strings.HasPrefix(p.name, "sqlite") }
+
 // open opens the store again, until the end of the test.
 func (p *place) open(t *testing.T) store.Store {
 	t.Helper()
@@ -202,6 +204,8 @@ func crashRounds(t *testing.T, few int) int {
 // prints its address.
 func childOf(role string) func(ctx context.Context, s store.Store) error {
 	switch role {
+	case "a2e":
+		return a2eChild
 	case "accp":
 		return accpChild
 	case "arc":

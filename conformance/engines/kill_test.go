@@ -38,7 +38,7 @@ func TestKernelsLoseNothingWhenProcessesAreKilled(t *testing.T) {
 		d := 20 * time.Second
 		if os.Getenv("FIVEWIRE_LONG") != "" {
 			d = time.Minute
-		} else if !strings.HasPrefix(p.name, "sqlite") {
+		} else if !p.isSQLite() {
 			t.Skip("long form only: set FIVEWIRE_LONG")
 		}
 		h := newHistory(t)
