@@ -34,7 +34,7 @@ func TestShellEndsDescendants(t *testing.T) {
 			return true
 		}
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		return err == nil && bytes.Contains(stat, []byte(") Z ")) // nobody has waited for it
+		return err == nil && bytes.Contains(stat, []byte(") Z ")) // a zombie has ended
 	}, 10*time.Second, 10*time.Millisecond)
 }
 
