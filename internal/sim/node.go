@@ -80,8 +80,11 @@ func (v *View) IsCrashed() bool { return v.Context.Err() != nil }
 // permit decides whether a fault of the store is injected.
 func (n *Node) permit(f *fault.Fault) bool {
 	parts := []string{n.name, string(f.Action), f.Op, f.Name}
-	if f.Action == fault.Delay || f.Action == fault.LandLater {
+	switch {
+	case f.Action == fault.Delay || f.Action == fault.LandLater:
 		f.Delay = n.w.between(1, 5*time.Second, append(parts, "delay")...)
+	case f.Delay > 0: // ends at another nanosecond than a context of the same length
+		f.Delay += n.w.between(1, time.Millisecond, append(parts, "delay")...)
 	}
 	if f.Action == fault.ErrorAfter && f.Op == "list" {
 		f.Entries = int(n.w.draw(append(parts, "entries")...) % 9)

@@ -82,6 +82,13 @@ func (m *model) ran(id string) int {
 	return runs
 }
 
+// runsOf returns the number of runs of a call.
+func (m *model) runsOf(id string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.runs[id]
+}
+
 func (m *model) created(s *session) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -143,6 +143,9 @@ func (w *world) do(ctx context.Context, c *sim.Client, call *call) {
 }
 
 func (w *world) attempt(ctx context.Context, client *altar.Client, c *call) (string, error) {
+	if w.broken.ignoresDeadline {
+		ctx = context.WithoutCancel(ctx)
+	}
 	s := client.Session(c.session.id)
 	o := &altar.CallOptions{InvocationID: c.id}
 	if c.tool != "count" {
@@ -221,8 +224,13 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"records of calls are lost": {"A1", defect{store: func(s store.Store, w *world) store.Store { return &losing{s, w, "once"} }}},
 		"results differ": {"A2", defect{result: different,
 			store: func(s store.Store, w *world) store.Store { return &losing{s, w, "again"} }}},
-		"a stream has a gap":         {"A4", defect{stream: gap}},
-		"a tool waits for something": {"A8", defect{result: stuck}},
+		"a repeat fails": {"A3", defect{result: failing,
+			store: func(s store.Store, w *world) store.Store { return &losing{s, w, "again"} }}},
+		"a stream has a gap":             {"A4", defect{stream: gap}},
+		"the ends of sessions are lost":  {"A5", defect{store: func(s store.Store, w *world) store.Store { return &endless{s} }}},
+		"all clients have one principal": {"A6", defect{isOnePrincipal: true}},
+		"a client ignores its deadline":  {"A7", defect{ignoresDeadline: true}},
+		"a tool waits for something":     {"A8", defect{result: stuck}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -230,6 +238,14 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 }
 
 func different(call *altar.ToolCall, w *world) (any, error) { return fmt.Sprint(w.number()), nil }
+
+// failing fails each run of a call but the first.
+func failing(call *altar.ToolCall, w *world) (any, error) {
+	if w.runsOf(call.InvocationID) > 1 {
+		return nil, errors.New("second run")
+	}
+	return "first run", nil
+}
 
 func stuck(*altar.ToolCall, *world) (any, error) { return nil, errors.New("stuck") }
 
@@ -268,4 +284,14 @@ func (l *losing) Update(ctx context.Context, key string, value []byte, rev store
 		return rev + 1, nil
 	}
 	return l.Store.Update(ctx, key, value, rev, ttl)
+}
+
+// An endless store loses the ends of sessions.
+type endless struct{ store.Store }
+
+func (e *endless) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if strings.HasPrefix(key, "altar/session/") {
+		return rev + 1, nil
+	}
+	return e.Store.Update(ctx, key, value, rev, ttl)
 }

@@ -49,7 +49,9 @@ type defect struct {
 	result func(call *altar.ToolCall, w *world) (any, error)
 	stream func(out *altar.ChunkWriter, n int) error
 
-	hasStoreErrors bool
+	hasStoreErrors  bool
+	isOnePrincipal  bool // all clients are alice
+	ignoresDeadline bool // of the context of a call
 }
 
 // storeErrors are the faults after which a change of the store is in doubt or was not made.
@@ -115,6 +117,9 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 			return nil, err
 		}
 		p.end = append(p.end, func() { _ = l.Close() })
+		if id == "bob" && w.broken.isOnePrincipal {
+			id = "alice"
+		}
 		p.wg.Go(func() {
 			for {
 				c, err := l.Accept()
