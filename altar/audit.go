@@ -187,5 +187,5 @@ func (h *Host) runAudit(context.Context) {
 // dropped counts a message that has no effect.
 func (h *Host) dropped(c *hostConn, m Message, why string) {
 	h.stats.Dropped++
-	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", m.Type(), "runtime", c.runtimeID, "reason", why)
+	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", m.Type(), "runtime", c.runtime.ID, "reason", why)
 }

@@ -196,7 +196,7 @@ func BenchmarkRoute(b *testing.B) {
 			}
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			i := 0
+			i, routed := 0, &hostCall{}
 			b.ReportAllocs()
 			for b.Loop() {
 				s := h.sessions.byID[ids[i%sessions]]
@@ -204,7 +204,8 @@ func BenchmarkRoute(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := h.route(s, h.manifest.byName[name], pin, 0); err != nil {
+				routed.s, routed.contract, routed.pin = s, h.manifest.byName[name], pin
+				if _, err := h.place(routed, time.Now()); err != nil {
 					b.Fatal(err)
 				}
 				i++

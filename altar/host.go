@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/internal/budget"
@@ -40,7 +41,7 @@ type Host struct {
 	conns     map[*hostConn]bool
 	runtimes  map[string]*owner      // by runtime id
 	order     []*hostConn            // connected Runtimes in order of handshake
-	wildcard  *registry              // of the "*" fulfilments
+	wildcard  *core.Registry         // of the "*" fulfilments
 	inquiries map[*hostConn]*inquiry // to standing Runtimes
 	special   map[*session]bool      // sessions with separate fulfilments
 	heldIn    map[*session]bool      // sessions with held calls
@@ -63,10 +64,10 @@ type Host struct {
 	probe         *session // the session in which Runtimes offer tools to other Hosts
 	handshakes    uint64   // how often a Runtime came or went
 	offered0      offersState
-	offersChanged chan struct{}             // closed and replaced at every change
-	allOffers     []RuntimeOffer            // of other Hosts
-	offers        map[string][]RuntimeOffer // those with the same contract, by contract
-	unlike        map[[2]string]bool        // Hosts and contracts with another digest that were logged
+	offersChanged chan struct{}      // closed and replaced at every change
+	allOffers     []core.Offer       // of other Hosts
+	offers        core.Offers        // those with the same contract, by contract
+	unlike        map[[2]string]bool // Hosts and contracts with another digest that were logged
 
 	timers    timers
 	wakeup    *time.Timer
@@ -95,7 +96,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h := &Host{
 		conns:     make(map[*hostConn]bool),
 		runtimes:  make(map[string]*owner),
-		wildcard:  &registry{},
+		wildcard:  &core.Registry{},
 		inquiries: make(map[*hostConn]*inquiry),
 		special:   make(map[*session]bool),
 		heldIn:    make(map[*session]bool),
@@ -193,9 +194,9 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	h.auditLocked(now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
 	h.manifest = next
 	unlike := h.matchOffers()
-	h.wildcard = h.wildcard.keep(next)
+	h.wildcard = h.wildcard.Keep(next.has)
 	for s := range h.special {
-		h.setRegistry(s, s.own.keep(next))
+		h.setRegistry(s, s.own.Keep(next.has))
 	}
 	for _, rt := range h.order {
 		h.requestAll(rt, true, now)

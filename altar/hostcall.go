@@ -42,22 +42,22 @@ type hostCall struct {
 	claim      *claim    // nil without a store
 	rt         *hostConn // once dispatched
 	failedOver bool
-	isHeld     bool           // in s.waiters
-	isCounted  bool           // in s.counts, before the dispatch
-	routing    *routing       // while the Router chooses
-	attempt    int            // of another Host, see [ForwardedCall]
-	tried      []RuntimeOffer // that refused it
-	open       bool           // ended without the final message of the Runtime
-	answered   bool           // the final message of the Runtime came
-	isTrial    bool           // tests whether rt has recovered
-	limit      time.Duration  // allotted by the contract; of a stream: for its silence
-	bound      time.Duration  // allotted by the caller; zero: none
-	isShort    bool           // bound is what ended the call
-	start      time.Time      // dispatched first
-	stream     *core.Stream   // of *StreamChunk; nil if the contract does not stream
-	isTouched  bool           // the base of stream may have moved, see Host.grant
-	at         []*attachment  // also after the end, while readers do not have all chunks
-	first      attachment     // the first of at, and the list with it alone
+	isHeld     bool          // in s.waiters
+	isCounted  bool          // in s.counts, before the dispatch
+	routing    *routing      // while the Router chooses
+	attempt    int           // of another Host, see [ForwardedCall]
+	tried      []core.Offer  // that refused it
+	open       bool          // ended without the final message of the Runtime
+	answered   bool          // the final message of the Runtime came
+	isTrial    bool          // tests whether rt has recovered
+	limit      time.Duration // allotted by the contract; of a stream: for its silence
+	bound      time.Duration // allotted by the caller; zero: none
+	isShort    bool          // bound is what ended the call
+	start      time.Time     // dispatched first
+	stream     *core.Stream  // of *StreamChunk; nil if the contract does not stream
+	isTouched  bool          // the base of stream may have moved, see Host.grant
+	at         []*attachment // also after the end, while readers do not have all chunks
+	first      attachment    // the first of at, and the list with it alone
 	firstAt    [1]*attachment
 
 	result    *ToolResult // how it ended, if not with a chunk
@@ -222,7 +222,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	call.grace = timer{index: -1, fire: (*callGone)(call)}
 	var to choice
 	if !stored {
-		if to, err = h.place(s, c, pin, nil, len(normal)); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
+		if to, err = h.place(call, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
 			call.work.Release()
 			call.memory.Release()
 			h.refused(hc, m, c, err, now)
@@ -242,7 +242,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	h.attach(hc, call, m, now)
 	switch {
 	case stored:
-		h.claimCall(call, err)
+		h.claimCall(call, err, now)
 	case to.rt != nil || to.among != nil:
 		h.assign(call, to, now)
 	default:
@@ -399,8 +399,8 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	if c.stream != nil {
 		c.stream.Restart()
 	}
-	rt.running++
-	c.isTrial = c.pin == "" && rt.breaker.Begin()
+	rt.runtime.Running++
+	c.isTrial = c.pin == "" && rt.runtime.Breaker.Begin()
 	h.stats.Dispatched++
 	if c.start.IsZero() {
 		c.start = now
@@ -448,7 +448,7 @@ func (c *hostCall) event(kind string, err *Error) *AuditRecord {
 	e := &AuditRecord{Operation: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
 		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
 	if c.rt != nil {
-		e.RuntimeID = c.rt.runtimeID
+		e.RuntimeID = c.rt.runtime.ID
 	}
 	return e
 }
@@ -461,7 +461,7 @@ func (hc *hostConn) toolName(contract string) string {
 	if hc.names == nil {
 		hc.names = make(map[string]string)
 	}
-	s := namespaced(hc.runtimeID, contract)
+	s := namespaced(hc.runtime.ID, contract)
 	hc.names[contract] = s
 	return s
 }
@@ -486,10 +486,10 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 	if c.routing != nil {
 		return
 	}
-	to, err := h.place(c.s, c.contract, c.pin, c.tried, len(c.normal))
+	to, err := h.place(c, now)
 	switch {
 	case err == nil && h.claims(c) && c.claim == nil:
-		h.claimCall(c, nil) // it has waited without a record
+		h.claimCall(c, nil, now) // it has waited without a record
 	case err == nil:
 		h.timers.stop(&c.gap)
 		h.assign(c, to, now)
@@ -515,7 +515,7 @@ func (h *Host) lost(c *hostCall, now time.Time) {
 		if c.rt.remote != nil {
 			c.tried = append(c.tried, c.rt.remote.to)
 		}
-		if to, err := h.place(c.s, c.contract, "", c.tried, len(c.normal)); err == nil {
+		if to, err := h.place(c, now); err == nil {
 			c.failedOver = true
 			h.timers.stop(&c.gap)
 			h.assign(c, to, now)

@@ -50,18 +50,14 @@ type hostConn struct {
 	released  sync.Once
 
 	// of a Runtime
-	runtimeID    string
+	runtime      core.Runtime
 	capabilities []string
-	alive        bool               // announced and connected
 	wildcard     bool               // sent a "*" fulfilment
-	running      int                // calls
 	calls        map[*hostCall]bool // running
 	inquiries    map[*session]bool  // with an open inquiry
-	breaker      core.Breaker
 	unanswered   map[string]*outcome
 	heartbeat    timer
 	refulfill    timer
-	lostAt       time.Time // when its connection ended
 	lastReceived time.Time
 	expiry       timer               // of the authentication
 	fulfilled    map[string][]string // contracts by session, in the store; used by the reader only
@@ -185,7 +181,7 @@ func (h *Host) authenticate(hc *hostConn, m *Authenticate) {
 		answer.ExpiresIn = &seconds
 	}
 	h.reply(hc, m, answer)
-	h.auditLocked(now, &AuditRecord{Operation: "auth.renewed", RuntimeID: hc.runtimeID, CorrelationID: m.CorrelationID}, hc)
+	h.auditLocked(now, &AuditRecord{Operation: "auth.renewed", RuntimeID: hc.runtime.ID, CorrelationID: m.CorrelationID}, hc)
 }
 
 // verify returns the principal of a token, as the Authenticator finds it in a handshake.
@@ -220,7 +216,7 @@ func (h *Host) setExpiry(hc *hostConn) {
 func (hc *hostConn) expired(now time.Time) {
 	h := hc.h
 	err := Errorf(ErrAuthorizationFailed, ReasonExpired, "the authentication has expired")
-	h.auditLocked(now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtimeID, Error: err}, hc)
+	h.auditLocked(now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtime.ID, Error: err}, hc)
 	h.send(hc, &ErrorMessage{Err: err})
 	h.expel(hc, goodbyeRefused(err.Code), now)
 }
@@ -402,7 +398,7 @@ func (h *Host) send(hc *hostConn, m Message) {
 	}
 	hc.out.put(m, budget.Hold{})
 	if hc.role == roleRuntime && !hc.out.hasSpace(queueLimit{2*hc.limit.messages + len(h.sessions.byID), 2 * hc.limit.bytes}, 0) {
-		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtimeID)
+		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}
 }
@@ -484,7 +480,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 	default:
 		var stray bool
 		var id string
-		if h.opts.ResultTypes != nil && hc.runtimeID != "" {
+		if h.opts.ResultTypes != nil && hc.runtime.ID != "" {
 			id, stray = h.stray(hc, m)
 		}
 		now := h.lock()

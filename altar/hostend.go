@@ -163,15 +163,15 @@ func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	c.routing = nil
 	open := false // the Runtime still owes a final message
 	if c.state == callRunning {
-		c.rt.running--
+		c.rt.runtime.Running--
 		delete(c.rt.calls, c)
-		c.rt.breaker.End(outcomeOf(c, err), c.isTrial, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
+		c.rt.runtime.Breaker.End(outcomeOf(c, err), c.isTrial, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
 		if err == nil {
 			h.stats.Succeeded++
 		} else {
 			h.stats.Failed++
 		}
-		open = !c.answered && c.rt.alive
+		open = !c.answered && c.rt.runtime.IsConnected
 	}
 	if isHeld := c.state < callRunning && end.record; h.opts.Audit != nil && (c.state == callRunning || isHeld) {
 		e := c.event("call.done", err)

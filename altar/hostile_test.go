@@ -204,6 +204,6 @@ func TestShortTimeoutTripsNothing(t *testing.T) {
 		}
 		h.lock()
 		defer h.unlock()
-		require.False(t, h.runtimes["r"].conn.breaker.IsTripped())
+		require.False(t, h.runtimes["r"].conn.runtime.Breaker.IsTripped())
 	})
 }

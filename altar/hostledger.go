@@ -65,11 +65,11 @@ func (h *Host) claims(c *hostCall) bool {
 
 // claimCall checks in the store whether a call is a repeat, and records the intent to run it before
 // its dispatch. h.mu must be held.
-func (h *Host) claimCall(c *hostCall, refusal *Error) {
+func (h *Host) claimCall(c *hostCall, refusal *Error, now time.Time) {
 	h.unhold(c)
 	c.state = callClaiming
 	cl := &claim{refusal: refusal, done: make(chan struct{}), decided: make(chan struct{})}
-	_, unplaced := h.place(c.s, c.contract, c.pin, nil, len(c.normal))
+	_, unplaced := h.place(c, now)
 	cl.isQuery = unplaced != nil
 	if h.lastClaim != nil {
 		cl.behind = h.lastClaim.decided

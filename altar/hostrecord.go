@@ -218,7 +218,7 @@ func (h *Host) closeOpen(o *outcome) {
 // Runtime owes a final message, because the id must not be used before that.
 func (h *Host) recordHere(c *hostCall, record bool, now time.Time) {
 	record = record && !c.s.isEnded
-	isOpen := c.open && c.rt.alive
+	isOpen := c.open && c.rt.runtime.IsConnected
 	if !record && !isOpen {
 		return
 	}
@@ -226,7 +226,7 @@ func (h *Host) recordHere(c *hostCall, record bool, now time.Time) {
 	if record {
 		o.contract = c.contract.Name
 		if c.rt != nil {
-			o.runtime = c.rt.runtimeID
+			o.runtime = c.rt.runtime.ID
 		}
 		o.print, o.result, o.stream, o.size, o.isShort = c.print, c.result, c.stream, costWhole, false
 		if c.result != nil {

@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
 // An owner is the principal and connection of a runtime id (ALT-D16).
@@ -87,7 +89,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	h.timers.stop(&own.forget)
 	own.conn = hc
-	hc.role, hc.alive, hc.runtimeID = roleRuntime, true, m.RuntimeID
+	hc.role, hc.runtime = roleRuntime, core.Runtime{ID: m.RuntimeID, IsConnected: true, Data: hc}
 	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	hc.lastReceived = now
 	hc.unanswered = make(map[string]*outcome)
@@ -105,7 +107,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 func (o *owner) forgetter(h *Host) timerFunc {
 	return timerCall(func(time.Time) {
 		delete(h.runtimes, o.id)
-		h.wildcard = h.wildcard.without(o.id)
+		h.wildcard = h.wildcard.Without(o.id)
 	})
 }
 
@@ -132,15 +134,15 @@ func (h *Host) agreed(announced []string) []string {
 // runtimeGone takes a Runtime out: its registrations are down, its calls fail or
 // go elsewhere, in order of session creation, then of arrival (ALT-D24).
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
-	h.auditLocked(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtimeID}, hc)
-	hc.alive, hc.lostAt = false, now
+	h.auditLocked(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtime.ID}, hc)
+	hc.runtime.IsConnected, hc.runtime.LostAt = false, now
 	h.timers.stop(&hc.heartbeat)
 	h.handshakes++
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
-	if own := h.runtimes[hc.runtimeID]; own != nil && own.conn == hc {
+	if own := h.runtimes[hc.runtime.ID]; own != nil && own.conn == hc {
 		own.conn = nil
 		if h.ledger != nil {
-			h.background(func() { h.ledger.HoldOwner(hc.runtimeID, 0) })
+			h.background(func() { h.ledger.HoldOwner(hc.runtime.ID, 0) })
 		}
 		h.timers.set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
@@ -168,7 +170,7 @@ func (hc *hostConn) beat(now time.Time) {
 		return
 	}
 	if now.Sub(hc.lastReceived)/3 >= h.opts.Timing.Heartbeat {
-		h.opts.Logger.WarnContext(h.ctx, "altar: silent Runtime disconnected", "runtime", hc.runtimeID)
+		h.opts.Logger.WarnContext(h.ctx, "altar: silent Runtime disconnected", "runtime", hc.runtime.ID)
 		h.disconnect(hc, now)
 		h.background(hc.cut)
 		return
@@ -183,7 +185,7 @@ func (h *Host) Runtimes() []string {
 	defer h.unlock()
 	ids := make([]string, len(h.order))
 	for i, hc := range h.order {
-		ids[i] = hc.runtimeID
+		ids[i] = hc.runtime.ID
 	}
 	return ids
 }

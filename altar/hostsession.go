@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/internal/budget"
 )
@@ -41,7 +42,7 @@ type session struct {
 	isEnded   bool
 	expiry    timer
 
-	own       *registry         // fulfilments of the session; nil: those of all sessions
+	own       *core.Registry    // fulfilments of the session; nil: those of all sessions
 	counts    map[string]uint64 // dispatches by bare name, by contract
 	inquiries map[*hostConn]*inquiry
 	calls     map[string]*hostCall // in flight
@@ -124,16 +125,13 @@ func (h *Host) removeInquiry(table map[*hostConn]*inquiry, rt *hostConn) bool {
 func (s *session) outstanding(pin string) bool {
 	for _, table := range []map[*hostConn]*inquiry{s.inquiries, s.h.inquiries} {
 		for rt := range table {
-			if pin == "" || rt.runtimeID == pin {
+			if pin == "" || rt.runtime.ID == pin {
 				return true
 			}
 		}
 	}
 	return false
 }
-
-// dispatched returns how many calls by bare name went out for a contract.
-func (s *session) dispatched(contract string) uint64 { return s.counts[contract] }
 
 // A sessionTable holds the live sessions in order of creation, and the tombstones of ended ids.
 type sessionTable struct {
@@ -407,7 +405,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, n
 		h.overs = append(h.overs, sessionOver{s.id, how})
 	}
 	for _, rt := range h.order {
-		if rt.can(CapSessionEvents) && s.registry().fulfils(rt) {
+		if rt.can(CapSessionEvents) && s.registry().Fulfils(&rt.runtime) {
 			h.send(rt, &SessionDestroyed{SessionID: s.id, Reason: how})
 		}
 	}
@@ -465,12 +463,7 @@ func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info Sessi
 		return nil, info, nil, nil
 	}
 	for _, c := range h.manifest.list {
-		var ids []string
-		for _, g := range s.registry().byContract[c.Name] {
-			if g.isConnected() {
-				ids = append(ids, g.rt.runtimeID)
-			}
-		}
+		ids := s.registry().Connected(c.Name)
 		for _, o := range h.offers[c.Name] {
 			if !slices.Contains(ids, o.RuntimeID) {
 				ids = append(ids, o.RuntimeID)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/store"
 )
@@ -22,7 +23,7 @@ func (h *Host) ledgerOptions() ledger.Options {
 			h.lock()
 			defer h.unlock()
 			for _, f := range all {
-				h.changeWildcard(func(r *registry) *registry { return h.restored(r, f) })
+				h.changeWildcard(func(r *core.Registry) *core.Registry { return h.restored(r, f) })
 			}
 		},
 		OnSessionEnd: h.destroyedElsewhere,
@@ -146,7 +147,7 @@ func (h *Host) keepFulfillment(hc *hostConn, m *FulfillTools, names []string) *E
 	if slices.Equal(all, hc.fulfilled[m.SessionID]) {
 		return nil
 	}
-	if err := h.ledger.PutFulfillment(m.SessionID, ledger.Fulfillment{RuntimeID: hc.runtimeID, Contracts: all}); err != nil {
+	if err := h.ledger.PutFulfillment(m.SessionID, ledger.Fulfillment{RuntimeID: hc.runtime.ID, Contracts: all}); err != nil {
 		h.logError("fulfilment not stored", err)
 		return Errorf(ErrInternal, "", "the Host cannot store the fulfilment")
 	}
@@ -158,12 +159,12 @@ func (h *Host) keepFulfillment(hc *hostConn, m *FulfillTools, names []string) *E
 }
 
 // restored returns a registry with a fulfilment of the store, of an absent Runtime.
-func (h *Host) restored(r *registry, f ledger.Fulfillment) *registry {
+func (h *Host) restored(r *core.Registry, f ledger.Fulfillment) *core.Registry {
 	if own := h.runtimes[f.RuntimeID]; own != nil && own.conn != nil {
 		return r
 	}
-	rt := &hostConn{h: h, role: roleRuntime, runtimeID: f.RuntimeID, lostAt: h.startedAt}
-	return r.with(rt, slices.DeleteFunc(slices.Clone(f.Contracts), func(name string) bool { return !h.manifest.has(name) }), false)
+	rt := &core.Runtime{ID: f.RuntimeID, LostAt: h.startedAt}
+	return r.With(rt, slices.DeleteFunc(slices.Clone(f.Contracts), func(name string) bool { return !h.manifest.has(name) }), false)
 }
 
 // storeSession creates a session in the store under a free id, and returns the id and the store

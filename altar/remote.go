@@ -10,6 +10,8 @@ import (
 	"iter"
 	"slices"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
 // A Cluster forwards calls to Runtimes connected to other Hosts, so that a client of one Host can
@@ -95,29 +97,15 @@ var errNoEnd = errors.New("altar: forwarded call: missing final message")
 
 // A forwarding is a call of this Host that runs at another.
 type forwarding struct {
-	to     RuntimeOffer
+	to     core.Offer
 	cancel context.CancelCauseFunc
 	gate   *creditGate // of a stream: what is taken from the other Host
 }
 
-// place chooses the Runtime for a call with parameters of this size: one of this Host or, if there is none, one of another Host.
-// The error is the reason if there is no candidate.
-func (h *Host) place(s *session, c *contract, pin string, tried []RuntimeOffer, size int) (choice, *Error) {
-	to, err := h.route(s, c, pin, size)
-	if err == nil || h.opts.Cluster == nil || s.kind == guestSession {
-		return to, err
-	}
-	offers := slices.DeleteFunc(slices.Clone(h.offers[c.Name]), func(o RuntimeOffer) bool {
-		return pin != "" && o.RuntimeID != pin || slices.ContainsFunc(tried, func(t RuntimeOffer) bool {
-			return t.HostID == o.HostID && t.RuntimeID == o.RuntimeID
-		})
-	})
-	if len(offers) == 0 {
-		return choice{}, err
-	}
-	offer := offers[s.dispatched(c.Name)%uint64(len(offers))]
-	return choice{rt: &hostConn{h: h, role: roleRuntime, runtimeID: offer.RuntimeID, alive: true, remote: &forwarding{to: offer, gate: newCreditGate(0)},
-		capabilities: []string{CapCancellation, CapCredit}, unanswered: make(map[string]*outcome)}}, nil
+// remoteConn returns a connection to a Runtime of another Host, for one call.
+func (h *Host) remoteConn(o core.Offer) *hostConn {
+	return &hostConn{h: h, role: roleRuntime, runtime: core.Runtime{ID: o.RuntimeID, IsConnected: true}, remote: &forwarding{to: o, gate: newCreditGate(0)},
+		capabilities: []string{CapCancellation, CapCredit}, unanswered: make(map[string]*outcome)}
 }
 
 // offersRetry is the pause before the offers of a Cluster are requested again.
@@ -142,7 +130,10 @@ func (h *Host) watchOffers(ctx context.Context) {
 // setOffers replaces the offers of other Hosts. Held calls may go there.
 func (h *Host) setOffers(list []RuntimeOffer) {
 	now := h.lock()
-	h.allOffers = slices.Clone(list)
+	h.allOffers = nil
+	for _, o := range list {
+		h.allOffers = append(h.allOffers, core.Offer(o))
+	}
 	unlike := h.matchOffers()
 	h.judgeAll(now)
 	h.unlock()
@@ -155,27 +146,20 @@ const maxUnlike = 10_000
 // matchOffers sets the offers by contract to those of the same contracts (ALT-D39). It returns the Hosts and
 // contracts of the others that were not logged. h.mu must be held.
 func (h *Host) matchOffers() (unlike [][2]string) {
-	h.offers = make(map[string][]RuntimeOffer)
-	for _, o := range h.allOffers {
-		if o.HostID == h.opts.ID {
-			continue
+	h.offers, unlike = core.Match(h.allOffers, h.opts.ID, func(name string) string {
+		if c := h.manifest.byName[name]; c != nil {
+			return c.digest
 		}
-		for i, name := range o.Contracts {
-			c, key := h.manifest.byName[name], [2]string{o.HostID, name}
-			switch {
-			case c == nil:
-			case i < len(o.Digests) && o.Digests[i] == c.digest:
-				h.offers[name] = append(h.offers[name], o)
-			case !h.unlike[key]:
-				if h.unlike == nil || len(h.unlike) >= maxUnlike {
-					h.unlike = make(map[[2]string]bool)
-				}
-				h.unlike[key] = true
-				unlike = append(unlike, key)
-			}
+		return ""
+	})
+	return slices.DeleteFunc(unlike, func(key [2]string) bool {
+		isLogged := h.unlike[key]
+		if h.unlike == nil || len(h.unlike) >= maxUnlike {
+			h.unlike = make(map[[2]string]bool)
 		}
-	}
-	return unlike
+		h.unlike[key] = true
+		return isLogged
+	})
 }
 
 func (h *Host) logUnlike(list [][2]string) {
@@ -193,7 +177,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 		rt.remote.gate.raise(c.stream.Credit())
 	}
 	call := &ForwardedCall{
-		HostID: h.opts.ID, RuntimeID: rt.runtimeID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
+		HostID: h.opts.ID, RuntimeID: rt.runtime.ID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
 		SessionID: c.s.id, SessionTTL: c.s.expiry.due.Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
 		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.rest(now),
 	}
@@ -211,7 +195,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	defer rt.remote.cancel(nil)
 	end := errNoEnd
 	failed := h.guard("Cluster.Forward", func() error {
-		for m, err := range h.opts.Cluster.Forward(ctx, rt.remote.to, call) {
+		for m, err := range h.opts.Cluster.Forward(ctx, RuntimeOffer(rt.remote.to), call) {
 			if err != nil {
 				end = err
 				return nil
@@ -230,7 +214,7 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	}
 	now := h.lock()
 	defer h.unlock()
-	rt.alive = false
+	rt.runtime.IsConnected = false
 	if c.state > callRunning {
 		c.open = false
 		if o := h.open[c.id]; o != nil && o.rt == rt {
@@ -242,13 +226,13 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	}
 	var refused *Error
 	if !errors.As(end, &refused) {
-		h.opts.Logger.WarnContext(h.ctx, "altar: forwarded call lost", "host", rt.remote.to.HostID, "runtime", rt.runtimeID, "err", end)
+		h.opts.Logger.WarnContext(h.ctx, "altar: forwarded call lost", "host", rt.remote.to.HostID, "runtime", rt.runtime.ID, "err", end)
 		h.lost(c, now)
 		return
 	}
-	rt.running--
+	rt.runtime.Running--
 	c.state, c.rt, c.tried = callHeld, nil, append(c.tried, rt.remote.to)
-	if next, err := h.place(c.s, c.contract, c.pin, c.tried, len(c.normal)); err == nil {
+	if next, err := h.place(c, now); err == nil {
 		h.assign(c, next, now)
 	} else if c.failedOver {
 		h.fail(c, errDisconnected(), "", now)
@@ -441,9 +425,9 @@ func (h *Host) ownOffers() []RuntimeOffer {
 		return offers
 	}
 	for _, rt := range h.order {
-		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtimeID}
+		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtime.ID}
 		for _, c := range h.manifest.list {
-			if slices.ContainsFunc(h.probe.registry().byContract[c.Name], func(g registration) bool { return g.rt == rt }) {
+			if h.probe.registry().Has(c.Name, &rt.runtime) {
 				o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)
 			}
 		}
@@ -469,6 +453,6 @@ func (h *Host) noteOffers() {
 // immutable.
 type offersState struct {
 	manifest   *contracts
-	reg        *registry
+	reg        *core.Registry
 	handshakes uint64
 }
