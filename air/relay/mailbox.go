@@ -34,18 +34,12 @@ type boxes struct {
 	maxBytes int64           // of one mailbox
 	maxPage  int             // bytes of a page
 
-	// private reports whether only this process can access the store, and the store ends with it.
-	// State for other or later processes is then not stored.
-	private bool
+	// positions has the handed-out positions for the other processes that share the mailboxes. It is
+	// nil without such.
+	positions store.KV
 
-	// alone reports whether no other process uses the store at the same time. Handed-out positions
-	// are then not stored.
-	alone bool
-
-	maxOpen    int          // above it, mailboxes that hold nothing are closed
-	maxHistory int64        // bounds history
-	history    atomic.Int64 // entries of all dedup indexes
-	swept      atomic.Int64 // time of the last sweep, in Unix nanoseconds
+	maxOpen int          // above it, mailboxes without mail are closed
+	swept   atomic.Int64 // time of the last sweep, in Unix nanoseconds
 
 	mu   sync.Mutex
 	open map[string]*mailbox // by AIR ID; guarded by mu
@@ -56,11 +50,13 @@ func (b *boxes) init(o *ServerOptions) {
 	p, l := &o.Persistence, &o.Limits
 	b.store, b.ttl, b.max, b.maxPage = p.Store, p.Retention, l.QueueLimitPerSession, l.MaxOutput
 	b.resource, b.maxBytes = budget.Storage, l.MaxStoragePerSession
-	b.private, b.alone = p.Store == nil, p.Store == nil || p.SingleInstance
-	if b.private {
-		b.store, b.resource, b.maxBytes = store.NewMemory(), budget.Memory, l.MaxMemoryPerSession
+	switch {
+	case p.Store == nil:
+		b.store, b.resource, b.maxBytes = newMemory(maxHistory), budget.Memory, l.MaxMemoryPerSession
+	case !p.SingleInstance:
+		b.positions = p.Store
 	}
-	b.maxOpen, b.maxHistory, b.open = maxBoxes, maxHistory, make(map[string]*mailbox)
+	b.maxOpen, b.open = maxBoxes, make(map[string]*mailbox)
 }
 
 // A mailbox is the index of the envelopes of one recipient. It has every stored envelope, except
@@ -90,9 +86,9 @@ type mailbox struct {
 	shares map[string]*share      // of the senders of queued mail without a secret
 	check  uint64                 // position up to which reconcileLocked has compared
 	tested time.Time              // time of its last call
-	dedup  dedupIndex             // only for a private store
 	ids    []mailSum              // scratch space of ack
 	found  []uint64               // scratch space of ack
+	there  []uint64               // scratch space of presentLocked
 }
 
 // A queuedEntry is an envelope in the index.
@@ -119,7 +115,6 @@ type share struct {
 
 const (
 	maxBoxes     = 100_000
-	maxHistory   = 1_000_000
 	boxMaxAge    = time.Hour   // maximum age of an index, which has entries that others acknowledged
 	fullAge      = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
 	sweepAge     = time.Second // minimum time between two sweeps
@@ -146,8 +141,7 @@ func (b *boxes) get(box string) *mailbox {
 	return m
 }
 
-// makeRoomLocked closes mailboxes without mail if too many are open. Those of a private store with
-// hashes of acknowledged envelopes, which the store does not have, are the last. b.mu must be held.
+// makeRoomLocked closes mailboxes without mail if too many are open. b.mu must be held.
 func (b *boxes) makeRoomLocked() {
 	tries := 0
 	for name, m := range b.open {
@@ -158,13 +152,9 @@ func (b *boxes) makeRoomLocked() {
 		if !m.tryLock() {
 			continue
 		}
-		before := len(m.dedup.seqs)
-		if m.count.Load() == 0 && (m.dedup.empty(time.Now()) || len(b.open) >= 2*b.maxOpen) {
+		if m.count.Load() == 0 {
 			m.closed = true
 			delete(b.open, name)
-			b.history.Add(-int64(before))
-		} else {
-			b.history.Add(int64(len(m.dedup.seqs) - before))
 		}
 		m.unlock()
 	}
@@ -245,40 +235,24 @@ func (mb *mailbox) unlock() {
 // push stores an envelope. The same bytes again are stored once (AIR-D61), also by a mailbox that has
 // no room for others.
 func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
-	seq, err := b.pushNew(ctx, box, m)
-	if errors.Is(err, air.ErrRateLimited) {
-		if old, found := b.findDuplicate(ctx, box, m); found {
-			return old, nil
-		}
-	}
-	return seq, err
-}
-
-func (b *boxes) pushNew(ctx context.Context, box string, m *mail) (uint64, error) {
-	mb := b.get(box)
 	defer m.release() // what the mailbox has not taken
-	if err := b.reserve(cmp.Or(m.payer, mb.name), m, mb.count.Load() == 0); err != nil {
-		return 0, err
+	mb, seq, err := b.admit(ctx, box, m)
+	if err != nil || seq != 0 {
+		return seq, err
 	}
-	hash := sha256.Sum256(m.data)
-	sum := mailSum(hash[:16]) // half of SHA-256 is collision resistant enough
 	buf := records.Get().(*[]byte)
-	record := m.record((*buf)[:0])
+	record := m.record(append((*buf)[:0], box...))
 	defer func() {
 		if cap(record) <= maxRecord {
 			*buf = record
 			records.Put(buf)
 		}
 	}()
-	if b.private {
-		return b.keep(ctx, box, m, sum, record)
-	}
-	mb, err := b.checkCapacity(ctx, box, m)
-	if err != nil {
-		return 0, err
-	}
+	hash := sha256.Sum256(record)
+	var id [32]byte
+	hex.Encode(id[:], hash[:16]) // half of SHA-256 is collision resistant enough
 	// Without the turn, so that a durable store can group writes.
-	seq, err := b.store.Append(ctx, mb.stream, hex.EncodeToString(sum[:]), record, b.ttl)
+	seq, err = b.store.Append(ctx, mb.stream, string(id[:]), record[len(box):], b.ttl)
 	if errors.Is(err, store.ErrDuplicate) {
 		return seq, nil
 	}
@@ -298,6 +272,29 @@ func (b *boxes) pushNew(ctx context.Context, box string, m *mail) (uint64, error
 	return seq, nil
 }
 
+// admit reserves what a new envelope needs and returns its mailbox. For an envelope that is queued, it
+// returns the position of that.
+func (b *boxes) admit(ctx context.Context, box string, m *mail) (*mailbox, uint64, error) {
+	mb, err := b.lock(ctx, box)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer mb.unlock()
+	now := time.Now()
+	if err := b.buildLocked(ctx, mb, now); err != nil {
+		return nil, 0, err
+	}
+	m.queuedEntry = queuedEntry{size: int64(len(m.data)) + perMail, ends: now.Add(b.ttl).UnixNano()}
+	err = b.checkCapacityLocked(ctx, mb, m, now)
+	if seq, found := b.findDuplicateLocked(ctx, mb, m); found {
+		return mb, seq, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return mb, 0, b.reserve(cmp.Or(m.payer, mb.name), m, mb.count.Load() == 0)
+}
+
 // reserve charges an envelope, and its mailbox if that has no other mail, to a principal.
 func (b *boxes) reserve(principal string, m *mail, isFirst bool) (err error) {
 	scope := b.budget.Scope(principal, "")
@@ -306,62 +303,10 @@ func (b *boxes) reserve(principal string, m *mail, isFirst bool) (err error) {
 			return overBudget(err)
 		}
 	}
-	m.queuedEntry = queuedEntry{size: int64(len(m.data)) + perMail, ends: time.Now().Add(b.ttl).UnixNano()}
 	if m.hold, err = scope.Reserve(b.resource, m.size); err != nil {
 		return overBudget(err)
 	}
 	return nil
-}
-
-// checkCapacity returns a mailbox with room for an envelope.
-func (b *boxes) checkCapacity(ctx context.Context, box string, m *mail) (*mailbox, error) {
-	mb, err := b.lock(ctx, box)
-	if err != nil {
-		return nil, err
-	}
-	defer mb.unlock()
-	return mb, b.checkCapacityLocked(ctx, mb, m)
-}
-
-// keep stores an envelope in a private store.
-func (b *boxes) keep(ctx context.Context, box string, m *mail, sum mailSum, record []byte) (uint64, error) {
-	mb, err := b.lock(ctx, box)
-	if err != nil {
-		return 0, err
-	}
-	defer mb.unlock()
-	before, now := len(mb.dedup.seqs), time.Now()
-	defer func() { b.history.Add(int64(len(mb.dedup.seqs) - before)) }()
-	if seq, ok := mb.dedup.seq(sum, now); ok {
-		return seq, nil
-	}
-	if err := b.checkCapacityLocked(ctx, mb, m); err != nil {
-		return 0, err
-	}
-	if seq, ok := b.findDuplicateLocked(ctx, mb, m); ok { // dropped from the index of duplicates
-		return seq, nil
-	}
-	seq, err := b.store.Append(ctx, mb.stream, "", record, b.ttl)
-	if err != nil {
-		return 0, because(air.ErrRelay, "", err)
-	}
-	m.ends = now.Add(b.ttl).UnixNano()
-	mb.dedup.add(sum, seq, now.Add(b.ttl))
-	if b.history.Load()+int64(len(mb.dedup.seqs)-before) > b.maxHistory {
-		mb.dedup.pop()
-	}
-	mb.addLocked(seq, m)
-	return seq, nil
-}
-
-// findDuplicate searches an envelope that a mailbox without room already has.
-func (b *boxes) findDuplicate(ctx context.Context, box string, m *mail) (uint64, bool) {
-	mb, err := b.lock(ctx, box)
-	if err != nil {
-		return 0, false
-	}
-	defer mb.unlock()
-	return b.findDuplicateLocked(ctx, mb, m)
 }
 
 // findDuplicateLocked searches an envelope among the first positions of its id. The turn of mb must be
@@ -385,21 +330,16 @@ func (b *boxes) findDuplicateLocked(ctx context.Context, mb *mailbox, m *mail) (
 	return 0, false
 }
 
-// checkCapacityLocked refuses an envelope for a full mailbox. Concurrent pushes to a durable store
-// or through other relays do not count, so the limit can be exceeded slightly. The turn of mb must be
-// held.
-func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail) error {
-	now := time.Now()
-	if err := b.buildLocked(ctx, mb, now); err != nil {
-		return err
-	}
+// checkCapacityLocked refuses an envelope for a full mailbox. Concurrent pushes do not count, so the
+// limit can be exceeded slightly. The turn of mb must be held.
+func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail, now time.Time) error {
 	mb.expireLocked(now.UnixNano())
-	if !b.alone && int64(mb.pushed) >= b.max/32 { // other relays push too
+	if int64(mb.pushed) >= b.max/32 { // other relays push too
 		if err := b.scanLocked(ctx, mb, nil); err != nil {
 			return err
 		}
 	}
-	if !b.hasRoomLocked(mb, m) && !b.alone && now.Sub(mb.tested) >= fullAge {
+	if !b.hasRoomLocked(mb, m) && now.Sub(mb.tested) >= fullAge {
 		if err := b.reconcileLocked(ctx, mb, now); err != nil {
 			return err
 		}
@@ -581,7 +521,7 @@ func (mb *mailbox) compactLocked(id mailSum) {
 
 // buildLocked builds the index unless it is usable. The turn of mb must be held.
 func (b *boxes) buildLocked(ctx context.Context, mb *mailbox, now time.Time) error {
-	if mb.seqs != nil && !mb.isStale.Load() && (b.alone || now.Sub(mb.built) <= boxMaxAge) {
+	if mb.seqs != nil && !mb.isStale.Load() && now.Sub(mb.built) <= boxMaxAge {
 		return nil
 	}
 	return b.rebuildLocked(ctx, mb)
@@ -627,11 +567,15 @@ func (b *boxes) scanLocked(ctx context.Context, mb *mailbox, old map[uint64]queu
 				mb.isStale.Store(true)
 				return because(air.ErrRelay, "", err)
 			}
+			mb.last = rec.Seq
+			if _, ok := mb.queued[rec.Seq]; ok {
+				continue
+			}
 			m.open()
-			var ok bool
-			if m.queuedEntry, ok = old[rec.Seq]; ok {
-				m.guest = m.queuedEntry.guest()
+			if e, ok := old[rec.Seq]; ok {
+				m.queuedEntry, m.guest = e, e.guest()
 			} else {
+				m.size = int64(len(m.data)) + perMail
 				// The store has the mail, so the index has it even over a bound.
 				_ = b.reserve(mb.name, &m, mb.place == budget.Hold{})
 			}
@@ -641,7 +585,6 @@ func (b *boxes) scanLocked(ctx context.Context, mb *mailbox, old map[uint64]queu
 			}
 			mb.addLocked(rec.Seq, &m)
 			m.release()
-			mb.last = rec.Seq
 		}
 		mb.pushed = 0
 		if len(recs) < scanPage {
@@ -687,10 +630,10 @@ func (b *boxes) recordHandedLocked(ctx context.Context, mb *mailbox, last uint64
 	if last <= mb.handed {
 		return nil
 	}
-	if !b.alone {
+	if b.positions != nil {
 		ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 		defer cancel()
-		_, err := store.Modify(ctx, b.store, mb.cursor, b.ttl, func(old store.Entry, found bool) ([]byte, error) {
+		_, err := store.Modify(ctx, b.positions, mb.cursor, b.ttl, func(old store.Entry, found bool) ([]byte, error) {
 			if found {
 				stored, err := parseHanded(old.Value)
 				if err != nil {
@@ -719,10 +662,10 @@ func parseHanded(value []byte) (uint64, error) {
 }
 
 func (b *boxes) loadHandedLocked(ctx context.Context, mb *mailbox, refresh bool) error {
-	if b.alone || mb.read && !refresh {
+	if b.positions == nil || mb.read && !refresh {
 		return nil
 	}
-	e, err := b.store.Get(ctx, mb.cursor)
+	e, err := b.positions.Get(ctx, mb.cursor)
 	if errors.Is(err, store.ErrNotFound) {
 		mb.read = true
 		return nil
@@ -774,11 +717,9 @@ func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error
 	if err := b.updateLocked(ctx, mb, ids); err != nil {
 		return 0, err
 	}
-	var there []uint64
-	if !b.alone {
-		if there, err = b.presentLocked(ctx, mb, ids); err != nil {
-			return 0, err
-		}
+	there, err := b.presentLocked(ctx, mb, ids)
+	if err != nil {
+		return 0, err
 	}
 	seqs := mb.found[:0]
 	defer func() { mb.found = seqs[:0] }()
@@ -792,7 +733,7 @@ func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error
 			mb.dropLocked(seq)
 		}
 		mb.compactLocked(id)
-		if b.alone || slices.ContainsFunc(seqs[before:], func(seq uint64) bool { return contains(there, seq) }) {
+		if slices.ContainsFunc(seqs[before:], func(seq uint64) bool { return contains(there, seq) }) {
 			acked++
 		}
 	}
@@ -826,7 +767,7 @@ func (b *boxes) updateLocked(ctx context.Context, mb *mailbox, ids []mailSum) er
 		return err
 	}
 	mb.expireLocked(now.UnixNano())
-	if b.private || b.alone && mb.knowsLocked(ids) {
+	if b.positions == nil && mb.knowsLocked(ids) {
 		return nil
 	}
 	// An envelope may have been pushed or handed out by another process.
@@ -839,17 +780,19 @@ func contains(sorted []uint64, seq uint64) bool {
 }
 
 // presentLocked returns the handed-out positions of these ids that are still in the store: neither
-// acknowledged by other processes nor expired. Beyond thereReads reads, positions of the index count as
-// present. The turn of mb must be held.
-func (b *boxes) presentLocked(ctx context.Context, mb *mailbox, ids []mailSum) (present []uint64, err error) {
-	var seqs []uint64
+// acknowledged by other processes nor expired. Without other processes, or beyond thereReads reads,
+// positions of the index count as present. The turn of mb must be held.
+func (b *boxes) presentLocked(ctx context.Context, mb *mailbox, ids []mailSum) ([]uint64, error) {
+	seqs := mb.there[:0]
 	for _, id := range ids {
 		seqs = mb.findLocked(seqs, id)
 	}
+	mb.there = seqs
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
+	present := seqs[:0] // never beyond what was read
 	for reads, batch := 0, therePage; len(seqs) > 0; reads++ {
-		if reads == thereReads {
+		if reads == thereReads || b.positions == nil {
 			return append(present, seqs...), nil
 		}
 		recs, err := b.store.Read(ctx, mb.stream, seqs[0]-1, min(batch, len(seqs)))

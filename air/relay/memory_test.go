@@ -4,8 +4,8 @@
 package relay
 
 import (
-	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,35 +17,40 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// The index agrees with a map with expiry times.
-func TestKnownAgainstModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var k dedupIndex
-		type entry struct{ seq, until int64 }
-		model := make(map[mailSum]entry)
-		now, ttl := int64(1000), int64(50)
-		seq := uint64(0)
-		for range rapid.IntRange(1, 800).Draw(t, "n") {
-			now += rapid.Int64Range(0, 3).Draw(t, "pause")
-			var sum mailSum
-			binary.BigEndian.PutUint16(sum[:], rapid.Uint16Range(0, 300).Draw(t, "sum"))
-			for s, e := range model {
-				if e.until <= now {
-					delete(model, s)
-				}
-			}
-			want, ok := model[sum]
-			got, found := k.seq(sum, time.Unix(0, now))
-			require.Equal(t, ok, found)
-			require.Equal(t, uint64(want.seq), got)
-			require.Len(t, k.seqs, len(model))
-			if !ok {
-				seq++
-				model[sum] = entry{int64(seq), now + ttl}
-				k.add(sum, seq, time.Unix(0, now+ttl))
-			}
-		}
+// The known ids agree with a map with expiry times and a bound.
+func TestMemoryAgainstModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		synctest.Test(t, func(t *testing.T) { checkMemory(t, r) })
 	})
+}
+
+func checkMemory(t *testing.T, r *rapid.T) {
+	type entry struct {
+		id    string
+		seq   uint64
+		until time.Time
+	}
+	const ttl = 50 * time.Millisecond
+	s := newMemory(rapid.IntRange(1, 300).Draw(r, "max"))
+	var model []entry
+	for range rapid.IntRange(1, 800).Draw(r, "n") {
+		time.Sleep(time.Duration(rapid.IntRange(0, 3).Draw(r, "pause")) * time.Millisecond)
+		id := fmt.Sprintf("%032x", rapid.IntRange(0, 300).Draw(r, "id"))
+		for len(model) > 0 && !model[0].until.After(time.Now()) {
+			model = model[1:]
+		}
+		known := slices.IndexFunc(model, func(e entry) bool { return e.id == id })
+		seq, err := s.Append(t.Context(), "stream", id, nil, ttl)
+		if known >= 0 {
+			require.ErrorIs(r, err, store.ErrDuplicate)
+			require.Equal(r, model[known].seq, seq)
+			continue
+		}
+		require.NoError(r, err)
+		model = append(model, entry{id, seq, time.Now().Add(ttl)})
+		model = model[max(0, len(model)-s.max):]
+		require.Len(r, s.seqs, len(model))
+	}
 }
 
 func newBoxes(st store.Store, ttl time.Duration) *boxes {
@@ -57,8 +62,8 @@ func newBoxes(st store.Store, ttl time.Duration) *boxes {
 	return b
 }
 
-// Mailboxes over the limit are closed, but not the only place of unexpired entries (AIR-D61). A
-// caller with a closed mailbox continues with its replacement.
+// Mailboxes without mail are closed over the limit; their envelopes stay known (AIR-D61). A caller with
+// a closed mailbox continues with its replacement.
 func TestMailboxesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoxes(nil, time.Hour)
@@ -77,18 +82,17 @@ func TestMailboxesMakeRoom(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, recs, 1)
 		visit()
+		old := b.get("box")
 		n, err := b.ack(t.Context(), "box", []string{"id"})
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
 		visit()
+		require.NotContains(t, b.open, "box")
+		require.True(t, old.closed)
 		duplicate, err := b.push(t.Context(), "box", m)
 		require.NoError(t, err)
 		require.Equal(t, first, duplicate)
-		old := b.get("box")
 		time.Sleep(time.Hour)
-		visit()
-		require.NotContains(t, b.open, "box")
-		require.True(t, old.closed)
 		mb, err := b.lock(t.Context(), "box")
 		require.NoError(t, err)
 		require.NotSame(t, old, mb)
