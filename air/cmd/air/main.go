@@ -1,11 +1,12 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command air makes keys, signs, verifies, seals and opens envelopes, sends and receives them
-// as an agent, and serves a relay. Each verb has its own help: air sign -h.
+// Command air makes keys, signs, verifies, seals and opens envelopes, verifies transcripts, sends and
+// receives envelopes as an agent, and serves a relay. Each verb has its own help: air sign -h.
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
@@ -13,12 +14,16 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
 )
 
@@ -57,6 +62,11 @@ var program = &command.Command{
 			Name: "open", Arguments: "-key FILE [ENVELOPE]", Prepare: prepareOpen,
 			Summary:  "Decrypts the body of an envelope, without verifying its signature.",
 			Examples: "air open -key bob.json sealed.json",
+		},
+		{
+			Name: "transcript", Arguments: "[-profile PROFILE] [FILE]", Prepare: prepareTranscript,
+			Summary:  "Verifies the transcript of a thread without a network and writes what it proves.",
+			Examples: "air transcript deal.json",
 		},
 		{
 			Name: "send", Arguments: "-key FILE [flags] DID [BODY]", Prepare: prepareSend,
@@ -245,6 +255,41 @@ func senderKey(ctx context.Context, s *command.IO, did, public, document string,
 		return nil, err
 	}
 	return doc.SigningKey(did)
+}
+
+func prepareTranscript(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
+	return func(_ context.Context, s *command.IO, args []string) error {
+		data, err := readInput(s, args)
+		if err != nil {
+			return err
+		}
+		t, err := transcript.Decode(data)
+		if err != nil {
+			return err
+		}
+		r, err := t.Verify(&air.DecodeOptions{Profile: air.Profile(*profile), BodyTypes: []string{air.AnyBodyType}})
+		if err != nil {
+			return err
+		}
+		out := struct {
+			Thread   string              `json:"threadId"`
+			State    air.ThreadState     `json:"state"`
+			Agreed   string              `json:"agreed,omitempty"`
+			Messages int                 `json:"messages"`
+			Sealed   int                 `json:"sealed"`
+			Keys     map[string][]string `json:"keys"`
+		}{Thread: r.ThreadID, State: cmp.Or(r.Thread.State, air.ThreadPending), Messages: len(r.Envelopes), Sealed: r.Sealed, Keys: r.Keys}
+		if r.Thread.State == air.ThreadAccepted {
+			out.Agreed = r.Thread.Agreed.String()
+		}
+		text := fmt.Sprintf("%d messages in thread %s, %d sealed: %s %s", out.Messages, out.Thread, out.Sealed, out.State, out.Agreed)
+		text = strings.TrimSpace(text)
+		for _, did := range slices.Sorted(maps.Keys(r.Keys)) {
+			text += "\n" + did + " " + strings.Join(r.Keys[did], " ")
+		}
+		return s.Print(text, out)
+	}
 }
 
 func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {

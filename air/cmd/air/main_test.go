@@ -15,6 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
@@ -171,4 +172,27 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"relay", "a"},
 		[]string{"send"},
 	)
+}
+
+func TestTranscript(t *testing.T) {
+	key, public := makeKeyFile(t, alice)
+	id, err := air.LoadIdentity(key)
+	require.NoError(t, err)
+	offer := `{"id":"018fde3a-1234-7abc-8def-aabbccddeeff","from":"` + airtest.DID(alice) + `","to":"` + airtest.DID(bob) +
+		`","timestamp":"2026-05-28T09:00:00.000Z","thread_id":"018fde3a-5678-7abc-9012-aabbccddeeff","nonce":"r4nd0mN0nc3-abc123xyz789",` +
+		`"body":{"type":"Offer","description":"work","price":{"amount_cents":500,"currency":"USD"},"expires_at":"2026-06-28T09:00:00.000Z"}}`
+	signed, err := air.Sign([]byte(offer), id.Signer(), air.FormSpec)
+	require.NoError(t, err)
+	e, err := air.DecodeEnvelope(signed, nil)
+	require.NoError(t, err)
+	doc, err := air.DecodeDocument(airtest.Document(id.DID(), public, ""))
+	require.NoError(t, err)
+	var tr transcript.Transcript
+	tr.Add(e.Time, e, doc)
+	data, err := transcript.Append(nil, &tr)
+	require.NoError(t, err)
+	require.Equal(t, "1 messages in thread 018fde3a-5678-7abc-9012-aabbccddeeff, 0 sealed: offered\n"+id.DID()+" "+public+"\n", must(t, string(data), "transcript"))
+	status, _, stderr := do(t, strings.Replace(string(data), ":500", ":501", 1), "transcript", "-o", "json")
+	require.Equal(t, command.Failed, status)
+	require.Contains(t, stderr, "bad_signature")
 }
