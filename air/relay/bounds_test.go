@@ -73,8 +73,8 @@ func liveHeap() int64 {
 // envelopes stay known.
 func TestHistoryIsBounded(t *testing.T) {
 	b := newBoxes(nil, time.Hour)
-	known := newMemory(100)
-	b.store = known
+	mem := newMemory(100)
+	b.store = mem
 	push := func(box string, n int) uint64 {
 		id := fmt.Sprint("id", n)
 		seq, err := b.push(t.Context(), box, &mail{id: id, from: "from", data: []byte(id)})
@@ -92,7 +92,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		require.Equal(t, 1, n)
 		push("queued", i+1)
 	}
-	require.Len(t, known.seqs, 100)
+	require.Len(t, mem.seqs, 100)
 	require.Equal(t, first, push("queued", 0), "a copy of queued mail is stored again")
 	require.EqualValues(t, 301, b.open["queued"].count.Load())
 }

@@ -790,7 +790,7 @@ func (b *boxes) presentLocked(ctx context.Context, mb *mailbox, ids []mailSum) (
 	mb.there = seqs
 	slices.Sort(seqs)
 	seqs = slices.Compact(seqs)
-	present := seqs[:0] // never beyond what was read
+	present := seqs[:0] // overwrites positions that were read only
 	for reads, batch := 0, therePage; len(seqs) > 0; reads++ {
 		if reads == thereReads || b.positions == nil {
 			return append(present, seqs...), nil

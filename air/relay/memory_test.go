@@ -39,11 +39,11 @@ func checkMemory(t *testing.T, r *rapid.T) {
 		for len(model) > 0 && !model[0].until.After(time.Now()) {
 			model = model[1:]
 		}
-		known := slices.IndexFunc(model, func(e entry) bool { return e.id == id })
+		index := slices.IndexFunc(model, func(e entry) bool { return e.id == id })
 		seq, err := s.Append(t.Context(), "stream", id, nil, ttl)
-		if known >= 0 {
+		if index >= 0 {
 			require.ErrorIs(r, err, store.ErrDuplicate)
-			require.Equal(r, model[known].seq, seq)
+			require.Equal(r, model[index].seq, seq)
 			continue
 		}
 		require.NoError(r, err)

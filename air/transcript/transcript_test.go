@@ -86,9 +86,9 @@ func TestTranscriptIsVerifiedOffline(t *testing.T) {
 	require.Equal(t, air.MinorUnits(500, "USD"), r.Thread.Agreed)
 	require.Equal(t, 1, r.Sealed)
 	require.Len(t, r.Envelopes, 3)
-	again, err := transcript.Append(nil, tr)
+	second, err := transcript.Append(nil, tr)
 	require.NoError(t, err)
-	require.Equal(t, string(data), string(again))
+	require.Equal(t, string(data), string(second))
 }
 
 func TestTranscriptFaults(t *testing.T) {
@@ -172,8 +172,8 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return // a time or a raw value that JSON has no form for
 		}
-		again, err := transcript.Decode(text)
+		second, err := transcript.Decode(text)
 		require.NoError(t, err)
-		require.Equal(t, len(tr.Entries), len(again.Entries))
+		require.Equal(t, len(tr.Entries), len(second.Entries))
 	})
 }
