@@ -30,6 +30,9 @@ const agent = "worker-01"
 func mustServer(o *arc.ServerOptions) *arc.Server {
 	o.Auth.AllowAnonymous = true
 	srv, err := arc.NewServer(o)
+	for attempt := 1; errors.Is(err, store.ErrUnknown) && attempt < 30; attempt++ { // slower than the lease
+		srv, err = arc.NewServer(o)
+	}
 	if err != nil {
 		panic(err)
 	}

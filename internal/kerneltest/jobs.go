@@ -245,7 +245,7 @@ func testOutageEndsNoProcess(t *testing.T, c *cluster) {
 
 // A message for a session reaches the process that holds it, in order and once.
 func testSessionGetsMessages(t *testing.T, c *cluster) {
-	p := []*process{c.start(), c.start(), c.start()}
+	p := []*process{c.start(patient), c.start(patient), c.start(patient)}
 	n := c.many(100, 20)
 	for i := range p {
 		require.NoError(t, p[i].open(t.Context(), fmt.Sprint("s", i)))

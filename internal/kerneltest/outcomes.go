@@ -20,7 +20,7 @@ import (
 
 // The events for one receiver are sent once, whichever process puts them.
 func testOneSenderPerStream(t *testing.T, c *cluster) {
-	p := []*process{c.start(), c.start()}
+	p := []*process{c.start(patient), c.start(patient)}
 	n := c.many(200, 40)
 	var wg sync.WaitGroup
 	for i := range p {

@@ -97,8 +97,11 @@ func (c *cluster) limit(d time.Duration) time.Duration {
 	if c.isVirtual {
 		return d + time.Second
 	}
-	return d + 10*time.Second
+	return d + 30*time.Second
 }
+
+// patient gives a process a lease that a slow engine does not end, for tests in which nothing fails.
+func patient(o *options) { o.ttl = time.Minute }
 
 // start starts a process, which ends with the test.
 func (c *cluster) start(change ...func(o *options)) *process {
