@@ -16,8 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // CallOptions adjusts one call. Nil is the zero value.
@@ -109,7 +109,7 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 		return c.roundTrip(ctx, msgType, body, &o)
 	}
 	attempts := option.Or(o.Retry.MaxAttempts, 3, 1)
-	wait := backoff.Backoff{Base: cmp.Or(o.Retry.Base, time.Second), Max: cmp.Or(o.Retry.Max, 30*time.Second)}
+	delay, limit := cmp.Or(o.Retry.Base, time.Second), cmp.Or(o.Retry.Max, 30*time.Second)
 	for i := 0; ; i++ {
 		answer, err := c.roundTrip(ctx, msgType, body, &o)
 		var e *Error
@@ -121,9 +121,10 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 		if e.Code == ErrTimeout {
 			body = raiseTimeout(body)
 		}
-		if waitErr := wait.Wait(ctx, i+1); waitErr != nil {
+		if retry.Sleep(ctx, min(delay, limit)) != nil {
 			return nil, err
 		}
+		delay = min(2*delay, limit)
 	}
 }
 

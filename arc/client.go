@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/endpoint"
-	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
@@ -105,7 +104,6 @@ type Client struct {
 	http     *httpx.Client
 	life     *life.Life
 	retry    retry.Policy
-	wait     backoff.Backoff // between attempts to continue a stream
 	call     CallFunc
 	stream   StreamFunc
 	buffers  sync.Pool // of *buffers
@@ -138,7 +136,6 @@ func NewClient(target, self string, opts *ClientOptions) (*Client, error) {
 	c.http = httpx.NewClient(&httpx.ClientOptions{Prefix: "arc: ", HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure,
 		MaxResponse: int64(o.MaxMessage)})
 	c.life = life.New(life.Options{Logger: o.Logger, Closed: ErrClosed})
-	c.wait = backoff.Backoff{Base: 200 * time.Millisecond, Jitter: 0.2}
 	c.buffers.New = func() any { return new(buffers) }
 	c.call = c.send
 	for i := len(o.Interceptors) - 1; i >= 0; i-- {

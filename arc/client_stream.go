@@ -122,7 +122,7 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 				return
 			}
 			c.opts.Logger.WarnContext(ctx, "arc: stream resumed", "method", out.Method, "attempt", cut+1, "err", err)
-			if c.wait.Wait(work, cut+1) != nil {
+			if retry.Sleep(work, retry.Delay(cut+1, 200*time.Millisecond, time.Minute)) != nil {
 				yield(nil, err)
 				return
 			}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
-	"github.com/fivewire/fivewire/internal/backoff"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -207,8 +207,7 @@ func (s *server) connected(ctx context.Context) (*link, error) {
 	defer s.mu.Unlock()
 	if err != nil {
 		s.failures++
-		delays := backoff.Backoff{Base: time.Second, Max: 30 * time.Second}
-		s.notYet = time.Now().Add(delays.Delay(s.failures))
+		s.notYet = time.Now().Add(retry.Delay(s.failures, time.Second, 30*time.Second))
 		s.last.Status, s.last.Error = mcp.StatusError, "the server cannot be reached"
 		return nil, unavailable(err)
 	}

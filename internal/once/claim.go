@@ -150,7 +150,7 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 	var s slot
 	for n := 0; ; n++ {
 		if n > 1 {
-			_ = poll.Wait(ctx, n-1)
+			_ = poll(ctx, n-1)
 		}
 		next, err := t.plan(ctx, e, &s, p, n > 1 || isOther)
 		switch {
@@ -259,7 +259,7 @@ func (t *Table) writeAliases(ctx context.Context, e *entry) (err error) {
 			}
 			err = cmp.Or(err, t.checkAlias(ctx, &e.key, s.rec))
 			if n > 0 {
-				_ = poll.Wait(ctx, n)
+				_ = poll(ctx, n)
 			}
 		}
 	}
@@ -390,7 +390,7 @@ func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, erro
 			return s, err
 		}
 		rev = s.rev
-		_ = poll.Wait(ctx, n)
+		_ = poll(ctx, n)
 	}
 }
 
@@ -453,7 +453,7 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed):
 			return slot{}, fmt.Errorf("once: read: %w", err)
 		}
-		if cause := poll.Wait(ctx, n); cause != nil {
+		if cause := poll(ctx, n); cause != nil {
 			return slot{}, fmt.Errorf("once: read: %w: %w", cause, err)
 		}
 	}

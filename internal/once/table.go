@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/backoff"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 const (
@@ -24,8 +24,10 @@ const (
 	nameCost   = 64
 )
 
-// poll is the schedule of reading a claim of another instance.
-var poll = backoff.Backoff{Base: 25 * time.Millisecond, Max: time.Second, Jitter: 0.2}
+// poll waits until the next read of a claim of another instance.
+func poll(ctx context.Context, attempt int) error {
+	return retry.Sleep(ctx, retry.Delay(attempt, 25*time.Millisecond, time.Second))
+}
 
 // A name is one id of an entry.
 type name struct{ principal, scope, id string }
@@ -128,7 +130,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 			if other.id != "" {
 				target.ID, target.Aliases = other.id, nil
 			} else {
-				_ = poll.Wait(ctx, attempt)
+				_ = poll(ctx, attempt)
 			}
 		case out.Kind != noOutcome:
 			data, err = out.result()

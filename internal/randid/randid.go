@@ -12,7 +12,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math/rand/v2"
-	"time"
 )
 
 // alphabet is Crockford's base 32 in lower case: no i, l, o or u, and in the
@@ -53,41 +52,7 @@ func append32(dst []byte, b [16]byte) []byte {
 
 // UUID4 returns a random UUID, version 4, in lower case with hyphens.
 func UUID4() string {
-	var b [16]byte
-	crand.Read(b[:])
-	return uuid(b, 4)
-}
-
-// UUID4Hex returns a random UUID, version 4, as 32 hexadecimal digits.
-func UUID4Hex() string {
-	var b [16]byte
-	crand.Read(b[:])
-	stamp(&b, 4)
-	var s [32]byte
-	hex.Encode(s[:], b[:])
-	return string(s[:])
-}
-
-// UUID7 returns a UUID of version 7, in lower case with hyphens: the time in
-// milliseconds followed by 74 random bits, so that later ones sort after earlier
-// ones of another millisecond.
-func UUID7() string {
-	var b [16]byte
-	crand.Read(b[6:])
-	var t [8]byte
-	binary.BigEndian.PutUint64(t[:], uint64(time.Now().UnixMilli()))
-	copy(b[:6], t[2:])
-	return uuid(b, 7)
-}
-
-// stamp sets the version and the variant of RFC 9562.
-func stamp(b *[16]byte, version byte) {
-	b[6] = b[6]&0x0f | version<<4
-	b[8] = b[8]&0x3f | 0x80
-}
-
-func uuid(b [16]byte, version byte) string {
-	stamp(&b, version)
+	b := uuid4()
 	var s [36]byte
 	hex.Encode(s[0:8], b[0:4])
 	hex.Encode(s[9:13], b[4:6])
@@ -96,6 +61,22 @@ func uuid(b [16]byte, version byte) string {
 	hex.Encode(s[24:36], b[10:16])
 	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
 	return string(s[:])
+}
+
+// UUID4Hex returns a random UUID, version 4, as 32 hexadecimal digits.
+func UUID4Hex() string {
+	b := uuid4()
+	var s [32]byte
+	hex.Encode(s[:], b[:])
+	return string(s[:])
+}
+
+// uuid4 returns random bytes with version 4 and the variant of RFC 9562.
+func uuid4() (b [16]byte) {
+	crand.Read(b[:])
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return b
 }
 
 // random is the source of Rand. It has no state.

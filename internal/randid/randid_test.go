@@ -7,12 +7,9 @@ import (
 	"encoding/hex"
 	"math/big"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -31,7 +28,6 @@ func TestForms(t *testing.T) {
 		{"long prefix", func() string { return New(strings.Repeat("p", 100)) }, `^p{100}[0-7][0-9a-hjkmnp-tv-z]{25}$`},
 		{"UUID4", UUID4, `^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`},
 		{"UUID4Hex", UUID4Hex, `^[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}$`},
-		{"UUID7", UUID7, `^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -87,21 +83,6 @@ func TestBase32IsTheNumber(t *testing.T) {
 	})
 }
 
-func TestUUID7Time(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var ids []string
-		for range 50 {
-			id := UUID7()
-			raw, err := hex.DecodeString(id[:8] + id[9:13])
-			require.NoError(t, err)
-			require.Equal(t, time.Now().UnixMilli(), new(big.Int).SetBytes(raw).Int64())
-			ids = append(ids, id)
-			time.Sleep(time.Millisecond)
-		}
-		require.True(t, slices.IsSorted(ids))
-	})
-}
-
 func TestAllocs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector makes what is read into escape")
@@ -111,7 +92,6 @@ func TestAllocs(t *testing.T) {
 		"New":      func() { s = New("msg-") },
 		"UUID4":    func() { s = UUID4() },
 		"UUID4Hex": func() { s = UUID4Hex() },
-		"UUID7":    func() { s = UUID7() },
 	} {
 		require.LessOrEqual(t, testing.AllocsPerRun(100, make), 1.0, name)
 	}

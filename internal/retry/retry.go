@@ -230,6 +230,13 @@ func Loop(ctx context.Context, p Policy, f func(ctx context.Context, connected f
 	return errors.Join(context.Cause(ctx), last)
 }
 
+// Delay returns the delay after failures in a row, the first being 1: base, doubled by each further failure up to
+// limit, and spread by a fifth to both sides.
+func Delay(failures int, base, limit time.Duration) time.Duration {
+	d := min(math.Ldexp(float64(base), min(max(failures, 1)-1, 62)), float64(limit))
+	return time.Duration(d * (0.8 + 0.4*randid.Rand().Float64()))
+}
+
 // Sleep waits for d, or until ctx ends. It returns why ctx has ended, or nil.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d > 0 && ctx.Err() == nil {

@@ -524,3 +524,19 @@ func TestSleepEndsWithContext(t *testing.T) {
 		require.Equal(t, 61*time.Second, time.Since(start))
 	})
 }
+
+func TestDelay(t *testing.T) {
+	for failures, want := range map[int]time.Duration{
+		-1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 6: 30 * time.Second,
+		math.MaxInt: 30 * time.Second,
+	} {
+		shortest, longest := time.Hour, time.Duration(0)
+		for range 1000 {
+			d := Delay(failures, time.Second, 30*time.Second)
+			shortest, longest = min(shortest, d), max(longest, d)
+		}
+		require.InDelta(t, 0.8*want.Seconds(), shortest.Seconds(), 0.02*want.Seconds(), "%d failures", failures)
+		require.InDelta(t, 1.2*want.Seconds(), longest.Seconds(), 0.02*want.Seconds(), "%d failures", failures)
+	}
+	require.Zero(t, Delay(math.MaxInt, 0, time.Second))
+}

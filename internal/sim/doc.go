@@ -36,7 +36,7 @@
 //
 // # Rules
 //
-// Two runs of a seed have the same trace: if those of more than one seed in 20 differ, the test fails and names the first
+// Two runs of a seed have the same trace: if those of more than one seed in ten differ, the test fails and names the first
 // event that differs. So a profile, and the code under test, must not depend on the order of a map, on a select with
 // several ready cases, on real time, or on math/rand. Randomness comes from Client, from crypto/rand, which is that of
 // the seed in a run, or from randid.Rand. A mutex does not block durably: virtual time stops while a goroutine waits
