@@ -73,6 +73,7 @@ func newLedger(s *Server) *ledger {
 
 // add counts a new object with n bytes of content. A task is counted as an item by its run.
 func (l *ledger) add(kind objectKind, key string, call *Call, n int) error {
+	l.sweep()
 	o := &object{objectKey: objectKey{kind, key}, principal: budgetName(call)}
 	o.n.Store(baseBytes + int64(n))
 	scope := l.s.budget.Scope(o.principal, "")
