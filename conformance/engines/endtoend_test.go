@@ -6,6 +6,7 @@ package engines
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -41,23 +42,46 @@ const idleGoal = 2 * 36 << 10
 // endToEnd has a server of each protocol, with all that it keeps in a store.
 var endToEnd = []struct {
 	name  string
-	serve func(tb testing.TB, s store.Store) link
+	serve func(tb testing.TB, e environment) link
 	idle  int64 // bound of the bytes of an idle caller, client and server together
+	kept  int64 // bound of the bytes of a call that outlive the calls of [TestSoak]
 }{
-	{"arc", serveARC, idleGoal},
-	{"a2e", serveA2E, idleGoal},
-	{"altar", serveALTAR, 88 << 10}, // over the goal: a Host has four goroutines, a client three
-	{"accp", serveACCP, idleGoal},
-	{"air", serveAIR, idleGoal},
+	{"arc", serveARC, idleGoal, 100},
+	{"a2e", serveA2E, idleGoal, 200},
+	{"altar", serveALTAR, 88 << 10, 100}, // over the goal: a Host has four goroutines, a client three
+	{"accp", serveACCP, idleGoal, 8 << 10},
+	{"air", serveAIR, idleGoal, 2 << 10},
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// web serves a handler on loopback until the end of the test.
-func web(tb testing.TB, h http.Handler) string {
-	ts := httptest.NewServer(h)
+// An environment is what a server and its callers run on.
+type environment struct {
+	store.Store
+	retention time.Duration // of ended tasks and of results; zero means the defaults
+	network   *pipes        // nil means loopback
+}
+
+// web serves a handler until the end of the test.
+func (e environment) web(tb testing.TB, h http.Handler) string {
+	ts := httptest.NewUnstartedServer(h)
+	if e.network != nil {
+		_ = ts.Listener.Close()
+		ts.Listener = e.network.listen()
+	}
+	ts.Start()
 	tb.Cleanup(ts.Close)
 	return ts.URL
+}
+
+// client returns a client whose connections are those of one caller.
+func (e environment) client(tb testing.TB) *http.Client {
+	if e.network == nil {
+		return own(tb)
+	}
+	transport := &http.Transport{DialContext: e.network.dial}
+	tb.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
 
 // own returns a client whose connections are those of one caller.
@@ -68,19 +92,19 @@ func own(tb testing.TB) *http.Client {
 }
 
 // serveARC creates a task, which the store keeps, and whose handler returns at once.
-func serveARC(tb testing.TB, s store.Store) link {
+func serveARC(tb testing.TB, e environment) link {
 	srv, err := arc.NewServer(&arc.ServerOptions{
 		Auth:        arc.Auth{AllowAnonymous: true},
 		Logger:      quiet,
 		Limits:      arc.Limits{MaxMemory: -1, MaxMemoryPerPrincipal: -1, MaxStorage: -1, MaxStoragePerPrincipal: -1, MaxItems: -1, MaxItemsPerPrincipal: -1},
-		Persistence: arc.Persistence{Store: store.Sub(s, "arc/")},
+		Persistence: arc.Persistence{Store: store.Sub(e, "arc/"), TaskRetention: e.retention},
 	})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = srv.Close() })
 	srv.HandleTasks("work-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
-	url := web(tb, srv) + "/arc"
+	url := e.web(tb, srv) + "/arc"
 	return func(tb testing.TB) func(context.Context) error {
-		c, err := arc.NewClient(url, "you-01", &arc.ClientOptions{HTTPClient: own(tb)})
+		c, err := arc.NewClient(url, "you-01", &arc.ClientOptions{HTTPClient: e.client(tb)})
 		require.NoError(tb, err)
 		return func(ctx context.Context) error {
 			_, err := c.CreateTask(ctx, "work-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("go")}, nil)
@@ -90,10 +114,10 @@ func serveARC(tb testing.TB, s store.Store) link {
 }
 
 // serveA2E stores an entry of a memory, over a connection in this process.
-func serveA2E(tb testing.TB, s store.Store) link {
+func serveA2E(tb testing.TB, e environment) link {
 	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet})
 	require.NoError(tb, err)
-	plugin, err := memory.NewPlugin(&memory.Options{Store: store.Sub(s, "a2e/")})
+	plugin, err := memory.NewPlugin(&memory.Options{Store: store.Sub(e, "a2e/")})
 	require.NoError(tb, err)
 	h.AddPlugin(plugin)
 	tb.Cleanup(func() { _ = h.Close() })
@@ -125,14 +149,14 @@ func serveA2E(tb testing.TB, s store.Store) link {
 }
 
 // serveALTAR calls a tool over WebSocket.
-func serveALTAR(tb testing.TB, s store.Store) link {
+func serveALTAR(tb testing.TB, e environment) link {
 	m, err := altar.DecodeManifest([]byte(`{"version":"1.0.0","contracts":[{"name":"echo","description":"Repeats","parameters":[{"name":"text","type":"string"}]}]}`))
 	require.NoError(tb, err)
 	h, err := altar.NewHost(m, &altar.HostOptions{
 		ID:          "host-1",
 		Auth:        altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)},
 		Logger:      quiet,
-		Persistence: altar.Persistence{Store: store.Sub(s, "altar/")},
+		Persistence: altar.Persistence{Store: store.Sub(e, "altar/"), ResultTTL: e.retention},
 	})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = h.Close() })
@@ -151,9 +175,11 @@ func serveALTAR(tb testing.TB, s store.Store) link {
 		stop()
 		ran.Wait()
 	})
-	url := "ws" + strings.TrimPrefix(web(tb, h), "http") + altar.WebSocketPath
+	url := "ws" + strings.TrimPrefix(e.web(tb, h), "http") + altar.WebSocketPath
 	return func(tb testing.TB) func(context.Context) error {
-		c, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) { return altar.DialWebSocket(ctx, url, nil) }, nil)
+		c, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
+			return altar.DialWebSocket(ctx, url, &altar.WebSocketDialOptions{HTTPClient: e.client(tb)})
+		}, nil)
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = c.Close() })
 		session, err := c.CreateSession(tb.Context(), nil)
@@ -163,6 +189,11 @@ func serveALTAR(tb testing.TB, s store.Store) link {
 		}
 		return func(ctx context.Context) error {
 			_, err := altar.CallAs[string](ctx, session, "echo", text{"hello"})
+			if errors.Is(err, altar.ErrSessionInvalid) { // expired
+				if session, err = c.CreateSession(ctx, nil); err == nil {
+					_, err = altar.CallAs[string](ctx, session, "echo", text{"hello"})
+				}
+			}
 			return err
 		}
 	}
@@ -175,9 +206,9 @@ func toolList(tb testing.TB, session *altar.Session) []altar.ToolInfo {
 }
 
 // serveACCP calls a tool over HTTP, in a session for each caller.
-func serveACCP(tb testing.TB, s store.Store) link {
+func serveACCP(tb testing.TB, e environment) link {
 	srv, err := accp.NewServer("desk", &accp.ServerOptions{
-		Auth: accp.Auth{AllowAnonymous: true}, Logger: quiet, Persistence: accp.Persistence{Store: store.Sub(s, "accp/")},
+		Auth: accp.Auth{AllowAnonymous: true}, Logger: quiet, Persistence: accp.Persistence{Store: store.Sub(e, "accp/"), Retention: e.retention},
 	})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = srv.Close() })
@@ -186,9 +217,10 @@ func serveACCP(tb testing.TB, s store.Store) link {
 			return accp.String(args.Text("text")), nil
 		},
 	}))
-	url := web(tb, srv) + accp.FramesPath
+	url := e.web(tb, srv) + accp.FramesPath
 	return func(tb testing.TB) func(context.Context) error {
-		c, err := accp.NewClient(url, "you", &accp.ClientOptions{HTTPClient: own(tb)})
+		c, err := accp.NewClient(url, "you", &accp.ClientOptions{HTTPClient: e.client(tb),
+			Session: accp.SessionOptions{Persistence: accp.Persistence{Retention: e.retention}}})
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = c.Close() })
 		return func(ctx context.Context) error {
@@ -204,9 +236,9 @@ func serveACCP(tb testing.TB, s store.Store) link {
 }
 
 // serveAIR pushes a signed envelope to an inbox, which remembers it in the store.
-func serveAIR(tb testing.TB, s store.Store) link {
+func serveAIR(tb testing.TB, e environment) link {
 	registry := new(airtest.Registry)
-	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: web(tb, registry), AllowLoopback: true, Logger: quiet})
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: e.web(tb, registry), HTTPClient: e.client(tb), AllowLoopback: true, Logger: quiet})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = resolver.Close() })
 	agent := func(n int) *air.Identity {
@@ -217,17 +249,17 @@ func serveAIR(tb testing.TB, s store.Store) link {
 	bob := agent(1)
 	inbox, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }), &air.InboxOptions{
 		Resolver: resolver, BodyTypes: []string{"note"}, Logger: quiet,
-		Limits: air.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: air.Persistence{Store: store.Sub(s, "air/")},
+		Limits: air.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: air.Persistence{Store: store.Sub(e, "air/")},
 	})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = inbox.Close() })
-	registry.Register(bob, web(tb, inbox)+"/")
+	registry.Register(bob, e.web(tb, inbox)+"/")
 	n := 1
 	return func(tb testing.TB) func(context.Context) error {
 		n++
 		alice := agent(n)
 		registry.Register(alice, "https://example.org/inbox")
-		c, err := air.NewClient(alice, &air.ClientOptions{Resolver: resolver, HTTPClient: own(tb), BodyTypes: []string{"note"}, Logger: quiet})
+		c, err := air.NewClient(alice, &air.ClientOptions{Resolver: resolver, HTTPClient: e.client(tb), BodyTypes: []string{"note"}, Logger: quiet})
 		require.NoError(tb, err)
 		return func(ctx context.Context) error {
 			_, err := c.Send(ctx, &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"text":"hello","type":"note"}`)}}, nil)
@@ -243,7 +275,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 		for _, engine := range engines[:2] { // memory and SQLite
 			for _, callers := range []int{1, 64} {
 				b.Run(fmt.Sprintf("%s/%s/callers=%d", p.name, engine.name, callers), func(b *testing.B) {
-					runEndToEnd(b, p.serve(b, engineFor(b, engine.name)), callers)
+					runEndToEnd(b, p.serve(b, environment{Store: engineFor(b, engine.name)}), callers)
 				})
 			}
 		}
@@ -301,7 +333,7 @@ func TestIdleCallersAreSmall(t *testing.T) {
 	const callers = 200
 	for _, p := range endToEnd {
 		t.Run(p.name, func(t *testing.T) {
-			connect := p.serve(t, store.NewMemory())
+			connect := p.serve(t, environment{Store: store.NewMemory()})
 			call := connect(t)
 			require.NoError(t, call(t.Context()))
 			before := heap()
