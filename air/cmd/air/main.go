@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command air makes keys, signs, verifies, seals and opens envelopes, verifies transcripts, sends and
-// receives envelopes as an agent, and serves a relay. Each verb has its own help: air sign -h.
+// Command air makes keys, signs, verifies, seals and opens envelopes, verifies transcripts, probes
+// peers, sends and receives envelopes as an agent, and serves a relay. Each verb has its own help: air sign -h.
 package main
 
 import (
@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
@@ -67,6 +68,11 @@ var program = &command.Command{
 			Name: "transcript", Arguments: "[-profile PROFILE] [FILE]", Prepare: prepareTranscript,
 			Summary:  "Verifies the transcript of a thread without a network and writes what it proves.",
 			Examples: "air transcript deal.json",
+		},
+		{
+			Name: "probe", Arguments: "[flags] DID | -envelope FILE", Prepare: prepareProbe,
+			Summary:  "Finds what the inbox of an agent speaks, or why an envelope would not verify elsewhere. Delivers nothing.",
+			Examples: "air probe -key alice.json did:wba:agentidentityregistry.org:agents:AIR-B0B0-0000-0002\nair probe -envelope offer.json",
 		},
 		{
 			Name: "send", Arguments: "-key FILE [flags] DID [BODY]", Prepare: prepareSend,
@@ -290,6 +296,62 @@ func prepareTranscript(fs *flag.FlagSet) func(context.Context, *command.IO, []st
 		}
 		return s.Print(text, out)
 	}
+}
+
+func prepareProbe(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
+	network := networkFlags(fs)
+	key := fs.String("key", "", "`file` of a registered identity; finds the forms of signatures that an inbox accepts")
+	bodyTypes := fs.String("bodies", "", "body `types` to try, separated by commas")
+	envelope := fs.String("envelope", "", "`file` of an envelope to look at, - for the standard input")
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		if *envelope != "" {
+			return lint(s, *envelope, args)
+		}
+		did, err := command.One(args, "the DID of an agent", false)
+		if err != nil {
+			return err
+		}
+		o := &probe.Options{AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal}
+		if *bodyTypes != "" {
+			o.BodyTypes = strings.Split(*bodyTypes, ",")
+		}
+		if *key != "" {
+			if o.Identity, err = loadKey(*key); err != nil {
+				return err
+			}
+		}
+		if o.Resolver, err = network.resolver(); err != nil {
+			return err
+		}
+		defer o.Resolver.Close()
+		r, err := probe.Probe(ctx, did, o)
+		if err != nil {
+			return err
+		}
+		text := fmt.Sprintf("%s at %s, dialects %v, forms %v, key %s", r.Kind, r.Endpoint, r.Dialects, r.Forms, r.Key)
+		return s.Print(strings.Join(append([]string{text}, r.Advice...), "\n"), r)
+	}
+}
+
+// lint prints the findings in an envelope and fails if there are any.
+func lint(s *command.IO, file string, args []string) error {
+	if len(args) > 0 {
+		return command.Usage("-envelope and a DID exclude one another")
+	}
+	data, err := s.Read(file)
+	if err != nil {
+		return err
+	}
+	findings := probe.Lint(data, time.Now())
+	for _, f := range findings {
+		if err := s.Print(f.String(), f); err != nil {
+			return err
+		}
+	}
+	if len(findings) > 0 {
+		return fmt.Errorf("%d findings", len(findings))
+	}
+	return nil
 }
 
 func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {

@@ -141,6 +141,13 @@ func TestSendAndPull(t *testing.T) {
 	require.Contains(t, pulled, `"isSealed":true,"body":{"text":"a page","type":"note"}`)
 	require.Empty(t, must(t, "", append([]string{"pull", "-key", files[bob], "-once"}, here...)...), "it was acknowledged")
 
+	probed := append([]string{"probe", "-key", files[alice], "-bodies", "note,text"}, here...)
+	require.Contains(t, must(t, "", append(probed, airtest.DID(bob))...), "relay at "+network.RelayURL)
+	require.Empty(t, must(t, "", append([]string{"pull", "-key", files[bob], "-once"}, here...)...), "a probe leaves nothing")
+	status, stdout, _ := do(t, `{"a":1.5}`, "probe", "-envelope", "-")
+	require.Equal(t, command.Failed, status)
+	require.Contains(t, stdout, "float_forbidden")
+
 	status, _, stderr := do(t, body, append([]string{"send", "-key", files[alice], "-timeout", "1s"}, append(here, airtest.DID("AIR-N0NE-0000-0003"))...)...)
 	require.Equal(t, command.Failed, status, stderr)
 }
@@ -169,6 +176,8 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"sign", "-o", "xml"},
 		[]string{"sign", "-wings"},
 		[]string{"pull", "a"},
+		[]string{"probe"},
+		[]string{"probe", "-envelope", "-", "a"},
 		[]string{"relay", "a"},
 		[]string{"send"},
 	)
