@@ -32,6 +32,9 @@ func TestRequirements(t *testing.T) {
 			}
 			require.Empty(t, c.Unknown, "ids that no requirement has")
 			require.Empty(t, c.Missing(), "requirements that nothing proves")
+			for _, id := range q.IDs() {
+				require.NotEmpty(t, q.Text(id), "%s has no text", id)
+			}
 		})
 	}
 }
