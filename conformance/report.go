@@ -101,6 +101,7 @@ type Report struct {
 	Mode    string   // how it was tested, such as codec; empty in a Go test
 	Errors  []string // what was wrong with the folders
 	Notes   []string // further remarks
+	Release string   // of the requirements, as in [FrozenRequirements]; empty for the current ones
 	Results []Result // in the order in which they ran
 }
 
@@ -159,7 +160,7 @@ type RequirementReport struct {
 func (r *Report) Requirements() []RequirementReport {
 	out := []RequirementReport{}
 	for _, p := range r.Protocols() {
-		q, err := RequirementsOf(p.Protocol)
+		q, err := r.requirements(p.Protocol)
 		if err != nil {
 			continue // a protocol of further vectors has none
 		}
@@ -181,6 +182,14 @@ func (r *Report) Requirements() []RequirementReport {
 	return out
 }
 
+// requirements returns the list that the report follows.
+func (r *Report) requirements(protocol string) (*Requirements, error) {
+	if r.Release != "" {
+		return FrozenRequirements(protocol, r.Release)
+	}
+	return RequirementsOf(protocol)
+}
+
 func requirementReport(q *Requirements, id string, cases []*Result) RequirementReport {
 	rank := []Status{StatusUnsupported, StatusPassed, StatusKnownFailure, StatusFailed}
 	out := RequirementReport{ID: id, Protocol: q.Protocol, Text: q.texts[id], Verdict: StatusUnsupported, Cases: []string{}}
@@ -199,7 +208,7 @@ func requirementReport(q *Requirements, id string, cases []*Result) RequirementR
 // requirementsOf returns the requirements with a text that a case names.
 func (r *Report) requirementsOf(res *Result) []RequirementReport {
 	var out []RequirementReport
-	q, err := RequirementsOf(res.Protocol)
+	q, err := r.requirements(res.Protocol)
 	if err != nil {
 		return nil
 	}

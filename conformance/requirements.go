@@ -29,15 +29,36 @@ type Requirements struct {
 
 // RequirementsOf returns the list for one of the five protocols.
 func RequirementsOf(protocol string) (*Requirements, error) {
-	return readRequirements(testdata, "testdata/"+requirementsFolder, protocol)
+	return readRequirements(testdata, "testdata/"+requirementsFolder, protocol, "")
 }
 
-func readRequirements(fsys fs.FS, dir, protocol string) (*Requirements, error) {
-	file := dir + "/" + protocol + ".json"
+// FrozenRequirements returns the list of a protocol at a release, such as v1.0.0, or the list in a
+// file whose name ends in .json.
+func FrozenRequirements(protocol, release string) (*Requirements, error) {
+	if strings.HasSuffix(release, ".json") {
+		data, err := os.ReadFile(release)
+		if err != nil {
+			return nil, err
+		}
+		return parseRequirements(release, data, protocol)
+	}
+	q, err := readRequirements(testdata, "testdata/"+requirementsFolder, protocol, "-"+release)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no requirements of %s are frozen as %q", protocol, release)
+	}
+	return q, err
+}
+
+func readRequirements(fsys fs.FS, dir, protocol, release string) (*Requirements, error) {
+	file := dir + "/" + protocol + release + ".json"
 	data, err := fs.ReadFile(fsys, file)
 	if err != nil {
 		return nil, err
 	}
+	return parseRequirements(file, data, protocol)
+}
+
+func parseRequirements(file string, data []byte, protocol string) (*Requirements, error) {
 	v, err := strictjson.Check(data, strictjson.Options{})
 	if err != nil {
 		return nil, positioned(file, data, err)
@@ -82,6 +103,12 @@ func (q *Requirements) read(v strictjson.Value) error {
 	}
 	q.ids = append(q.ids, id)
 	return nil
+}
+
+// Includes reports whether a case names a requirement of the list, or none at all.
+func (q *Requirements) Includes(c *Case) bool {
+	ids := requirementIDs(c.Ref)
+	return len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return slices.Contains(q.ids, q.qualified(id)) })
 }
 
 // IDs returns the ids of all requirements and decisions.

@@ -66,7 +66,7 @@ func TestRequirementIDs(t *testing.T) {
 
 func fakeRequirements(t *testing.T, text string) (*Requirements, error) {
 	t.Helper()
-	return readRequirements(fstest.MapFS{"req/fake.json": {Data: []byte(text)}}, "req", "fake")
+	return readRequirements(fstest.MapFS{"req/fake.json": {Data: []byte(text)}}, "req", "fake", "")
 }
 
 func TestCover(t *testing.T) {

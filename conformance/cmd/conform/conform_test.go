@@ -6,10 +6,12 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,6 +137,56 @@ func TestErrors(t *testing.T) {
 		var out, errs bytes.Buffer
 		require.Equal(t, exitNotRun, run(tt.args, &out, &errs))
 		require.Contains(t, errs.String(), tt.sentence)
+	}
+}
+
+// A run follows the requirements of a release: it leaves out later ones, and prints its texts.
+func TestRequirementsOfRelease(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "air.json")
+	require.NoError(t, os.WriteFile(file, []byte(
+		`{"protocol":"air","requirements":[{"id":"AIR-147","text":"an early text"}],"decisions":[]}`), 0o600))
+	points := []string{"-protocol", "air", "-suite", "points", "-op", "to_x25519", "-requirements"}
+	status, stdout, stderr := conform(t, "none", append(points, file, "-o", "json")...)
+	require.Equal(t, exitPassed, status, stdout+stderr)
+	require.Contains(t, stdout, `"passed": 12`)
+	require.Contains(t, stdout, "an early text")
+	require.Contains(t, stdout, "3 cases did not run: their requirements are later than "+file)
+	status, _, stderr = conform(t, "none", append(points, "v99.0.0")...)
+	require.Equal(t, exitNotRun, status)
+	require.Contains(t, stderr, `-requirements: no requirements of air are frozen as "v99.0.0"`)
+}
+
+// The action calls the command with flags that it has.
+func TestAction(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash here")
+	}
+	text, err := os.ReadFile("../../action.yml")
+	require.NoError(t, err)
+	_, script, ok := strings.Cut(string(text), "run: |\n")
+	require.True(t, ok)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go"), []byte("#!/bin/sh\nprintf '%s\\n' \"$@\"\n"), 0o700))
+	for _, tt := range []struct {
+		env  []string
+		want config
+	}{
+		{[]string{"MODE=codec", "PROTOCOL=air", "COMMAND=python3 testee.py", "FLAGS=-require all", "BASELINE=known.json", "REPORT=a.html b.xml", "BADGE=c.svg"},
+			config{mode: "codec", protocols: list{"air"}, command: []string{"bash", "-c", "python3 testee.py"}, require: "all", baseline: "known.json",
+				reports: list{"a.html", "b.xml"}, badge: "c.svg", output: "text", timeout: 10 * time.Second}},
+		{[]string{"MODE=server", "PROTOCOL=arc", "URL=http://127.0.0.1:1"},
+			config{mode: "server", protocols: list{"arc"}, url: "http://127.0.0.1:1", command: []string{}, output: "text", timeout: 10 * time.Second}},
+	} {
+		cmd := exec.Command("bash", "-euo", "pipefail", "-c", script)
+		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "VERSION=v1", "PROTOCOL=", "COMMAND=", "URL=", "FLAGS=", "BASELINE=", "REPORT=", "BADGE=")
+		cmd.Env = append(cmd.Env, tt.env...)
+		out, err := cmd.Output()
+		require.NoError(t, err)
+		args := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+		require.Equal(t, []string{"run", "github.com/fivewire/fivewire/conformance/cmd/conform@v1"}, args[:2])
+		c, err := parse(args[2:], io.Discard)
+		require.NoError(t, err)
+		require.Equal(t, tt.want, *c)
 	}
 }
 

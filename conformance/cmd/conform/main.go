@@ -68,6 +68,7 @@ type config struct {
 	vectors, reports       list
 	protocols, suites, ops list
 	baseline, badge        string
+	requirements           string
 	output, require        string
 	timeout                time.Duration
 	url, fixture           string
@@ -104,6 +105,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.Var(&c.suites, "suite", "run only these suites, separated by commas")
 	fs.Var(&c.ops, "op", "run only these operations, separated by commas")
 	fs.StringVar(&c.baseline, "baseline", "", "read known failures from this file; one that passes fails the run")
+	fs.StringVar(&c.requirements, "requirements", "", "follow the requirements of this release, such as v1.0.0, or of a file of one protocol (.json)")
 	fs.StringVar(&c.badge, "badge", "", "write a badge to this file (.svg)")
 	fs.StringVar(&c.output, "o", "text", "print the report as text or json")
 	fs.StringVar(&c.require, "require", "", `"all" makes unsupported operations failures`)
@@ -240,6 +242,10 @@ func (c *config) run(
 	if len(selected.Cases()) == 0 && len(set.Errors()) == 0 {
 		return nil, errors.New("the selection is empty: no case has this protocol, suite and operation")
 	}
+	selected, later, err := c.frozen(selected)
+	if err != nil {
+		return nil, err
+	}
 	opts := &conformance.Options{Parallel: parallel}
 	if c.baseline != "" {
 		failures, err := conformance.ReadKnownFailures(c.baseline)
@@ -261,6 +267,10 @@ func (c *config) run(
 	t := &caseT{dir: dir}
 	defer t.finish()
 	report := conformance.Run(t, selected, protocols, opts)
+	report.Release = c.requirements
+	if later > 0 {
+		report.Notes = append(report.Notes, fmt.Sprintf("%d cases did not run: their requirements are later than %s", later, c.requirements))
+	}
 	if c.require == "all" {
 		for i := range report.Results {
 			if r := &report.Results[i]; r.Status == conformance.StatusUnsupported {
@@ -270,6 +280,29 @@ func (c *config) run(
 		}
 	}
 	return report, nil
+}
+
+// frozen leaves out the cases that the release of -requirements does not include, and counts them.
+func (c *config) frozen(set *conformance.Set) (*conformance.Set, int, error) {
+	if c.requirements == "" {
+		return set, 0, nil
+	}
+	lists := make(map[string]*conformance.Requirements)
+	for _, k := range set.Cases() {
+		if lists[k.Protocol] != nil {
+			continue
+		}
+		list, err := conformance.FrozenRequirements(k.Protocol, c.requirements)
+		if err != nil {
+			return nil, 0, fmt.Errorf("-requirements: %w", err)
+		}
+		lists[k.Protocol] = list
+	}
+	kept := set.Filter(func(k *conformance.Case) bool { return lists[k.Protocol].Includes(k) })
+	if len(kept.Cases()) == 0 {
+		return nil, 0, fmt.Errorf("-requirements %s: the selection is empty", c.requirements)
+	}
+	return kept, len(set.Cases()) - len(kept.Cases()), nil
 }
 
 // closeOnSignal ends a child when this process is interrupted, and returns the function

@@ -175,11 +175,14 @@ func release(version string, now time.Time) error {
 			return fmt.Errorf("tag %s exists", m.tag(version))
 		}
 	}
-	// Both files are in the archive of the main module: they change before it is hashed.
+	// These files are in the archive of the main module: they change before it is hashed.
 	if err := writeChangelog("CHANGELOG.md", version, now); err != nil {
 		return err
 	}
 	if err := replaceInWorkspace(list, version); err != nil {
+		return err
+	}
+	if err := freezeRequirements("conformance/testdata/requirements", version); err != nil {
 		return err
 	}
 	if err := setVersions(list, version); err != nil {
@@ -277,6 +280,29 @@ func workspacePath(dir string) string {
 		return "."
 	}
 	return "./" + dir
+}
+
+// freezeRequirements copies the lists of requirements under the name of the version.
+func freezeRequirements(dir, version string) error {
+	files, err := filepath.Glob(filepath.Join(dir, "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		name := strings.TrimSuffix(file, ".json")
+		if strings.Contains(filepath.Base(name), "-") {
+			continue // of an earlier release
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(name+"-"+version+".json", data, 0o644); err != nil {
+			return err
+		}
+	}
+	_, err = run("git", "add", dir)
+	return err
 }
 
 // writeChangelog gives the entries under "Unreleased" the version and the date.
