@@ -66,6 +66,20 @@ var serverFaults = map[string]func(http.Handler) http.Handler{
 			return bytes.Replace(b, []byte(`"task.cancel"`), []byte(`"task.info"`), 1)
 		}}
 	},
+	"reads a token in the body": func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return
+			}
+			var members struct{ Token string }
+			if json.Unmarshal(body, &members) == nil && members.Token != "" {
+				r.Header.Set("Authorization", "Bearer "+members.Token)
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			h.ServeHTTP(w, r)
+		})
+	},
 	"done after an error": func(h http.Handler) http.Handler {
 		return &rewriter{Handler: h, response: func(b []byte) []byte {
 			if bytes.Contains(b, []byte("event: error")) {
@@ -217,6 +231,7 @@ func TestServerFindsFaults(t *testing.T) {
 		{"accp", "runs a repeated request twice", "http", "ACCP-D72"},
 		{"a2e", "mixes the sessions", "http", "A2E-D61"},
 		{"arc", "loses a cancel", "conduct", "ARC-098"},
+		{"arc", "reads a token in the body", "conduct", "ARC-168"},
 		{"arc", "done after an error", "server", "ARC-D22"},
 		{"arc", "never answers", "conduct", "ARC-070"},
 		{"a2e", "ignores the name of the host", "http", "A2E-D41"},
