@@ -156,6 +156,59 @@ func TestRequirementsOfRelease(t *testing.T) {
 	require.Contains(t, stderr, `-requirements: no requirements of air are frozen as "v99.0.0"`)
 }
 
+// The first program of the README runs, and its failures name the requirements that the README names.
+func TestREADMEProgram(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3 here")
+	}
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	_, program, ok := strings.Cut(string(text), "```python\n")
+	require.True(t, ok)
+	program, _, _ = strings.Cut(program, "```")
+	file := filepath.Join(t.TempDir(), "testee.py")
+	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
+	var out, errs bytes.Buffer
+	args := []string{"codec", "-timeout", "30s", "-protocol", "air", "-op", "canonicalize", "-o", "json", "--", python, file}
+	require.Equal(t, exitFailed, run(args, &out, &errs), errs.String())
+	require.Subset(t, failedRequirements(t, out.String()), []string{"AIR-D01", "AIR-D02"})
+	require.Contains(t, out.String(), `"subject": "mine 1"`)
+	require.Regexp(t, `"passed": [1-9]`, out.String())
+}
+
+// Each mode writes all reports and a badge.
+func TestReports(t *testing.T) {
+	for _, tt := range []struct{ mode, protocol, suite, requirement string }{
+		{"codec", "air", "keys", "AIR-D30"}, {"server", "accp", "http", "ACCP-154"}, {"client", "altar", "runtime", "ALT-085"},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			dir := t.TempDir()
+			args := []string{"-suite", tt.suite, "-badge", filepath.Join(dir, "badge.svg")}
+			for _, name := range []string{"r.txt", "r.json", "r.xml", "r.html"} {
+				args = append(args, "-report", filepath.Join(dir, name))
+			}
+			var status int
+			var stdout, stderr string
+			switch tt.mode {
+			case "codec":
+				status, stdout, stderr = conform(t, "none", append(args, "-protocol", tt.protocol)...)
+			case "server":
+				status, stdout, stderr = conformServer(t, tt.protocol, "none", args...)
+			case "client":
+				status, stdout, stderr = conformClient(t, tt.protocol, "none", args...)
+			}
+			require.Equal(t, exitPassed, status, stdout+stderr)
+			for name, want := range map[string]string{"r.txt": tt.mode + " mode", "r.json": tt.requirement, "r.xml": "<testsuites ",
+				"r.html": tt.requirement, "badge.svg": tt.protocol + " conformance: "} {
+				text, err := os.ReadFile(filepath.Join(dir, name))
+				require.NoError(t, err)
+				require.Contains(t, string(text), want, name)
+			}
+		})
+	}
+}
+
 // The action calls the command with flags that it has.
 func TestAction(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
