@@ -197,6 +197,9 @@ func (w *ChatWriter) beginLocked() error {
 
 // sendLocked sends the contents of buf. w.mu must be held.
 func (w *ChatWriter) sendLocked(ctx context.Context, name string) error {
+	if err := w.job.run.count(len(w.buf.b)); err != nil {
+		return err
+	}
 	if err := w.beginLocked(); err != nil {
 		return err
 	}

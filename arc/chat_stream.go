@@ -29,15 +29,19 @@ type streamTable struct {
 
 // A streamRun is the handler of a stream.
 type streamRun struct {
-	t        *streamTable
-	id       string
-	w        *streamlog.Writer
-	work     life.Work
-	ctx      callCtx // of the handler
-	call     Call
-	conn     streamConn // of the request that started the handler
-	holds    holds
-	place    string
+	t     *streamTable
+	id    string
+	w     *streamlog.Writer
+	work  life.Work
+	ctx   callCtx // of the handler
+	call  Call
+	conn  streamConn // of the request that started the handler
+	holds holds
+	place string
+
+	isCounted      bool // by the ledger
+	size, reserved int  // bytes; guarded by the mutex of the ChatWriter
+
 	fault    *Error         // the plain answer, if there is one; set before the end of the stream
 	finished sync.WaitGroup // the handler
 }
@@ -46,6 +50,8 @@ const (
 	streamBatch = 16                     // events that a connection takes at once
 	streamGrace = 500 * time.Millisecond // for the last events after the server was closed
 	openClaim   = 24 * time.Hour         // life of the claim of an open stream
+	storedLog   = 16 << 20               // bytes that a resumable stream retains in a store
+	memoryLog   = 1 << 20                // and in memory
 )
 
 // errNoReader is the cause of a context that ends because no reader is connected.
@@ -98,6 +104,7 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	}
 	if other, err := t.claim(ctx, owner, r.id); other != r.id {
 		r.w.Cut(errAborted)
+		t.s.ledger.remove(streamObject, r.id)
 		reader.Close()
 		r.work.Finish()
 		j.drop()
@@ -125,21 +132,47 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 }
 
 // open creates the stream, with its first reader.
-func (r *streamRun) open(ctx context.Context, logs *streamlog.Table, owner string, o streamlog.Options) (*streamlog.Reader, error) {
-	err := r.work.Start(context.WithoutCancel(ctx), r.t.s.life, life.Part)
+func (r *streamRun) open(ctx context.Context, logs *streamlog.Table, owner string, o streamlog.Options) (reader *streamlog.Reader, err error) {
+	err = r.work.Start(context.WithoutCancel(ctx), r.t.s.life, life.Part)
 	if err != nil {
 		return nil, err
 	}
-	r.w, err = logs.Create(ctx, r.id, owner, o)
-	if err == nil {
-		var reader *streamlog.Reader
-		if reader, err = logs.Read(ctx, r.id, owner, 0); err == nil {
-			return reader, nil
+	defer func() {
+		if err != nil {
+			r.t.s.ledger.remove(streamObject, r.id)
+			r.work.Finish()
 		}
-		r.w.Cut(errAborted)
+	}()
+	if o.Resumable {
+		if err = r.t.s.ledger.add(streamObject, r.id, &r.call, 0); err != nil {
+			return nil, err
+		}
+		r.isCounted = true
 	}
-	r.work.Finish()
-	return nil, err
+	if r.w, err = logs.Create(ctx, r.id, owner, o); err == nil {
+		if reader, err = logs.Read(ctx, r.id, owner, 0); err != nil {
+			r.w.Cut(errAborted)
+		}
+	}
+	return reader, err
+}
+
+// count counts n more bytes of a resumable stream, up to those that it retains.
+func (r *streamRun) count(n int) error {
+	limit := memoryLog
+	if r.t.s.isShared {
+		limit = storedLog
+	}
+	r.size = min(r.size+n+itemBytes, limit)
+	if !r.isCounted || r.size <= r.reserved {
+		return nil
+	}
+	ahead := min(r.size+maxAhead, limit)
+	err := r.t.s.ledger.grow(streamObject, r.id, ahead-r.reserved)
+	if err == nil {
+		r.reserved = ahead
+	}
+	return err
 }
 
 // serve runs the handler.
@@ -147,6 +180,7 @@ func (r *streamRun) serve(j *chatJob) {
 	r.work.Run("chat handler", func(context.Context) error {
 		defer r.finished.Done()
 		defer r.release()
+		defer r.t.s.ledger.end(streamObject, r.id, r.t.s.opts.Persistence.StreamRetention)
 		defer r.w.Cut(errAborted)              // no effect after another end
 		_, _ = j.answer(&r.ctx, r.work.Cancel) // the stream has the answer
 		return nil

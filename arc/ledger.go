@@ -21,6 +21,7 @@ const (
 	taskObject objectKind = iota
 	chatObject
 	subscriptionObject
+	streamObject // resumable
 	numKinds
 )
 
@@ -30,7 +31,7 @@ const (
 	runBytes  = 8 << 10 // of a running task
 )
 
-// A ledger counts the tasks, chats and subscriptions of a server and their bytes against the
+// A ledger counts the tasks, chats, subscriptions and streams of a server and their bytes against the
 // budgets of their callers, until the store removes them. Ended objects are evicted, oldest first,
 // if their room is needed. Each process counts its own objects.
 type ledger struct {
@@ -71,14 +72,14 @@ func newLedger(s *Server) *ledger {
 	return l
 }
 
-// add counts a new object with n bytes of content. A task is counted as an item by its run.
+// add counts a new object with n bytes of content. A task is counted as an item by its run, and a stream as work.
 func (l *ledger) add(kind objectKind, key string, call *Call, n int) error {
 	l.sweep()
 	o := &object{objectKey: objectKey{kind, key}, principal: budgetName(call)}
 	o.n.Store(baseBytes + int64(n))
 	scope := l.s.budget.Scope(o.principal, "")
 	var err error
-	if kind != taskObject {
+	if kind == chatObject || kind == subscriptionObject {
 		o.items, err = scope.Reserve(budget.Items, 1)
 	}
 	if err == nil {
@@ -297,6 +298,8 @@ func (s *Server) deleteObject(ctx context.Context, kind objectKind, name string)
 		return errors.Join(db.Expire(ctx, taskItems(name), 0), db.Expire(ctx, taskMetadata(name), 0), db.Delete(ctx, taskPrefix+name, 0))
 	case chatObject:
 		return errors.Join(db.Expire(ctx, chatItems(name), 0), db.Delete(ctx, chatKey(name), 0))
+	case streamObject:
+		return s.streams.kept.Remove(ctx, name)
 	}
 	return db.Delete(ctx, name, 0)
 }

@@ -7,8 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,6 +232,9 @@ func TestLedgerForgetsFailedChat(t *testing.T) {
 				rec := post(s, call("chat.start", "a", fmt.Sprintf(`{"stream":%v,"initialMessage":%s}`, stream, hello("x"))), "Authorization", "p1")
 				require.NotEqual(t, http.StatusOK, rec.Code)
 				synctest.Wait()
+				if resume && stream { // the error can be read again
+					time.Sleep(5 * time.Minute)
+				}
 				requireNothingUsed(t, s)
 			}
 		}
@@ -280,3 +285,89 @@ func TestLedgerBoundsSubscriptions(t *testing.T) {
 type deadHost struct{}
 
 func (deadHost) RoundTrip(*http.Request) (*http.Response, error) { return nil, errors.New("no route") }
+
+// The bytes of resumable streams count until they expire. Ended ones leave early, oldest first.
+func TestLedgerBoundsStreams(t *testing.T) {
+	for name, isDurable := range map[string]bool{"memory": false, "storage": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := resumable(5 * time.Minute)
+				o.Auth, o.Limits = byName, arc.Limits{MaxMemoryPerPrincipal: 4 * large, MaxStoragePerPrincipal: 4 * large}
+				if isDurable {
+					o.Persistence.Store = store.NewMemory()
+				}
+				s := arc.MustServer(o)
+				var release atomic.Value
+				release.Store(make(chan struct{}))
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a"}, StatelessChats: true,
+					ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+						for range 9 {
+							if err := out.Send(strings.Repeat("x", 100<<10)); err != nil {
+								return err
+							}
+						}
+						<-release.Load().(chan struct{})
+						return nil
+					})})
+				mem := arctest.NewServer(t, s)
+				var streams []*arc.StreamReader
+				var ids []string
+				start := func(principal string) (err error) {
+					body := streamed("a", fmt.Sprint("c", len(streams)), "x")
+					r := arc.NewStreamReader(open(t, t.Context(), mem, body, "Authorization", principal).Body, nil)
+					for i := 0; i < 9 && err == nil; i++ {
+						var ev *arc.ChatEvent
+						if ev, err = r.Next(); err == nil && i == 0 {
+							streams, ids = append(streams, r), append(ids, ev.ID)
+						}
+					}
+					return err
+				}
+				end := func() {
+					close(release.Swap(make(chan struct{})).(chan struct{}))
+					for _, r := range streams {
+						if _, _, err := readStream(r); err != nil {
+							require.ErrorIs(t, err, arc.ErrAgentCapacityExceeded)
+						}
+					}
+					synctest.Wait()
+				}
+				resume := func(i int) string {
+					res := open(t, t.Context(), mem, streamed("a", fmt.Sprint("c", i), "x"), "Authorization", "p1", "Last-Event-ID", ids[i])
+					text, err := io.ReadAll(res.Body)
+					require.NoError(t, err)
+					return string(text)
+				}
+				var err error
+				for n := 0; err == nil; n++ {
+					require.Less(t, n, 6, "no bound")
+					err = start("p1")
+				}
+				require.ErrorIs(t, err, arc.ErrAgentCapacityExceeded)
+				require.GreaterOrEqual(t, len(streams), 4)
+				u := usageOf(s, name, "principal")
+				require.EqualValues(t, 4*large, u.Limit)
+				require.GreaterOrEqual(t, u.Used, int64(4*900<<10))
+				require.LessOrEqual(t, u.Used, u.Limit)
+				require.NoError(t, start("p2"), "another principal has its own room")
+				end()
+
+				require.GreaterOrEqual(t, usageOf(s, name, "principal").Used, int64(3*900<<10), "ended streams are retained")
+				require.Contains(t, resume(0), "event: done")
+				require.NoError(t, start("p1"))
+				require.NoError(t, start("p1"))
+				missing := 0
+				for i := range 4 {
+					if strings.Contains(resume(i), `"issue":"unknown"`) {
+						missing++
+					}
+				}
+				require.Contains(t, []int{1, 2}, missing, "ended streams make room")
+				streams = streams[len(streams)-2:]
+				end()
+				time.Sleep(5*time.Minute + time.Second)
+				requireNothingUsed(t, s)
+			})
+		})
+	}
+}

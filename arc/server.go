@@ -129,12 +129,12 @@ type Auth struct {
 type Limits struct {
 	// MaxMemory, MaxMemoryPerPrincipal and MaxMemoryPerSession bound the bytes of
 	// requests in progress, of running tasks and, without a durable store, of kept tasks,
-	// chats and subscriptions. Ended ones are deleted, oldest first, if their room is
+	// chats, resumable streams and subscriptions. Ended ones are deleted, oldest first, if their room is
 	// needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, 64 MiB, and 16 MiB.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// MaxStorage, MaxStoragePerPrincipal and MaxStoragePerSession bound the bytes of tasks,
-	// chats and subscriptions in a durable store, of those that this process made. Ended
+	// chats, resumable streams and subscriptions in a durable store, of those that this process made. Ended
 	// ones are deleted, oldest first, unless their retention is without end. Zero means no
 	// bound, 1 GiB, and 256 MiB.
 	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64

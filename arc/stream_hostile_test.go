@@ -99,12 +99,12 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// aheadOfReader bounds the pieces of a stream that its reader has not taken: the window of the stream, and what
+// aheadOfReader bounds the pieces of a stream that its reader has not taken: the window of the stream, and the
 // the writer of the response holds.
 const aheadOfReader = (256<<10 + 3*64<<10) / 1000
 
 // Readers that stay connected and take nothing, and readers that vanish, cost bounded memory and are dropped within
-// 37.5 s. Their handlers wait meanwhile, and end: at once, or after the time that a resumable stream has without a
+// 37.5 s. Until then their handlers wait. They end at once, or after the time that a resumable stream has without a
 // reader. Other readers are not affected.
 func TestStalledReadersAreDropped(t *testing.T) {
 	inStreamModes(t, func(t *testing.T, mode string, s *arc.Server, mem *arctest.Server, h *flood) {

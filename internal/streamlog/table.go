@@ -106,9 +106,19 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
-// Remove removes a stream in the store that has ended.
+// Remove removes a stream that has ended.
 func (t *Table) Remove(ctx context.Context, id string) error {
-	return t.newStream(t.key(id)).log.expire(ctx, 0)
+	if t.db != nil {
+		return t.newStream(t.key(id)).log.expire(ctx, 0)
+	}
+	if s := t.stream(id); s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.isEnded {
+			s.restLocked()
+		}
+	}
+	return nil
 }
 
 func (t *Table) key(id string) string {
