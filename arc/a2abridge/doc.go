@@ -1,0 +1,48 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package a2abridge serves an agent of an arc.Server to clients of the Agent2Agent protocol 1.0, with
+// its official Go SDK.
+//
+// # Usage
+//
+//	engine, err := arc.NewServer(&arc.ServerOptions{Auth: auth, Persistence: arc.Persistence{Store: db}})
+//	engine.HandleTasks("worker-01", handler)
+//	bridge, err := a2abridge.NewServer(engine, "worker-01", nil)
+//	card, err := a2abridge.NewCard(arc.AgentInfo{Name: "Worker"}, "https://agents.example/a2a", "")
+//	http.Handle("/a2a", bridge.JSONRPCHandler())
+//	http.Handle("/", bridge.RESTHandler())
+//	http.Handle(a2asrv.WellKnownAgentCardPath, a2asrv.NewStaticAgentCardHandler(card))
+//
+// [Server] is also an a2asrv.RequestHandler, for other transports of the SDK.
+//
+// # Security
+//
+// Each request passes the checks of the arc.Server: its Authenticator, scopes, Authorizer, limits, middleware
+// and audit. A task belongs to the principal of its token in both protocols. The handlers refuse pages
+// of other origins, bodies above MaxMessage, and JSON with duplicate members or invalid UTF-8. The URL
+// of a part is never fetched. The SDK decodes the numbers of data parts as float64.
+//
+// # State
+//
+// A task is one task of the arc.Server, in its store: any process that shares the store serves it, and a
+// restart of a process does not end it. A message is received once: a repeated messageId of the same
+// caller gets the task of the first one, for a day, and one with other content is refused.
+//
+// # Mapping
+//
+//   - The tenant selects the agent. The contextId is the traceId; without one it is the id of the task.
+//   - A message without a taskId creates a task. A message with one is the input of a waiting task.
+//   - States are equal. [Reject] ends a task as rejected, which ARC clients see as failed, and WaitInput with
+//     [AuthRequired] waits as auth-required.
+//   - Text, data and raw parts are text, data and file, image or audio parts. A url part is a file part without
+//     content and with the member url. messageId, extensions, referenceTaskIds and metadata are members of
+//     the message with these names.
+//   - An artifact is one update with lastChunk. A message of the agent is a status update.
+//
+// # Conformance
+//
+// All methods but those of push notifications, which are answered with PushNotificationNotSupportedError;
+// an agent without a task handler is not served. Requests of another version than 1.0, or without one, are
+// refused. Neither an extended card nor signatures of cards are made.
+package a2abridge

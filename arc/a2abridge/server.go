@@ -1,0 +1,417 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abridge
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
+
+	"github.com/fivewire/fivewire/arc"
+)
+
+// ServerOptions adjust a [Server], which copies them. The zero value is right for production.
+type ServerOptions struct {
+	// Tenants are the agents of the tenants that requests name. A request without a tenant is for the
+	// agent of the Server, and one with another tenant is refused.
+	Tenants map[string]string
+
+	// RequestAgent is the calling agent in the calls of the arc.Server. Empty means "a2a-client".
+	RequestAgent string
+
+	// MaxMessage bounds the body of a request in bytes. Zero means 16 MiB; a negative value
+	// removes the bound. The Limits of the arc.Server apply as well.
+	MaxMessage int
+
+	// ReadTimeout is how long the body of a request may take to arrive. Zero means 60 s; a negative
+	// value removes the bound.
+	ReadTimeout time.Duration
+
+	// WriteTimeout is how long the reader of a response may take nothing before it is disconnected. Zero
+	// means 30 s; a negative value removes the bound.
+	WriteTimeout time.Duration
+
+	// Heartbeat is the interval of comments on an idle stream. Zero means 15 s; a negative value disables them.
+	Heartbeat time.Duration
+
+	// AllowedOrigins are the web origins whose pages may call the handlers. Empty means their own.
+	AllowedOrigins []string
+
+	// AllowedHosts are further host names under which pages may reach a server on a loopback address.
+	AllowedHosts []string
+}
+
+// A Server serves an agent of an arc.Server to A2A clients. It implements a2asrv.RequestHandler. Its
+// methods are safe for concurrent use. Streams end with the arc.Server.
+type Server struct {
+	engine *arc.Server
+	agent  string
+	opts   ServerOptions
+}
+
+var _ a2asrv.RequestHandler = (*Server)(nil)
+
+// NewServer returns a Server for the agent of engine with this id, or for a group of agents. The agent
+// may be registered later.
+func NewServer(engine *arc.Server, agentID string, opts *ServerOptions) (*Server, error) {
+	if engine == nil || agentID == "" {
+		return nil, errors.New("a2abridge: server: no arc.Server or no agent")
+	}
+	s := &Server{engine: engine, agent: agentID}
+	if opts != nil {
+		s.opts = *opts
+	}
+	s.opts.RequestAgent = cmp.Or(s.opts.RequestAgent, "a2a-client")
+	s.opts.MaxMessage = cmp.Or(s.opts.MaxMessage, 16<<20)
+	s.opts.ReadTimeout = cmp.Or(s.opts.ReadTimeout, time.Minute)
+	s.opts.WriteTimeout = cmp.Or(s.opts.WriteTimeout, 30*time.Second)
+	s.opts.Heartbeat = cmp.Or(s.opts.Heartbeat, 15*time.Second)
+	tenants := map[string]string{"": agentID}
+	maps.Copy(tenants, s.opts.Tenants)
+	s.opts.Tenants = tenants
+	return s, nil
+}
+
+// A call is one request to the arc.Server.
+type call struct {
+	method  string
+	tenant  string
+	key     string // of a message
+	context string
+	params  any
+}
+
+// request makes the request of a call for a method of A2A.
+func (s *Server) request(ctx context.Context, c call) (*arc.ServerRequest, error) {
+	in := &arc.ServerRequest{Header: http.Header{}}
+	in.RemoteAddr, _ = ctx.Value(addrKey{}).(string)
+	if cc, ok := a2asrv.CallContextFrom(ctx); ok {
+		for name, values := range cc.ServiceParams().List() {
+			in.Header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	if v := in.Header.Values(a2a.SvcParamVersion); len(v) != 1 || v[0] != string(a2a.Version) {
+		return nil, fmt.Errorf("%w: the version is %q, not %s", a2a.ErrVersionNotSupported, strings.Join(v, ","), a2a.Version)
+	}
+	agent, ok := s.opts.Tenants[c.tenant]
+	if !ok {
+		return nil, fmt.Errorf("%w: no such tenant", a2a.ErrInvalidParams)
+	}
+	if list := in.Header.Values("Authorization"); len(list) == 1 {
+		in.Authorization = list[0]
+	}
+	in.Traceparent = in.Header.Get("Traceparent")
+	params, err := json.Marshal(c.params)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+	}
+	id := arc.NewID()
+	if c.key != "" {
+		in.RequestKey, id = "a2a/"+c.key, `"a2a"` // equal in each repetition
+	}
+	in.Data, err = arc.AppendRequest(nil, &arc.Request{ID: id, Method: c.method, RequestAgent: s.opts.RequestAgent, TargetAgent: agent,
+		TraceID: c.context, Params: params})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+	}
+	return in, nil
+}
+
+// states makes a call about a task and calls f with each of its states and their events, until f returns false.
+func (s *Server) states(ctx context.Context, c call, f func(v *view, events []a2a.Event) bool) error {
+	in, err := s.request(ctx, c)
+	if err != nil {
+		return err
+	}
+	v := &view{}
+	for task, err := range s.engine.WatchTask(ctx, in) {
+		if err != nil {
+			return errorOf(c.method, err)
+		}
+		if !f(v, v.add(task)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func infoCall(tenant string, id a2a.TaskID) call {
+	return call{method: arc.MethodTaskInfo, tenant: tenant,
+		params: &arc.TaskInfoParams{TaskID: string(id), OmitMessages: true, OmitArtifacts: true}}
+}
+
+// first makes a call about a task and returns the task.
+func (s *Server) first(ctx context.Context, c call) (task *a2a.Task, err error) {
+	err = s.states(ctx, c, func(v *view, _ []a2a.Event) bool {
+		task = v.snapshot()
+		return false
+	})
+	return task, err
+}
+
+// GetTask implements a2asrv.RequestHandler.
+func (s *Server) GetTask(ctx context.Context, req *a2a.GetTaskRequest) (*a2a.Task, error) {
+	task, err := s.first(ctx, infoCall(req.Tenant, req.ID))
+	if err != nil {
+		return nil, err
+	}
+	return trim(task, req.HistoryLength), nil
+}
+
+// CancelTask implements a2asrv.RequestHandler.
+func (s *Server) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*a2a.Task, error) {
+	return s.first(ctx, call{method: arc.MethodTaskCancel, tenant: req.Tenant, params: &arc.CancelTaskParams{TaskID: string(req.ID)}})
+}
+
+// messageCall returns the call for a message.
+func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (call, error) {
+	m := req.Message
+	switch {
+	case m == nil || m.ID == "" || len(m.Parts) == 0:
+		return call{}, fmt.Errorf("%w: a message needs a messageId and parts", a2a.ErrInvalidParams)
+	case m.Role != a2a.MessageRoleUser:
+		return call{}, fmt.Errorf("%w: the role of a message must be ROLE_USER", a2a.ErrInvalidParams)
+	case req.Config != nil && req.Config.PushConfig != nil:
+		return call{}, a2a.ErrPushNotificationNotSupported
+	}
+	message, err := toMessage(m)
+	if err != nil {
+		return call{}, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+	}
+	if m.TaskID == "" {
+		params := &arc.CreateTaskParams{InitialMessage: message}
+		if req.Metadata != nil {
+			if params.Metadata, err = json.Marshal(req.Metadata); err != nil {
+				return call{}, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+			}
+		}
+		return call{method: arc.MethodTaskCreate, tenant: req.Tenant, key: m.ID, context: m.ContextID, params: params}, nil
+	}
+	if m.ContextID != "" {
+		task, err := s.first(ctx, infoCall(req.Tenant, m.TaskID))
+		if err != nil {
+			return call{}, err
+		}
+		if task.ContextID != m.ContextID {
+			return call{}, fmt.Errorf("%w: the task has another contextId", a2a.ErrInvalidParams)
+		}
+	}
+	return call{method: arc.MethodTaskSend, tenant: req.Tenant, key: m.ID,
+		params: &arc.SendTaskParams{TaskID: string(m.TaskID), Message: message}}, nil
+}
+
+// SendMessage implements a2asrv.RequestHandler. It returns the task when that has ended or waits, or at once with
+// returnImmediately.
+func (s *Server) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (a2a.SendMessageResult, error) {
+	c, err := s.messageCall(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	config := cmp.Or(req.Config, &a2a.SendMessageConfig{})
+	var task *a2a.Task
+	err = s.states(ctx, c, func(v *view, _ []a2a.Event) bool {
+		task = v.task
+		return !config.ReturnImmediately && !isPaused(task.Status.State)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return trim(task, config.HistoryLength), nil
+}
+
+// SendStreamingMessage implements a2asrv.RequestHandler. The stream ends when the task has ended or waits.
+func (s *Server) SendStreamingMessage(ctx context.Context, req *a2a.SendMessageRequest) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		c, err := s.messageCall(ctx, req)
+		if err == nil {
+			err = s.stream(ctx, c, isPaused, yield)
+		}
+		if err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// SubscribeToTask implements a2asrv.RequestHandler. The stream begins with the task and ends with it.
+func (s *Server) SubscribeToTask(ctx context.Context, req *a2a.SubscribeToTaskRequest) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		task, err := s.first(ctx, infoCall(req.Tenant, req.ID))
+		if err == nil && task.Status.State.Terminal() {
+			err = fmt.Errorf("%w: the task has ended", a2a.ErrUnsupportedOperation)
+		}
+		if err == nil {
+			err = s.stream(ctx, infoCall(req.Tenant, req.ID), a2a.TaskState.Terminal, yield)
+		}
+		if err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// stream yields the events of a task up to a state.
+func (s *Server) stream(ctx context.Context, c call, isEnd func(a2a.TaskState) bool, yield func(a2a.Event, error) bool) error {
+	return s.states(ctx, c, func(v *view, events []a2a.Event) bool {
+		for _, e := range events {
+			if !yield(e, nil) {
+				return false
+			}
+		}
+		return !isEnd(v.task.Status.State)
+	})
+}
+
+// The numbers of tasks in a page of ListTasks.
+const (
+	defaultPage = 50
+	maxPage     = 100
+)
+
+// ListTasks implements a2asrv.RequestHandler. The newest change comes first.
+func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a.ListTasksResponse, error) {
+	size := cmp.Or(req.PageSize, defaultPage)
+	if size < 1 || size > maxPage {
+		return nil, fmt.Errorf("%w: the page size must be 1 to %d", a2a.ErrInvalidParams, maxPage)
+	}
+	after, err := decodeToken(req.PageToken)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.list(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b *a2a.Task) int { return strings.Compare(tokenOf(b), tokenOf(a)) })
+	out := &a2a.ListTasksResponse{Tasks: []*a2a.Task{}, TotalSize: len(list), PageSize: size}
+	for _, task := range list {
+		if after != "" && tokenOf(task) >= after {
+			continue
+		}
+		if len(out.Tasks) == size {
+			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(tokenOf(out.Tasks[size-1])))
+			break
+		}
+		out.Tasks = append(out.Tasks, task)
+	}
+	for i, task := range out.Tasks {
+		n := cmp.Or(req.HistoryLength, new(int))
+		if *n == 0 && !req.IncludeArtifacts {
+			continue
+		}
+		whole, err := s.first(ctx, infoCall(req.Tenant, task.ID))
+		if err != nil {
+			return nil, err
+		}
+		if out.Tasks[i] = trim(whole, n); !req.IncludeArtifacts {
+			whole.Artifacts = nil
+		}
+	}
+	return out, nil
+}
+
+// list returns the tasks that a request selects.
+func (s *Server) list(ctx context.Context, req *a2a.ListTasksRequest) (list []*a2a.Task, err error) {
+	in, err := s.request(ctx, call{method: "task.list", tenant: req.Tenant, params: struct{}{}})
+	if err != nil {
+		return nil, err
+	}
+	for t, err := range s.engine.ListTasks(ctx, in) {
+		if err != nil {
+			return nil, errorOf("task.list", err)
+		}
+		v := &view{}
+		v.add(t)
+		status := v.task.Status
+		if (req.ContextID == "" || req.ContextID == v.task.ContextID) && (req.Status == "" || req.Status == status.State) &&
+			(req.StatusTimestampAfter == nil || status.Timestamp != nil && status.Timestamp.After(*req.StatusTimestampAfter)) {
+			list = append(list, v.task)
+		}
+	}
+	return list, nil
+}
+
+// tokenOf returns the position of a task in a list: the time of its last change and its id.
+func tokenOf(t *a2a.Task) string {
+	var at int64
+	if t.Status.Timestamp != nil {
+		at = t.Status.Timestamp.UnixNano()
+	}
+	return fmt.Sprintf("%020d %s", at, t.ID)
+}
+
+func decodeToken(token string) (string, error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", fmt.Errorf("%w: the page token is not one of this server", a2a.ErrInvalidParams)
+	}
+	return string(b), nil
+}
+
+// GetTaskPushConfig implements a2asrv.RequestHandler.
+func (s *Server) GetTaskPushConfig(context.Context, *a2a.GetTaskPushConfigRequest) (*a2a.PushConfig, error) {
+	return nil, a2a.ErrPushNotificationNotSupported
+}
+
+// ListTaskPushConfigs implements a2asrv.RequestHandler.
+func (s *Server) ListTaskPushConfigs(context.Context, *a2a.ListTaskPushConfigRequest) (*a2a.ListTaskPushConfigResponse, error) {
+	return nil, a2a.ErrPushNotificationNotSupported
+}
+
+// CreateTaskPushConfig implements a2asrv.RequestHandler.
+func (s *Server) CreateTaskPushConfig(context.Context, *a2a.PushConfig) (*a2a.PushConfig, error) {
+	return nil, a2a.ErrPushNotificationNotSupported
+}
+
+// DeleteTaskPushConfig implements a2asrv.RequestHandler.
+func (s *Server) DeleteTaskPushConfig(context.Context, *a2a.DeleteTaskPushConfigRequest) error {
+	return a2a.ErrPushNotificationNotSupported
+}
+
+// GetExtendedAgentCard implements a2asrv.RequestHandler.
+func (s *Server) GetExtendedAgentCard(context.Context, *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
+	return nil, a2a.ErrExtendedCardNotConfigured
+}
+
+// errorOf returns the A2A error of an error of the arc.Server.
+func errorOf(method string, err error) error {
+	var e *arc.Error
+	if !errors.As(err, &e) {
+		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return a2a.NewError(a2a.ErrInternalError, "the stream of the task ended")
+	}
+	kind := a2a.ErrServerError
+	switch e.Code {
+	case arc.ErrTaskNotFound:
+		kind = a2a.ErrTaskNotFound
+	case arc.ErrTaskAlreadyCompleted, arc.ErrTaskAlreadyCanceled, arc.ErrInvalidTaskTransition:
+		kind = a2a.ErrUnsupportedOperation
+		if method == arc.MethodTaskCancel {
+			kind = a2a.ErrTaskNotCancelable
+		}
+	case arc.ErrAuthenticationFailed, arc.ErrTokenExpired, arc.ErrTokenInvalid:
+		kind = a2a.ErrUnauthenticated
+	case arc.ErrInsufficientScope, arc.ErrPermissionDenied, arc.ErrAuthorizationFailed, arc.ErrAgentAuthenticationFailed:
+		kind = a2a.ErrUnauthorized
+	case arc.ErrInvalidParams, arc.ErrMissingField, arc.ErrInvalidFieldFormat, arc.ErrInvalidTrace, arc.ErrMessageTooLarge:
+		kind = a2a.ErrInvalidParams
+	case arc.ErrMethodNotFound:
+		kind = a2a.ErrUnsupportedOperation
+	case arc.ErrInternal:
+		kind = a2a.ErrInternalError
+	}
+	return a2a.NewError(kind, cmp.Or(e.Message, e.Code.Message()))
+}

@@ -1,0 +1,603 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abridge_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/a2abridge"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var transports = []a2a.TransportProtocol{a2a.TransportProtocolJSONRPC, a2a.TransportProtocolHTTPJSON}
+
+// A fixture is an agent behind a bridge, with a client for each transport.
+type fixture struct {
+	engine  *arc.Server
+	mem     *arctest.Server
+	clients map[a2a.TransportProtocol]*a2aclient.Client
+}
+
+func newFixture(t *testing.T, options *arc.ServerOptions, h arc.TaskHandlerFunc) *fixture {
+	t.Helper()
+	opts := arc.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
+	if options != nil {
+		opts.Persistence = options.Persistence
+	}
+	keys := map[string]*arc.Principal{"weak": {ID: "weak"}}
+	for _, name := range []string{"alice", "bob"} {
+		keys[name] = &arc.Principal{ID: name, Scopes: arc.RequiredScopes(arc.MethodTaskCreate)}
+	}
+	var err error
+	opts.Auth.Authenticator, err = arc.APIKeyAuthenticator(keys)
+	require.NoError(t, err)
+	engine, err := arc.NewServer(&opts)
+	require.NoError(t, err)
+	engine.HandleTasks("worker-01", h)
+	bridge, err := a2abridge.NewServer(engine, "worker-01", &a2abridge.ServerOptions{Tenants: map[string]string{"acme": "other-01"}, MaxMessage: 8 << 20})
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle("/rpc", bridge.JSONRPCHandler())
+	mux.Handle("/rest/", http.StripPrefix("/rest", bridge.RESTHandler()))
+	f := &fixture{engine: engine, mem: arctest.NewServer(t, closing{mux, engine}), clients: map[a2a.TransportProtocol]*a2aclient.Client{}}
+	card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01", Capabilities: []string{"work"}}, "http://127.0.0.1/rpc", "http://127.0.0.1/rest")
+	require.NoError(t, err)
+	for _, protocol := range transports {
+		f.clients[protocol], err = a2aclient.NewFromCard(t.Context(), card, a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{protocol}}),
+			a2aclient.WithJSONRPCTransport(f.mem.HTTPClient), a2aclient.WithRESTTransport(f.mem.HTTPClient))
+		require.NoError(t, err)
+	}
+	return f
+}
+
+type closing struct {
+	http.Handler
+	engine *arc.Server
+}
+
+func (c closing) Close() error { return c.engine.Close() }
+
+// as returns a context of a caller.
+func as(ctx context.Context, name string) context.Context {
+	return a2aclient.AttachServiceParams(ctx, a2aclient.ServiceParams{"Authorization": {"Bearer " + name}})
+}
+
+// eachTransport runs a test in a bubble for each transport.
+func eachTransport(t *testing.T, test func(t *testing.T, protocol a2a.TransportProtocol)) {
+	for _, protocol := range transports {
+		t.Run(string(protocol), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, protocol) })
+		})
+	}
+}
+
+func message(text string) *a2a.Message {
+	return a2a.NewMessage(a2a.MessageRoleUser, a2a.NewTextPart(text))
+}
+
+func textOf(m *a2a.Message) string {
+	if m == nil || len(m.Parts) == 0 {
+		return ""
+	}
+	return m.Parts[0].Text()
+}
+
+func sendTo(ctx context.Context, c *a2aclient.Client, m *a2a.Message) (*a2a.Task, error) {
+	res, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: m})
+	if err != nil {
+		return nil, err
+	}
+	return res.(*a2a.Task), nil
+}
+
+// ask asks for a color and returns it as an artifact.
+func ask(ctx context.Context, run *arc.TaskRun) error {
+	if err := run.AddMessage(ctx, arc.AgentText("which color?")); err != nil {
+		return err
+	}
+	answer, err := run.WaitInput(ctx, "a color")
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Second)
+	defer time.Sleep(time.Second)
+	return run.AddArtifact(ctx, &arc.Artifact{Name: "paint", Parts: []arc.Part{arc.TextPart(answer.Text())}})
+}
+
+// A client of the SDK uses each method over each transport.
+func TestMethods(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, nil, ask)
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		first := message("paint it")
+		first.ContextID = "room-1"
+		task, err := sendTo(ctx, c, first)
+		require.NoError(t, err)
+		require.Equal(t, a2a.TaskStateInputRequired, task.Status.State)
+		require.Equal(t, "which color?", textOf(task.Status.Message))
+		require.Equal(t, "room-1", task.ContextID)
+
+		got, err := c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID})
+		require.NoError(t, err)
+		require.Equal(t, task, got)
+		require.Len(t, got.History, 2)
+		require.Equal(t, first.ID, got.History[0].ID)
+		got, err = c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID, HistoryLength: new(int)})
+		require.NoError(t, err)
+		require.Empty(t, got.History)
+
+		answer := message("red")
+		answer.TaskID, answer.ContextID = task.ID, "room-2"
+		_, err = sendTo(ctx, c, answer)
+		require.ErrorIs(t, err, a2a.ErrInvalidParams, "another context")
+		answer.ContextID = "room-1"
+		done, err := sendTo(ctx, c, answer)
+		require.NoError(t, err)
+		require.Equal(t, a2a.TaskStateCompleted, done.Status.State)
+		require.Len(t, done.Artifacts, 1)
+		require.Equal(t, "red", done.Artifacts[0].Parts[0].Text())
+		require.Equal(t, "paint", done.Artifacts[0].Name)
+
+		second := message("blue")
+		second.TaskID = task.ID
+		_, err = sendTo(ctx, c, second)
+		require.ErrorIs(t, err, a2a.ErrUnsupportedOperation, "the task has ended")
+		_, err = c.CancelTask(ctx, &a2a.CancelTaskRequest{ID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrTaskNotCancelable)
+		for _, err := range c.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: task.ID}) {
+			require.ErrorIs(t, err, a2a.ErrUnsupportedOperation)
+		}
+		_, err = c.GetTask(as(t.Context(), "bob"), &a2a.GetTaskRequest{ID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrTaskNotFound)
+		_, err = c.GetTask(as(t.Context(), "weak"), &a2a.GetTaskRequest{ID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrUnauthorized)
+		_, err = c.GetTask(as(t.Context(), "nobody"), &a2a.GetTaskRequest{ID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrUnauthenticated)
+		_, err = c.GetExtendedAgentCard(ctx, &a2a.GetExtendedAgentCardRequest{})
+		require.Error(t, err)
+		_, err = c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, URL: "https://example.com/"})
+		require.ErrorIs(t, err, a2a.ErrPushNotificationNotSupported)
+	})
+}
+
+// A list has the tasks of the caller, the last change first, in pages.
+func TestListTasks(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			if run.Message().Text() == "fail" {
+				return errors.New("failure")
+			}
+			return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart("x")}})
+		})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		var ids []a2a.TaskID
+		for i, text := range []string{"a", "fail", "c", "d", "e"} {
+			m := message(text)
+			m.ContextID = fmt.Sprint("room-", i%2)
+			task, err := sendTo(ctx, c, m)
+			require.NoError(t, err)
+			ids = append([]a2a.TaskID{task.ID}, ids...)
+			time.Sleep(time.Second)
+		}
+		_, err := sendTo(as(t.Context(), "bob"), c, message("foreign"))
+		require.NoError(t, err)
+		var listed []a2a.TaskID
+		req := &a2a.ListTasksRequest{PageSize: 2}
+		for pages := 1; ; pages++ {
+			res, err := c.ListTasks(ctx, req)
+			require.NoError(t, err)
+			require.Equal(t, 5, res.TotalSize)
+			for _, task := range res.Tasks {
+				require.Empty(t, task.History)
+				require.Empty(t, task.Artifacts)
+				listed = append(listed, task.ID)
+			}
+			if req.PageToken = res.NextPageToken; req.PageToken == "" {
+				require.Equal(t, 3, pages)
+				break
+			}
+		}
+		require.Equal(t, ids, listed)
+		one := 1
+		for _, tt := range []struct {
+			req  a2a.ListTasksRequest
+			want int
+		}{
+			{a2a.ListTasksRequest{ContextID: "room-1"}, 2},
+			{a2a.ListTasksRequest{Status: a2a.TaskStateFailed}, 1},
+			{a2a.ListTasksRequest{IncludeArtifacts: true, HistoryLength: &one, Status: a2a.TaskStateCompleted}, 4},
+		} {
+			res, err := c.ListTasks(ctx, &tt.req)
+			require.NoError(t, err)
+			require.Len(t, res.Tasks, tt.want)
+			for _, task := range res.Tasks {
+				require.Equal(t, tt.req.IncludeArtifacts, len(task.Artifacts) == 1 && len(task.History) == 1)
+			}
+		}
+		_, err = c.ListTasks(ctx, &a2a.ListTasksRequest{PageSize: 101})
+		require.ErrorIs(t, err, a2a.ErrInvalidParams)
+		_, err = c.ListTasks(ctx, &a2a.ListTasksRequest{PageToken: "*"})
+		require.ErrorIs(t, err, a2a.ErrInvalidParams)
+	})
+}
+
+// collect returns the events of a stream as texts.
+func collect(events iter.Seq2[a2a.Event, error]) (list []string, id a2a.TaskID, err error) {
+	for e, err := range events {
+		if err != nil {
+			return list, id, err
+		}
+		switch e := e.(type) {
+		case *a2a.Task:
+			id = e.ID
+			list = append(list, fmt.Sprintf("task %s %d", strings.TrimPrefix(string(e.Status.State), "TASK_STATE_"), len(e.History)))
+		case *a2a.TaskStatusUpdateEvent:
+			list = append(list, strings.TrimSpace(strings.TrimPrefix(string(e.Status.State), "TASK_STATE_")+" "+textOf(e.Status.Message)))
+		case *a2a.TaskArtifactUpdateEvent:
+			list = append(list, fmt.Sprintf("artifact %s %t %t", e.Artifact.Parts[0].Text(), e.Append, e.LastChunk))
+		}
+	}
+	return list, id, nil
+}
+
+// A stream begins with the task and has each message, artifact and state once. Another caller of the same task sees it too.
+func TestStreams(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			time.Sleep(time.Second)
+			if err := run.AddProgress(ctx, "half"); err != nil {
+				return err
+			}
+			time.Sleep(time.Second)
+			return ask(ctx, run)
+		})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		list, id, err := collect(c.SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: message("go")}))
+		require.NoError(t, err)
+		require.Contains(t, []string{"task SUBMITTED 1", "task WORKING 1"}, list[0])
+		rest := list[1:]
+		if list[0] == "task SUBMITTED 1" {
+			require.Equal(t, "WORKING", rest[0])
+			rest = rest[1:]
+		}
+		require.Equal(t, []string{"WORKING half"}, rest[:1])
+		require.Equal(t, "INPUT_REQUIRED which color?", rest[len(rest)-1])
+
+		var followed []string
+		var followErr error
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			followed, _, followErr = collect(c.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: id}))
+		})
+		synctest.Wait()
+		answer := message("red")
+		answer.TaskID = id
+		list, _, err = collect(c.SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: answer}))
+		require.NoError(t, err)
+		wg.Wait()
+		require.NoError(t, followErr)
+		require.Equal(t, []string{"task WORKING 4", "artifact red false true", "COMPLETED"}, list)
+		require.Equal(t, []string{"task INPUT_REQUIRED 3", "WORKING", "artifact red false true", "COMPLETED"}, followed)
+	})
+}
+
+// A task that one side cancels ends the handler and the streams of both sides.
+func TestCancel(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		var causes []error
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			<-ctx.Done()
+			causes = append(causes, context.Cause(ctx))
+			return ctx.Err()
+		})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		client, err := arc.NewClient(f.mem.URL, "tester-01", &arc.ClientOptions{TokenSource: arc.StaticTokenSource("alice"),
+			HTTPClient: arctest.NewServer(t, f.engine).HTTPClient})
+		require.NoError(t, err)
+		defer client.Close()
+		for _, cancel := range []func(id a2a.TaskID) error{
+			func(id a2a.TaskID) error {
+				task, err := c.CancelTask(ctx, &a2a.CancelTaskRequest{ID: id})
+				if err == nil {
+					require.Equal(t, a2a.TaskStateCanceled, task.Status.State)
+				}
+				return err
+			},
+			func(id a2a.TaskID) error {
+				_, err := client.CancelTask(t.Context(), "worker-01", &arc.CancelTaskParams{TaskID: string(id), Reason: "enough"}, nil)
+				return err
+			},
+		} {
+			var last string
+			for e, err := range c.SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: message("go")}) {
+				require.NoError(t, err)
+				switch e := e.(type) {
+				case *a2a.Task:
+					synctest.Wait()
+					require.NoError(t, cancel(e.ID))
+				case *a2a.TaskStatusUpdateEvent:
+					last = string(e.Status.State)
+				}
+			}
+			require.Equal(t, string(a2a.TaskStateCanceled), last)
+		}
+		synctest.Wait()
+		require.Len(t, causes, 2)
+		for _, cause := range causes {
+			require.ErrorIs(t, cause, arc.ErrTaskAlreadyCanceled)
+		}
+	})
+}
+
+// A message that 8 callers send 100 times is handled once. It is not that of another principal.
+func TestMessageOnce(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		var runs atomic.Int64
+		f := newFixture(t, nil, func(context.Context, *arc.TaskRun) error {
+			runs.Add(1)
+			return nil
+		})
+		c, m := f.clients[protocol], message("go")
+		var ids sync.Map
+		var failures atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for range 100 {
+					task, err := sendTo(as(t.Context(), "alice"), c, m)
+					if err != nil {
+						failures.Add(1)
+						continue
+					}
+					ids.Store(task.ID, true)
+				}
+			})
+		}
+		wg.Wait()
+		count := 0
+		ids.Range(func(any, any) bool { count++; return true })
+		require.Zero(t, failures.Load())
+		require.Equal(t, 1, count)
+		require.EqualValues(t, 1, runs.Load())
+		_, err := sendTo(as(t.Context(), "bob"), c, m)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, runs.Load())
+		other := *m
+		other.Parts = message("other").Parts
+		_, err = sendTo(as(t.Context(), "alice"), c, &other)
+		require.ErrorIs(t, err, a2a.ErrInvalidParams)
+	})
+}
+
+// Parts, ids, metadata and the prompt of each kind arrive in the handler and come back.
+func TestMapping(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		big := strings.Repeat("0123456789abcdef", 5<<20/16)
+		var got *arc.Message
+		var trace, metadata string
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			got, trace, metadata = run.Message(), arc.TraceIDFromContext(ctx), string(run.Metadata())
+			answer := *got
+			answer.Role = arc.RoleAgent
+			if err := run.AddMessage(ctx, &answer); err != nil {
+				return err
+			}
+			return run.AddArtifact(ctx, &arc.Artifact{ID: "big", Parts: []arc.Part{arc.FilePart("big.bin", "application/octet-stream", []byte(big))}})
+		})
+		m := message("hello")
+		m.ContextID, m.Metadata, m.Extensions, m.ReferenceTasks = "room-1", map[string]any{"k": "v"}, []string{"https://x.example/e"}, []a2a.TaskID{"t-0"}
+		image := a2a.NewRawPart([]byte{0xff, 0xfe})
+		image.MediaType, image.Filename, image.Metadata = "image/png", "a.png", map[string]any{"w": "2"}
+		m.Parts = append(m.Parts, image, a2a.NewRawPart([]byte("file")), a2a.NewDataPart(map[string]any{"list": []any{"x", true}}),
+			a2a.NewFileURLPart("https://files.example/a", "text/csv"))
+		res, err := f.clients[protocol].SendMessage(as(t.Context(), "alice"), &a2a.SendMessageRequest{Message: m, Metadata: map[string]any{"budget": "5"}})
+		require.NoError(t, err)
+		task := res.(*a2a.Task)
+		require.Equal(t, "room-1", trace)
+		require.JSONEq(t, `{"budget":"5"}`, metadata)
+		require.Equal(t, []arc.PartType{"TextPart", "ImagePart", "FilePart", "DataPart", "FilePart"},
+			[]arc.PartType{got.Parts[0].Type, got.Parts[1].Type, got.Parts[2].Type, got.Parts[3].Type, got.Parts[4].Type})
+		require.Equal(t, `"https://files.example/a"`, string(got.Parts[4].Extra["url"]))
+		sent := *m
+		sent.TaskID = task.ID
+		require.Equal(t, &sent, task.History[0])
+		require.Equal(t, a2a.MessageRoleAgent, task.History[1].Role)
+		require.Equal(t, m.Parts, task.History[1].Parts)
+		require.Equal(t, a2a.Raw(big), task.Artifacts[0].Parts[0].Content)
+		require.Equal(t, "big.bin", task.Artifacts[0].Parts[0].Filename)
+	})
+}
+
+// Each state has its counterpart, and a tenant has its agent.
+func TestStates(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			switch run.Message().Text() {
+			case "reject":
+				return a2abridge.Reject("not my trade")
+			case "fail":
+				return arc.Errorf(arc.ErrTaskExecutionFailed, "no paint")
+			case "auth":
+				_, err := run.WaitInput(ctx, a2abridge.AuthRequired)
+				return err
+			case "slow":
+				time.Sleep(time.Second)
+			case "wait":
+				_, err := run.WaitInput(ctx, "a color")
+				return err
+			}
+			return nil
+		})
+		f.engine.HandleTasks("other-01", arctest.ScriptedTask(arctest.AddMessage("other")))
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		for text, want := range map[string]string{"reject": "REJECTED not my trade", "fail": "FAILED no paint", "done": "COMPLETED",
+			"auth": "AUTH_REQUIRED authentication required", "wait": "INPUT_REQUIRED a color"} {
+			task, err := sendTo(ctx, c, message(text))
+			require.NoError(t, err)
+			require.Equal(t, want, strings.TrimSpace(strings.TrimPrefix(string(task.Status.State), "TASK_STATE_")+" "+textOf(task.Status.Message)))
+		}
+		res, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("slow"), Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+		require.NoError(t, err)
+		require.Contains(t, []a2a.TaskState{a2a.TaskStateSubmitted, a2a.TaskStateWorking}, res.(*a2a.Task).Status.State)
+		if protocol == a2a.TransportProtocolJSONRPC { // the SDK puts the tenant of the other one into the path
+			res, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: "acme", Message: message("x")})
+			require.NoError(t, err)
+			require.Equal(t, "other", textOf(res.(*a2a.Task).History[1]))
+			_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: "unknown", Message: message("x")})
+			require.ErrorIs(t, err, a2a.ErrInvalidParams)
+		}
+	})
+}
+
+// A task outlives its process: a subscriber at the next process gets the result.
+func TestNextProcess(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		db := store.NewMemory()
+		var steps, runs atomic.Int64
+		work := func(ctx context.Context, run *arc.TaskRun) error {
+			runs.Add(1)
+			text, err := arc.Step(ctx, run, "step", func(context.Context, string) (string, error) {
+				steps.Add(1)
+				return "kept", nil
+			})
+			if err != nil {
+				return err
+			}
+			select {
+			case <-time.After(time.Minute):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(text)}})
+		}
+		options := &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}}
+		first := newFixture(t, options, work)
+		ctx := as(t.Context(), "alice")
+		var id a2a.TaskID
+		for e, err := range first.clients[protocol].SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: message("go")}) {
+			if err != nil || id != "" {
+				break
+			}
+			id = e.TaskInfo().TaskID
+			synctest.Wait()
+			require.NoError(t, first.engine.Close())
+		}
+		next := newFixture(t, options, work)
+		list, _, err := collect(next.clients[protocol].SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: id}))
+		require.NoError(t, err)
+		require.Equal(t, []string{"artifact kept false true", "COMPLETED"}, list[len(list)-2:])
+		require.EqualValues(t, 1, steps.Load())
+		require.EqualValues(t, 2, runs.Load())
+	})
+}
+
+// Requests that the SDK would accept are refused: other versions, other origins, ambiguous JSON, and large bodies.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil, ask)
+		body := `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}`
+		for _, tt := range []struct {
+			name, path, body string
+			header           map[string]string
+			status           int
+			want             string
+		}{
+			{"no version", "/rpc", body, nil, 200, `-32009`},
+			{"version 0.3", "/rpc", body, map[string]string{"A2A-Version": "0.3"}, 200, `-32009`},
+			{"unknown version", "/rpc", body, map[string]string{"A2A-Version": "9"}, 200, `-32009`},
+			{"version 1.0", "/rpc", body, map[string]string{"A2A-Version": "1.0"}, 200, `-32001`},
+			{"version in the query", "/rpc?A2A-Version=1.0", body, nil, 200, `-32001`},
+			{"origin", "/rpc", body, map[string]string{"A2A-Version": "1.0", "Origin": "https://evil.example"}, 403, "origin"},
+			{"duplicate member", "/rpc", `{"jsonrpc":"2.0","id":1,"id":2}`, nil, 400, "JSON"},
+			{"invalid UTF-8", "/rpc", "{\"jsonrpc\":\"\xff\"}", nil, 400, "JSON"},
+			{"large body", "/rpc", `{"x":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, "large"},
+		} {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1"+tt.path, strings.NewReader(tt.body))
+			require.NoError(t, err)
+			req.Header.Set("Authorization", "Bearer alice")
+			for name, value := range tt.header {
+				req.Header.Set(name, value)
+			}
+			res, err := f.mem.HTTPClient.Do(req)
+			require.NoError(t, err, tt.name)
+			text, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, tt.status, res.StatusCode, "%s: %s", tt.name, text)
+			require.Contains(t, string(text), tt.want, tt.name)
+		}
+		time.Sleep(time.Second) // net/http closes the connection of the large body
+	})
+}
+
+// deadlines records the deadline of each write.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last    time.Time
+	list    []time.Time
+	largest int
+}
+
+func (d *deadlines) SetWriteDeadline(at time.Time) error {
+	d.last = at
+	return nil
+}
+
+func (d *deadlines) Write(b []byte) (int, error) {
+	d.list, d.largest = append(d.list, d.last), max(d.largest, len(b))
+	return d.ResponseRecorder.Write(b)
+}
+
+// Each part of a stream has the write timeout.
+func TestWriteTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			time.Sleep(time.Minute)
+			return run.AddProgress(ctx, "%s", strings.Repeat("x", 200<<10))
+		})
+		body := `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}`
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/rpc", strings.NewReader(body))
+		req.Header.Set("Authorization", "Bearer alice")
+		req.Header.Set("A2A-Version", "1.0")
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		start := time.Now()
+		f.mem.HTTPServer.Handler.ServeHTTP(w, req)
+		require.Contains(t, w.Body.String(), "COMPLETED")
+		require.Equal(t, 64<<10, w.largest)
+		require.Equal(t, start.Add(30*time.Second), w.list[0])
+		require.Equal(t, start.Add(90*time.Second), w.list[len(w.list)-1])
+	})
+}
+
+// A constructor needs what it serves.
+func TestConstructors(t *testing.T) {
+	_, err := a2abridge.NewServer(nil, "worker-01", nil)
+	require.Error(t, err)
+	_, err = a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01"}, "", "")
+	require.Error(t, err)
+	_, err = a2abridge.NewCard(arc.AgentInfo{}, "http://127.0.0.1/", "")
+	require.Error(t, err)
+}
