@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -480,3 +481,64 @@ func TestUpdateAfterErrors(t *testing.T) {
 type roundTrips func(r *http.Request) (*http.Response, error)
 
 func (f roundTrips) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A request that the transport doubles gets the outcome of the copy that runs, although the other copy is refused.
+// Without an outcome the error reports that the request may have run (ACCP-D29, ACCP-D72).
+func TestDoubledRequest(t *testing.T) {
+	for _, isKept := range []bool{true, false} {
+		d := newDesk(t, nil)
+		ran, proceed := make(chan struct{}, 2), make(chan struct{})
+		d.Handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			ran <- struct{}{}
+			if !isKept {
+				return errors.New("forgotten")
+			}
+			select {
+			case <-proceed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			return w.SendResult(accp.Params{text("result", "ready")})
+		}))
+		frames := 0
+		c := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{Base: -1}, HTTPClient: &http.Client{
+			Transport: roundTrips(func(r *http.Request) (*http.Response, error) {
+				body, err := r.GetBody()
+				if err != nil {
+					return nil, err
+				}
+				frame, err := io.ReadAll(body)
+				if err != nil || !strings.Contains(string(frame), "req:work") {
+					return d.client.Transport.RoundTrip(r)
+				}
+				if frames++; frames > 1 {
+					close(proceed)
+					return d.client.Transport.RoundTrip(r)
+				}
+				first := make(chan struct{})
+				go func() {
+					defer close(first)
+					res, err := d.client.Post(d.ts.URL+accp.FramesPath, accp.MediaType, strings.NewReader(string(frame)))
+					if err == nil {
+						_ = res.Body.Close()
+					}
+				}()
+				if <-ran; !isKept {
+					<-first
+				}
+				return d.client.Transport.RoundTrip(r)
+			})}})
+		m, err := c.Call(t.Context(), msg("req", "work"), nil)
+		if isKept {
+			require.NoError(t, err)
+			require.Equal(t, "ready", m.Params.Text("result"))
+			require.Equal(t, 2, frames)
+		} else {
+			var failed *accp.CallError
+			require.ErrorAs(t, err, &failed)
+			require.ErrorIs(t, err, accp.ErrDuplicate)
+			require.True(t, failed.MayHaveRun)
+		}
+		require.Empty(t, ran, "the handler runs once")
+	}
+}

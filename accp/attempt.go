@@ -78,7 +78,8 @@ func (p *progress) next(f failure, code Code, isInvited bool) move {
 	isLast := p.frames >= p.maximum
 	switch code {
 	case ErrDuplicate:
-		if p.isLost && !isLast && (isInvited || p.isFree) {
+		p.mayHaveRun = true // without a loss, the transport has doubled the frame
+		if !isLast && (isInvited || p.isLost && p.isFree) {
 			return moveNewFrame
 		}
 		return moveEnd

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -22,10 +23,11 @@ type outcomes struct {
 	db  store.Store // nil: in memory
 	opt once.Options
 
-	turn     chan struct{} // holds an element while the fields below are used; a waiting request ends with its context
-	instance *lease.Lease  // guarded by turn
-	table    *once.Table   // guarded by turn
-	isClosed bool          // guarded by turn
+	turn     chan struct{}    // holds an element while the fields below are used; a waiting request ends with its context
+	instance *lease.Lease     // guarded by turn
+	table    *once.Table      // guarded by turn
+	streams  *streamlog.Table // of running handlers; nil without a store; guarded by turn
+	isClosed bool             // guarded by turn
 }
 
 // lock waits for the turn of the caller, and returns the function that ends it.
@@ -38,28 +40,29 @@ func (o *outcomes) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// open returns the table. With a store the first call acquires a lease.
-func (o *outcomes) open(ctx context.Context) (*once.Table, error) {
+// open returns the tables. With a store the first call acquires a lease.
+func (o *outcomes) open(ctx context.Context) (*once.Table, *streamlog.Table, error) {
 	unlock, err := o.lock(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
 	switch {
 	case o.isClosed:
-		return nil, once.ErrClosed
+		return nil, nil, once.ErrClosed
 	case o.table != nil:
-		return o.table, nil
+		return o.table, o.streams, nil
 	case o.db == nil:
 		o.table = once.New(nil, nil, o.opt)
-		return o.table, nil
+		return o.table, nil, nil
 	}
 	instance, err := lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	o.instance, o.table = instance, once.New(o.db, instance, o.opt)
-	return o.table, nil
+	o.streams = streamlog.New(o.db, instance, o.opt.Prefix)
+	return o.table, o.streams, nil
 }
 
 // close ends the table and the lease.
@@ -122,7 +125,7 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 
 // runOnce runs the handler of a request, or repeats the messages by which it answered before.
 func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey) error {
-	table, err := s.outcomes.open(ctx)
+	table, streams, err := s.outcomes.open(ctx)
 	if err != nil {
 		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
 	}
@@ -143,7 +146,12 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	}
 	hasRun := false
 	var rerr error
-	data, _, err := table.Do(ctx, k.Key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+	other := e.followElsewhere(ctx, streams, k)
+	defer other.close()
+	data, _, err := table.Do(other.ctx, k.Key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+		if other.stop(); other.isWhole {
+			return once.Result{Forget: true}, nil
+		}
 		hasRun = true
 		rec := &recorder{digest: k.Digest, resume: e.resume}
 		defer s.runs.add(k.Key, rec)()
@@ -155,6 +163,7 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			err := out(session, m)
 			if err == nil || codeOf(err).Info().Retryable { // also an answer that the peer did not get
 				rec.add(m, err == nil)
+				s.publish(streams, k, rec)
 			}
 			return err
 		}
@@ -162,11 +171,14 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 		rerr = s.run(ctx, e, r)
 		return once.Result{Data: rec.data, Forget: !rec.isComplete}, nil
 	})
+	other.stop()
 	switch {
 	case hasRun:
 		return rerr
+	case other.isWhole:
+		return nil
 	case err == nil:
-		return e.replay(data)
+		return e.replay(data[min(other.sent, len(data)):])
 	case errors.Is(err, once.ErrReused), errors.Is(err, once.ErrNotRetained):
 		err = &Error{Code: ErrDuplicate, Message: "the request was made before", Cause: err}
 	case ctx.Err() == nil:
@@ -181,7 +193,7 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, m 
 	if err != nil || k.Aliases == nil {
 		return false
 	}
-	table, err := s.outcomes.open(ctx)
+	table, _, err := s.outcomes.open(ctx)
 	if err != nil {
 		return false
 	}
@@ -250,6 +262,7 @@ type recorder struct {
 	isComplete bool          // and is no error of a retryable code
 	isFinal    bool          // the complete answer was not sent, so later messages report that
 	isEnded    bool          // the handler has returned
+	isPublic   bool          // readers in other processes can follow
 	changed    chan struct{} // closed by the next change; nil if it is not awaited
 }
 
@@ -303,8 +316,8 @@ func (r *recorder) notifyLocked() {
 	}
 }
 
-// after returns the messages after the first n bytes, and a channel that is closed by the next change,
-// or nil after the last message. The answer then is whole or not. One that is too long is not.
+// after returns the messages after the first n bytes, a channel that is closed by the next change, or nil
+// after the last message, and whether the answer is whole. One that is too long is not.
 func (r *recorder) after(n int) (data []byte, changed <-chan struct{}, isAnswered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -317,7 +330,7 @@ func (r *recorder) after(n int) (data []byte, changed <-chan struct{}, isAnswere
 	case r.changed == nil:
 		r.changed = make(chan struct{})
 	}
-	return data, r.changed, false
+	return data, r.changed, r.isAnswered
 }
 
 const (

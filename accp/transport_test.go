@@ -23,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/internal/wsconn"
+	"github.com/fivewire/fivewire/store"
 )
 
 // desk is a server with some handlers, served over real sockets.
@@ -795,6 +796,79 @@ func TestRepeatsFollowTheRunningHandler(t *testing.T) {
 	_, err := repeat.Next()
 	require.ErrorIs(t, err, io.EOF)
 	require.EqualValues(t, 2, runs.Load())
+}
+
+// A repeated request receives the messages of a handler that runs in another process while they are sent, and the
+// handler runs once. After the end the outcome is the same (ACCP-D72).
+func TestRepeatsFollowAHandlerInAnotherProcess(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	proceed, runs := make(chan struct{}), atomic.Int32{}
+	db := store.NewMemory()
+	var servers [2]*desk
+	for i := range servers {
+		servers[i] = newDesk(t, &accp.ServerOptions{Persistence: accp.Persistence{Store: db}})
+		servers[i].Handle("req", "tail", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+			runs.Add(1)
+			for i := range int64(4) {
+				if i > 0 {
+					select {
+					case <-proceed:
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+				}
+				if err := w.Send(chunk(m.Op, i, 4, accp.Int(i))); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	send := func(server int, seq int64, meta string) *accp.Scanner {
+		body := string(frame("req:tail{schema:TX|transaction_id:t1}", seq, "sid:shared", "cid:c", meta))
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, servers[server].ts.URL+accp.FramesPath, strings.NewReader(body))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", accp.MediaType)
+		res, err := servers[server].client.Do(r)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = res.Body.Close() })
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		return accp.NewScanner(res.Body, 1<<16)
+	}
+	read := func(s *accp.Scanner, want int) {
+		t.Helper()
+		f, err := s.Next()
+		require.NoError(t, err)
+		require.Contains(t, string(f), fmt.Sprintf("d:%d|", want))
+	}
+	end := func(s *accp.Scanner) {
+		t.Helper()
+		_, err := s.Next()
+		require.ErrorIs(t, err, io.EOF)
+	}
+	first := send(0, 1, "x:1")
+	read(first, 0)
+	repeats := []*accp.Scanner{send(1, 3, "try:2"), send(1, 4, "x:2")}
+	for i := range 4 {
+		if i > 0 {
+			proceed <- struct{}{} // the next chunk only after the arrival of this chunk
+			read(first, i)
+		}
+		for _, r := range repeats {
+			read(r, i)
+		}
+	}
+	end(first)
+	for _, r := range repeats {
+		end(r)
+	}
+	later := send(1, 5, "try:3")
+	for i := range 4 {
+		read(later, i)
+	}
+	end(later)
+	require.EqualValues(t, 1, runs.Load())
 }
 
 // A repeated transaction follows no handler with other params, and no answer that is too long for an

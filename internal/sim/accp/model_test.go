@@ -16,8 +16,8 @@ import (
 
 // A model has what agents know: requests and their answers, stored texts, and states.
 //
-//	P1 A request runs at most once, an answered one has run, and one that surely did not run has not run, unless a proxy
-//	   doubles requests: one of the two may be refused while the other one runs.
+//	P1 A request runs at most once, an answered one has run, and one that surely did not run has not run. A
+//	   proxy that doubles a request can deliver one copy and report that the other one found no server.
 //	P2 A call ends by its deadline.
 //	P3 An answer is that of its request.
 //	P4 An acknowledged text of a tier is the same from then on.
@@ -57,7 +57,7 @@ func (m *model) ran(id string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.runs[id]++
-	if m.runs[id] > 1 || m.unsent[id] && !m.sim.HasFault(fault.Duplicate) {
+	if m.runs[id] > 1 || m.unsent[id] {
 		m.sim.Failf("P1", "", "run %d of request %s, which surely did not run: %v", m.runs[id], id, m.unsent[id])
 	}
 	return len(m.runs)
@@ -76,8 +76,9 @@ func (m *model) called(id, answer string, err error, late time.Duration) {
 		m.sim.Failf("P1", "", "request %s was answered after %d runs", id, m.runs[id])
 	case err == nil && answer != id:
 		m.sim.Failf("P3", "", "request %s was answered %q", id, answer)
+	case m.sim.HasFault(fault.Duplicate) && errors.Is(err, accp.ErrUnreachable):
 	case errors.As(err, &failed) && !failed.MayHaveRun:
-		if m.unsent[id] = true; m.runs[id] > 0 && !isAnswer(err) && !m.sim.HasFault(fault.Duplicate) {
+		if m.unsent[id] = true; m.runs[id] > 0 && !isAnswer(err) {
 			m.sim.Failf("P1", "", "request %s ran, and its error says that it did not: %v", id, err)
 		}
 	}

@@ -53,6 +53,9 @@ func (w *world) operate(c *sim.Client) {
 func (w *world) call(client int, a *agent, m *accp.Message, limit time.Duration, key string) (answer accp.Value, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	if w.broken.hasNoLimit {
+		ctx = context.WithoutCancel(ctx)
+	}
 	_, err = w.Call(client, m.Op+" "+m.Params.Text("id"), func() (string, error) {
 		r, err := a.client.Call(ctx, m, nil)
 		if err == nil {
@@ -97,7 +100,7 @@ func (w *world) update(client int, a *agent, limit time.Duration) {
 	a.tried++
 	_, err := w.Call(client, "update", func() (string, error) {
 		return "", a.client.Update(ctx, func(state accp.Params) (accp.Params, error) {
-			return state.Set("n", accp.Int(number(state)+1)), nil
+			return state.Set("n", accp.Int(number(state)+1+w.broken.extraChange)), nil
 		})
 	})
 	if err == nil {
@@ -151,10 +154,14 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		invariant string
 		defect    defect
 	}{
-		"a request runs twice": {"P1", defect{work: double}},
-		"texts differ":         {"P4", defect{value: func(text string) string { return text + "x" }}},
-		"a text is lost":       {"P4", defect{store: func(s store.Store) store.Store { return &losing{s, "text"} }}},
-		"a request is refused": {"P6", defect{work: func(*world, string) error { return errDown }}},
+		"a request runs twice":      {"P1", defect{work: double}},
+		"a call has no deadline":    {"P2", defect{hasNoLimit: true}},
+		"answers are mixed up":      {"P3", defect{answer: func(string) string { return "req1" }}},
+		"changes are lost":          {"P5", defect{store: func(s store.Store) store.Store { return &losing{s, "/session/"} }}},
+		"a change is applied twice": {"P5", defect{extraChange: 1}},
+		"texts differ":              {"P4", defect{value: func(text string) string { return text + "x" }}},
+		"a text is lost":            {"P4", defect{store: func(s store.Store) store.Store { return &losing{s, "text"} }}},
+		"a request is refused":      {"P6", defect{work: func(*world, string) error { return errDown }}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -166,7 +173,7 @@ func double(w *world, id string) error {
 	return nil
 }
 
-// A losing store makes changes of some keys and loses them.
+// A losing store loses new entries and records of some names.
 type losing struct {
 	store.Store
 	part string
@@ -177,4 +184,11 @@ func (l *losing) Create(ctx context.Context, key string, value []byte, ttl time.
 		return 1, nil
 	}
 	return l.Store.Create(ctx, key, value, ttl)
+}
+
+func (l *losing) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.Contains(stream, l.part) {
+		return 1, nil
+	}
+	return l.Store.Append(ctx, stream, id, value, ttl)
 }

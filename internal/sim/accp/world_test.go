@@ -42,6 +42,10 @@ type defect struct {
 	work  func(w *world, id string) error
 	value func(text string) string
 
+	answer      func(id string) string
+	hasNoLimit  bool  // calls ignore their deadline
+	extraChange int64 // of the state by each update
+
 	hasStoreErrors bool
 }
 
@@ -115,8 +119,18 @@ func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Me
 	if w.broken.work != nil {
 		return w.broken.work(w, id)
 	}
+	if run%3 == 0 { // a repeat at the other server gets it while the handler runs
+		chunk := &accp.Message{Intent: accp.IntentStream, Op: m.Op, Params: accp.Params{{Key: "schema", Value: accp.String(accp.SchemaStream)},
+			{Key: "chunk_index", Value: accp.Int(0)}, {Key: "data", Value: accp.String(id)}}}
+		if err := out.Send(chunk); err != nil {
+			return err
+		}
+	}
 	if err := w.Sleep(ctx, time.Duration(run%5)*400*time.Millisecond); err != nil {
 		return err
+	}
+	if w.broken.answer != nil {
+		id = w.broken.answer(id)
 	}
 	return out.SendResult(accp.Params{{Key: "id", Value: accp.String(id)}})
 }

@@ -1,0 +1,157 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/streamlog"
+)
+
+// streamID returns the id of the stream of a request.
+func streamID(k outcomeKey) string {
+	return strconv.Quote(k.Principal) + hex.EncodeToString(k.Digest[:]) + k.ID
+}
+
+// publish lets other processes follow the messages of a handler that answers by more than one.
+func (s *responder) publish(streams *streamlog.Table, k outcomeKey, r *recorder) {
+	r.mu.Lock()
+	isFirst := streams != nil && !r.isPublic && !r.isAnswered
+	r.isPublic = r.isPublic || isFirst
+	r.mu.Unlock()
+	if !isFirst {
+		return
+	}
+	_ = s.life.Go("stream", func(ctx context.Context) {
+		if err := r.copyTo(ctx, streams, k); err != nil {
+			s.log.WarnContext(ctx, "accp: stream not published", "operation", k.ID, "err", err)
+		}
+	})
+}
+
+// copyTo appends the messages to a stream until the handler has returned. A stream without a complete answer is
+// removed, because the request may run again.
+func (r *recorder) copyTo(ctx context.Context, streams *streamlog.Table, k outcomeKey) error {
+	w, err := streams.Create(ctx, streamID(k), k.Principal, streamlog.Options{Grace: -1, Retention: -1})
+	if err != nil {
+		return err
+	}
+	for sent := 0; ; {
+		data, changed, isAnswered := r.after(sent)
+		for line := range bytes.Lines(data) {
+			if _, err := w.Append(ctx, bytes.Clone(line)); err != nil {
+				w.Cut(err)
+				return err
+			}
+		}
+		sent += len(data)
+		if changed == nil && isAnswered {
+			return w.Finish(ctx, nil)
+		} else if changed == nil {
+			w.Cut(io.ErrUnexpectedEOF)
+			return streams.Remove(ctx, streamID(k))
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			w.Cut(context.Cause(ctx))
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// A remoteRun follows the handler of a request in another process.
+type remoteRun struct {
+	ctx    context.Context // ends when the whole answer was sent
+	end    context.CancelFunc
+	cancel context.CancelFunc
+	done   chan struct{} // nil without a store
+
+	// The fields below belong to the goroutine until stop.
+	sent    int // bytes of the answer
+	isWhole bool
+}
+
+const (
+	firstLook = 50 * time.Millisecond // for the stream, after which the delay doubles
+	lastLook  = time.Second
+)
+
+// followElsewhere sends the messages that the handler of a repeated request sends in another process, until stop.
+func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table, k outcomeKey) *remoteRun {
+	if streams == nil || !k.isTry && !k.isTransaction {
+		return &remoteRun{ctx: ctx}
+	}
+	r := &remoteRun{done: make(chan struct{})}
+	following, cancel := context.WithCancel(ctx)
+	r.ctx, r.end = context.WithCancel(ctx)
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		_ = guard.Call("stream", func() error {
+			r.follow(following, e, streams, k)
+			return nil
+		})
+		if r.isWhole {
+			r.end()
+		}
+	}()
+	return r
+}
+
+// stop waits for the end of the goroutine.
+func (r *remoteRun) stop() {
+	if r.done != nil {
+		r.cancel()
+		<-r.done
+	}
+}
+
+// close ends the goroutine and the context.
+func (r *remoteRun) close() {
+	if r.stop(); r.end != nil {
+		r.end()
+	}
+}
+
+// follow sends the messages of the stream of a request once it exists. A stream that cannot be read, and a
+// connection that fails, leave the answer to the outcome.
+func (r *remoteRun) follow(ctx context.Context, e *exchange, streams *streamlog.Table, k outcomeKey) {
+	var in *streamlog.Reader
+	for delay := firstLook; in == nil; delay = min(2*delay, lastLook) {
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		var err error
+		if in, err = streams.Read(ctx, streamID(k), k.Principal, 0); err != nil && !errors.Is(err, streamlog.ErrUnknown) {
+			return
+		}
+	}
+	defer in.Close()
+	for buf := []streamlog.Item(nil); ; {
+		items, err := in.Next(ctx, buf)
+		if err != nil {
+			r.isWhole = errors.Is(err, io.EOF)
+			return
+		}
+		for _, item := range items {
+			if e.replay(item.Data) != nil {
+				return
+			}
+			r.sent += len(item.Data)
+		}
+		buf = items
+	}
+}
