@@ -66,7 +66,8 @@ type ClientOptions struct {
 	Types []Type
 
 	// Extensions are the extensions of the protocol that the client asks for, of cancel, limits,
-	// batch and resume. Nil means all that the connection permits (A2E-D54).
+	// batch, window and resume. Nil means all that the connection permits, and window only with the
+	// capability proc (A2E-D54).
 	Extensions []string
 
 	// Interceptors wrap each call, the first one outermost.
@@ -298,6 +299,9 @@ type carrier interface {
 // extensions returns the extensions to ask for, in the order of A2E-D54.
 func (c *Client) extensions() (names []string) {
 	own := []string{featureCancel, featureLimits}
+	if slices.Contains(c.opts.Capabilities, "proc") {
+		own = append(own, featureWindow)
+	}
 	if x, ok := c.rw.(carrier); ok {
 		own = append(own, x.extensions()...)
 	}

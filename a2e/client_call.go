@@ -18,6 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/sendq"
 )
 
 // CallOptions adjusts one call. Nil is the zero value.
@@ -347,6 +348,11 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	defer freeLine(p.line)
 	if err := c.ready(); err != nil {
 		return err
+	}
+	if msgType == typeWindow { // the host may wait for it
+		if err := c.out.putControl(*p.line, true); !errors.Is(err, sendq.ErrFull) {
+			return err
+		}
 	}
 	return c.out.send(ctx, *p.line)
 }

@@ -387,7 +387,7 @@ func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) error {
 	var s *Session
 	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(error) { s.abort() })
-	s, err := h.newSession(out, peer, []string{featureCancel, featureLimits})
+	s, err := h.newSession(out, peer, h.extensions())
 	if err != nil {
 		out.finish(ctx)
 		<-out.closed
@@ -561,9 +561,19 @@ func (h *Host) patience() time.Duration {
 	return defaultIdle
 }
 
+// extensions returns the extensions that the host serves over any connection. It serves windows if a
+// plugin takes the grants.
+func (h *Host) extensions() []string {
+	list := []string{featureCancel, featureLimits}
+	if len(h.routes[typeWindow]) > 0 {
+		list = append(list, featureWindow)
+	}
+	return list
+}
+
 // httpExtensions returns the extensions that the host serves over HTTP.
 func (h *Host) httpExtensions() []string {
-	list := []string{featureCancel, featureLimits, featureBatch}
+	list := append(h.extensions(), featureBatch)
 	if h.durable != nil {
 		list = append(list, featureResume)
 	}

@@ -64,7 +64,8 @@ func (s *Session) hasRoomLocked(c *Call, canRun bool) bool {
 func (s *Session) canStartLocked(c *Call, earlier []*Call) bool {
 	switch c.lane {
 	case laneControl:
-		if s.running[laneControl] >= maxControls || slices.ContainsFunc(earlier, c.mustFollow) {
+		// an event, such as a grant of output, must not wait for a request that waits for it
+		if s.running[laneControl] >= maxControls || !c.silent && slices.ContainsFunc(earlier, c.mustFollow) {
 			return false
 		}
 	case laneOrdinary:

@@ -404,11 +404,13 @@ func (s *Session) handleOneWayLocked(m *Message) {
 	if len(routes) == 0 && m.typ == nil && !catalogued(s.typeName(m)) && s.host.fallback != nil {
 		routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
 	}
-	if len(routes) == 0 || s.capabilityOf(m) != "" && !s.acceptsLocked(s.capabilityOf(m)) || int64(len(s.calls)) > s.host.opts.Limits.QueueLimitPerSession+s.host.opts.Limits.MaxConcurrentPerSession {
+	capability, limits := s.capabilityOf(m), &s.host.opts.Limits
+	if len(routes) == 0 || capability != "" && !s.acceptsLocked(capability) ||
+		routes[0].lane == laneOrdinary && int64(len(s.calls)) > limits.QueueLimitPerSession+limits.MaxConcurrentPerSession {
 		s.host.dropped.Add(1)
 		return
 	}
-	call := &Call{Message: m, Session: s, arrived: time.Now(), routes: routes, silent: true, capability: s.capabilityOf(m)}
+	call := &Call{Message: m, Session: s, arrived: time.Now(), routes: routes, lane: routes[0].lane, silent: true, capability: capability}
 	s.enqueueLocked(call)
 }
 

@@ -50,6 +50,9 @@ const (
 // both announced it.
 const typeCancel = "invoke/cancel"
 
+// typeWindow is the event by which an agent grants output of a process (A2E-D62).
+const typeWindow = "proc/window/event"
+
 // maxName bounds type strings and message ids in bytes (A2E-D13, A2E-D14).
 const maxName = 256
 

@@ -5,20 +5,33 @@ package proc
 
 import (
 	"context"
+	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
 )
 
 // A Client uses the processes of a host. It is safe for concurrent use. A nil request means a request
 // with the defaults of the catalogue; requests are not changed.
-type Client struct{ client *a2e.Client }
+type Client struct {
+	client *a2e.Client
+
+	mu        sync.Mutex // guards everything below
+	processes map[string]*Process
+	past      []*Process // ended, the oldest first
+	kept      int        // bytes of output that is not read yet
+	starting  int        // calls of Start
+	early     map[string][]*ReadEvent
+	earlySize int
+}
 
 // NewClient returns a Client over c. It registers the types of the namespace with c.
 func NewClient(c *a2e.Client) (*Client, error) {
 	if err := c.Registry().Add(Types()...); err != nil {
 		return nil, err
 	}
-	return &Client{client: c}, nil
+	own := &Client{client: c, processes: map[string]*Process{}, early: map[string][]*ReadEvent{}}
+	c.OnPush("proc/read/event", own.take)
+	return own, nil
 }
 
 // Spawn sends "proc/spawn/req" and returns the answer.

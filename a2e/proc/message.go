@@ -38,6 +38,10 @@ type SpawnRequest struct {
 	Env       a2e.OrderedObject[string] `json:"env,omitzero" jsonmap:"always"`
 	StdinMode string                    `json:"stdin_mode,omitzero" jsonmap:"default=pipe"`
 	Timeout   int64                     `json:"timeout,omitzero" jsonmap:"always"` // seconds
+
+	// Window is the number of bytes of output that the host sends before the first [WindowEvent], at
+	// least 64 KiB. Nil means no bound. It has no effect at a host without the extension window.
+	Window *int64 `json:"window,omitzero"`
 }
 
 // CheckMember checks the time limit.
@@ -100,6 +104,13 @@ func (r *ReadEvent) ReadMember(name string, c *strictjson.Cursor) (isRead bool, 
 		r.Data = append(strictjson.AppendString([]byte(`{"text":`), text), '}')
 	}
 	return true, nil
+}
+
+// A WindowEvent is the message "proc/window/event": the host may send more output of a process
+// (A2E-D62).
+type WindowEvent struct {
+	ProcID string `json:"proc_id"`
+	Bytes  int64  `json:"bytes"`
 }
 
 // A KillRequest is the message "proc/kill/req".

@@ -111,6 +111,11 @@ func wholePart(text []byte) []byte {
 	if i := bytes.LastIndexByte(text, '\n'); i >= 0 {
 		return text[:i+1]
 	}
+	return wholeCharacters(text)
+}
+
+// wholeCharacters returns text without a character at its end that is not complete.
+func wholeCharacters(text []byte) []byte {
 	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
 		if utf8.RuneStart(text[i]) {
 			if !utf8.FullRune(text[i:]) {

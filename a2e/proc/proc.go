@@ -57,6 +57,9 @@ type Options struct {
 	// programs run others, such as find with -exec.
 	Policy Policy
 
+	// Limits bound each process.
+	Limits Limits
+
 	// MaxProcesses bounds the running processes of a session. Zero means 10; a negative value
 	// removes the bound.
 	MaxProcesses int
@@ -80,6 +83,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		m.opts.AllowedEnv = defaultEnv()
 	}
 	m.opts.Name = cmp.Or(m.opts.Name, Capability)
+	m.opts.Limits = m.opts.Limits.withDefaults()
 	m.opts.MaxProcesses = option.Count(m.opts.MaxProcesses, 10)
 	m.opts.MaxLifetime = option.Duration(m.opts.MaxLifetime, time.Hour)
 	for _, name := range m.opts.AllowedCommands {
@@ -102,6 +106,8 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		}
 		m.roots = append(m.roots, real)
 	}
+	grants := a2e.NewEventRoute("proc/window/event", m.grant)
+	grants.Control = true
 	return &a2e.Plugin{
 		Name: m.opts.Name, Capability: Capability, Types: Types(),
 		Open:  func(s *a2e.Session) (any, error) { return &group{session: s, byID: map[string]*process{}}, nil },
@@ -111,6 +117,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 			a2e.NewRoute("proc/write/req", m.write),
 			a2e.NewRoute("proc/kill/req", m.kill),
 			{Type: a2e.TypeOf[StatusRequest]("proc/status/req"), Handler: a2e.HandlerFunc(m.status)},
+			grants,
 		},
 	}, nil
 }
@@ -119,6 +126,7 @@ type manager struct {
 	opts  Options
 	paths map[string]string // program as named to its path
 	roots []string
+	trees census
 }
 
 // A group holds the processes of one session.
@@ -161,7 +169,10 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	}
 	g.made++
 	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.ID(), group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
-		state: StateRunning, mark: markName + "=" + randid.New(""), done: make(chan struct{})}
+		state: StateRunning, mark: markName + "=" + randid.New(""), limits: &m.opts.Limits, done: make(chan struct{})}
+	if r.Window != nil && *r.Window > 0 && call.Session.HasCapability(extension) {
+		p.window = newWindow(*r.Window)
+	}
 	cmd.Env = append(cmd.Env, p.mark)
 	if err := p.start(r.StdinMode); err != nil {
 		return &SpawnResponse{ProcID: "", Error: "the program could not be started"}, nil
@@ -174,7 +185,13 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	g.byID[p.id] = p
 	g.order = append(g.order, p)
 	g.trimLocked()
-	g.work.Go(p.run)
+	p.onEnd = func() { m.trees.remove(p.mark) }
+	m.trees.add(p.mark, func(count int) {
+		if count > m.opts.Limits.MaxDescendants {
+			p.exceed()
+		}
+	})
+	g.work.Go(func() { p.run(ctx.Done()) }) // ctx ends after the answer
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
 }
 
@@ -277,6 +294,15 @@ func (m *manager) write(ctx context.Context, call *a2e.Call, r *WriteRequest) (*
 		resp.OK, resp.Error = false, "the input of the process is closed"
 	}
 	return resp, nil
+}
+
+// grant adds to the window of a process.
+func (m *manager) grant(_ context.Context, call *a2e.Call, e *WindowEvent) error {
+	p, err := find(call, e.ProcID)
+	if err == nil && p.window != nil && e.Bytes > 0 {
+		p.window.grant(e.Bytes)
+	}
+	return nil
 }
 
 func (m *manager) kill(_ context.Context, call *a2e.Call, r *KillRequest) (*KillResponse, error) {

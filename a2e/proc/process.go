@@ -32,7 +32,10 @@ type process struct {
 	outputs [2]*output
 	timer   *time.Timer
 	began   time.Time
-	done    chan struct{} // closed after the last event of the ended process
+	window  *window
+	limits  *Limits
+	onEnd   func()
+	done    chan struct{} // closed when the process has ended
 
 	writing sync.Mutex // serializes writes to the input
 
@@ -41,6 +44,8 @@ type process struct {
 	cause string // the state to report after a kill
 	code  *int64
 	seq   int64
+	size  int64 // bytes of output
+	isCut bool  // above a limit
 
 	sending sync.Mutex // keeps the events in the order of their numbers
 }
@@ -60,32 +65,56 @@ func (p *process) start(stdin string) error {
 		p.outputs[i] = newOutput(r)
 	}
 	p.began = time.Now()
-	return p.cmd.Start()
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	err = p.limits.restrict(p.cmd.Process.Pid)
+	if err != nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+	}
+	return err
 }
 
-// run sends the output of the process and its exit to the agent.
-func (p *process) run() {
-	defer close(p.done)
+// run sends the output of the process and its exit to the agent, after the answer to the request of it.
+func (p *process) run(answered <-chan struct{}) {
 	var outputs sync.WaitGroup
 	for i, stream := range []string{"stdout", "stderr"} {
-		outputs.Go(func() { p.outputs[i].pieces(func(piece []byte) { p.push(stream, textOf(piece)) }) })
+		outputs.Go(func() {
+			p.outputs[i].pieces(func(piece []byte) {
+				<-answered
+				if p.count(len(piece)) && p.window.take(p.group.session.Context(), len(piece)) {
+					p.push(stream, textOf(piece))
+				}
+			})
+		})
 	}
 	status, err := p.cmd.Process.Wait() // not that of cmd, which closes the outputs
 	p.timer.Stop()
 	_ = signalGroup(p.cmd, "SIGKILL") // remaining processes of the group
 	killMarked(p.mark)
-	for _, o := range p.outputs {
-		o.finish()
-	}
-	outputs.Wait()
-	if p.in != nil {
-		_ = p.in.Close()
-	}
 	code := int64(-1)
 	if err == nil {
 		code = int64(exitCode(status))
 	}
+	for _, o := range p.outputs {
+		o.finish()
+	}
+	if p.in != nil {
+		_ = p.in.Close()
+	}
+	p.onEnd()
+	p.finish(code)
+	outputs.Wait()
+	<-answered
+	p.pushExit(code)
+}
+
+// finish sets the state of the ended process.
+func (p *process) finish(code int64) {
+	defer close(p.done)
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.code = &code
 	switch {
 	case p.cause != "":
@@ -95,17 +124,48 @@ func (p *process) run() {
 	default:
 		p.state = StateCrashed
 	}
-	killed := p.cause != ""
+}
+
+// pushExit sends the last event of the process.
+func (p *process) pushExit(code int64) {
+	p.mu.Lock()
+	killed, isCut := p.cause != "", p.isCut
 	p.mu.Unlock()
-	stream := "stdout"
-	if code != 0 {
-		stream = "stderr"
+	exit := struct {
+		Code   int64  `json:"code"`
+		Reason string `json:"reason,omitempty"`
+	}{Code: code}
+	if isCut {
+		exit.Reason = "limit"
 	}
-	if killed {
-		p.push("killed", map[string]int64{"code": code})
-		return
+	switch {
+	case killed:
+		p.push("killed", exit)
+	case code == 0:
+		p.push("stdout", exit)
+	default:
+		p.push("stderr", exit)
 	}
-	p.push(stream, map[string]int64{"code": code})
+}
+
+// count counts a piece of output, and reports whether the output is within its limit.
+func (p *process) count(n int) bool {
+	p.mu.Lock()
+	p.size += int64(n)
+	isOver := p.size > p.limits.MaxOutput
+	p.mu.Unlock()
+	if isOver {
+		p.exceed()
+	}
+	return !isOver
+}
+
+// exceed ends a process that is above a limit.
+func (p *process) exceed() {
+	p.mu.Lock()
+	p.isCut = p.isCut || p.state == StateRunning && p.cause == ""
+	p.mu.Unlock()
+	p.stop(StateCrashed, "SIGKILL")
 }
 
 // textOf returns output as the data of an event. Output that is not valid UTF-8 is also sent as

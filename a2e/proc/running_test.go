@@ -1,0 +1,231 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build unix
+
+package proc_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/proc"
+)
+
+func shell(script string) *proc.SpawnRequest {
+	return &proc.SpawnRequest{Cmd: []string{"sh", "-c", script}}
+}
+
+// running returns a client of a host that permits a shell.
+func running(t *testing.T, limits proc.Limits, extensions []string) (*proc.Client, *a2e.Client) {
+	p, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"sh"}, InheritedEnv: []string{"PATH"}, Limits: limits})
+	require.NoError(t, err)
+	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(p), &a2e.ClientOptions{Extensions: extensions})
+	c, err := proc.NewClient(client)
+	require.NoError(t, err)
+	return c, client
+}
+
+// Run returns all output and the status of a process.
+func TestRun(t *testing.T) {
+	c, client := running(t, proc.Limits{}, nil)
+	require.Contains(t, client.PeerInfo().Features, "window")
+	out, err := c.Run(t.Context(), shell("seq 1 300000; printf '\\377' >&2; exit 3"), nil)
+	var exit *proc.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, []int{3, 3}, []int{exit.Code, out.Code})
+	require.Equal(t, "\xff", string(out.Stderr))
+	require.Equal(t, 300000, strings.Count(string(out.Stdout), "\n"))
+	require.True(t, strings.HasPrefix(string(out.Stdout), "1\n2\n") && strings.HasSuffix(string(out.Stdout), "\n300000\n"))
+	out, err = c.Run(t.Context(), shell("cat; echo end"), nil)
+	require.NoError(t, err, "there is no input")
+	require.Equal(t, "end\n", string(out.Stdout))
+	_, err = c.Run(t.Context(), &proc.SpawnRequest{Cmd: []string{"no"}}, nil)
+	require.ErrorIs(t, err, a2e.ErrUnauthorized)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	p, err := c.Start(t.Context(), shell("read x"), nil)
+	require.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, cancel)
+	_, err = c.Run(ctx, shell("sleep 100"), nil)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Eventually(t, func() bool {
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-4"}, nil)
+		return err == nil && status.Status != proc.StateRunning
+	}, 30*time.Second, time.Millisecond, "the end of the context ends the process")
+	require.NoError(t, p.Signal(t.Context(), "SIGTERM"))
+	require.ErrorAs(t, p.Wait(t.Context()), &exit)
+	require.Equal(t, -15, exit.Code)
+}
+
+// A process has an input and outputs. Its first output is kept, whenever it is read.
+func TestStart(t *testing.T) {
+	c, _ := running(t, proc.Limits{}, nil)
+	for range 20 {
+		p, err := c.Start(t.Context(), shell("echo first; cat; echo last >&2"), nil)
+		require.NoError(t, err)
+		_, err = io.WriteString(p.Stdin, "h\xc3")
+		require.NoError(t, err)
+		require.ErrorContains(t, p.Stdin.Close(), "character")
+		_, err = io.WriteString(p.Stdin, "\xa4llo\n")
+		require.NoError(t, err)
+		_, err = io.WriteString(p.Stdin, "\xff")
+		require.ErrorContains(t, err, "UTF-8")
+		require.NoError(t, p.Stdin.Close())
+		text, err := io.ReadAll(p.Stdout)
+		require.NoError(t, err)
+		require.Equal(t, "first\nhällo\n", string(text))
+		text, err = io.ReadAll(p.Stderr)
+		require.NoError(t, err)
+		require.Equal(t, "last\n", string(text))
+		require.NoError(t, p.Wait(t.Context()))
+	}
+}
+
+// The answer to the request of a process precedes its events (A2E-D62).
+func TestAnswerPrecedesEvents(t *testing.T) {
+	c, _ := running(t, proc.Limits{}, nil)
+	for range 30 {
+		_, err := c.Spawn(t.Context(), shell("echo x"), &a2e.CallOptions{OnEvent: func(e a2e.Event) { t.Error("an event of the call: ", e.Header()) }})
+		require.NoError(t, err)
+	}
+}
+
+// A process whose output is not read waits, and nothing else does (A2E-D62).
+func TestWindowStopsOneProcess(t *testing.T) {
+	c, w, client := connect(t, &proc.Options{AllowedCommands: []string{"sh"}, InheritedEnv: []string{"PATH"}})
+	r := shell("i=0; while [ $i -lt 3000 ]; do printf '%0999d\n' $i; i=$((i+1)); done")
+	r.Window = new(int64(1))
+	waiting := spawn(t, c, r)
+	size := func() (n int, isEnded bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, e := range w.events {
+			if e.ProcID != waiting.ProcID {
+				continue
+			}
+			var data struct {
+				Text string
+				Code *int
+			}
+			require.NoError(t, json.Unmarshal(e.Data, &data))
+			n += len(data.Text)
+			isEnded = isEnded || data.Code != nil
+		}
+		return n, isEnded
+	}
+	const minimum = 64 << 10
+	for granted := minimum; granted < 3_000_000; granted += 500_000 {
+		require.Eventually(t, func() bool { n, _ := size(); return n >= granted }, 30*time.Second, time.Millisecond)
+		for range 3 { // quick calls and another process
+			out, err := c.Run(t.Context(), shell("echo other"), nil)
+			require.NoError(t, err)
+			require.Equal(t, "other\n", string(out.Stdout))
+		}
+		n, isEnded := size()
+		require.Less(t, n, granted+32<<10, "what was granted, and a piece that exceeds it")
+		require.False(t, isEnded)
+		for len(w.more) > 0 {
+			<-w.more
+		}
+		require.NoError(t, client.Send(t.Context(), "proc/window/event", &proc.WindowEvent{ProcID: waiting.ProcID, Bytes: 500_000}))
+	}
+	require.Eventually(t, func() bool { _, isEnded := size(); return isEnded }, 30*time.Second, time.Millisecond)
+	n, _ := size()
+	require.Equal(t, 3_000_000, n)
+}
+
+// A grant is taken although a write waits for it, and others behind that (A2E-D62).
+func TestGrantPassesWrites(t *testing.T) {
+	c, w, client := connect(t, &proc.Options{AllowedCommands: []string{"cat"}})
+	p := spawn(t, c, &proc.SpawnRequest{Cmd: []string{"cat"}, Window: new(int64(1))})
+	sent := make(chan error, 4)
+	write := func(data string) {
+		_, err := c.Write(t.Context(), &proc.WriteRequest{ProcID: p.ProcID, Data: data}, nil)
+		sent <- err
+	}
+	go write(strings.Repeat("0123456789\n", 100_000))
+	w.until(t, "stdout", "0123456789")
+	for range 3 {
+		go write("x")
+	}
+	require.Eventually(t, func() bool { return client.Stats().InFlight == 4 }, 30*time.Second, time.Millisecond)
+	_, _, err := client.Ping(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, client.Send(t.Context(), "proc/window/event", &proc.WindowEvent{ProcID: p.ProcID, Bytes: 10_000_000}))
+	for range 4 {
+		require.NoError(t, <-sent)
+	}
+}
+
+// Without windows the client keeps a part of the output, and a reader gets an error after it (A2E-D62).
+func TestUnreadOutputIsBounded(t *testing.T) {
+	c, _ := running(t, proc.Limits{}, []string{})
+	p, err := c.Start(t.Context(), shell("seq 1 300000; seq 1 10 >&2"), nil)
+	require.NoError(t, err)
+	require.NoError(t, p.Wait(t.Context()))
+	text, err := io.ReadAll(p.Stdout)
+	require.ErrorIs(t, err, a2e.ErrSlowReader)
+	require.LessOrEqual(t, len(text), 1<<20)
+	require.Greater(t, len(text), 900_000)
+	text, err = io.ReadAll(p.Stderr)
+	require.NoError(t, err)
+	require.Equal(t, 10, strings.Count(string(text), "\n"))
+}
+
+// A process above a limit of its output or its descendants is ended (A2E-D52).
+func TestLimitsEndProcesses(t *testing.T) {
+	c, _ := running(t, proc.Limits{MaxOutput: 100_000, MaxDescendants: 5}, nil)
+	for _, script := range []string{"yes", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 100 & done; wait"} {
+		if runtime.GOOS != "linux" && script != "yes" {
+			continue
+		}
+		out, err := c.Run(t.Context(), shell(script), nil)
+		var exit *proc.ExitError
+		require.ErrorAs(t, err, &exit, script)
+		require.Equal(t, "limit", exit.Reason)
+		require.LessOrEqual(t, len(out.Stdout), 100_000)
+	}
+	for i := range 2 {
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: fmt.Sprintf("proc-%d", i+1)}, nil)
+		require.NoError(t, err)
+		require.Equal(t, proc.StateCrashed, status.Status)
+	}
+	_, err := c.Run(t.Context(), shell("sleep 1; for i in 1 2 3; do sleep 0 & done; wait"), nil)
+	require.NoError(t, err, "below the limits")
+}
+
+// The system enforces the other limits (A2E-D52).
+func TestLimitsOfTheSystem(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs prlimit")
+	}
+	for name, limits := range map[string]proc.Limits{
+		"4294967296 3600 256 1073741824": {},
+		"1073741824 7 100 5000":          {MaxMemory: 1 << 30, MaxCPUTime: 7 * time.Second, MaxFiles: 100, MaxFileSize: 5000},
+	} {
+		c, _ := running(t, limits, nil)
+		p, err := c.Start(t.Context(), shell("read x; cat /proc/self/limits"), nil)
+		require.NoError(t, err)
+		_, err = io.WriteString(p.Stdin, "go\n")
+		require.NoError(t, err)
+		text, err := io.ReadAll(p.Stdout)
+		require.NoError(t, err)
+		require.NoError(t, p.Wait(t.Context()))
+		want := strings.Fields(name)
+		for i, resource := range []string{"Max address space", "Max cpu time", "Max open files", "Max file size"} {
+			_, rest, _ := strings.Cut(string(text), resource)
+			require.Equal(t, []string{want[i], want[i]}, strings.Fields(rest)[:2], resource)
+		}
+	}
+}
