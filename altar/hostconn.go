@@ -132,10 +132,11 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 	stop := context.AfterFunc(ctx, hc.cut)
 	defer stop()
 	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		hc.write()
-	}()
+	hc.out.start(func() {
+		if hc.write() {
+			close(written)
+		}
+	})
 	err = guard.Call("connection", hc.read)
 	if p, ok := errors.AsType[*guard.PanicError](err); ok { // it ends this connection alone (ALT-D34)
 		h.opts.Logger.ErrorContext(ctx, "altar: connection panicked", "err", p, "stack", string(p.Stack))
@@ -283,16 +284,20 @@ func decodeError(err error) (bad *DecodeError, ok bool) {
 	return e, ok
 }
 
-// write sends the queue until it ends, and closes the connection.
-func (hc *hostConn) write() {
-	var m Message
-	for more := false; ; {
-		if m, more = hc.next(context.Background()); m == nil {
+// write sends the queued messages. At the end of the queue it closes the connection and reports true.
+func (hc *hostConn) write() bool {
+	for {
+		m, more, isOver := hc.out.take()
+		if m == nil && !isOver {
+			return false
+		}
+		if m == nil {
 			break
 		}
+		hc.resumeStalled()
 		if !hc.sent(m, hc.forward(m, more)) {
 			hc.cut()
-			return
+			return true
 		}
 	}
 	why := hc.out.goodbye()
@@ -301,15 +306,20 @@ func (hc *hostConn) write() {
 	if why.code == 0 || hc.link.queue.Close(ctx) != nil || !hc.link.wire.hangUp(why) {
 		hc.cut() // else the reader receives the end
 	}
+	return true
 }
 
 // next takes the next message for the peer, and continues the streams that wait for space.
 func (hc *hostConn) next(ctx context.Context) (m Message, more bool) {
 	m, more = hc.out.pop(ctx)
+	hc.resumeStalled()
+	return m, more
+}
+
+func (hc *hostConn) resumeStalled() {
 	if hc.isStalled.Load() && hc.out.hasSpace(queueLimit{max(1, hc.limit.messages/2), hc.limit.bytes / 2}, 0) {
 		hc.h.resume(hc)
 	}
-	return m, more
 }
 
 // isHTTP reports whether the connection is one exchange over HTTP.

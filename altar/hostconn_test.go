@@ -5,10 +5,14 @@ package altar
 
 import (
 	"io"
+	"runtime"
+	"strconv"
 	"testing"
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 // failing is a connection whose sending fails.
@@ -50,5 +54,48 @@ func TestUnsendableThenLost(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, served, 1, "the connection is lost")
 		require.Equal(t, 5, sends)
+	})
+}
+
+// Messages that are put while the writer of an outbox ends reach the next one, in order. The race
+// detector finds two writers at a time.
+func TestOutboxHasOneWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const senders, messages = 4, 500
+		o, ends := newOutbox(), 0
+		last := map[string]int64{}
+		o.start(func() {
+			for {
+				m, _, isOver := o.take()
+				if isOver {
+					ends++
+				}
+				if m == nil {
+					return
+				}
+				chunk := m.(*StreamChunk)
+				require.Equal(t, last[chunk.InvocationID], chunk.ChunkID)
+				last[chunk.InvocationID]++
+			}
+		})
+		for i := range senders {
+			go func() {
+				for n := range int64(messages) {
+					o.put(&StreamChunk{InvocationID: strconv.Itoa(i), ChunkID: n}, budget.Hold{})
+					runtime.Gosched()
+				}
+			}()
+		}
+		synctest.Wait()
+		require.Len(t, last, senders)
+		for _, n := range last {
+			require.EqualValues(t, messages, n)
+		}
+		o.end(goodbye{})
+		synctest.Wait()
+		require.Equal(t, 1, ends)
+		o.close()
+		synctest.Wait()
+		require.Equal(t, 1, ends)
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 )
 
-// An outbox holds the messages to one peer of a Host, in order, until its reader takes them: the
+// An outbox holds the messages to one peer of a Host, in order, until its reader takes them: a
 // goroutine that writes to a connection, or the peer itself if it is in this process. put never
 // blocks and has no limit; callers call hasSpace first. A message is kept as it is, so that the
 // payload of a call is held once, however many connections wait for it.
@@ -24,6 +24,8 @@ type outbox struct {
 	isEnded bool          // no further message is accepted; queued messages are sent
 	isCut   bool          // no further message is sent
 	why     goodbye       // how the connection ends after that
+	write   func()        // a goroutine that takes messages until there are none; nil: the reader calls pop
+	isBusy  bool          // write runs, or has taken the end
 	changed chan struct{} // capacity 1; for the reader
 	space   chan struct{} // capacity 1; for waitSpace
 	closed  chan struct{} // closed by close
@@ -73,12 +75,32 @@ func (o *outbox) put(m Message, hold budget.Hold) {
 		}
 		o.list = append(o.list, item{m, hold})
 		o.bytes += weight(m)
+		o.startLocked()
 	}
 	o.mu.Unlock()
 	if !isAccepted {
 		hold.Release()
 	}
 	signal(o.changed)
+}
+
+// startLocked starts a goroutine for the queue unless it has one, or the reader calls pop. An idle
+// connection has none. o.mu must be held.
+func (o *outbox) startLocked() {
+	if o.write != nil && !o.isBusy {
+		o.isBusy = true
+		go o.write()
+	}
+}
+
+// start makes write take the messages.
+func (o *outbox) start(write func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.write = write
+	if o.isEnded || o.first < len(o.list) {
+		o.startLocked()
+	}
 }
 
 // A queueLimit bounds an outbox.
@@ -103,6 +125,7 @@ func (o *outbox) end(why goodbye) {
 	o.mu.Lock()
 	if !o.isEnded {
 		o.isEnded, o.why = true, why
+		o.startLocked()
 	}
 	o.mu.Unlock()
 	signal(o.changed)
@@ -122,6 +145,7 @@ func (o *outbox) close() {
 	o.isEnded, o.isCut, o.why = true, true, goodbye{}
 	dropped := o.list[o.first:]
 	o.list, o.first, o.bytes = nil, 0, 0
+	o.startLocked()
 	o.mu.Unlock()
 	if isFirst {
 		close(o.closed)
@@ -135,27 +159,9 @@ func (o *outbox) close() {
 // It returns nil at the end of the queue and of ctx.
 func (o *outbox) pop(ctx context.Context) (m Message, more bool) {
 	for {
-		o.mu.Lock()
-		if o.first < len(o.list) {
-			i := o.list[o.first]
-			o.list[o.first] = item{}
-			o.bytes -= weight(i.m)
-			o.first++
-			if more = o.first < len(o.list); !more {
-				o.list, o.first = o.list[:0], 0
-				if cap(o.list) > 1024 {
-					o.list = nil
-				}
-			}
-			o.mu.Unlock()
-			i.hold.Release()
-			signal(o.space)
-			return i.m, more
-		}
-		isEnded := o.isEnded
-		o.mu.Unlock()
-		if isEnded {
-			return nil, false
+		m, more, isOver := o.take()
+		if m != nil || isOver {
+			return m, more
 		}
 		select {
 		case <-o.changed:
@@ -164,6 +170,32 @@ func (o *outbox) pop(ctx context.Context) (m Message, more bool) {
 			return nil, false
 		}
 	}
+}
+
+// take is pop, but it does not wait. If the queue is empty and not over, the goroutine that writes ends, and
+// the next message starts another one.
+func (o *outbox) take() (m Message, more, isOver bool) {
+	o.mu.Lock()
+	if o.first == len(o.list) {
+		isOver = o.isEnded
+		o.isBusy = o.isEnded
+		o.mu.Unlock()
+		return nil, false, isOver
+	}
+	i := o.list[o.first]
+	o.list[o.first] = item{}
+	o.bytes -= weight(i.m)
+	o.first++
+	if more = o.first < len(o.list); !more {
+		o.list, o.first = o.list[:0], 0
+		if cap(o.list) > 1024 {
+			o.list = nil
+		}
+	}
+	o.mu.Unlock()
+	i.hold.Release()
+	signal(o.space)
+	return i.m, more, false
 }
 
 // waitSpace waits until the queue has space or has ended, but not longer than a timeout. It reports

@@ -250,14 +250,23 @@ type Conn struct {
 	end     sync.Once
 	closing atomic.Bool // a call of close sends its code; others only end
 	work    sync.WaitGroup
+
+	expires time.Time    // of the authentication; zero: never
+	reason  string       // of the close then
+	missed  atomic.Int32 // pings without an answer
+
+	mu      sync.Mutex // guards all below
+	timer   *time.Timer
+	isEnded bool
 }
 
 func newConn(ws *websocket.Conn, w *wire, o Options, expires time.Time, reason string) *Conn {
-	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan []byte), done: make(chan struct{})}
+	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan []byte), done: make(chan struct{}),
+		expires: expires, reason: reason}
 	w.queue = sendq.New(w.rwc, sendq.Options{MaxBytes: 4 * maxPart, WriteTimeout: o.WriteTimeout, OnCut: c.cut})
 	ws.SetReadLimit(-1) // receive has the limit
+	c.start()
 	c.work.Go(c.receiveAll)
-	c.work.Go(func() { c.watch(expires, reason) })
 	return c
 }
 
@@ -277,6 +286,12 @@ func (c *Conn) finish(cause error) {
 	c.end.Do(func() {
 		c.cause = cause
 		close(c.done)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.isEnded = true
+		if c.timer.Stop() {
+			c.work.Done()
+		}
 	})
 }
 
@@ -404,35 +419,53 @@ func (c *Conn) flush(err error) error {
 	return err
 }
 
-// watch sends pings. Each received byte is an answer. It also ends an expired authentication.
-func (c *Conn) watch(expires time.Time, reason string) {
-	var expired <-chan time.Time
-	if !expires.IsZero() {
-		expired = time.After(time.Until(expires))
+// start sets the timer of beat, which counts as work until it is stopped or ends.
+func (c *Conn) start() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.work.Add(1)
+	c.timer = time.AfterFunc(c.pause(), func() {
+		if !c.beat() {
+			c.work.Done()
+		}
+	})
+}
+
+// pause returns the time until the next beat.
+func (c *Conn) pause() time.Duration {
+	if c.expires.IsZero() {
+		return c.o.Heartbeat
 	}
-	for missed := 0; ; missed++ {
-		select {
-		case <-c.done:
-			return
-		case <-expired:
-			_ = c.close(CodeNotAllowed, reason, fmt.Errorf("%w: authentication expired", ErrClosed))
-			return
-		case <-time.After(c.o.Heartbeat):
-		}
-		if c.wire.received.Swap(false) || c.isBusy.Load() {
-			missed = 0
-		}
-		if missed == 2 {
-			c.finish(ErrSilent)
-			_ = c.wire.rwc.Close()
-			return
-		}
-		c.work.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), c.o.Heartbeat)
-			defer cancel()
-			_ = c.ws.Ping(ctx)
-		})
+	return min(c.o.Heartbeat, time.Until(c.expires))
+}
+
+// beat sends a ping and sets the timer again. Each received byte is an answer. It also ends an expired
+// authentication. It reports false at the end of the connection.
+func (c *Conn) beat() bool {
+	if !c.expires.IsZero() && time.Until(c.expires) <= 0 {
+		_ = c.close(CodeNotAllowed, c.reason, fmt.Errorf("%w: authentication expired", ErrClosed))
+		return false
 	}
+	if c.wire.received.Swap(false) || c.isBusy.Load() {
+		c.missed.Store(0)
+	}
+	if c.missed.Add(1) > 2 {
+		c.finish(ErrSilent)
+		_ = c.wire.rwc.Close()
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isEnded {
+		return false
+	}
+	c.work.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), c.o.Heartbeat)
+		defer cancel()
+		_ = c.ws.Ping(ctx)
+	})
+	c.timer.Reset(c.pause())
+	return true
 }
 
 // Close sends a close frame, waits for that of the peer for at most 1 s, and returns when the
