@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -263,7 +264,7 @@ func (r *Resolver) insertLocked(airID string, e cached) {
 			delete(r.entries, id)
 		}
 	}
-	r.entries[airID] = e
+	r.entries[strings.Clone(airID)] = e // not part of an envelope, which it would keep alive
 }
 
 // errUnknownAgent returns the error of a 404 of the registry.
