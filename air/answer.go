@@ -4,6 +4,7 @@
 package air
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -78,42 +79,38 @@ func classifyResponse(status int, header http.Header, body []byte, attempt, maxA
 }
 
 func judgeStatus(status int, text string) (code Code, transient bool) {
+	if c, ok := answerCodes[answerForm{status, text}]; ok {
+		return c, false
+	}
 	switch status {
-	case http.StatusBadRequest:
-		return ErrBadRequest, false
-	case http.StatusUnauthorized:
-		if text == "Bad Signature" {
-			return ErrBadSignature, false
-		}
-		return ErrUnauthorized, false
-	case http.StatusForbidden:
-		if text == "Stale Key" {
-			return ErrStaleKey, false
-		}
-		return ErrForbidden, false
-	case http.StatusNotFound:
-		return ErrNotFound, false
-	case http.StatusConflict:
-		switch text {
-		case "Replay", "duplicate_envelope":
-			return ErrReplay, false
-		case "Stale Timestamp":
-			return ErrStaleTimestamp, false
-		case "Thread Closed":
-			return ErrThreadClosed, false
-		}
-		return ErrConflict, false
-	case http.StatusRequestEntityTooLarge:
-		return ErrTooLarge, false
 	case http.StatusTooManyRequests:
-		if text == "Replay Window Exhausted" {
-			return ErrReplayWindowExhausted, false
-		}
 		return ErrRateLimited, true
 	case http.StatusInternalServerError:
 		return ErrRelay, true
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return ErrBadGateway, true
 	}
-	return ErrHTTP, false
+	return cmp.Or(answerCodes[answerForm{status: status}], ErrHTTP), false
+}
+
+type answerForm struct {
+	status int
+	text   string
+}
+
+// answerCodes are the codes of permanent refusals. An empty text is any other one.
+var answerCodes = map[answerForm]Code{
+	{http.StatusBadRequest, ""}:                             ErrBadRequest,
+	{http.StatusUnauthorized, ""}:                           ErrUnauthorized,
+	{http.StatusUnauthorized, "Bad Signature"}:              ErrBadSignature,
+	{http.StatusForbidden, ""}:                              ErrForbidden,
+	{http.StatusForbidden, "Stale Key"}:                     ErrStaleKey,
+	{http.StatusNotFound, ""}:                               ErrNotFound,
+	{http.StatusConflict, ""}:                               ErrConflict,
+	{http.StatusConflict, "Replay"}:                         ErrReplay,
+	{http.StatusConflict, "duplicate_envelope"}:             ErrReplay,
+	{http.StatusConflict, "Stale Timestamp"}:                ErrStaleTimestamp,
+	{http.StatusConflict, "Thread Closed"}:                  ErrThreadClosed,
+	{http.StatusRequestEntityTooLarge, ""}:                  ErrTooLarge,
+	{http.StatusTooManyRequests, "Replay Window Exhausted"}: ErrReplayWindowExhausted,
 }

@@ -125,92 +125,96 @@ func knownBody(bodyType string, registered []string) bool {
 		slices.Contains(registered, bodyType) || slices.Contains(registered, AnyBodyType)
 }
 
+// readFields reads the members of an envelope. The first malformed one in canonical order counts, and
+// then the first missing one in the order of the table of section d.
 func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
-	bad := func(name string) error { return ErrInvalidEnvelope.err(name + " is missing or malformed") }
-	haveBody := false
 	e.sigPrev, e.sigNext = -1, -1
 	for k, m := range top.ms {
-		var ok bool
-		switch name := top.s[m.ks+1 : m.ke-1]; name {
-		case "id":
-			if e.ID, ok = textOf(top.value(m)); !ok || !validID(e.ID, p) {
-				return bad(name)
-			}
-		case "from", "to":
-			did, ok := textOf(top.value(m))
-			if !ok {
-				return bad(name)
-			}
-			if _, err := ParseDID(did, p); err != nil {
-				return bad(name)
-			}
-			if name == "from" {
-				e.From = did
-			} else {
-				e.To = did
-			}
-		case "timestamp":
-			if e.Timestamp, ok = textOf(top.value(m)); !ok {
-				return bad(name)
-			}
-			if e.Time, ok = parseTime(e.Timestamp, p); !ok {
-				return bad(name)
-			}
-		case "in_reply_to":
-			if c.replyNull {
-				continue // read as absent; it stays in the signing input (AIR-D20)
-			}
-			if e.InReplyTo, ok = textOf(top.value(m)); !ok || !validID(e.InReplyTo, p) {
-				return bad(name)
-			}
-		case "thread_id":
-			if e.ThreadID, ok = textOf(top.value(m)); !ok || !validID(e.ThreadID, p) {
-				return bad(name)
-			}
-		case "nonce":
-			e.Nonce, ok = textOf(top.value(m))
-			if n := utf8.RuneCountInString(e.Nonce); !ok || n < 1 || n > 256 {
-				return bad(name)
-			}
-		case "signature":
-			e.sigAt, e.sigEnd = m.ks, m.ve
-			if k > 0 {
-				e.sigPrev = top.ms[k-1].ve
-			}
-			if k < len(top.ms)-1 {
-				e.sigNext = top.ms[k+1].ks
-			}
-			switch c.sig[0] {
-			case '"':
-				e.Signature, _ = textOf(string(c.sig))
-			case 'n':
-			default:
-				return bad(name)
-			}
-		case "body":
-			if v := top.value(m); v[0] != '{' {
-				return bad(name)
-			}
-			e.bodyAt, e.bodyEnd, haveBody = m.ke+1, m.ve, true
+		if name := top.s[m.ks+1 : m.ke-1]; !e.readField(top, k, name, c, p) {
+			return malformed(name)
 		}
 	}
-	switch {
-	case e.ID == "":
-		return bad("id")
-	case e.From == "":
-		return bad("from")
-	case e.To == "":
-		return bad("to")
-	case e.Timestamp == "":
-		return bad("timestamp")
-	case e.ThreadID == "":
-		return bad("thread_id")
-	case e.Nonce == "":
-		return bad("nonce")
-	case !haveBody:
-		return bad("body")
+	for _, f := range [...]struct{ name, value string }{
+		{"id", e.ID}, {"from", e.From}, {"to", e.To}, {"timestamp", e.Timestamp}, {"thread_id", e.ThreadID}, {"nonce", e.Nonce},
+	} {
+		if f.value == "" {
+			return malformed(f.name)
+		}
+	}
+	if e.bodyEnd == 0 {
+		return malformed("body")
 	}
 	return nil
+}
+
+func malformed(name string) error { return ErrInvalidEnvelope.err(name + " is missing or malformed") }
+
+// readField reads the member k and reports whether it is well-formed.
+func (e *Envelope) readField(top fields, k int, name string, c *canon, p Profile) (ok bool) {
+	m := top.ms[k]
+	switch name {
+	case "id":
+		e.ID, ok = top.id(m, p)
+	case "from":
+		e.From, ok = top.did(m, p)
+	case "to":
+		e.To, ok = top.did(m, p)
+	case "timestamp":
+		if e.Timestamp, ok = textOf(top.value(m)); ok {
+			e.Time, ok = parseTime(e.Timestamp, p)
+		}
+	case "in_reply_to":
+		if c.replyNull {
+			return true // read as absent; it stays in the signing input (AIR-D20)
+		}
+		e.InReplyTo, ok = top.id(m, p)
+	case "thread_id":
+		e.ThreadID, ok = top.id(m, p)
+	case "nonce":
+		e.Nonce, ok = textOf(top.value(m))
+		n := utf8.RuneCountInString(e.Nonce)
+		ok = ok && n >= 1 && n <= 256
+	case "signature":
+		ok = e.readSignature(top.ms, k, c.sig)
+	case "body":
+		e.bodyAt, e.bodyEnd = m.ke+1, m.ve
+		ok = top.value(m)[0] == '{'
+	default:
+		ok = true
+	}
+	return ok
+}
+
+// readSignature reads the member k, the signature, with the positions of its neighbors.
+func (e *Envelope) readSignature(ms []member, k int, sig []byte) bool {
+	e.sigAt, e.sigEnd = ms[k].ks, ms[k].ve
+	if k > 0 {
+		e.sigPrev = ms[k-1].ve
+	}
+	if k < len(ms)-1 {
+		e.sigNext = ms[k+1].ks
+	}
+	if sig[0] == '"' {
+		e.Signature, _ = textOf(string(sig))
+		return true
+	}
+	return sig[0] == 'n'
+}
+
+// id returns the id in a member.
+func (f fields) id(m member, p Profile) (string, bool) {
+	text, ok := textOf(f.value(m))
+	return text, ok && validID(text, p)
+}
+
+// did returns the DID in a member.
+func (f fields) did(m member, p Profile) (string, bool) {
+	text, ok := textOf(f.value(m))
+	if !ok {
+		return "", false
+	}
+	_, err := ParseDID(text, p)
+	return text, err == nil
 }
 
 // BodyJSON returns the canonical JSON of the body.

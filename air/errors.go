@@ -171,41 +171,43 @@ func (e *Error) wire() (status int, text string) {
 // wire returns the status and the error string of a code (9.1, 9.2, section f). Codes of local
 // failures are sent as an internal failure.
 func (c Code) wire() (status int, text string) {
-	switch c {
-	case ErrInvalidJSON, ErrDuplicateKey, ErrFloatForbidden, ErrNullForbidden, ErrEmptyArray, ErrInvalidEnvelope,
-		ErrUnsupportedBody, ErrWrongRecipient, ErrDecryptFailed, ErrNotYourMove, ErrPriceMismatch, ErrUnknownMessage,
-		ErrBadRequest:
-		return http.StatusBadRequest, "Bad Request"
-	case ErrTooLarge:
-		return http.StatusRequestEntityTooLarge, "Bad Request" // AIR-D67
-	case errMethodCode:
-		return http.StatusMethodNotAllowed, "Bad Request"
-	case ErrBadSignature, ErrUntrustedKey:
-		return http.StatusUnauthorized, "Bad Signature"
-	case ErrUnauthorized:
-		return http.StatusUnauthorized, "Unauthorized"
-	case ErrStaleKey:
-		return http.StatusForbidden, "Stale Key"
-	case ErrForbidden:
-		return http.StatusForbidden, "Forbidden"
-	case ErrNotFound, ErrBadKey:
-		return http.StatusNotFound, "Not Found"
-	case ErrStaleTimestamp:
-		return http.StatusConflict, "Stale Timestamp"
-	case ErrReplay:
-		return http.StatusConflict, "Replay"
-	case ErrThreadClosed:
-		return http.StatusConflict, "Thread Closed"
-	case ErrConflict:
-		return http.StatusConflict, "Conflict" // AIR-D55
-	case ErrReplayWindowExhausted:
-		return http.StatusTooManyRequests, "Replay Window Exhausted"
-	case ErrRateLimited:
-		return http.StatusTooManyRequests, "Rate Limited"
-	case ErrBadGateway, ErrBadDocument:
-		return http.StatusBadGateway, "Bad Gateway"
+	if w, ok := wireForms[c]; ok {
+		return w.status, w.text
 	}
 	return http.StatusInternalServerError, "Relay Error"
+}
+
+// A wireForm is the status and the error string of an answer (9.1, 9.2).
+type wireForm struct {
+	status int
+	text   string
+}
+
+var badRequest = wireForm{http.StatusBadRequest, "Bad Request"}
+
+// wireForms are the forms of all codes that are not a failure of the relay.
+var wireForms = map[Code]wireForm{
+	ErrInvalidJSON: badRequest, ErrDuplicateKey: badRequest, ErrFloatForbidden: badRequest, ErrNullForbidden: badRequest,
+	ErrEmptyArray: badRequest, ErrInvalidEnvelope: badRequest, ErrUnsupportedBody: badRequest, ErrWrongRecipient: badRequest,
+	ErrDecryptFailed: badRequest, ErrNotYourMove: badRequest, ErrPriceMismatch: badRequest, ErrUnknownMessage: badRequest,
+	ErrBadRequest:            badRequest,
+	ErrTooLarge:              {http.StatusRequestEntityTooLarge, "Bad Request"}, // AIR-D67
+	errMethodCode:            {http.StatusMethodNotAllowed, "Bad Request"},
+	ErrBadSignature:          {http.StatusUnauthorized, "Bad Signature"},
+	ErrUntrustedKey:          {http.StatusUnauthorized, "Bad Signature"},
+	ErrUnauthorized:          {http.StatusUnauthorized, "Unauthorized"},
+	ErrStaleKey:              {http.StatusForbidden, "Stale Key"},
+	ErrForbidden:             {http.StatusForbidden, "Forbidden"},
+	ErrNotFound:              {http.StatusNotFound, "Not Found"},
+	ErrBadKey:                {http.StatusNotFound, "Not Found"},
+	ErrStaleTimestamp:        {http.StatusConflict, "Stale Timestamp"},
+	ErrReplay:                {http.StatusConflict, "Replay"},
+	ErrThreadClosed:          {http.StatusConflict, "Thread Closed"},
+	ErrConflict:              {http.StatusConflict, "Conflict"}, // AIR-D55
+	ErrReplayWindowExhausted: {http.StatusTooManyRequests, "Replay Window Exhausted"},
+	ErrRateLimited:           {http.StatusTooManyRequests, "Rate Limited"},
+	ErrBadGateway:            {http.StatusBadGateway, "Bad Gateway"},
+	ErrBadDocument:           {http.StatusBadGateway, "Bad Gateway"},
 }
 
 // HTTPBody returns the error body of 9.3, with Details as the member details. Stale keys and exhausted windows have exactly the two

@@ -76,16 +76,7 @@ func ParseDID(text string, p Profile) (DID, error) {
 		return bad()
 	}
 	if p == ProfileDeployed {
-		if !strings.HasPrefix(text, "did:") || strings.IndexByte(text, 0) >= 0 {
-			return bad()
-		}
-		if id := text[strings.LastIndexByte(text, ':')+1:]; isAIRID(id) {
-			d.AIRID = id
-		}
-		if rest, ok := strings.CutPrefix(text, "did:wba:"); ok {
-			d.Host, _, _ = strings.Cut(rest, ":")
-		}
-		return d, nil
+		return parseDeployedDID(text)
 	}
 	rest, ok := strings.CutPrefix(text, "did:wba:")
 	if !ok {
@@ -109,6 +100,20 @@ func ParseDID(text string, p Profile) (DID, error) {
 	}
 	if !isAIRID(d.AIRID) {
 		return bad()
+	}
+	return d, nil
+}
+
+// parseDeployedDID parses a DID of which only the last segment counts.
+func parseDeployedDID(text string) (d DID, err error) {
+	if !strings.HasPrefix(text, "did:") || strings.IndexByte(text, 0) >= 0 {
+		return d, ErrBadDID.err("not the DID of an agent")
+	}
+	if id := text[strings.LastIndexByte(text, ':')+1:]; isAIRID(id) {
+		d.AIRID = id
+	}
+	if rest, ok := strings.CutPrefix(text, "did:wba:"); ok {
+		d.Host, _, _ = strings.Cut(rest, ":")
 	}
 	return d, nil
 }
@@ -182,25 +187,8 @@ func parseTime(s string, p Profile) (t time.Time, ok bool) {
 			return t, false
 		}
 	}
-	nanos := 0
-	if fraction := s[len(shape) : len(s)-1]; fraction != "" {
-		digits := fraction[1:]
-		if fraction[0] != '.' || len(digits) < 1 || len(digits) > 9 {
-			return t, false
-		}
-		for i := range 9 {
-			nanos *= 10
-			if i < len(digits) {
-				if digits[i]-'0' >= 10 {
-					return t, false
-				}
-				nanos += int(digits[i] - '0')
-			}
-		}
-		if p != ProfileDeployed && len(digits) != 3 {
-			return t, false
-		}
-	} else if p != ProfileDeployed {
+	nanos, ok := parseFraction(s[len(shape):len(s)-1], p)
+	if !ok {
 		return t, false
 	}
 	two := func(i int) int { return int(s[i]-'0')*10 + int(s[i+1]-'0') }
@@ -211,4 +199,25 @@ func parseTime(s string, p Profile) (t time.Time, ok bool) {
 	}
 	t = time.Date(year, time.Month(month), day, hour, minute, second, nanos, time.UTC)
 	return t, t.Day() == day // otherwise the month is shorter
+}
+
+// parseFraction parses the fraction of a second with its point: three digits, or up to nine as deployed.
+func parseFraction(s string, p Profile) (nanos int, ok bool) {
+	if s == "" {
+		return 0, p == ProfileDeployed
+	}
+	digits := s[1:]
+	if s[0] != '.' || len(digits) < 1 || len(digits) > 9 || p != ProfileDeployed && len(digits) != 3 {
+		return 0, false
+	}
+	for i := range 9 {
+		nanos *= 10
+		if i < len(digits) {
+			if digits[i]-'0' >= 10 {
+				return 0, false
+			}
+			nanos += int(digits[i] - '0')
+		}
+	}
+	return nanos, true
 }

@@ -337,19 +337,23 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	in.budget = budget.New(o.Limits.budget(o.Logger), nil)
 	in.origins = web.Origins(o.AllowedOrigins, o.AllowedHosts)
 	in.ledger.window = newReplayWindow(&o.Limits)
-	err := guard.Call("middleware", func() error {
-		for _, m := range slices.Backward(o.Middleware) {
+	if err := in.wrap(); err != nil {
+		return nil, err
+	}
+	in.persist()
+	return in, nil
+}
+
+// wrap applies the middleware to the handler.
+func (in *Inbox) wrap() error {
+	return guard.Call("middleware", func() error {
+		for _, m := range slices.Backward(in.opts.Middleware) {
 			if in.handler = m(in.handler); in.handler == nil {
 				return errors.New("air: inbox: middleware returned no handler")
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	in.persist()
-	return in, nil
 }
 
 // persist connects the inbox to its store.
@@ -531,18 +535,9 @@ func (in *Inbox) admit(w http.ResponseWriter, r *http.Request, a *arrival) error
 		return ErrForbidden.err("the origin is not allowed")
 	}
 	hasSecret := in.opts.Auth.PushSecret != ""
-	if hasSecret && !web.SecretMatches(r.Header.Get(web.SecretHeader), in.opts.Auth.PushSecret) {
-		return ErrUnauthorized.err("the secret is missing or wrong")
-	}
-	if in.opts.ClientAddr == nil && in.proxies.First(r.Header) {
-		in.log.WarnContext(r.Context(), web.ProxyMessage, "peer", r.RemoteAddr)
-	}
-	addr, err := web.Address(r, in.opts.ClientAddr)
+	addr, err := in.identify(r, hasSecret)
 	if err != nil {
 		return err
-	}
-	if delay := in.guests.Address(addr); delay > 0 {
-		return limited("too many requests of this address in this minute", delay)
 	}
 	scope, err := in.reserve(a, addr, hasSecret)
 	if err != nil {
@@ -563,6 +558,24 @@ func (in *Inbox) admit(w http.ResponseWriter, r *http.Request, a *arrival) error
 		return limited("too many envelopes of this sender in this minute", delay)
 	}
 	return nil
+}
+
+// identify checks the secret of a caller and counts its address, which it returns.
+func (in *Inbox) identify(r *http.Request, hasSecret bool) (string, error) {
+	if hasSecret && !web.SecretMatches(r.Header.Get(web.SecretHeader), in.opts.Auth.PushSecret) {
+		return "", ErrUnauthorized.err("the secret is missing or wrong")
+	}
+	if in.opts.ClientAddr == nil && in.proxies.First(r.Header) {
+		in.log.WarnContext(r.Context(), web.ProxyMessage, "peer", r.RemoteAddr)
+	}
+	addr, err := web.Address(r, in.opts.ClientAddr)
+	if err != nil {
+		return "", err
+	}
+	if delay := in.guests.Address(addr); delay > 0 {
+		return "", limited("too many requests of this address in this minute", delay)
+	}
+	return addr, nil
 }
 
 // perItem is added to the bytes of an envelope in the budget.

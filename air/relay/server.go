@@ -567,22 +567,9 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request, x *exchange) er
 	if s.origins.Check(req) != nil {
 		return air.Errorf(air.ErrForbidden, "the origin is not allowed")
 	}
-	if s.opts.ClientAddr == nil && s.proxies.First(req.Header) {
-		s.opts.Logger.WarnContext(req.Context(), web.ProxyMessage, "peer", req.RemoteAddr)
-	}
-	var err error
-	if x.addr, err = web.Address(req, s.opts.ClientAddr); err != nil {
+	isName, err := s.identify(w, req, x)
+	if err != nil {
 		return err
-	}
-	var isName bool
-	x.to, isName = parseRecipient(x.recipient)
-	if err := s.authorize(w, req, x); err != nil {
-		return err
-	}
-	if !x.pulls && !x.isAuthenticated() {
-		if delay := s.guests.Address(x.addr); delay > 0 {
-			return limited("too many envelopes of this address in this minute", delay)
-		}
 	}
 	scope := s.budget.Scope(x.principal, "")
 	if _, err := scope.Reserve(budget.Requests, 1); err != nil {
@@ -607,34 +594,59 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request, x *exchange) er
 	return s.handler.ServeRelay(w, req.WithContext(context.WithValue(req.Context(), exchangeKey{}, x)))
 }
 
+// identify finds the address, the mailbox and the rights of a caller, and counts the address. It reports
+// whether the mailbox has a valid name.
+func (s *Server) identify(w http.ResponseWriter, req *http.Request, x *exchange) (isName bool, err error) {
+	if s.opts.ClientAddr == nil && s.proxies.First(req.Header) {
+		s.opts.Logger.WarnContext(req.Context(), web.ProxyMessage, "peer", req.RemoteAddr)
+	}
+	if x.addr, err = web.Address(req, s.opts.ClientAddr); err != nil {
+		return false, err
+	}
+	x.to, isName = parseRecipient(x.recipient)
+	if err := s.authorize(w, req, x); err != nil {
+		return isName, err
+	}
+	if !x.pulls && !x.isAuthenticated() {
+		if delay := s.guests.Address(x.addr); delay > 0 {
+			return isName, limited("too many envelopes of this address in this minute", delay)
+		}
+	}
+	return isName, nil
+}
+
 // isAuthenticated reports whether the request had a secret.
 func (x *exchange) isAuthenticated() bool { return x.principal != x.addr }
 
 func errNoMailbox() *air.Error { return air.Errorf(air.ErrNotFound, "no such mailbox") }
 
 func parseRoute(path string) (route, bool) {
-	parts := strings.Split(path, "/")
-	if len(parts) < 2 || parts[0] != "" {
+	first, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if path == "" || path[0] != '/' {
 		return route{}, false
 	}
-	parts = parts[1:]
-	var rt route
-	switch {
-	case len(parts) == 1 && parts[0] == "health":
+	if first == "health" && path == "/health" {
 		return route{method: http.MethodGet}, true
-	case len(parts) == 2 && parts[0] == "inbox":
+	}
+	name, verb, isLong := strings.Cut(rest, "/")
+	if isLong {
+		first += "/" + verb
+	}
+	var rt route
+	switch first {
+	case "inbox":
 		rt = route{op: (*Server).servePush, name: "push", method: http.MethodPost}
-	case len(parts) == 3 && parts[0] == "inbox" && parts[2] == "pull":
+	case "inbox/pull":
 		rt = route{op: (*Server).servePull, name: "pull", method: http.MethodGet, pulls: true}
-	case len(parts) == 3 && parts[0] == "inbox" && parts[2] == "ack", len(parts) == 2 && parts[0] == "ack":
+	case "inbox/ack", "ack":
 		rt = route{op: (*Server).serveAck, name: "ack", method: http.MethodPost, pulls: true}
-	case len(parts) == 2 && parts[0] == "pull":
+	case "pull":
 		rt = route{op: (*Server).serveDeployedPull, name: "pull", canStream: true, method: http.MethodGet, pulls: true}
 	default:
 		return rt, false
 	}
 	var err error
-	rt.recipient, err = url.PathUnescape(parts[1])
+	rt.recipient, err = url.PathUnescape(name)
 	return rt, err == nil && rt.recipient != ""
 }
 
