@@ -39,7 +39,9 @@ type caller struct {
 
 func (k *caller) Close() {
 	_ = k.Table.Close()
-	k.epoch.Close()
+	if k.Lease != nil {
+		k.epoch.Close()
+	}
 }
 
 // A keyed value is the model of the profile: the runs of each group and the outcome that callers got.
@@ -203,4 +205,39 @@ func (m *keyed) callLast(group, key int) {
 	if err != nil && !errors.Is(err, once.ErrFailed) && !isLost && !errors.Is(err, lease.ErrLost) {
 		m.w.Failf("O5", k.Node.Name(), "group %d: last call: %v", group, err)
 	}
+}
+
+// playMemory lets clients of several principals call keyed work whose outcomes are in memory only, with bounds that
+// they exceed: O4. Neither the bounds nor the outcomes refuse other work: O5.
+func playMemory(w *sim.World) {
+	const maxBytes, maxCount, totalBytes, totalCount, nodeName = 4000, 20, 10_000, 50, "n0"
+	node := w.Node(nodeName, func(v *sim.View) (sim.Instance, error) {
+		return &caller{epoch{View: v}, once.New(nil, nil, once.Options{MaxBytes: maxBytes, MaxCount: maxCount,
+			TotalBytes: totalBytes, TotalCount: totalCount, Logger: quiet})}, nil
+	})
+	empty := once.New(nil, nil, once.Options{MaxCount: 1, TotalCount: 1, Logger: quiet})
+	_, _, _ = empty.Do(context.Background(), once.Key{ID: "a"}, once.AtMostOnce,
+		func(context.Context, once.Claim) (once.Result, error) { return once.Result{}, nil })
+	each := empty.Size() // of an outcome without data
+	_ = empty.Close()
+	w.Play(time.Minute, 4, time.Second, func(c *sim.Client) {
+		k, ok := node.Instance().(*caller)
+		if !ok {
+			return
+		}
+		key := once.Key{Principal: fmt.Sprint(c.IntN(6)), ID: fmt.Sprint(c.IntN(100))}
+		size, delay := c.IntN(1000), time.Duration(c.Int64N(int64(3*time.Second)))
+		_, err := w.Call(c.ID, "do", func() (string, error) {
+			_, _, err := k.Do(context.Background(), key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+				return once.Result{Data: make([]byte, size)}, w.Sleep(ctx, delay)
+			})
+			return "", err
+		})
+		if held, limit := k.Size(), int64(totalBytes+totalCount*each); held > limit {
+			w.Failf("O4", nodeName, "%d bytes of outcomes, want at most %d", held, limit)
+		}
+		if err != nil && !errors.Is(err, once.ErrNotRetained) && !k.IsCrashed() {
+			w.Failf("O5", nodeName, "call: %v", err)
+		}
+	})
 }

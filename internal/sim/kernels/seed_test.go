@@ -23,10 +23,11 @@ import (
 var profiles = map[string]func(w *sim.World){
 	"lease": playLease, "once": playOnce, "outbox": playOutbox, "streamlog": playStreamlog,
 	"journal": playJournal,
+	"memory":  playMemory,
 }
 
 func TestSeed(t *testing.T) {
-	for _, name := range []string{"lease", "once", "outbox", "streamlog", "journal"} {
+	for _, name := range []string{"lease", "once", "outbox", "streamlog", "journal", "memory"} {
 		t.Run(name, func(t *testing.T) { sim.Seeds(t, profiles[name]) })
 	}
 }
