@@ -38,6 +38,8 @@ type resultCell struct {
 	Doubled      int    `json:"doubled"`
 	Reordered    int    `json:"reordered"`
 	Invented     int    `json:"invented"`
+
+	Silence time.Duration `json:"silence,omitempty"` // the longest time without an acknowledgement
 }
 
 // classify compares the acknowledged records of each writer with the stored ones.
@@ -253,6 +255,21 @@ func TestResults(t *testing.T) {
 			})
 		}
 	}
+	for _, r := range serverFaults {
+		t.Run(r.fault+"/"+r.engine, func(t *testing.T) {
+			rounds := 1
+			if long {
+				rounds = 20
+			} else if r.engine != "NATS" {
+				t.Skip("long form only: set FIVEWIRE_LONG")
+			}
+			place, disturb := r.create(t)
+			c := &resultCell{Fault: r.fault, Engine: r.engine}
+			cells = append(cells, c)
+			c.serverRounds(t, place, rounds, disturb)
+			require.Positive(t, c.Acknowledged)
+		})
+	}
 	for _, c := range cells {
 		if c.Lost+c.Doubled+c.Reordered+c.Invented > 0 {
 			t.Errorf("%+v", *c)
@@ -271,11 +288,19 @@ func writeResults(t *testing.T, cells []*resultCell) {
 	require.NoError(t, os.WriteFile("results.json", append(data, '\n'), 0o600))
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Results of faults\n\nWritten by `TestResults` in its long form on %s.\n", time.Now().UTC().Format(time.DateOnly))
-	b.WriteString("\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error. " +
+	b.WriteString("\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
 		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed.\n\n")
-	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented |\n|---|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, c := range cells {
-		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d | %d |\n", c.Fault, c.Engine, c.Rounds, c.Refused, c.Acknowledged, c.Lost, c.Doubled, c.Reordered, c.Invented)
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %s |\n", c.Fault, c.Engine, c.Rounds, c.Refused, c.Acknowledged, c.Lost, c.Doubled, c.Reordered, c.Invented, c.silence())
 	}
 	require.NoError(t, os.WriteFile("RESULTS.md", []byte(b.String()), 0o600))
+}
+
+// silence returns the longest silence as text, which is empty if it was not measured.
+func (c *resultCell) silence() string {
+	if c.Silence == 0 {
+		return ""
+	}
+	return c.Silence.Round(100 * time.Millisecond).String()
 }
