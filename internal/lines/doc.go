@@ -3,8 +3,6 @@
 
 // Package lines frames messages as lines: NDJSON over any byte stream.
 //
-// A [Reader] splits a stream into bounded lines and skips lines that exceed the bound. A [Writer]
-// lets many goroutines write whole lines and combines concurrent lines into few write calls.
-// Neither inspects a line: the codec above decides whether it is blank (see [Blank]), valid UTF-8
-// or a message.
+// A [Reader] splits a stream into bounded lines and skips lines that exceed the bound. It does not inspect a line: the
+// codec above decides whether it is blank (see [Blank]), valid UTF-8 or a message.
 package lines

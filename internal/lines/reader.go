@@ -23,7 +23,7 @@ var (
 
 const (
 	minBuffer  = 4 << 10  // what a fresh Reader holds
-	keepBuffer = 64 << 10 // what a Reader or Writer keeps after a big line
+	keepBuffer = 64 << 10 // what a Reader keeps after a big line
 	minRead    = 512      // less room than this is not worth a read call
 	maxEmpty   = 100      // reads without bytes and without error in a row
 	headSize   = 4 << 10  // bytes that Next returns of a line above the limit

@@ -4,7 +4,6 @@
 package strictjson
 
 import (
-	"bytes"
 	"encoding/binary"
 	"hash/maphash"
 	"math"
@@ -40,25 +39,6 @@ func Survey(data []byte, o Options, spans []Span) (Value, Shape, []Span, error) 
 		return nil, Shape{}, spans, s.refusal(data)
 	}
 	return Value(data[start:end]), Shape{Compact: !s.spaced, Plain: !s.escaped && !s.wide}, found, nil
-}
-
-// Spans appends the places of the members of an object to spans. Of any other value
-// there are none.
-func (v Value) Spans(spans []Span) []Span {
-	if !v.IsObject() {
-		return spans
-	}
-	for at := 1; ; {
-		i := next(v[at:])
-		if i < 0 {
-			return spans
-		}
-		start := at + i
-		end := stringEnd(v, start)
-		value := space(v, space(v, end)+1) // behind the colon
-		at = valueEnd(v, value)
-		spans = append(spans, Span{uint32(start), uint32(end), uint32(value), uint32(at), bytes.IndexByte(v[start:end], '\\') >= 0})
-	}
 }
 
 // Objects with more members than this find equal names by hashing them; in smaller
