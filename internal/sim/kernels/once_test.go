@@ -233,8 +233,8 @@ func playMemory(w *sim.World) {
 			})
 			return "", err
 		})
-		if held, limit := k.Size(), int64(totalBytes+totalCount*each); held > limit {
-			w.Failf("O4", nodeName, "%d bytes of outcomes, want at most %d", held, limit)
+		if size, limit := k.Size(), int64(totalBytes+totalCount*each); size > limit {
+			w.Failf("O4", nodeName, "%d bytes of outcomes, want at most %d", size, limit)
 		}
 		if err != nil && !errors.Is(err, once.ErrNotRetained) && !k.IsCrashed() {
 			w.Failf("O5", nodeName, "call: %v", err)
