@@ -4,6 +4,7 @@
 package air
 
 import (
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -158,6 +159,9 @@ func parseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	if err := guard.CheckURL(u, false); err != nil {
 		return Endpoint{}, ErrBadEndpoint.because("address not allowed", err)
 	}
+	if isOddAddress(strings.TrimSuffix(u.Hostname(), ".")) {
+		return bad("an address in another spelling")
+	}
 	if u.Scheme != "https" && u.Scheme != "http" {
 		return bad("neither https nor http")
 	}
@@ -176,6 +180,19 @@ func parseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 		e.Pull, e.Ack = setPath(u, prefix+"/pull"+path[i:]), setPath(u, prefix+"/ack"+path[i:])
 	}
 	return e, nil
+}
+
+// isOddAddress reports whether the last label of a host is a number although the host is not an address:
+// systems take some of these for addresses (AIR-D34).
+func isOddAddress(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	label, digits := strings.ToLower(host[strings.LastIndexByte(host, '.')+1:]), "0123456789"
+	if hex, ok := strings.CutPrefix(label, "0x"); ok {
+		label, digits = hex, digits+"abcdef"
+	}
+	return strings.Trim(label, digits) == ""
 }
 
 // withPath adds a segment to the path; one trailing slash is dropped before and
