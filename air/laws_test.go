@@ -79,7 +79,7 @@ func FuzzSealed(f *testing.F) {
 // oddHost matches hosts that systems take for addresses in other spellings.
 var oddHost = regexp.MustCompile(`(^|\.)(0[xX][0-9a-fA-F]*|[0-9]+)$`)
 
-// An accepted endpoint is https at a public address or at a name that is no address.
+// An accepted endpoint is https at a public address or at a name.
 func FuzzEndpoint(f *testing.F) {
 	for _, text := range []string{
 		"https://relay.example/inbox/a", "/inbox/a", "https://127.1/", "https://2130706433/", "https://0x7f.1/", "https://[::ffff:10.0.0.1]/",
