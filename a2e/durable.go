@@ -46,6 +46,7 @@ type durable struct {
 	ctx       context.Context // ends with the host
 	cancel    context.CancelFunc
 	start     sync.Once
+	acquired  chan struct{} // closed when the lease is acquired and sessions are taken over
 	work      sync.WaitGroup
 	snapshots *Snapshots
 	storage   storage
@@ -59,7 +60,7 @@ type durable struct {
 }
 
 func newDurable(h *Host, db store.Store) *durable {
-	d := &durable{host: h, db: db, snapshots: NewSnapshots(db), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
+	d := &durable{host: h, db: db, acquired: make(chan struct{}), snapshots: NewSnapshots(db), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
 		storage: storage{bodies: map[string][]*storedBody{}, polled: map[string]bool{}}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
@@ -116,7 +117,24 @@ func (d *durable) acquire(ctx context.Context) error {
 	d.lease, d.streams = l, streamlog.New(d.db, l, storePrefix)
 	d.mu.Unlock()
 	l.Adopt(sessionKind, d.adopt)
+	close(d.acquired)
 	return nil
+}
+
+// waitRecovered waits for the lease, and for a round of take-over that begins after the call.
+func (d *durable) waitRecovered(ctx context.Context) error {
+	select {
+	case <-d.acquired:
+	case <-d.ctx.Done():
+		return ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	l, _, err := d.parts()
+	if err == nil {
+		err = l.WaitRecovered(ctx)
+	}
+	return err
 }
 
 // keep makes the session durable with its first handshake, or stores a later one.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
@@ -153,4 +154,25 @@ func TestFailingStoreRefusesBodies(t *testing.T) {
 		status, _ = serveDurable(p, "POST", "/send", strings.Repeat("0", 32), "{}")
 		require.Equal(t, 404, status)
 	})
+}
+
+// WaitRecovered returns when the sessions of a failed host run in the next one (A2E-D67).
+func TestWaitRecovered(t *testing.T) {
+	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, _ func() *durableProcess) {
+		for range 20 {
+			openDurable(t, p, `"tools"`)
+		}
+		p.kill()
+		slow := []fault.Rule{{Action: fault.Delay, Delay: 10 * time.Millisecond}}
+		next := newDurableProcess(t, db, &effects{}, a2e.Persistence{InstanceID: "one"}, slow)
+		defer next.host.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, next.host.WaitRecovered(ctx), context.Canceled)
+		require.NoError(t, next.host.WaitRecovered(t.Context()))
+		require.Len(t, next.host.Sessions(), 20)
+		require.NoError(t, next.host.Close())
+		require.Error(t, next.host.WaitRecovered(t.Context()))
+	})
+	require.NoError(t, a2etest.NewHost(t, nil).WaitRecovered(t.Context()))
 }

@@ -552,6 +552,15 @@ func (h *Host) Ready() error {
 	return err
 }
 
+// WaitRecovered waits until the host has taken over the sessions of the hosts that failed before the
+// call. Take-over begins with NewHTTPHandler and needs no call. Without a Store it returns nil.
+func (h *Host) WaitRecovered(ctx context.Context) error {
+	if h.durable == nil {
+		return nil
+	}
+	return h.durable.waitRecovered(ctx)
+}
+
 // patience is the time limit of an unused session. A closed session has one even if
 // SessionIdleTimeout is disabled.
 func (h *Host) patience() time.Duration {

@@ -155,7 +155,9 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		defect    defect
 	}{
 		"a call runs twice":         {"E1", defect{work: double}},
+		"deadlines are ignored":     {"E2", defect{call: withoutDeadline}},
 		"events have a gap":         {"E3", defect{count: gap}},
+		"too many handlers run":     {"E4", defect{limit: 2 * perAgent}},
 		"entries are lost":          {"E5", defect{store: func(s store.Store) store.Store { return &losing{s} }}},
 		"a handler does not end":    {"E6", defect{hang: func(w *world) { _ = w.Sleep(context.Background(), time.Hour) }}},
 		"a tool waits for a record": {"E7", defect{work: func(context.Context, *world, string) error { return errDown }}},
@@ -168,6 +170,12 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 func double(_ context.Context, w *world, id string) error {
 	w.ran(id)
 	return nil
+}
+
+func withoutDeadline(next a2e.CallFunc) a2e.CallFunc {
+	return func(ctx context.Context, msgType string, body any, opts *a2e.CallOptions) (*a2e.Message, error) {
+		return next(context.WithoutCancel(ctx), msgType, body, opts)
+	}
 }
 
 func gap(call *a2e.Call) error {

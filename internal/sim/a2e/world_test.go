@@ -50,6 +50,8 @@ type defect struct {
 	count func(call *a2e.Call) error
 	work  func(ctx context.Context, w *world, id string) error
 	hang  func(w *world)
+	call  a2e.Interceptor
+	limit int64 // of the handlers of a session; zero for the default
 
 	hasStoreErrors bool
 }
@@ -116,6 +118,7 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 		return nil, err
 	}
 	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet,
+		Limits:      a2e.Limits{MaxConcurrentPerSession: w.broken.limit},
 		Persistence: a2e.Persistence{Store: store.Sub(db, "a2e/"), LeaseTTL: 3 * time.Second}})
 	if err != nil {
 		return nil, err
@@ -228,8 +231,12 @@ func (a *agent) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c, err := a2e.NewClient(rw, &a2e.ClientOptions{AgentID: a.view.Node.Name(), Capabilities: []string{tools.Capability, memory.Capability},
-		Types: slices.Concat(tools.Types(), memory.Types()), Logger: quiet})
+	opts := &a2e.ClientOptions{AgentID: a.view.Node.Name(), Capabilities: []string{tools.Capability, memory.Capability},
+		Types: slices.Concat(tools.Types(), memory.Types()), Logger: quiet}
+	if a.w.broken.call != nil {
+		opts.Interceptors = []a2e.Interceptor{a.w.broken.call}
+	}
+	c, err := a2e.NewClient(rw, opts)
 	if err == nil {
 		_, err = c.Connect(ctx)
 	}
