@@ -34,7 +34,6 @@ var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
 // longOptions are the options structs above maxOptions. The numbers only fall.
 var longOptions = map[string]int{
 	"arc.ClientOptions": 16,
-	"arc.ServerOptions": 19,
 }
 
 // stateFiles are the files of state machines in protocol packages. They take what is

@@ -344,7 +344,7 @@ func TestLongReply(t *testing.T) {
 
 // ARC-D62: the option that refuses messages of role system.
 func TestRefuseSystem(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{RejectSystemRole: true})
+	s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{RejectSystemRole: true}})
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"}, ChatHandler: arctest.EchoChat(), TaskHandler: arctest.ScriptedTask()})
 	for _, method := range []string{"chat.start", "task.create"} {
 		body := strings.Replace(call(method, "a-01", `{"initialMessage":`+hello("x")+`}`), `"user"`, `"system"`, 1)

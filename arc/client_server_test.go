@@ -128,7 +128,7 @@ func TestClientWithServerChat(t *testing.T) {
 // refused.
 func TestClientWithServerWorkflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := arc.MustServer(&arc.ServerOptions{RejectCycles: true})
+		srv := arc.MustServer(&arc.ServerOptions{Auth: arc.Auth{RejectCycles: true}})
 		at := arctest.NewServer(t, srv)
 		client := func(self string) *arc.Client {
 			c, err := arc.NewClient(at.URL, self, &arc.ClientOptions{HTTPClient: at.HTTPClient, SendAgentPath: true})

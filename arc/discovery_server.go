@@ -23,7 +23,7 @@ func (s *Server) serveDiscovery(w http.ResponseWriter, r *http.Request) bool {
 	base := path.Dir(o.Path)
 	var body func() ([]byte, int)
 	switch p := r.URL.Path; {
-	case (p == path.Join(base, "agent-info") || p == o.Path+"/info") && !o.DisableDiscovery:
+	case (p == path.Join(base, "agent-info") || p == o.Path+"/info") && !o.Auth.DisableDiscovery:
 		body = func() ([]byte, int) { return s.agentInfo(r.URL.Query().Get("agentId")) }
 	case p == path.Join(base, "health") && o.EnableHealth:
 		body = s.health

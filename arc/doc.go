@@ -55,7 +55,7 @@
 //
 // Subscribers receive each queued event at least once. An event is queued directly
 // after the write of its task. If the process exits in between, the next owner queues
-// the end of the task again, except for [ServerOptions.StaticWebhooks].
+// the end of the task again, except for [WebhookOptions.Static].
 //
 // With ResultTTL of [Persistence] a request may be repeated after its process has
 // exited (ARC-D48), and its effects on tasks, chats and subscriptions are not

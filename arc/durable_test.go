@@ -99,8 +99,7 @@ func TestRecordedEventsAreSent(t *testing.T) {
 			db := store.NewMemory()
 			h := &hooks{once: true}
 			start := func(db store.Store) *arc.Server {
-				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options(),
-					StaticWebhooks: []arc.StaticWebhook{{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01"}}})
+				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.withStatic(arc.StaticWebhook{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01"})})
 				s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 					if _, err := run.WaitInput(ctx, "text"); err != nil {
 						return err
@@ -198,8 +197,7 @@ func TestRecordedEndIsSent(t *testing.T) {
 		h := &hooks{once: true}
 		dying := &crashStore{Store: db}
 		start := func(db store.Store) *arc.Server {
-			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options(),
-				StaticWebhooks: []arc.StaticWebhook{{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01"}}})
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.withStatic(arc.StaticWebhook{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01"})})
 			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
 				time.Sleep(time.Second)
 				dying.mu.Lock()

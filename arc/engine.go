@@ -206,7 +206,7 @@ func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, faul
 // admit checks what an option refuses in a message of a caller (ARC-D62), and
 // stamps it.
 func (s *Server) admit(field string, m *Message, at time.Time) error {
-	if s.opts.RejectSystemRole && m.Role == RoleSystem {
+	if s.opts.Auth.RejectSystemRole && m.Role == RoleSystem {
 		return fieldError(ErrInvalidParams, field+".role", "must not be system")
 	}
 	if m.Timestamp == "" {

@@ -43,7 +43,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	}
 	id := call.id("sub-")
 	isKept := slices.ContainsFunc(subs, func(s *subscription) bool { return s.ID == id })
-	if !isKept && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.opts.StaticWebhooks) {
+	if !isKept && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.outbox.static) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
@@ -130,7 +130,7 @@ func (e *taskEngine) followLocked(ctx context.Context, t *liveTask, sub *subscri
 // staticSubs are the webhooks of the configuration as they follow one task.
 func (e *taskEngine) staticSubs(st *taskState) []*subscription {
 	subs := []*subscription{}
-	for _, w := range e.s.opts.StaticWebhooks {
+	for _, w := range e.s.outbox.static {
 		events := w.Events
 		if len(events) == 0 {
 			events = []Event{EventTaskCreated, EventTaskStarted, EventTaskPaused, EventTaskResumed, EventTaskCompleted,

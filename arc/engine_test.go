@@ -328,6 +328,13 @@ func (h *hooks) options() *arc.WebhookOptions {
 	return o
 }
 
+// withStatic is options with a webhook of all tasks.
+func (h *hooks) withStatic(w arc.StaticWebhook) *arc.WebhookOptions {
+	o := h.options()
+	o.Static = []arc.StaticWebhook{w}
+	return o
+}
+
 func subscribe(t testing.TB, h http.Handler, agent, task, url, events string) *arc.Subscription {
 	t.Helper()
 	return result(t, post(h, call("task.subscribe", agent, fmt.Sprintf(`{"taskId":%q,"callbackUrl":%q,"events":%s}`, task, url, events))), "task.subscribe").Subscription
@@ -336,8 +343,7 @@ func subscribe(t testing.TB, h http.Handler, agent, task, url, events string) *a
 func TestNotifications(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &hooks{}
-		s := newServer(t, &arc.ServerOptions{Webhook: h.options(), Limits: arc.Limits{MaxSubscriptions: 2},
-			StaticWebhooks: []arc.StaticWebhook{{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}}})
+		s := newServer(t, &arc.ServerOptions{Webhook: h.withStatic(arc.StaticWebhook{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskCreated, arc.EventTaskFailed}}), Limits: arc.Limits{MaxSubscriptions: 2}})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x"), arctest.AddMessage("m"), arctest.AddArtifact("p", "q"), arctest.Fail(arc.ErrTaskExecutionFailed, "boom")))
 		id := createTask(t, s, "a-01", "x")
 		synctest.Wait()

@@ -145,7 +145,7 @@ func TestHostileChunks(t *testing.T) {
 
 // Headers are bounded by net/http, and nothing of them comes back.
 func TestHostileHeaders(t *testing.T) {
-	_, addr := hostileServer(t, &arc.ServerOptions{RejectCycles: true})
+	_, addr := hostileServer(t, &arc.ServerOptions{Auth: arc.Auth{RejectCycles: true}})
 	good := call("debug.echo", "a-01", `{}`)
 	list := wire(t, addr, rawPost(good, "Connection: close", "X-Big: "+strings.Repeat("y", 2<<20)))
 	require.Len(t, list, 1)

@@ -61,17 +61,6 @@ type ServerOptions struct {
 	// Webhook adjusts the sending of notifications.
 	Webhook *WebhookOptions
 
-	// StaticWebhooks subscribe to all tasks of this server. Only they receive
-	// TASK_CREATED (ARC-D41).
-	StaticWebhooks []StaticWebhook
-
-	// RejectSystemRole refuses messages of role system from callers (ARC-D62).
-	RejectSystemRole bool
-
-	// RejectCycles refuses calls to agents that the workflow has been at already
-	// (ARC-D65).
-	RejectCycles bool
-
 	// HTTPStatus chooses the HTTP status of an error. Nil means
 	// [Code.HTTPStatus] (ARC-D12).
 	HTTPStatus func(e *Error) int
@@ -96,8 +85,8 @@ type ServerOptions struct {
 	// loopback address.
 	AllowedHosts []string
 
-	// DisableDiscovery removes /agent-info (ARC-D67). EnableHealth adds /health.
-	DisableDiscovery, EnableHealth bool
+	// EnableHealth adds /health (ARC-D67).
+	EnableHealth bool
 
 	// AgentCard, a JSON object, is served below the endpoint at
 	// /.well-known/a2a-agent-card.json.
@@ -114,12 +103,20 @@ type Auth struct {
 	// Authenticator.
 	AllowAnonymous bool
 
-	// RequireForDiscovery demands a valid token for /agent-info too (ARC-D67).
-	RequireForDiscovery bool
+	// RequireForDiscovery demands a valid token for /agent-info too, and DisableDiscovery
+	// removes it (ARC-D67).
+	RequireForDiscovery, DisableDiscovery bool
 
 	// Authorizer decides about every call after the scopes were found (ARC-169). Nil
 	// permits every call.
 	Authorizer Authorizer
+
+	// RejectSystemRole refuses messages of role system from callers (ARC-D62).
+	RejectSystemRole bool
+
+	// RejectCycles refuses calls to agents that the workflow has been at already
+	// (ARC-D65).
+	RejectCycles bool
 }
 
 // Limits is a group of [ServerOptions]. In every field a negative value removes the
@@ -270,7 +267,7 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	o.ID = cmp.Or(o.ID, "arc-server")
 	o.Path = "/" + strings.Trim(cmp.Or(o.Path, defaultEndpoint), "/")
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	o.Middleware, o.StaticWebhooks = slices.Clone(o.Middleware), slices.Clone(o.StaticWebhooks)
+	o.Middleware = slices.Clone(o.Middleware)
 	if o.HTTPStatus == nil {
 		o.HTTPStatus = func(e *Error) int { return e.Code.HTTPStatus() }
 	}

@@ -215,7 +215,7 @@ func (s *Server) checkCall(ctx context.Context, x *exchange) *Error {
 	if fault := s.permit(ctx, call); fault != nil {
 		return fault
 	}
-	if s.opts.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
+	if s.opts.Auth.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
 		return agentFault(ErrCircularReference, call.TargetAgent)
 	}
 	return nil

@@ -451,7 +451,7 @@ func TestDiscovery(t *testing.T) {
 	require.JSONEq(t, `{"status":"healthy","server":"arc-server","agents":2}`, get(s, "GET", "/health").Body.String())
 	require.JSONEq(t, `{"name":"n"}`, get(s, "GET", "/arc"+discovery.AgentCardPath).Body.String())
 
-	s = newServer(t, &arc.ServerOptions{DisableDiscovery: true})
+	s = newServer(t, &arc.ServerOptions{Auth: arc.Auth{DisableDiscovery: true}})
 	for _, path := range []string{"/agent-info", "/health", "/arc/info", "/arc" + discovery.AgentCardPath} {
 		require.Equal(t, 404, get(s, "GET", path).Code)
 	}
@@ -497,7 +497,7 @@ func TestAudit(t *testing.T) {
 }
 
 func TestPathGuard(t *testing.T) {
-	s := newServer(t, &arc.ServerOptions{RejectCycles: true})
+	s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{RejectCycles: true}})
 	var path []string
 	s.Handle("b-01", "debug.echo", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
 		path = arc.CallFromContext(ctx).AgentPath

@@ -99,8 +99,8 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// aheadOfReader bounds the pieces of a stream that its reader has not taken: the window of the stream, and the
-// the writer of the response holds.
+// aheadOfReader bounds the pieces of a stream that its reader has not taken: the window of the stream, and the bytes
+// that the writer of the response holds.
 const aheadOfReader = (256<<10 + 3*64<<10) / 1000
 
 // Readers that stay connected and take nothing, and readers that vanish, cost bounded memory and are dropped within

@@ -123,10 +123,11 @@ const storeDelay = 5 * time.Second
 // A webhookQueue stores and sends notifications. The processes that share a store have one sender
 // for each queue.
 type webhookQueue struct {
-	s    *Server
-	db   store.Store
-	send *webhookSender
-	box  *outbox.Outbox // set before the first notification
+	s      *Server
+	db     store.Store
+	send   *webhookSender
+	static []StaticWebhook
+	box    *outbox.Outbox // set before the first notification
 }
 
 func newWebhookQueue(s *Server) (*webhookQueue, error) {
@@ -139,7 +140,7 @@ func newWebhookQueue(s *Server) (*webhookQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &webhookQueue{s: s, db: s.opts.Persistence.Store, send: send}, nil
+	return &webhookQueue{s: s, db: s.opts.Persistence.Store, send: send, static: slices.Clone(w.Static)}, nil
 }
 
 // open starts the senders of this process. They adopt the queues of failed processes.

@@ -31,6 +31,10 @@ type WebhookOptions struct {
 	// a client subscribes, and again for each connection.
 	CallbackPolicy CallbackPolicy
 
+	// Static webhooks subscribe to all tasks of the server. Only they receive
+	// TASK_CREATED (ARC-D41).
+	Static []StaticWebhook
+
 	// Secrets returns the signing secrets for a subscriber, the current one first.
 	// Nil, or no secret, leaves notifications unsigned.
 	Secrets func(ctx context.Context, subscriber, callbackURL string) ([]WebhookSecret, error)

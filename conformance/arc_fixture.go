@@ -28,7 +28,7 @@ var arcFixtures = []string{
 
 // arcFixtureOptions returns the options of a server of that fixture.
 func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
-	o := &arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, ID: "arc-server", Path: "/arc", Timing: arc.Timing{Heartbeat: -1}}
+	o := &arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, ID: "arc-server", Path: "/arc", Webhook: &arc.WebhookOptions{}, Timing: arc.Timing{Heartbeat: -1}}
 	const window, resume, lease = 10 * time.Minute, 60500 * time.Millisecond, 10 * time.Second
 	switch fixture {
 	case "open", "more":
@@ -59,7 +59,7 @@ func arcFixtureOptions(fixture string) (*arc.ServerOptions, error) {
 		o.Persistence.LeaseTTL = lease
 	case "pair":
 		o.Persistence.LeaseTTL, o.Persistence.ResultTTL, o.Persistence.EnableResume, o.Persistence.StreamRetention = lease, window, true, resume
-		o.StaticWebhooks = []arc.StaticWebhook{{ID: "all", CallbackURL: "https://hooks.test/all", TargetAgent: "ops-01"}}
+		o.Webhook.Static = []arc.StaticWebhook{{ID: "all", CallbackURL: "https://hooks.test/all", TargetAgent: "ops-01"}}
 	default:
 		if slices.Contains(arcFixtures, fixture) {
 			return nil, fmt.Errorf("package arc has no options for the fixture %q", fixture)

@@ -104,7 +104,7 @@ func newARCFixture(fixture, sink string) (http.Handler, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	o.Webhook = &arc.WebhookOptions{Transport: hooksTransport{sink}}
+	o.Webhook.Transport = hooksTransport{sink}
 	arctest.ExactWebhooks(o.Webhook, arcLookup)
 	s, err := arc.NewServer(o)
 	if err != nil {

@@ -101,7 +101,7 @@ func (f *arcServers) start(n int) error {
 		o.Persistence.Store = &gatedStore{Store: f.state, gate: p.gate}
 		o.Persistence.InstanceID = "instance-" + strconv.Itoa(f.starts)
 	}
-	o.Webhook = &arc.WebhookOptions{Transport: &arcSinkTransport{sinks: f.sinks, gate: p.gate}}
+	o.Webhook.Transport = &arcSinkTransport{sinks: f.sinks, gate: p.gate}
 	arctest.ExactWebhooks(o.Webhook, arcLookup)
 	if p.server, err = arc.NewServer(o); err != nil {
 		return err
