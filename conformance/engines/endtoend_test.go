@@ -46,8 +46,8 @@ var endToEnd = []struct {
 	idle  int64 // bound of the bytes of an idle caller, client and server together
 	kept  int64 // bound of the bytes of a call that outlive the calls of [TestSoak]
 }{
-	{"arc", serveARC, idleGoal, 100},
-	{"a2e", serveA2E, idleGoal, 200},
+	{"arc", serveARC, idleGoal, 300},
+	{"a2e", serveA2E, idleGoal, 400},
 	{"altar", serveALTAR, 80 << 10, 100}, // over the goal where goroutines begin with large stacks
 	{"accp", serveACCP, idleGoal, 8 << 10},
 	{"air", serveAIR, idleGoal, 2 << 10},
