@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package a2abridge serves an agent of an arc.Server to clients of the Agent2Agent protocol 1.0, with
-// its official Go SDK.
+// Package a2abridge serves an agent of an arc.Server to clients of the Agent2Agent protocol 1.0, and makes
+// an A2A agent an agent of an arc.Server, with the official Go SDK.
 //
 // # Usage
 //
@@ -14,7 +14,11 @@
 //	http.Handle("/", bridge.RESTHandler())
 //	http.Handle(a2asrv.WellKnownAgentCardPath, a2asrv.NewStaticAgentCardHandler(card))
 //
-// [Server] is also an a2asrv.RequestHandler, for other transports of the SDK.
+// [Server] is also an a2asrv.RequestHandler, for other transports of the SDK. In the other direction a
+// [Handler] gives the tasks of an ARC agent to an A2A agent:
+//
+//	handler, err := a2abridge.NewHandler(card, nil)
+//	engine.HandleTasks("remote-01", handler)
 //
 // # Security
 //

@@ -70,21 +70,26 @@ func decodeExact(text []byte, dst any) error {
 	return d.Decode(dst)
 }
 
-// toMessage returns the ARC form of a message of a client.
+// toMessage returns the ARC form of a message, of role user.
 func toMessage(m *a2a.Message) (*arc.Message, error) {
 	extra, err := extras{MessageID: m.ID, Extensions: m.Extensions, References: m.ReferenceTasks, Metadata: m.Metadata}.encode()
 	if err != nil {
 		return nil, err
 	}
-	out := &arc.Message{Role: arc.RoleUser, Extra: extra}
-	for i, p := range m.Parts {
+	parts, err := toParts(m.Parts)
+	return &arc.Message{Role: arc.RoleUser, Parts: parts, Extra: extra}, err
+}
+
+func toParts(list a2a.ContentParts) ([]arc.Part, error) {
+	parts := []arc.Part{}
+	for i, p := range list {
 		part, err := toPart(p)
 		if err != nil {
 			return nil, fmt.Errorf("part %d: %w", i, err)
 		}
-		out.Parts = append(out.Parts, part)
+		parts = append(parts, part)
 	}
-	return out, nil
+	return parts, nil
 }
 
 var errNoContent = errors.New("no content")

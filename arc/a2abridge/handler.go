@@ -1,0 +1,261 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+
+	"github.com/fivewire/fivewire/arc"
+)
+
+// HandlerOptions adjust a [Handler], which copies them.
+type HandlerOptions struct {
+	// Client are options of the client of the SDK, such as its HTTP client and interceptors with credentials.
+	Client []a2aclient.FactoryOption
+
+	// Tenant is the tenant of each request.
+	Tenant string
+
+	// MaxFailures is the number of consecutive failures to read the task after which it fails. Zero means 10; a
+	// negative value removes the bound.
+	MaxFailures int
+}
+
+// A Handler gives the tasks of an ARC agent to an A2A agent. It implements arc.TaskHandler: messages, artifacts,
+// questions and the end of the remote task are those of the ARC task, and its cancelation cancels the remote one.
+// Artifacts arrive when the remote task waits or ends. A task that another process continues finds its remote
+// task, and no message is sent twice to an agent that handles a messageId once.
+type Handler struct {
+	client *a2aclient.Client
+	opts   HandlerOptions
+}
+
+var _ arc.TaskHandler = (*Handler)(nil)
+
+// NewHandler returns a Handler for the agent of a card. The handler needs a Close.
+func NewHandler(card *a2a.AgentCard, opts *HandlerOptions) (*Handler, error) {
+	if card == nil {
+		return nil, errors.New("a2abridge: handler: no card")
+	}
+	h := &Handler{}
+	if opts != nil {
+		h.opts = *opts
+	}
+	if h.opts.MaxFailures == 0 {
+		h.opts.MaxFailures = 10
+	}
+	client, err := a2aclient.NewFromCard(context.Background(), card, h.opts.Client...)
+	if err != nil {
+		return nil, fmt.Errorf("a2abridge: handler: %w", err)
+	}
+	h.client = client
+	return h, nil
+}
+
+// Close releases the client of the SDK.
+func (h *Handler) Close() error { return h.client.Destroy() }
+
+// A relay is one task of a [Handler].
+type relay struct {
+	*Handler
+	run       *arc.TaskRun
+	id        a2a.TaskID
+	context   string
+	messages  map[string]bool // ids of the added ones
+	artifacts map[a2a.ArtifactID]bool
+}
+
+// The delays between two attempts to follow a task, and the time for its cancelation.
+const (
+	minFollowDelay = 100 * time.Millisecond
+	maxFollowDelay = 5 * time.Second
+	cancelTimeout  = 10 * time.Second
+)
+
+// ServeTask implements arc.TaskHandler.
+func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
+	r := &relay{Handler: h, run: run, messages: map[string]bool{}, artifacts: map[a2a.ArtifactID]bool{}}
+	r.context = arc.TraceIDFromContext(ctx)
+	first, err := r.send(ctx, run.Message())
+	if err != nil {
+		return err
+	}
+	if first.Message != nil { // an answer without a task
+		return r.addMessages(ctx, first.Message)
+	}
+	r.id, r.context = first.ID, first.ContextID
+	defer r.cancel(ctx)
+	for {
+		task, err := r.follow(ctx)
+		if err != nil {
+			return err
+		}
+		required := textOf(task.Status.Message)
+		switch task.Status.State {
+		case a2a.TaskStateCompleted:
+			return nil
+		case a2a.TaskStateRejected:
+			return Reject(required)
+		case a2a.TaskStateInputRequired:
+		case a2a.TaskStateAuthRequired:
+			required = AuthRequired
+		default:
+			return arc.Errorf(arc.ErrTaskExecutionFailed, "%s", required)
+		}
+		answer, err := run.WaitInput(ctx, required)
+		if err != nil {
+			return err
+		}
+		if _, err := r.send(ctx, answer); err != nil {
+			return err
+		}
+	}
+}
+
+// sent is the kept result of a message.
+type sent struct {
+	ID        a2a.TaskID
+	ContextID string
+	Message   *a2a.Message
+}
+
+// send sends a message once.
+func (r *relay) send(ctx context.Context, m *arc.Message) (sent, error) {
+	return arc.Step(ctx, r.run, "a2a.send", func(ctx context.Context, stepID string) (sent, error) {
+		out := fromMessage(m, a2a.TaskInfo{TaskID: r.id, ContextID: r.context}, 0)
+		out.ID, out.Role = stepID, a2a.MessageRoleUser
+		res, err := r.client.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: r.opts.Tenant, Message: out,
+			Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+		if err != nil {
+			return sent{}, fmt.Errorf("a2abridge: send message: %w", err)
+		}
+		info := res.TaskInfo()
+		message, _ := res.(*a2a.Message)
+		return sent{info.TaskID, info.ContextID, message}, nil
+	})
+}
+
+// follow returns the task when it has ended or waits. After a cut it reads the task and subscribes again.
+func (r *relay) follow(ctx context.Context) (*a2a.Task, error) {
+	failures := 0
+	for delay := minFollowDelay; ; delay = min(2*delay, maxFollowDelay) {
+		if err := r.stream(ctx); err != nil {
+			return nil, err
+		}
+		task, err := r.client.GetTask(ctx, &a2a.GetTaskRequest{Tenant: r.opts.Tenant, ID: r.id})
+		switch {
+		case err == nil && isPaused(task.Status.State):
+			return task, r.addTask(ctx, task)
+		case err == nil:
+			failures = 0
+			if err := r.addMessages(ctx, task.History...); err != nil {
+				return nil, err
+			}
+		default:
+			failures++
+			if failures == r.opts.MaxFailures || errors.Is(err, a2a.ErrTaskNotFound) {
+				return nil, fmt.Errorf("a2abridge: get task: %w", err)
+			}
+		}
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// stream adds messages until the task waits or ends, or the stream is cut.
+func (r *relay) stream(ctx context.Context) error {
+	for e, err := range r.client.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{Tenant: r.opts.Tenant, ID: r.id}) {
+		if err != nil {
+			return context.Cause(ctx) // a cut, unless the task has ended here
+		}
+		var state a2a.TaskState
+		switch e := e.(type) {
+		case *a2a.Task:
+			state, err = e.Status.State, r.addMessages(ctx, e.History...)
+		case *a2a.TaskStatusUpdateEvent:
+			state, err = e.Status.State, nil
+			if m := e.Status.Message; m != nil && !isPaused(state) {
+				err = r.addMessages(ctx, m)
+			}
+		}
+		if err != nil || isPaused(state) {
+			return err
+		}
+	}
+	return nil
+}
+
+// addTask adds what is new of a task that waits or has ended.
+func (r *relay) addTask(ctx context.Context, t *a2a.Task) error {
+	if err := r.addMessages(ctx, t.History...); err != nil {
+		return err
+	}
+	for _, a := range t.Artifacts {
+		if r.artifacts[a.ID] {
+			continue
+		}
+		parts, err := toParts(a.Parts)
+		if err != nil {
+			return err
+		}
+		extra, err := extras{Extensions: a.Extensions, Metadata: a.Metadata}.encode()
+		if err != nil {
+			return err
+		}
+		out := &arc.Artifact{ID: string(a.ID), Name: a.Name, Description: a.Description, Parts: parts, Extra: extra}
+		if err := r.run.AddArtifact(ctx, out); err != nil {
+			return err
+		}
+		r.artifacts[a.ID] = true
+	}
+	return nil
+}
+
+// addMessages adds the new messages of the agent.
+func (r *relay) addMessages(ctx context.Context, list ...*a2a.Message) error {
+	for _, m := range list {
+		if m.Role != a2a.MessageRoleAgent || r.messages[m.ID] {
+			continue
+		}
+		out, err := toMessage(m)
+		if err != nil {
+			return err
+		}
+		out.Role = arc.RoleAgent
+		if err := r.run.AddMessage(ctx, out); err != nil {
+			return err
+		}
+		r.messages[m.ID] = true
+	}
+	return nil
+}
+
+// cancel cancels the remote task if the ARC task was canceled or has failed. In a shutdown it goes on.
+func (r *relay) cancel(ctx context.Context) {
+	cause := context.Cause(ctx)
+	if !errors.Is(cause, arc.ErrTaskAlreadyCanceled) && !errors.Is(cause, arc.ErrTaskTimeout) {
+		return
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)
+	defer stop()
+	_, _ = r.client.CancelTask(ctx, &a2a.CancelTaskRequest{Tenant: r.opts.Tenant, ID: r.id}) // best effort
+}
+
+func textOf(m *a2a.Message) (text string) {
+	if m != nil {
+		for _, p := range m.Parts {
+			text += p.Text()
+		}
+	}
+	return text
+}

@@ -1,0 +1,209 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abridge_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/a2abridge"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/store"
+)
+
+// cutting cuts each response after a minute, and sends the token of alice.
+type cutting struct {
+	next   http.RoundTripper
+	cuts   atomic.Int64
+	isDown atomic.Bool
+}
+
+type cutBody struct {
+	io.ReadCloser
+	timer  *time.Timer
+	cancel context.CancelFunc
+}
+
+func (b cutBody) Close() error {
+	b.timer.Stop()
+	defer b.cancel()
+	return b.ReadCloser.Close()
+}
+
+func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
+	if c.isDown.Load() {
+		return nil, errors.New("no route")
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	r = r.Clone(ctx)
+	r.Header.Set("Authorization", "Bearer alice")
+	res, err := c.next.RoundTrip(r)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	res.Body = cutBody{res.Body, time.AfterFunc(time.Minute, func() {
+		c.cuts.Add(1)
+		cancel()
+	}), cancel}
+	return res, nil
+}
+
+// newRelay returns an ARC server whose agent is the remote one of f, and the client of that server.
+func newRelay(t *testing.T, f *fixture, protocol a2a.TransportProtocol, p arc.Persistence) (*arc.Server, *arc.Client, *cutting) {
+	t.Helper()
+	card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01"}, "http://127.0.0.1/rpc", "http://127.0.0.1/rest")
+	require.NoError(t, err)
+	cut := &cutting{next: f.mem.HTTPClient.Transport}
+	web := &http.Client{Transport: cut}
+	h, err := a2abridge.NewHandler(card, &a2abridge.HandlerOptions{Client: []a2aclient.FactoryOption{a2aclient.WithJSONRPCTransport(web),
+		a2aclient.WithRESTTransport(web), a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{protocol}})}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Persistence: p, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	srv.HandleTasks("remote-01", h)
+	mem := arctest.NewServer(t, srv)
+	client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, client.Close()) })
+	return srv, client, cut
+}
+
+// A remote agent asks, answers and ends as a local one would, over streams that are cut.
+func TestHandler(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		canceled := 0
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			switch run.Message().Text() {
+			case "reject":
+				return a2abridge.Reject("not my trade")
+			case "fail":
+				return arc.Errorf(arc.ErrTaskExecutionFailed, "no paint")
+			case "auth":
+				if err := run.AddProgress(ctx, "sign in"); err != nil {
+					return err
+				}
+				_, err := run.WaitInput(ctx, a2abridge.AuthRequired)
+				return err
+			case "wait":
+				<-ctx.Done()
+				canceled++
+				return ctx.Err()
+			}
+			if err := run.AddProgress(ctx, "started"); err != nil {
+				return err
+			}
+			if err := run.AddArtifact(ctx, &arc.Artifact{ID: "draft", Parts: []arc.Part{arc.TextPart("draft")}}); err != nil {
+				return err
+			}
+			time.Sleep(5 * time.Minute)
+			return ask(ctx, run)
+		})
+		_, client, cut := newRelay(t, f, protocol, arc.Persistence{})
+		ctx := t.Context()
+		create := func(text string) string {
+			task, err := client.CreateTask(ctx, "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, nil)
+			require.NoError(t, err)
+			return task.ID
+		}
+		id := create("paint it")
+		res, err := client.WaitTask(ctx, "remote-01", id, nil)
+		require.NoError(t, err)
+		require.True(t, res.InputRequired)
+		require.Equal(t, "which color?", res.InputRequest().Text())
+		require.Positive(t, cut.cuts.Load())
+		require.NoError(t, client.SendTaskInput(ctx, "remote-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}, nil))
+		res, err = client.WaitTask(ctx, "remote-01", id, nil)
+		require.NoError(t, err)
+		require.Equal(t, arc.TaskCompleted, res.Task.Status)
+		var texts []string
+		for _, m := range res.Task.Messages {
+			texts = append(texts, m.Text())
+		}
+		require.Equal(t, []string{"paint it", "started", "which color?", "red"}, texts)
+		require.Len(t, res.Task.Artifacts, 2)
+		require.Equal(t, "draft", res.Task.Artifacts[0].ID)
+		require.Equal(t, "red", res.Task.Artifacts[1].Parts[0].Content)
+
+		for text, want := range map[string]string{"reject": "not my trade", "fail": "no paint"} {
+			res, err := client.WaitTask(ctx, "remote-01", create(text), nil)
+			require.ErrorIs(t, err, arc.ErrTaskExecutionFailed)
+			require.Equal(t, want, res.Task.Reason)
+			require.Equal(t, text == "reject", strings.Contains(string(res.Task.Error.Details), "REJECTED"))
+		}
+		res, err = client.WaitTask(ctx, "remote-01", create("auth"), nil)
+		require.NoError(t, err)
+		require.Equal(t, a2abridge.AuthRequired, res.Task.Reason)
+
+		id = create("wait")
+		synctest.Wait()
+		_, err = client.CancelTask(ctx, "remote-01", &arc.CancelTaskParams{TaskID: id}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 1, canceled)
+	})
+}
+
+// The next process continues with the same remote task.
+func TestHandlerNextProcess(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		var runs atomic.Int64
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			runs.Add(1)
+			return ask(ctx, run)
+		})
+		p := arc.Persistence{Store: store.NewMemory(), LeaseTTL: 3 * time.Second}
+		first, client, _ := newRelay(t, f, protocol, p)
+		task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		_, err = client.WaitTask(t.Context(), "remote-01", task.ID, nil)
+		require.NoError(t, err)
+		require.NoError(t, first.Close())
+		_, client, _ = newRelay(t, f, protocol, p)
+		require.NoError(t, client.SendTaskInput(t.Context(), "remote-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
+		res, err := client.WaitTask(t.Context(), "remote-01", task.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, "red", res.Task.Artifacts[0].Parts[0].Content)
+		require.Len(t, res.Task.Messages, 3)
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
+// An agent that is not reached, at once or later, fails the task.
+func TestHandlerFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, nil, func(ctx context.Context, _ *arc.TaskRun) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		_, client, cut := newRelay(t, f, a2a.TransportProtocolJSONRPC, arc.Persistence{})
+		for _, isDown := range []bool{false, true} {
+			cut.isDown.Store(isDown)
+			task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+			require.NoError(t, err)
+			synctest.Wait()
+			cut.isDown.Store(true)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			_, err = client.WaitTask(ctx, "remote-01", task.ID, nil)
+			cancel()
+			require.ErrorIs(t, err, arc.ErrTaskExecutionFailed)
+		}
+		_, err := a2abridge.NewHandler(nil, nil)
+		require.Error(t, err)
+	})
+}
