@@ -8,8 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,41 +156,132 @@ func TestClientHeartbeat(t *testing.T) {
 
 // A million chunks arrive in bounded memory, with a reader that sleeps and with one that does not (ALT-D37).
 func TestMillionChunks(t *testing.T) {
-	total, payload := int64(1_000_000), "chunk of 20 bytes."
+	total, pauses := int64(1_000_000), []time.Duration{0, 2 * time.Millisecond}
 	if race.Enabled {
 		total = 20_000
 	}
 	for _, tr := range transports[:2] {
-		for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
+		for _, pause := range pauses {
 			t.Run(fmt.Sprintf("%s, pause %v", tr.name, pause), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					rt := testRuntime("r1", nil)
-					rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
-						for range total {
-							if err := out.Send(payload); err != nil {
-								return err
-							}
-						}
-						return nil
-					})
-					s := start(t, tr.dial, nil, rt)
-					sess := newSession(t, s)
-					before, n := liveHeap(), int64(0)
-					for _, err := range sess.Stream(t.Context(), "count", countIn{total}, nil) {
-						require.NoError(t, err)
-						n++
-						if pause > 0 && n%100 == 0 {
-							time.Sleep(pause)
-						}
-						if n%(total/4) == 0 {
-							require.Less(t, liveHeap()-before, int64(16<<20))
-						}
-					}
-					require.Equal(t, total, n)
-				})
+				synctest.Test(t, func(t *testing.T) { testManyChunks(t, tr, total, pause) })
 			})
 		}
 	}
+	if os.Getenv("FIVEWIRE_LONG") == "" {
+		total = 20_000
+	}
+	for _, tr := range transports[2:] {
+		for _, pause := range pauses {
+			t.Run(fmt.Sprintf("%s, pause %v", tr.name, pause), func(t *testing.T) { testManyChunks(t, tr, total, pause) })
+		}
+	}
+}
+
+func testManyChunks(t *testing.T, tr transport, total int64, pause time.Duration) {
+	rt := testRuntime("r1", nil)
+	rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+		for range total {
+			if err := out.Send("chunk of 20 bytes."); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	s := start(t, tr.dial, nil, rt)
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	before, n := liveHeap(), int64(0)
+	for _, err := range sess.Stream(t.Context(), "count", countIn{total}, nil) {
+		require.NoError(t, err)
+		n++
+		if pause > 0 && n%100 == 0 {
+			time.Sleep(pause)
+		}
+		if n%(total/4) == 0 {
+			require.Less(t, liveHeap()-before, int64(16<<20))
+		}
+	}
+	require.Equal(t, total, n)
+}
+
+// One caller opens sessions, streams that it does not read, large calls, unread connections and repeats.
+// Another one sees no error, and the memory is bounded.
+func TestHostileHour(t *testing.T) {
+	period := 2 * time.Second
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		period = time.Minute
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
+	s := start(t, tcpTransport, nil, testRuntime("r1", nil))
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), period)
+	defer cancel()
+	large, _ := json.Marshal(map[string]string{"key": strings.Repeat("x", 4<<20-1000)})
+	attacks := map[string]func(i int) []Message{
+		"sessions": func(int) []Message { return []Message{&CreateSession{}} },
+		"streams": func(i int) []Message {
+			return []Message{&ToolCall{InvocationID: fmt.Sprint("stream", i), SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":1000000000}`)}}
+		},
+		"large calls": func(i int) []Message {
+			return []Message{&ToolCall{InvocationID: fmt.Sprint("large", i), SessionID: "s", ToolName: "get", Parameters: large}}
+		},
+		"repeats": func(i int) []Message {
+			return []Message{
+				&ToolCall{InvocationID: fmt.Sprint("again", i/4), SessionID: "s", ToolName: "wait", Parameters: json.RawMessage(`{"ms":1000}`)},
+				&CancelCall{InvocationID: fmt.Sprint("again", i/8), SessionID: "s"},
+			}
+		},
+	}
+	var wg sync.WaitGroup
+	sent := map[string]*atomic.Int64{}
+	for name, attack := range attacks {
+		count := new(atomic.Int64)
+		sent[name] = count
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := s.dial(testOther)(ctx)
+				if err != nil {
+					continue
+				}
+				end := time.AfterFunc(period/10, func() { _ = conn.Close() }) // it reads nothing
+				err = conn.Send(&CreateSession{SessionID: "s"})
+				for err == nil && ctx.Err() == nil {
+					for _, m := range attack(int(count.Add(1))) {
+						err = conn.Send(m)
+					}
+				}
+				end.Stop()
+				_ = conn.Close()
+			}
+		})
+	}
+	var took []time.Duration
+	highest := int64(0)
+	for ctx.Err() == nil {
+		begin := time.Now()
+		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+		took = append(took, time.Since(begin))
+		if len(took)%20 == 1 {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			highest = max(highest, int64(m.HeapAlloc))
+		}
+	}
+	wg.Wait()
+	other := must(NewClient(s.dial(testOther), nil))
+	require.NoError(t, other.Session("s").Destroy(t.Context()))
+	require.NoError(t, other.Close())
+	slices.Sort(took)
+	t.Logf("%d calls, p99 %v, highest heap %d MiB", len(took), took[len(took)*99/100], highest>>20)
+	for name, count := range sent {
+		t.Logf("%s: %d", name, count.Load())
+		require.NotZero(t, count.Load(), name)
+	}
+	require.Less(t, highest, int64(256<<20))
 }
 
 // A short time that a caller allots does not count against the Runtime, so no client can switch it off
