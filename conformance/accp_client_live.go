@@ -8,11 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"regexp"
-	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -33,16 +29,13 @@ func accpClientProtocol() clientProtocol {
 	}
 }
 
-// accpLivePeer is the other side of a client under test. The texts of the script have its
-// ids and times, and those of the client have other ones.
+// accpLivePeer is the other side of a client under test.
 type accpLivePeer struct {
 	*clientSession
-	ahead  int64         // of the real clock, in seconds
-	nextID func() string // of the script
+	*accpTranslation
 
 	mu sync.Mutex
 	accpPeer
-	ids []string // pairs of an id of the client and the id of the script
 }
 
 func accpOpenLiveClient(in *Input, s *clientSession) (Step, error) {
@@ -57,7 +50,7 @@ func accpOpenLiveClient(in *Input, s *clientSession) (Step, error) {
 		}
 	}
 	s.settings = append(text, '}')
-	p := &accpLivePeer{clientSession: s, ahead: time.Now().Unix() - accpStart.Unix(), nextID: accpIDs("c1")}
+	p := &accpLivePeer{clientSession: s, accpTranslation: newACCPTranslation("c1", "")}
 	if err := s.serve(p); err != nil {
 		return nil, err
 	}
@@ -94,39 +87,7 @@ func (p *accpLivePeer) step(in *Input) (Answer, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return Answer{"frames": p.posts, "json": json.RawMessage(p.move(p.scripted(string(outcome)), -p.ahead))}, mismatch(p.end())
-}
-
-var (
-	accpIDText   = regexp.MustCompile(`\bmid:([^,\]\[]+)`)
-	accpTimeText = regexp.MustCompile(`(\bts"?:)(\d{10})\b`)
-)
-
-// move adds seconds to the times of a text.
-func (p *accpLivePeer) move(text string, seconds int64) string {
-	return accpTimeText.ReplaceAllStringFunc(text, func(s string) string {
-		m := accpTimeText.FindStringSubmatch(s)
-		ts, _ := strconv.ParseInt(m[2], 10, 64) // ten digits
-		return m[1] + strconv.FormatInt(ts+seconds, 10)
-	})
-}
-
-// scripted returns a text of the client with the ids of the script.
-func (p *accpLivePeer) scripted(text string) string {
-	return strings.NewReplacer(p.ids...).Replace(text)
-}
-
-// learn remembers the ids of a post in the order in which they appear.
-func (p *accpLivePeer) learn(text string) {
-	for _, m := range accpIDText.FindAllStringSubmatch(text, -1) {
-		isNew := true
-		for i := 0; i < len(p.ids); i += 2 {
-			isNew = isNew && p.ids[i] != m[1]
-		}
-		if isNew {
-			p.ids = append(p.ids, m[1], p.nextID())
-		}
-	}
+	return Answer{"frames": p.posts, "json": json.RawMessage(p.toScript(outcome))}, mismatch(p.end())
 }
 
 // ServeHTTP answers a post of the client.
@@ -136,15 +97,11 @@ func (p *accpLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.t.Logf("received %s %s", r.Method, body)
+	frames := p.accpTranslation.received(body)
 	p.mu.Lock()
-	p.learn(string(body))
-	a, err := p.next([]byte(p.scripted(string(body))))
+	a, err := p.next(frames)
 	if err == nil && (r.Method != http.MethodPost || r.URL.Path != accp.FramesPath) {
 		p.fault = fmt.Errorf("the request is %s %s", r.Method, r.URL.Path)
-	}
-	back := make([]string, 0, len(p.ids))
-	for i := 0; i < len(p.ids); i += 2 {
-		back = append(back, p.ids[i+1], p.ids[i])
 	}
 	p.mu.Unlock()
 	if err != nil || a.lost {
@@ -154,10 +111,10 @@ func (p *accpLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if a.body != "" {
 		w.Header().Set("Content-Type", accp.MediaType)
 	}
-	text := p.move(strings.NewReplacer(back...).Replace(a.body), p.ahead)
+	text := p.toRun([]byte(a.body))
 	p.t.Logf("sent     %d %s", a.status, text)
 	w.WriteHeader(a.status)
-	_, _ = io.WriteString(w, text)
+	_, _ = w.Write(text)
 }
 
 // An accpOwnClient is a client of package accp.

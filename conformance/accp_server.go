@@ -228,6 +228,7 @@ type accpSocket struct {
 	dial    func() (*websocket.Conn, error)
 	wait    func()              // until the server is idle
 	rewrite func([]byte) []byte // frames to the server
+	restore func([]byte) []byte // frames of the server
 	conn    *accpConn
 }
 
@@ -235,6 +236,7 @@ type accpSocket struct {
 type accpConn struct {
 	ws     *websocket.Conn
 	frames tape[string]
+	change func([]byte) []byte  // of received frames
 	done   chan struct{}        // closed when the reader has ended
 	code   websocket.StatusCode // after the end
 }
@@ -253,7 +255,7 @@ func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
 	}()
 	transport := &http.Transport{DialContext: l.dial}
 	same := func(b []byte) []byte { return b }
-	d := &accpSocket{wait: synctest.Wait, rewrite: same, dial: func() (*websocket.Conn, error) { return accpDial("ws://desk", transport) }}
+	d := &accpSocket{wait: synctest.Wait, rewrite: same, restore: same, dial: func() (*websocket.Conn, error) { return accpDial("ws://desk", transport) }}
 	t.Cleanup(func() {
 		d.close()
 		_ = s.Shutdown(context.Background())
@@ -279,7 +281,7 @@ func (d *accpSocket) open() error {
 		return err
 	}
 	ws.SetReadLimit(1 << 20)
-	d.conn = &accpConn{ws: ws, done: make(chan struct{})}
+	d.conn = &accpConn{ws: ws, change: d.restore, done: make(chan struct{})}
 	go d.conn.read()
 	return nil
 }
@@ -299,7 +301,7 @@ func (c *accpConn) read() {
 			c.code = websocket.CloseStatus(err)
 			return
 		}
-		c.frames.add(string(data))
+		c.frames.add(string(c.change(data)))
 	}
 }
 

@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -73,13 +74,13 @@ func LiveServer(protocol string, limit time.Duration, start Starter) (Protocol, 
 }
 
 // NewFixture returns a server of this module with a fixture, and the function that ends
-// it. Its requests to https://HOST/PATH go to sink/HOST/PATH.
+// it. An empty fixture is the usual one (see [SharedFixture]). Its requests to https://HOST/PATH go to sink/HOST/PATH.
 func NewFixture(protocol, fixture, sink string) (http.Handler, func() error, error) {
 	p, ok := liveProtocols()[protocol]
 	if !ok {
 		return nil, nil, fmt.Errorf("conformance: there are no fixtures of %q", protocol)
 	}
-	return p.serve(fixture, sink)
+	return p.serve(cmp.Or(fixture, p.shared), sink)
 }
 
 // SharedFixture returns the usual fixture of a server that is tested with several cases, one

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A script in real time is repeated, with longer pauses, while its answer is not the
@@ -68,5 +70,22 @@ func TestScriptLive(t *testing.T) {
 				time.Sleep(time.Minute) // until the work is done
 			})
 		})
+	}
+}
+
+// A request of a client with jitter may come at half of the wanted delay, and at any later time.
+func TestLaterRequests(t *testing.T) {
+	for _, tt := range []struct {
+		path, want, have string
+		ok               bool
+	}{
+		{"want.steps[0].requests[1].at", "1000", "500", true},
+		{"want.steps[0].requests[1].at", "1000", "499", false},
+		{"want.steps[0].requests[1].at", "0", "90000", true},
+		{"want.steps[0].nextInMs", "5000", "4000", true},
+		{"want.steps[0].status", "200", "400", false},
+		{"want.steps[0].requests[1].at", "1000", `"soon"`, false},
+	} {
+		require.Equal(t, tt.ok, isLater(tt.path, strictjson.Value(tt.want), strictjson.Value(tt.have)), "%+v", tt)
 	}
 }

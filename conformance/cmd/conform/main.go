@@ -111,7 +111,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.StringVar(&c.require, "require", "", `"all" makes unsupported operations failures`)
 	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "the longest time without an answer")
 	fs.StringVar(&c.url, "url", "", "server mode: test the server at this URL")
-	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e)")
+	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e, desk for accp)")
 	fs.BoolVar(&c.slow, "slow", false, "server and client mode: run the cases that wait for more than 3 s, too")
 	if len(args) == 0 {
 		fs.Usage()
