@@ -40,7 +40,7 @@ type progress struct {
 	maximum  int  // posts of a frame, and frames
 	isFree   bool // to repeat
 	isSync   bool // the caller handles E3002 and E3003
-	isChange bool // the peer recognizes the frame (ACCP-D46), so a new one is sent only after its refusal
+	isChange bool // the peer recognizes the frame (ACCP-D46), so a new frame waits for its refusal
 	frames   int
 	posts    int  // of the present frame
 	waits    int  // for a backoff

@@ -159,7 +159,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 			require.ErrorIs(t, err, arc.ErrTruncated)
 			require.LessOrEqual(t, len(text), aheadOfReader*1000)
 		}
-		if !race.Enabled && mode != "durable" { // a store in memory without writes keeps what has expired
+		if !race.Enabled && mode != "durable" { // a store in memory without writes keeps expired records
 			require.Less(t, heapNow()-heap, int64(8<<20), "nothing is left")
 		}
 	})

@@ -131,7 +131,7 @@ func (r *Registry) Connected(contract string) (ids []string) {
 }
 
 // AbsentSince returns when the latest absent Runtime of a contract was lost, of those with the id pin
-// if there is one. Zero means that none is absent.
+// if there is one. Without an absent Runtime it is zero.
 func (r *Registry) AbsentSince(contract, pin string) (latest time.Time) {
 	for _, g := range r.byContract[contract] {
 		if g.isConnected() || pin != "" && g.rt.ID != pin {

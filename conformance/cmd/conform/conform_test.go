@@ -140,7 +140,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// A run follows the requirements of a release: it leaves out later ones, and prints its texts.
+// A run follows the requirements of a release: it omits later ones, and prints its texts.
 func TestRequirementsOfRelease(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "air.json")
 	require.NoError(t, os.WriteFile(file, []byte(

@@ -282,7 +282,7 @@ func (c *config) run(
 	return report, nil
 }
 
-// frozen leaves out the cases that the release of -requirements does not include, and counts them.
+// frozen omits the cases that the release of -requirements does not include, and counts them.
 func (c *config) frozen(set *conformance.Set) (*conformance.Set, int, error) {
 	if c.requirements == "" {
 		return set, 0, nil
