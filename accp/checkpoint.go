@@ -320,7 +320,7 @@ func (s *Session) joined(text string) (*Message, *compiled) {
 
 // factsOf returns the facts of a message (ACCP-D41).
 func factsOf(m *Message, schema *compiled) (facts []tier.Fact) {
-	c := storedCodec()
+	c := storedCodec
 	c.anyPlaces = false
 	var walk func(path string, list Params)
 	walk = func(path string, list Params) {

@@ -227,7 +227,7 @@ func (s *Session) refresh(ctx context.Context) error {
 		return nil // a change by another process makes the next one a conflict
 	}
 	err := s.log.Load(ctx, func(kind record.Kind, data []byte) error {
-		v, err := storedCodec().DecodeValue(data)
+		v, err := storedCodec.DecodeValue(data)
 		if err != nil {
 			return record.ErrDamaged
 		}
@@ -319,7 +319,7 @@ func (s *Session) write(ctx context.Context, kind record.Kind, entry any) error 
 	if err != nil {
 		return err
 	}
-	data, err := storedCodec().AppendValue(nil, Map(params...))
+	data, err := storedCodec.AppendValue(make([]byte, 0, 512), Map(params...))
 	if err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func (e *exchange) fail(err error, m *Message) error {
 // replay sends recorded messages in new envelopes.
 func (e *exchange) replay(data []byte) error {
 	for line := range strings.Lines(string(data)) {
-		m, err := storedCodec().DecodeRaw([]byte(strings.TrimSuffix(line, "\n")))
+		m, err := storedCodec.DecodeRaw([]byte(strings.TrimSuffix(line, "\n")))
 		if err != nil {
 			return err
 		}
@@ -273,7 +273,7 @@ func (r *recorder) add(m *Message, isSent bool) {
 	if c.From == "" {
 		c.From = "a" // replaced by the sender
 	}
-	frame, err := storedCodec().AppendRaw(nil, &c)
+	frame, err := storedCodec.AppendRaw(nil, &c)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.notifyLocked()

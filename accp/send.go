@@ -340,7 +340,7 @@ func (s *Session) moveText(ctx context.Context, v Value) (Value, error) {
 // reference (ACCP-D36). Equal values share one entry.
 func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
 	c := Codec{Portable: s.codec.Portable}
-	c.FrameLimits = storedCodec().FrameLimits
+	c.FrameLimits = storedCodec.FrameLimits
 	if _, err := c.AppendValue(nil, v); err != nil {
 		return Value{}, err
 	}

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Marshal returns the params for a struct. Each exported field becomes a param under the name in
@@ -44,7 +45,21 @@ type tagged struct {
 	dec       bool
 }
 
+// structs is a cache by type, filled as types are met.
+var structs sync.Map // of reflect.Type to []tagged
+
 func fieldsOf(t reflect.Type) ([]tagged, error) {
+	if fields, ok := structs.Load(t); ok {
+		return fields.([]tagged), nil
+	}
+	fields, err := newFields(t)
+	if err == nil {
+		structs.Store(t, fields)
+	}
+	return fields, err
+}
+
+func newFields(t reflect.Type) ([]tagged, error) {
 	var out []tagged
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -83,15 +98,29 @@ func fieldsOf(t reflect.Type) ([]tagged, error) {
 	return out, nil
 }
 
+// isOmitted reports whether a value of the field is no param.
+func (f *tagged) isOmitted(v reflect.Value) bool {
+	return v.Kind() == reflect.Pointer && v.IsNil() || f.omitEmpty && v.IsZero()
+}
+
 func structParams(rv reflect.Value) (Params, error) {
 	fields, err := fieldsOf(rv.Type())
 	if err != nil {
 		return nil, err
 	}
-	var out Params
+	count := 0
+	for _, f := range fields {
+		if !f.isOmitted(rv.Field(f.index)) {
+			count++
+		}
+	}
+	if count == 0 {
+		return nil, nil
+	}
+	out := make(Params, 0, count)
 	for _, f := range fields {
 		fv := rv.Field(f.index)
-		if fv.Kind() == reflect.Pointer && fv.IsNil() || f.omitEmpty && fv.IsZero() {
+		if f.isOmitted(fv) {
 			continue
 		}
 		var v Value
@@ -111,21 +140,22 @@ func structParams(rv reflect.Value) (Params, error) {
 	return out, nil
 }
 
+var typeValue, typeBigInt = reflect.TypeFor[Value](), reflect.TypeFor[*big.Int]()
+
 func valueOf(rv reflect.Value) (Value, error) {
-	if rv.IsValid() && rv.CanInterface() {
-		switch v := rv.Interface().(type) {
-		case Value:
-			return v, nil
-		case *big.Int:
-			if v == nil {
-				return Value{}, nil
-			}
-			return BigInt(v), nil
+	if rv.Kind() == reflect.Invalid {
+		return Value{}, nil
+	}
+	switch rv.Type() {
+	case typeValue:
+		return rv.Interface().(Value), nil
+	case typeBigInt:
+		if rv.IsNil() {
+			return Value{}, nil
 		}
+		return BigInt(rv.Interface().(*big.Int)), nil
 	}
 	switch rv.Kind() {
-	case reflect.Invalid:
-		return Value{}, nil
 	case reflect.Pointer, reflect.Interface:
 		return valueOf(rv.Elem())
 	case reflect.String:
@@ -210,11 +240,11 @@ func setStruct(rv reflect.Value, params Params) error {
 
 func setValue(rv reflect.Value, v Value) error {
 	wrong := func() error { return fail(ErrInvalidType, "a %s does not fit a %s", v.kind, rv.Type()) }
-	switch rv.Interface().(type) {
-	case Value:
+	switch rv.Type() {
+	case typeValue:
 		rv.Set(reflect.ValueOf(v))
 		return nil
-	case *big.Int:
+	case typeBigInt:
 		n, ok := new(big.Int).SetString(v.text, 10)
 		if v.kind != KindInt || !ok {
 			return wrong()

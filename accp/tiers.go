@@ -34,12 +34,10 @@ func (c Scope) valid() bool { return c == ScopeHot || c == ScopeWarm || c == Sco
 // [ErrRefExpired] and not [ErrRefNotFound].
 const expiredFor = 24 * time.Hour
 
-// storedCodec returns the codec for stored values: exact, with higher limits than frames.
-func storedCodec() *Codec {
-	return &Codec{anyPlaces: true, FrameLimits: FrameLimits{
-		MaxFrame: store.MaxValue, MaxDepth: 100, MaxValues: 1 << 22, MaxNumber: 1 << 20,
-	}}
-}
+// storedCodec is the codec for stored values: exact, with higher limits than frames. Users that change it copy it.
+var storedCodec = Codec{anyPlaces: true, FrameLimits: FrameLimits{
+	MaxFrame: store.MaxValue, MaxDepth: 100, MaxValues: 1 << 22, MaxNumber: 1 << 20,
+}}
 
 // Entries accesses the entries of sessions in one store. The value of a key is the expiry time in
 // Unix milliseconds, or 0, and the canonical text.
@@ -98,7 +96,7 @@ func (t entries) decode(data []byte, scope Scope, key string) (v Value, until in
 	if past(until) {
 		return Value{}, until, fail(ErrRefExpired, "$%s.%s", scope, key)
 	}
-	v, err = storedCodec().DecodeValue(data[8:])
+	v, err = storedCodec.DecodeValue(data[8:])
 	if err != nil {
 		return Value{}, 0, &Error{Code: ErrInternal, Message: "malformed entry", Cause: err}
 	}
@@ -122,7 +120,7 @@ func expiry(ttl time.Duration) (until int64, kept time.Duration) {
 
 // entry returns the stored form of v.
 func entry(v Value, until int64) ([]byte, error) {
-	return storedCodec().AppendValue(binary.BigEndian.AppendUint64(nil, uint64(until)), v)
+	return storedCodec.AppendValue(binary.BigEndian.AppendUint64(nil, uint64(until)), v)
 }
 
 // keepRecord returns the lifetime of a record after a frame. The entries that were stored before the
@@ -309,8 +307,7 @@ func (s *Session) lookupCheckpoint(scope Scope, key string) (v Value, isFinal bo
 
 // digest returns the hex digits for the key of a stored value.
 func digest(v Value) (string, error) {
-	c := storedCodec()
-	text, err := c.AppendValue(nil, v)
+	text, err := storedCodec.AppendValue(make([]byte, 0, 512), v)
 	if err != nil {
 		return "", err
 	}

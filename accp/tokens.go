@@ -128,8 +128,8 @@ func (f *Frame) measure(counter TokenCounter) FrameBudget {
 
 func measure(frame []byte, at cut, counter TokenCounter) FrameBudget {
 	count := func(s []byte) int {
-		if counter == nil {
-			return approx(s)
+		if _, isApprox := counter.(ApproxCounter); isApprox || counter == nil {
+			return approx(s) // without a copy
 		}
 		return counter.Count(string(s))
 	}

@@ -104,7 +104,7 @@ func (s *Session) line(text string) string {
 		return ""
 	}
 	m.Meta = nil
-	c := storedCodec()
+	c := storedCodec
 	c.Registry, c.anyPlaces = s.registry, false
 	frame, err := c.Append(nil, m)
 	if err != nil {
