@@ -48,7 +48,7 @@ var endToEnd = []struct {
 }{
 	{"arc", serveARC, idleGoal, 300},
 	{"a2e", serveA2E, idleGoal, 400},
-	{"altar", serveALTAR, 80 << 10, 100}, // over the goal where goroutines begin with large stacks
+	{"altar", serveALTAR, 80 << 10, 300}, // over the goal where goroutines begin with large stacks
 	{"accp", serveACCP, idleGoal, 8 << 10},
 	{"air", serveAIR, idleGoal, 2 << 10},
 }
