@@ -394,6 +394,9 @@ func (r *TaskRun) do(h TaskHandler) {
 	}
 	err := errGoexit
 	defer func() {
+		if err == nil && r.Status() == TaskInputRequired { // closing the journal ends the wait for the input
+			err = errReturned(r.task.id, TaskInputRequired)
+		}
 		r.closeJournal()
 		r.finish(err)
 	}()
@@ -490,7 +493,7 @@ func (r *TaskRun) end(c *change, err error) error {
 		return nil
 	}
 	if c.action == taskComplete && errors.Is(err, ErrInvalidTaskTransition) {
-		err = fmt.Errorf("arc: the handler of task %s returned while it was %s", r.task.id, r.task.state.status)
+		err = errReturned(r.task.id, r.task.state.status)
 		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.base, &r.call, err)
 		err = r.engine.applyLocked(&r.base, r.task, c)
 	}
@@ -499,6 +502,10 @@ func (r *TaskRun) end(c *change, err error) error {
 		return nil // its work in another process decides, or the task has ended
 	}
 	return err
+}
+
+func errReturned(id string, status TaskStatus) error {
+	return fmt.Errorf("arc: the handler of task %s returned while it was %s", id, status)
 }
 
 // isCut reports whether the work was cut off with its process or epoch, or by another owner. A change that failed with
