@@ -33,8 +33,8 @@ var requirements = []string{
 	"go.uber.org/goleak",                          // tests
 	"golang.org/x/crypto",                         // ChaCha20-Poly1305 of air
 	"golang.org/x/sync",                           // single flight
+	"golang.org/x/sys",                            // limits of the processes of a2e
 	"golang.org/x/text",                           // normalisation of air
-	"golang.org/x/time",                           // rate limits
 	"pgregory.net/rapid",                          // tests
 }
 

@@ -16,7 +16,7 @@ import (
 type Limits struct {
 	MaxOutput      int64         // bytes: 64 MiB
 	MaxDescendants int           // processes at once, the process included: 256; on Linux only
-	MaxMemory      int64         // bytes of address space: 4 GiB
+	MaxMemory      int64         // bytes of address space: 4 GiB, too few for WebAssembly, such as fetch in Node
 	MaxCPUTime     time.Duration // 1 h
 	MaxFiles       int64         // open files: 256
 	MaxFileSize    int64         // bytes of a written file: 1 GiB

@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // killTime bounds the search for the descendants of an ended process.
@@ -79,31 +79,16 @@ func markOf(pid int) string {
 
 // restrict sets the limits that the system enforces.
 func (l *Limits) restrict(pid int) error {
-	for resource, n := range map[int]int64{syscall.RLIMIT_AS: l.MaxMemory, syscall.RLIMIT_FSIZE: l.MaxFileSize,
-		syscall.RLIMIT_NOFILE: l.MaxFiles, syscall.RLIMIT_CPU: max(int64(l.MaxCPUTime/time.Second), 1)} {
-		if err := restrict(pid, resource, uint64(n)); err != nil {
+	for resource, n := range map[int]int64{unix.RLIMIT_AS: l.MaxMemory, unix.RLIMIT_FSIZE: l.MaxFileSize,
+		unix.RLIMIT_NOFILE: l.MaxFiles, unix.RLIMIT_CPU: max(int64(l.MaxCPUTime/time.Second), 1)} {
+		var limit unix.Rlimit
+		if err := unix.Prlimit(pid, resource, nil, &limit); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// restrict lowers one limit of a process.
-func restrict(pid, resource int, n uint64) error {
-	var limit syscall.Rlimit
-	if err := prlimit(pid, resource, nil, &limit); err != nil {
-		return err
-	}
-	limit.Max = min(limit.Max, n)
-	limit.Cur = min(limit.Cur, n)
-	return prlimit(pid, resource, &limit, nil)
-}
-
-func prlimit(pid, resource int, limit, old *syscall.Rlimit) error {
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), uintptr(resource),
-		uintptr(unsafe.Pointer(limit)), uintptr(unsafe.Pointer(old)), 0, 0)
-	if errno != 0 {
-		return errno
+		limit.Max, limit.Cur = min(limit.Max, uint64(n)), min(limit.Cur, uint64(n))
+		if err := unix.Prlimit(pid, resource, &limit, nil); err != nil {
+			return err
+		}
 	}
 	return nil
 }
