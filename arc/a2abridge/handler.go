@@ -240,7 +240,7 @@ func (r *relay) addMessages(ctx context.Context, list ...*a2a.Message) error {
 	return nil
 }
 
-// cancel cancels the remote task if the ARC task was canceled or has failed. In a shutdown it goes on.
+// cancel cancels the remote task if the ARC task was canceled or has failed. In a shutdown it continues.
 func (r *relay) cancel(ctx context.Context) {
 	cause := context.Cause(ctx)
 	if !errors.Is(cause, arc.ErrTaskAlreadyCanceled) && !errors.Is(cause, arc.ErrTaskTimeout) {

@@ -84,7 +84,7 @@ func newRelay(t *testing.T, f *fixture, protocol a2a.TransportProtocol, p arc.Pe
 	return srv, client, cut
 }
 
-// A remote agent asks, answers and ends as a local one would, over streams that are cut.
+// A remote agent asks, answers and ends like a local agent, over streams that are cut.
 func TestHandler(t *testing.T) {
 	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
 		canceled := 0

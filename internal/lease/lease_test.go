@@ -443,6 +443,27 @@ func TestSurvivorsAdoptManyEntries(t *testing.T) {
 	})
 }
 
+// The owners of the last hour, each of which leaves an entry for that time, do not delay a
+// take-over on a slow store.
+func TestManyEarlierOwnersDelayNoTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, w := store.NewMemory(), newWorker()
+		for i := range 500 {
+			_, err := store.Modify(t.Context(), db, fmt.Sprint("owner/earlier@", i), time.Hour, func(store.Entry, bool) ([]byte, error) { return []byte{}, nil })
+			require.NoError(t, err)
+		}
+		plan := &fault.Plan{Rules: []fault.Rule{{Action: fault.Delay, Delay: 100 * time.Millisecond, Op: "list"}}}
+		a, b := acquire(t, db, lease.Options{}), acquire(t, fault.Store(db, plan), lease.Options{})
+		w.adoptFor(b)
+		w.create(t, a, ids(10)...)
+		require.NoError(t, a.Release(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), ttl)
+		defer cancel()
+		require.NoError(t, b.WaitRecovered(ctx))
+		require.Len(t, w.adopted, 10)
+	})
+}
+
 func TestRoundCostsNothingForFinishedAndRunningWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, w := &countedStore{Store: store.NewMemory()}, newWorker()

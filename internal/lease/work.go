@@ -26,6 +26,7 @@ const (
 	absentTTL    = 10 * time.Minute // of an entry without a record
 	maxAdoptions = 8                // at once
 	maxBatch     = 4096             // adoptions in random order
+	maxRetired   = 64               // visited in a round
 )
 
 // Found is the state of a record that the function of Adopt met. Zero is invalid.
@@ -262,7 +263,8 @@ type round struct {
 
 // run lists owners before holders, since an owner entry without a time to live had a lease
 // before. Then it repeats the changes in doubt of this epoch and lists the entries of owners
-// without a lease.
+// without a lease. Retired owners, to which an entry may have landed late, come last, and a round
+// visits at most maxRetired of them.
 func (r *round) run(ctx context.Context) error {
 	owners := map[Owner]store.Entry{}
 	prefix := r.key("owner", "")
@@ -296,9 +298,16 @@ func (r *round) run(ctx context.Context) error {
 	r.runAll(ctx, tasks)
 	order := slices.Sorted(maps.Keys(owners))
 	randid.Rand().Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	for _, owner := range order {
-		o := owners[owner]
-		if owner != r.epoch.owner && !holders[owner] {
+	for _, isRetired := range []bool{false, true} {
+		visits := 0
+		for _, owner := range order {
+			o := owners[owner]
+			if owner == r.epoch.owner || holders[owner] || isRetired == o.Expires.IsZero() {
+				continue
+			}
+			if visits++; isRetired && visits > maxRetired {
+				break
+			}
 			err = errors.Join(err, r.takeOver(ctx, owner, o))
 		}
 	}
