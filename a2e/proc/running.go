@@ -19,8 +19,9 @@ import (
 
 const (
 	clientWindow  = 256 << 10 // bytes that a host may send before they are read
-	maxUnread     = 1 << 20   // bytes of a stream that are kept without a window
-	maxUnreadAll  = 16 << 20  // bytes of all streams of a client
+	maxUnread     = 1 << 20   // bytes of a stream that are kept
+	maxUnreadAll  = 16 << 20  // bytes of all streams of a client without windows
+	maxRunOutput  = 64 << 20  // bytes of a stream in Run
 	maxInput      = 32 << 10  // bytes of one write to the input
 	signalKill    = "SIGKILL"
 	streamOutput  = 0
@@ -108,8 +109,9 @@ func (c *Client) Start(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	return p, nil
 }
 
-// Run starts a process, closes its input, and returns its output. If ctx ends first, Run kills the
-// process. An exit status other than 0 is an [*ExitError], which comes with the output.
+// Run starts a process, closes its input, and returns its output. It kills the process if ctx ends
+// first, or after 64 MiB of an output, with the error [a2e.ErrTooLarge]. An exit status other than 0 is an
+// [*ExitError], which comes with the output.
 func (c *Client) Run(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*Output, error) {
 	var own SpawnRequest
 	if r != nil {
@@ -124,13 +126,14 @@ func (c *Client) Run(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions
 	var reading sync.WaitGroup
 	var errs [2]error
 	for i, b := range []*[]byte{&out.Stdout, &out.Stderr} {
-		reading.Go(func() { *b, errs[i] = p.readAll(ctx, i) })
+		reading.Go(func() {
+			if *b, errs[i] = p.readAll(ctx, i); errs[i] != nil {
+				_ = p.Kill(context.WithoutCancel(ctx))
+			}
+		})
 	}
 	reading.Wait()
 	err = p.Wait(ctx)
-	if ctx.Err() != nil {
-		_ = p.Kill(context.WithoutCancel(ctx))
-	}
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		out.Code = exit.Code
 	}
@@ -146,8 +149,11 @@ func (p *Process) readAll(ctx context.Context, i int) (all []byte, err error) {
 	for buf := make([]byte, 32<<10); ; {
 		n, err := p.read(ctx, i, buf)
 		all = append(all, buf[:n]...)
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF):
 			return all, nil
+		case len(all) > maxRunOutput:
+			return all, fmt.Errorf("proc: run: output above %d bytes: %w", maxRunOutput, a2e.ErrTooLarge)
 		}
 		if err != nil {
 			return all, err
@@ -303,9 +309,10 @@ func (c *Client) takeLocked(p *Process, e *ReadEvent) {
 	if e.StreamType == "stderr" {
 		s = &p.streams[streamFailure]
 	}
+	s.isLost = s.isLost || len(s.kept)+len(text) > maxUnread // more than any window
 	if p.window == 0 {
 		c.makeRoomLocked(len(text))
-		s.isLost = s.isLost || len(s.kept)+len(text) > maxUnread || c.kept+len(text) > maxUnreadAll
+		s.isLost = s.isLost || c.kept+len(text) > maxUnreadAll
 	}
 	if !s.isLost {
 		s.kept = append(s.kept, text...)

@@ -183,6 +183,71 @@ func TestUnreadOutputIsBounded(t *testing.T) {
 	require.Equal(t, 10, strings.Count(string(text), "\n"))
 }
 
+// A host that ignores the window of a process, or sends output without end, fills no memory.
+func TestOutputOfHostileHostIsBounded(t *testing.T) {
+	var host *a2e.Session
+	send := func(data map[string]any) error {
+		raw, err := json.Marshal(data)
+		require.NoError(t, err)
+		return host.Send(host.Context(), "proc/read/event", &proc.ReadEvent{Kind: a2e.EventStatus, ReqID: "r", ProcID: "p", StreamType: "stdout", Data: raw})
+	}
+	started, grants := make(chan bool, 2), make(chan int64, 10_000)
+	plugin := &a2e.Plugin{Name: "proc", Capability: proc.Capability, Types: proc.Types(), Routes: []a2e.Route{
+		a2e.NewRoute("proc/spawn/req", func(_ context.Context, call *a2e.Call, r *proc.SpawnRequest) (*proc.SpawnResponse, error) {
+			host = call.Session
+			started <- r.StdinMode == "null"
+			return &proc.SpawnResponse{OK: true, ProcID: "p"}, nil
+		}),
+		a2e.NewRoute("proc/kill/req", func(context.Context, *a2e.Call, *proc.KillRequest) (*proc.KillResponse, error) {
+			return &proc.KillResponse{OK: true}, send(map[string]any{"code": -9})
+		}),
+		a2e.NewEventRoute("proc/window/event", func(_ context.Context, _ *a2e.Call, e *proc.WindowEvent) error {
+			grants <- e.Bytes
+			return nil
+		}),
+	}}
+	c, err := proc.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(plugin), nil))
+	require.NoError(t, err)
+	piece := strings.Repeat("x", 32<<10)
+
+	p, err := c.Start(t.Context(), shell("x"), nil)
+	require.NoError(t, err)
+	require.False(t, <-started)
+	for range 64 {
+		require.NoError(t, send(map[string]any{"text": piece}))
+	}
+	require.NoError(t, send(map[string]any{"code": 0}))
+	require.NoError(t, p.Wait(t.Context()))
+	text, err := io.ReadAll(p.Stdout)
+	require.ErrorIs(t, err, a2e.ErrSlowReader)
+	require.LessOrEqual(t, len(text), 1<<20)
+
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		<-started
+		for left := int64(256 << 10); ; left -= int64(len(piece)) {
+			for left <= 0 {
+				select {
+				case n := <-grants:
+					left += n
+				case <-stop:
+					done <- nil
+					return
+				}
+			}
+			if err := send(map[string]any{"text": piece}); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	out, err := c.Run(t.Context(), shell("x"), nil)
+	close(stop)
+	require.ErrorIs(t, err, a2e.ErrTooLarge)
+	require.NoError(t, <-done)
+	require.LessOrEqual(t, len(out.Stdout), 65<<20)
+}
+
 // A process above a limit of its output or its descendants is ended (A2E-D52).
 func TestLimitsEndProcesses(t *testing.T) {
 	c, _ := running(t, proc.Limits{MaxOutput: 100_000, MaxDescendants: 5}, nil)
