@@ -233,7 +233,7 @@ func TestServerFindsFaults(t *testing.T) {
 		{"arc", "reads a token in the body", "conduct", "ARC-168"},
 		{"arc", "done after an error", "server", "ARC-D22"},
 		{"arc", "never answers", "conduct", "ARC-070"},
-		{"a2e", "ignores the name of the host", "http", "A2E-D41"},
+		{"a2e", "ignores the name of the host", "http-edges", "A2E-D41"},
 		{"altar", "takes every caller for an administrator", "host", "ALT-D20"},
 		{"altar", "sends a stream as JSON", "host", "ALT-D05"},
 		{"accp", "never answers", "http", "ACCP-154"},
