@@ -66,13 +66,13 @@ func (c *Client) replace(ctx context.Context, s *Session, state Params) error {
 		if errors.Is(err, ErrDuplicate) {
 			_, err = c.queryState(ctx, s)
 			c.unsure.Store(err != nil)
-			err = cmp.Or(err, errNewerState)
+			err = cmp.Or(err, errNewerState())
 		}
 		if !isOtherState(err) {
 			return err
 		}
 	}
-	return errNewerState
+	return errNewerState()
 }
 
 // update is Update in a session. A refused or unanswered change is taken back, so that it is never sent as
@@ -115,7 +115,7 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 	}
 }
 
-var errNewerState error = fail(ErrDuplicate, "the peer has a newer state")
+func errNewerState() error { return fail(ErrDuplicate, "the peer has a newer state") }
 
 // isOtherState reports whether err is the refusal of a state that does not follow that of the peer.
 func isOtherState(err error) bool {
