@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"strconv"
 	"strings"
@@ -121,15 +120,7 @@ func newServerTranslation() *accpTranslation {
 func accpOpenLiveHTTP(_ T, _ *Input, s *liveServer) (Step, error) {
 	x := newServerTranslation()
 	s.rewrite = x.toRun
-	return accpPost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rec := httptest.NewRecorder()
-		s.ServeHTTP(rec, r)
-		for name, values := range rec.Header() {
-			w.Header()[name] = values
-		}
-		w.WriteHeader(rec.Code)
-		_, _ = w.Write(x.received(rec.Body.Bytes()))
-	})), s.start(nil)
+	return accpPost(rewriteAnswers(s, x.received)), s.start(nil)
 }
 
 func accpOpenLiveSocket(t T, _ *Input, s *liveServer) (Step, error) {

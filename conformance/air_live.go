@@ -369,20 +369,9 @@ func airOpenLiveRelay(_ T, in *Input, s *liveServer) (Step, error) {
 		if step.Has("document") {
 			return f.registry.step(step), nil
 		}
-		a, err := airRelayRequest(step, http.HandlerFunc(f.forward), f.lookupCount)
+		a, err := airRelayRequest(step, rewriteAnswers(f, f.restore), f.lookupCount)
 		return a, err
 	}, err
-}
-
-// forward forwards a request, and restores the signatures of the answer.
-func (f *airLive) forward(w http.ResponseWriter, r *http.Request) {
-	rec := httptest.NewRecorder()
-	f.ServeHTTP(rec, r)
-	for name, values := range rec.Header() {
-		w.Header()[name] = values
-	}
-	w.WriteHeader(rec.Code)
-	_, _ = w.Write(f.restore(rec.Body.Bytes()))
 }
 
 func airOpenLiveInbox(_ T, in *Input, s *liveServer) (Step, error) {
@@ -406,7 +395,7 @@ func (f *airLive) deliver(in *Input) (Answer, error) {
 	req := httptest.NewRequest(http.MethodPost, "/inbox", bytes.NewReader(data))
 	req.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
-	f.forward(w, req)
+	rewriteAnswers(f, f.restore).ServeHTTP(w, req)
 	reports := f.delivered.since(in)
 	f.calls += len(reports)
 	a := Answer{"status": w.Code, "lookups": f.lookupCount(), "delivered": len(reports) > 0, "calls": f.calls,

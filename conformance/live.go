@@ -287,3 +287,16 @@ func (p *tape[E]) since(step *Input) []E {
 	p.next = len(p.all)
 	return slices.Clone(p.all[p.first:])
 }
+
+// rewriteAnswers returns a handler that changes the bodies of the answers of h.
+func rewriteAnswers(h http.Handler, change func(body []byte) []byte) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, r)
+		for name, values := range rec.Header() {
+			w.Header()[name] = values
+		}
+		w.WriteHeader(rec.Code)
+		_, _ = w.Write(change(rec.Body.Bytes()))
+	})
+}
