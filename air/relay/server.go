@@ -621,13 +621,14 @@ func (x *exchange) isAuthenticated() bool { return x.principal != x.addr }
 func errNoMailbox() *air.Error { return air.Errorf(air.ErrNotFound, "no such mailbox") }
 
 func parseRoute(path string) (route, bool) {
-	first, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	if path == "" || path[0] != '/' {
+	path, isAbsolute := strings.CutPrefix(path, "/")
+	if !isAbsolute {
 		return route{}, false
 	}
-	if first == "health" && path == "/health" {
+	if path == "health" {
 		return route{method: http.MethodGet}, true
 	}
+	first, rest, _ := strings.Cut(path, "/")
 	name, verb, isLong := strings.Cut(rest, "/")
 	if isLong {
 		first += "/" + verb
