@@ -48,7 +48,7 @@ func (s *Server) checked(next http.Handler) http.Handler {
 			http.Error(w, "the origin is not allowed", http.StatusForbidden)
 			return
 		}
-		if len(r.Header.Values("Authorization")) > 1 {
+		if _, err := httpx.CheckRequest(r, nil); err != nil {
 			http.Error(w, "no header field may occur twice", http.StatusBadRequest)
 			return
 		}
