@@ -298,7 +298,9 @@ func (c *Client) takeLocked(p *Process, e *ReadEvent) {
 	if data.Code != nil {
 		p.exit = &data
 		delete(c.processes, p.ID)
-		c.past = append(slices.DeleteFunc(c.past, func(q *Process) bool { return q.size() == 0 }), p)
+		if p.window == 0 { // else its output belongs to the caller, and one window bounds it
+			c.past = append(slices.DeleteFunc(c.past, func(q *Process) bool { return q.size() == 0 }), p)
+		}
 		return
 	}
 	text := data.Base64

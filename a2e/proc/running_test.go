@@ -191,7 +191,7 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		return host.Send(host.Context(), "proc/read/event", &proc.ReadEvent{Kind: a2e.EventStatus, ReqID: "r", ProcID: "p", StreamType: "stdout", Data: raw})
 	}
-	started, grants := make(chan bool, 2), make(chan int64, 10_000)
+	started, grants := make(chan bool, 200), make(chan int64, 10_000)
 	plugin := &a2e.Plugin{Name: "proc", Capability: proc.Capability, Types: proc.Types(), Routes: []a2e.Route{
 		a2e.NewRoute("proc/spawn/req", func(_ context.Context, call *a2e.Call, r *proc.SpawnRequest) (*proc.SpawnResponse, error) {
 			host = call.Session
@@ -221,6 +221,25 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 	text, err := io.ReadAll(p.Stdout)
 	require.ErrorIs(t, err, a2e.ErrSlowReader)
 	require.LessOrEqual(t, len(text), 1<<20)
+
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for range 100 { // whose output is not read
+		p, err := c.Start(t.Context(), shell("x"), nil)
+		require.NoError(t, err)
+		<-started
+		for range 8 {
+			require.NoError(t, send(map[string]any{"text": piece}))
+		}
+		require.NoError(t, send(map[string]any{"code": 0}))
+		require.NoError(t, p.Wait(t.Context()))
+	}
+	require.Less(t, heap()-before, int64(8<<20), "the output of 100 ended processes, 25 MiB, is kept")
 
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {
