@@ -251,9 +251,9 @@ type Conn struct {
 	closing atomic.Bool // a call of close sends its code; others only end
 	work    sync.WaitGroup
 
-	expires time.Time    // of the authentication; zero: never
-	reason  string       // of the close then
-	missed  atomic.Int32 // pings without an answer
+	expires time.Time // of the authentication; zero: never
+	reason  string    // of the close then
+	missed  int       // of beat: pings without an answer
 
 	mu      sync.Mutex // guards all below
 	timer   *time.Timer
@@ -447,9 +447,9 @@ func (c *Conn) beat() bool {
 		return false
 	}
 	if c.wire.received.Swap(false) || c.isBusy.Load() {
-		c.missed.Store(0)
+		c.missed = 0
 	}
-	if c.missed.Add(1) > 2 {
+	if c.missed++; c.missed > 2 {
 		c.finish(ErrSilent)
 		_ = c.wire.rwc.Close()
 		return false
