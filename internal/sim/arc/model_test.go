@@ -21,6 +21,7 @@ import (
 //	T2 An acknowledged input is a message of the task from then on, once.
 //	T3 Inputs are consumed once and in order.
 //	T4 Two minutes after the faults a task is in a final state or waits for input.
+//	T5 A call ends at the latest 5 s after its deadline.
 //	N1 An acknowledged subscription gets the end of its task, N2 once per request.
 //	C1 A chat has one order of turns, in which each acknowledged message has its answer. A repeat of a message
 //	   whose answer was not stored is another turn.

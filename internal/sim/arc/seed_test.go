@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -174,6 +175,7 @@ var errCut = errors.New("no end")
 
 // stream reads an answer and holds it to C2.
 func (w *world) stream(ctx context.Context, client *arc.Client, p *arc.ChatMessageParams) (string, error) {
+	defer w.checkTime(ctx, "stream", time.Now())
 	var b strings.Builder
 	isDone := false
 	for e, err := range client.StreamChatMessage(ctx, agent, p, nil) {
@@ -243,9 +245,15 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		invariant string
 		defect    defect
 	}{
-		"inputs are not stored":      {"T2", defect{store: func(s store.Store) store.Store { return &losing{s} }}},
-		"inputs are answered twice":  {"T3", defect{handler: doubled}},
-		"a task waits for something": {"T4", defect{handler: stuck}},
+		"a final state is lost":         {"T1", defect{store: without(isTask)}},
+		"inputs are not stored":         {"T2", defect{store: without(isInput)}},
+		"inputs are answered twice":     {"T3", defect{handler: doubled}},
+		"a task waits for something":    {"T4", defect{handler: stuck}},
+		"a client ignores its deadline": {"T5", defect{call: withoutDeadline}},
+		"subscriptions are not stored":  {"N1", defect{store: without(isSubscription)}},
+		"notifications are sent twice":  {"N2", defect{webhook: twice, hook: without(isDelivery)}},
+		"turns are not stored":          {"C1", defect{store: without(isTurn)}},
+		"a piece of a stream is lost":   {"C2", defect{chat: gap}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -270,14 +278,85 @@ func stuck(ctx context.Context, _ *arc.TaskRun, w *world) error {
 	return ctx.Err()
 }
 
-// A losing store appends the inputs of tasks, which have ids, to another stream.
-type losing struct{ store.Store }
+func withoutDeadline(next arc.CallFunc) arc.CallFunc {
+	return func(ctx context.Context, out *arc.ClientRequest) (*arc.Response, error) {
+		return next(context.WithoutCancel(ctx), out)
+	}
+}
+
+// gap streams the first piece of an answer and the last one.
+func gap(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	for _, piece := range []string{"re ", " at 1"} {
+		if err := out.Send(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A tripper is a function as a transport.
+type tripper func(r *http.Request) (*http.Response, error)
+
+func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// twice posts each notification twice.
+func twice(rt http.RoundTripper) http.RoundTripper {
+	return tripper(func(r *http.Request) (*http.Response, error) {
+		second := r.Clone(r.Context())
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		second.Body = body
+		if res, err := rt.RoundTrip(second); err == nil {
+			_ = res.Body.Close()
+		}
+		return rt.RoundTrip(r)
+	})
+}
+
+// A losing store loses some records and entries.
+type losing struct {
+	store.Store
+	isLost func(name, id string) bool
+}
+
+func without(isLost func(name, id string) bool) func(store.Store) store.Store {
+	return func(s store.Store) store.Store { return &losing{s, isLost} }
+}
+
+// isInput selects the inputs of tasks, which have ids.
+func isInput(name, id string) bool {
+	return strings.HasPrefix(name, "arc/items/") && id != "" && !strings.HasPrefix(id, "first")
+}
+
+func isTask(name, _ string) bool { return strings.HasPrefix(name, "arc/task/") }
+
+func isSubscription(name, _ string) bool { return strings.HasPrefix(name, "arc/sub/") }
+
+func isDelivery(name, _ string) bool { return strings.HasPrefix(name, "arc/webhook/") }
+
+func isTurn(name, _ string) bool { return strings.HasPrefix(name, "arc/said/") }
 
 func (l *losing) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
-	if strings.HasPrefix(stream, "arc/items/") && id != "" && !strings.HasPrefix(id, "first") {
+	if l.isLost(stream, id) {
 		stream = "lost/" + stream
 	}
 	return l.Store.Append(ctx, stream, id, value, ttl)
+}
+
+func (l *losing) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if l.isLost(key, "") {
+		return rev + 1, nil
+	}
+	return l.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func (l *losing) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if l.isLost(key, "") {
+		key = "lost/" + key
+	}
+	return l.Store.Create(ctx, key, value, ttl)
 }
 
 // lastError returns the error of the last call.

@@ -42,6 +42,10 @@ type world struct {
 type defect struct {
 	store   func(s store.Store) store.Store
 	handler func(ctx context.Context, run *arc.TaskRun, w *world) error
+	chat    arc.ChatHandlerFunc
+	webhook func(rt http.RoundTripper) http.RoundTripper
+	hook    func(s store.Store) store.Store // of the receiver of notifications
+	call    arc.Interceptor
 
 	hasStoreErrors bool
 }
@@ -54,7 +58,11 @@ func newWorld(w *sim.World, d defect) *world {
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
 	secret := []arc.WebhookSecret{arc.WebhookSecret("0123456789abcdef0123456789abcdef")}
-	r, err := webhook.NewReceiver(arc.NotificationHandlerFunc(v.notified), secret, &webhook.ReceiverOptions{Logger: quiet})
+	var handled store.Store
+	if d.hook != nil {
+		handled = d.hook(store.NewMemory())
+	}
+	r, err := webhook.NewReceiver(arc.NotificationHandlerFunc(v.notified), secret, &webhook.ReceiverOptions{Store: handled, Logger: quiet})
 	if err != nil {
 		w.Failf("start", "", "%v", err)
 		return v
@@ -65,7 +73,7 @@ func newWorld(w *sim.World, d defect) *world {
 		_ = w.Sleep(context.Background(), 123_456_789)
 	}
 	for i := range 2 {
-		v.callers = append(v.callers, w.Node(fmt.Sprint("c", i), startCaller))
+		v.callers = append(v.callers, w.Node(fmt.Sprint("c", i), v.startCaller))
 	}
 	w.Node("hook", v.startHook)
 	return v
@@ -91,6 +99,10 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 		db = w.broken.store(db)
 	}
 	rt, closeIdle := v.Transport(true)
+	hooks := http.RoundTripper(rt)
+	if w.broken.webhook != nil {
+		hooks = w.broken.webhook(hooks)
+	}
 	s, err := arc.NewServer(&arc.ServerOptions{
 		Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(
 			func(_ context.Context, token string) (*arc.Principal, error) {
@@ -100,7 +112,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 		Persistence: arc.Persistence{EnableResume: true, Store: db, ResultTTL: time.Hour},
 		Logger:      quiet,
 		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
-			Transport: rt, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
+			Transport: hooks, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
 				return []arc.WebhookSecret{arc.WebhookSecret("0123456789abcdef0123456789abcdef")}, nil
 			}},
 	})
@@ -111,8 +123,12 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	if w.broken.handler != nil {
 		serve = func(ctx context.Context, run *arc.TaskRun) error { return w.broken.handler(ctx, run, w) }
 	}
+	chat := w.serveChat
+	if w.broken.chat != nil {
+		chat = w.broken.chat
+	}
 	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, RerunInterrupted: true, TaskHandler: arc.TaskHandlerFunc(serve),
-		ChatHandler: arc.ChatHandlerFunc(w.serveChat)})
+		ChatHandler: arc.ChatHandlerFunc(chat)})
 	end, err := v.Serve(v.Node.Name()+":80", s)
 	if err != nil {
 		_ = s.Close()
@@ -145,13 +161,17 @@ func (c *caller) Close() {
 	}
 }
 
-func startCaller(v *sim.View) (sim.Instance, error) {
+func (w *world) startCaller(v *sim.View) (sim.Instance, error) {
 	c := &caller{View: v}
+	interceptors := []arc.Interceptor{w.timed}
+	if w.broken.call != nil {
+		interceptors = append(interceptors, w.broken.call)
+	}
 	for i := range servers {
 		rt, end := v.Transport(true)
 		client, err := arc.NewClient(fmt.Sprintf("http://s%d:80/arc", i), "caller", &arc.ClientOptions{
 			HTTPClient: &http.Client{Transport: rt}, TokenSource: arc.StaticTokenSource("me"), AllowInsecure: true,
-			Idempotent: true, MaxResumes: 3, Logger: quiet, Timeout: 20 * time.Second, IdleTimeout: 20 * time.Second,
+			Idempotent: true, MaxResumes: 3, Logger: quiet, Timeout: 20 * time.Second, IdleTimeout: 20 * time.Second, Interceptors: interceptors,
 		})
 		if err != nil {
 			return nil, err
@@ -219,6 +239,21 @@ func (w *world) serveChat(ctx context.Context, turn *arc.ChatTurn, out *arc.Chat
 		}
 	}
 	return nil
+}
+
+// timed holds calls to T5.
+func (w *world) timed(next arc.CallFunc) arc.CallFunc {
+	return func(ctx context.Context, out *arc.ClientRequest) (*arc.Response, error) {
+		defer w.checkTime(ctx, out.Method, time.Now())
+		return next(ctx, out)
+	}
+}
+
+func (w *world) checkTime(ctx context.Context, name string, start time.Time) {
+	limit, ok := ctx.Deadline()
+	if late := min(time.Since(limit), time.Since(start)); ok && late > 5*time.Second {
+		w.Failf("T5", "", "%s ended %v after its deadline", name, late)
+	}
 }
 
 // repeat makes a call at several servers with one request id, until one answers.
