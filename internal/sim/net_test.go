@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/conformance/fault"
 )
 
 // A webNode is an HTTP server that answers with the body, or a client.
@@ -261,4 +263,16 @@ func TestNodeStartsAgainAfterErrorAndCrash(t *testing.T) {
 	}, nil)
 	require.Nil(t, res.failure)
 	require.EqualValues(t, 3, starts.Load())
+}
+
+// The delay of a fault ends at another nanosecond than a context of the same length. Otherwise the runtime would
+// choose which of the two comes first.
+func TestFaultEndsAtOwnNanosecond(t *testing.T) {
+	run(t, 1, func(w *World) {
+		n := w.Node("a", startClient)
+		for _, f := range []*fault.Fault{{Action: fault.Reorder}, {Action: fault.Hang, Delay: time.Second}} {
+			n.permit(f)
+			require.Greater(t, f.Delay, time.Second, f.Action)
+		}
+	}, nil)
 }

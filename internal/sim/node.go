@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -83,8 +84,8 @@ func (n *Node) permit(f *fault.Fault) bool {
 	switch {
 	case f.Action == fault.Delay || f.Action == fault.LandLater:
 		f.Delay = n.w.between(1, 5*time.Second, append(parts, "delay")...)
-	case f.Delay > 0: // ends at another nanosecond than a context of the same length
-		f.Delay += n.w.between(1, time.Millisecond, append(parts, "delay")...)
+	case f.Delay > 0 || f.Action == fault.Reorder: // ends at another nanosecond than a context of the same length
+		f.Delay = cmp.Or(f.Delay, time.Second) + n.w.between(1, time.Millisecond, append(parts, "delay")...)
 	}
 	if f.Action == fault.ErrorAfter && f.Op == "list" {
 		f.Entries = int(n.w.draw(append(parts, "entries")...) % 9)
