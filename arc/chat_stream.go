@@ -66,7 +66,7 @@ var errAborted = errors.New("arc: stream: aborted")
 func newStreamTable(s *Server) *streamTable {
 	t := &streamTable{s: s, plain: streamlog.New(nil, nil, "")}
 	t.kept = t.plain
-	if s.isShared && s.opts.Persistence.EnableResume {
+	if s.isShared { // without EnableResume, too: streams of failed processes are taken over
 		t.kept = streamlog.New(s.opts.Persistence.Store, s.lease, "arc/")
 	}
 	return t

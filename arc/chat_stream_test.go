@@ -151,6 +151,38 @@ func testStreamEndsWithItsProcess(t *testing.T, life time.Duration) {
 	})
 }
 
+// A process whose option is off takes the streams of a failed process over, too.
+func TestStreamTakenOverWithoutResume(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		first := &crashStore{Store: db}
+		o := resumable(time.Hour)
+		o.Persistence.Store = first
+		s := newServer(t, o)
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+			_ = out.Send("x")
+			<-ctx.Done()
+			return ctx.Err()
+		}))
+		mem := arctest.NewServer(t, s)
+		open(t, t.Context(), mem, call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("x")+`}`))
+		synctest.Wait()
+		require.Equal(t, 1, countKeys(t, db, "arc/work/"))
+		first.crash()
+		newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+		time.Sleep(time.Minute)
+		require.Zero(t, countKeys(t, db, "arc/work/"))
+	})
+}
+
+func countKeys(t *testing.T, db store.Store, prefix string) (n int) {
+	for _, err := range db.List(t.Context(), prefix) {
+		require.NoError(t, err)
+		n++
+	}
+	return n
+}
+
 // A reader that leaves is no failure.
 func TestReaderThatLeavesIsNoFailure(t *testing.T) {
 	for _, o := range []*arc.ServerOptions{{}, resumable(time.Minute)} {

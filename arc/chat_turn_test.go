@@ -155,6 +155,44 @@ func TestChatTurnIsFreedAfterFailure(t *testing.T) {
 	})
 }
 
+// A jump of the clock of the store ends a turn that a living process has. The process adds nothing to the chat of the
+// next turn, and its caller gets an error.
+func TestChatTurnLostToClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		servers := chatProcesses(t, arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			if turn.Message.Text() == "slow" {
+				time.Sleep(time.Minute)
+			}
+			if turn.Message.Text() == "all" {
+				history, err := turn.History(ctx)
+				require.NoError(t, err)
+				var texts []string
+				for _, m := range history {
+					texts = append(texts, m.Text())
+				}
+				return arc.AgentText(strings.Join(texts, " ")), nil
+			}
+			return arc.AgentText(turn.Message.Text() + "!"), nil
+		}), db, db)
+		require.Nil(t, startChat(servers[0], "a-01", "c", "start").Error)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			res := say(servers[0], "a-01", "c", "slow")
+			require.NotNil(t, res.Error)
+			require.ErrorIs(t, res.Error, arc.ErrAgentNotAvailable)
+		})
+		synctest.Wait()
+		for e, err := range db.List(t.Context(), "arc/turn/") {
+			require.NoError(t, err)
+			require.NoError(t, db.Delete(t.Context(), e.Key, e.Revision))
+		}
+		require.Equal(t, "quick!", chatOf(t, say(servers[1], "a-01", "c", "quick")).Message.Text())
+		wg.Wait()
+		require.Equal(t, "start start! quick quick!", chatOf(t, say(servers[1], "a-01", "c", "all")).Message.Text())
+	})
+}
+
 // A turn that cannot be freed does not delay the end of the process.
 func TestChatTurnIsLeftInShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

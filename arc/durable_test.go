@@ -152,6 +152,35 @@ func TestRecordedEventsAreSent(t *testing.T) {
 	}
 }
 
+// A failure of the store delays a notification of a running task, which has no later event.
+func TestEventIsQueuedAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isDown atomic.Bool
+		plan := &faults.Plan{Seed: 1, Rules: []faults.Rule{{Op: "append", When: func(_, stream string) bool {
+			return isDown.Load() && strings.HasPrefix(stream, "arc/outbox/items/")
+		}}}}
+		h := &hooks{}
+		o := &arc.ServerOptions{Persistence: arc.Persistence{Store: faults.Store(store.NewMemory(), plan)}}
+		o.Webhook = h.withStatic(arc.StaticWebhook{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01"})
+		s := newServer(t, o)
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			time.Sleep(time.Second)
+			isDown.Store(true)
+			if err := run.AddProgress(ctx, "half"); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}))
+		createTask(t, s, "a-01", "x")
+		time.Sleep(time.Minute)
+		require.Len(t, h.take(), 3)
+		isDown.Store(false)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"all.test NEW_MESSAGE WORKING"}, h.take())
+	})
+}
+
 // The end of a task whose write the store refuses is written again.
 func TestRefusedEndIsRepeated(t *testing.T) {
 	for _, failure := range []error{nil, arc.Errorf(arc.ErrTaskExecutionFailed, "boom")} {
