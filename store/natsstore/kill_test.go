@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -34,6 +35,14 @@ func child() bool {
 	dir, round := os.Getenv(childDir), os.Getenv(childRound)
 	if dir == "" {
 		return false
+	}
+	if address, ok := strings.CutPrefix(round, onlyServe); ok {
+		if _, err := embedded.Start(dir, &embedded.Options{Listen: address}); err != nil {
+			fmt.Println("failed", err)
+			return true
+		}
+		_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+		return true
 	}
 	ctx := context.Background()
 	s, err := embedded.Open(ctx, dir, &natsstore.Options{SweepInterval: 50 * time.Millisecond})
@@ -104,8 +113,10 @@ func child() bool {
 	select {}
 }
 
-// onlyGone is the round of a child that leaves nothing behind.
-const onlyGone = "gone"
+const (
+	onlyGone  = "gone"   // the round of a child that leaves nothing behind
+	onlyServe = "serve " // and of one that serves at an address
+)
 
 // leaveGone makes keys and records that have several versions, or several uses,
 // and sees all of them go.

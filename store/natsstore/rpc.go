@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"time"
 
@@ -67,12 +68,14 @@ func temporary(err error) error {
 	}
 	var api *apiError
 	var js *jetstream.APIError
+	var conn net.Error
 	switch {
 	case errors.As(err, &api) && (api.status == 503 && api.code == codeNotAvailable || api.code == codeIDInProcess || api.code == codeWrongLastNow),
 		errors.As(err, &js) && js.Code == 503 && js.ErrorCode == codeNotAvailable,
 		errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrTimeout),
 		errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected), errors.Is(err, nats.ErrStaleConnection),
-		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, context.DeadlineExceeded):
+		errors.Is(err, nats.ErrConnectionReconnecting), errors.Is(err, context.DeadlineExceeded),
+		errors.As(err, &conn): // a write to a server that reads nothing
 		return retry{err}
 	}
 	return err
@@ -83,11 +86,13 @@ func temporary(err error) error {
 const attemptTimeout = 2 * time.Second
 
 // persist calls f until it succeeds, fails permanently, or the timeout passes. Each attempt has a
-// separate context.
+// separate context. A connection that is being made keeps requests for as long as a dial may take, so
+// that no attempt without a connection begins later than that before the end.
 func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) error {
 	deadline, patience := time.Now().Add(s.opts.CallTimeout), attemptTimeout
+	lastDial := deadline.Add(-min(s.nc.Opts.Timeout, s.opts.CallTimeout/2))
 	for pause := 2 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		attempt, cancel := context.WithTimeout(ctx, patience)
+		attempt, cancel := context.WithDeadline(ctx, earlier(deadline, time.Now().Add(patience)))
 		err := f(attempt)
 		if attempt.Err() != nil { // a long value on a slow connection needs more time
 			patience *= 2
@@ -102,7 +107,7 @@ func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) 
 			return fmt.Errorf("%w: %w", store.ErrClosed, err)
 		case !errors.As(err, &retryable):
 			return err
-		case time.Now().After(deadline):
+		case time.Until(deadline) <= pause, isOffline(retryable.error) && time.Now().After(lastDial):
 			return fmt.Errorf("natsstore: no answer for %v: %w: %w", s.opts.CallTimeout, store.ErrUnknown, retryable.error)
 		}
 		select {
@@ -111,6 +116,18 @@ func (s *Store) persist(ctx context.Context, f func(ctx context.Context) error) 
 		case <-time.After(pause/2 + rand.N(pause)):
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// isOffline reports an error of a request that no connection took.
+func isOffline(err error) bool {
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrConnectionReconnecting)
 }
 
 // cause distinguishes a call that ended by its context from one that ended by Close.

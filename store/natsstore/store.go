@@ -147,6 +147,8 @@ func DefaultConnOptions() []nats.Option {
 		nats.PingInterval(3 * time.Second),
 		nats.MaxPingsOutstanding(2),
 		nats.Timeout(3 * time.Second),
+		// A write to a server that reads nothing would keep all others for a minute.
+		nats.FlusherTimeout(2 * time.Second),
 	}
 }
 

@@ -4,14 +4,19 @@
 package natsstore
 
 import (
+	"context"
 	"math"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 func TestTokens(t *testing.T) {
@@ -127,5 +132,31 @@ func TestServerNotLinked(t *testing.T) {
 	require.Contains(t, deps, "github.com/nats-io/nats.go")
 	for _, dep := range deps {
 		require.NotContains(t, dep, "nats-server")
+	}
+}
+
+// TestPersistEndsInTime: a call without an answer ends as unknown at CallTimeout, and an attempt without a
+// connection, which takes as long as a dial, does not extend it.
+func TestPersistEndsInTime(t *testing.T) {
+	for name, attempt := range map[string]func(ctx context.Context) error{
+		"silent server": func(ctx context.Context) error {
+			<-ctx.Done()
+			return temporary(ctx.Err())
+		},
+		"no connection": func(context.Context) error {
+			time.Sleep(3 * time.Second)
+			return temporary(nats.ErrConnectionReconnecting)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &Store{nc: &nats.Conn{Opts: nats.Options{Timeout: 3 * time.Second}}, opts: Options{CallTimeout: 10 * time.Second}}
+				start := time.Now()
+				err := s.persist(t.Context(), attempt)
+				require.ErrorIs(t, err, store.ErrUnknown)
+				require.LessOrEqual(t, time.Since(start), 10*time.Second)
+				require.Greater(t, time.Since(start), 6*time.Second)
+			})
+		})
 	}
 }
