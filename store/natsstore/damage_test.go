@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -116,6 +117,10 @@ func TestOlderCopy(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream")))
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "jetstream"), os.DirFS(filepath.Join(older, "jetstream"))))
 
+	report, err := embedded.Verify(dir)
+	require.NoError(t, err)
+	require.Equal(t, 2, report.Damaged, "%+v", report.Damage)
+	require.Equal(t, []int{10, 10}, []int{report.Entries, report.Records})
 	_, err = embedded.Open(t.Context(), dir, nil)
 	var loss *store.LossError
 	require.ErrorAs(t, err, &loss)
@@ -133,6 +138,77 @@ func TestOlderCopy(t *testing.T) {
 	s, err = embedded.Open(t.Context(), dir, nil)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
+	report, err = embedded.Verify(dir)
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+}
+
+// TestVerify: Verify counts what is stored while others write, and names a changed message, a wrong id, and
+// the loss of a stream.
+func TestVerify(t *testing.T) {
+	srv := startEmbedded(t, nil)
+	s, err := srv.Open(t.Context(), nil)
+	require.NoError(t, err)
+	defer s.Close()
+	for i := range 40 {
+		_, err := s.Create(t.Context(), fmt.Sprint("k/", i), make([]byte, 10_000), 0)
+		require.NoError(t, err)
+		seq, err := s.Append(t.Context(), "s", fmt.Sprint("id", i), []byte("x"), time.Hour)
+		require.NoError(t, err)
+		if i%4 == 0 {
+			require.NoError(t, s.Ack(t.Context(), "s", seq))
+		}
+	}
+	_, err = s.Append(t.Context(), "s", "", []byte("x"), time.Nanosecond)
+	require.NoError(t, err)
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+	require.Equal(t, []int{40, 31, 10, 1}, []int{report.Entries, report.Records, report.IDs, report.Expired})
+	require.Equal(t, map[string]uint64{"fivewire_kv": 40, "fivewire_log": 51}, report.Last)
+
+	nc, err := srv.Conn()
+	require.NoError(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	change := func(stream string, seq uint64, change func(m *nats.Msg)) {
+		st, err := js.Stream(t.Context(), stream)
+		require.NoError(t, err)
+		old, err := st.GetMsg(t.Context(), seq)
+		require.NoError(t, err)
+		m := &nats.Msg{Subject: old.Subject, Header: nats.Header{}, Data: old.Data}
+		for _, name := range []string{"Fivewire-Sum", "Fivewire-ID", "Fivewire-TTL"} {
+			if old.Header[name] != nil {
+				m.Header[name] = old.Header[name]
+			}
+		}
+		change(m)
+		_, err = js.PublishMsg(t.Context(), m)
+		require.NoError(t, err)
+	}
+	change("fivewire_kv", 7, func(m *nats.Msg) { m.Data[99] ^= 1 })
+	change("fivewire_log", 3, func(m *nats.Msg) {
+		m.Subject = m.Subject[:len(m.Subject)-1] + "_"
+		delete(m.Header, "Fivewire-Sum") // as by an earlier version
+	})
+	report, err = s.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []natsstore.Damage{
+		{Area: "fivewire_kv", Key: "k/6", Position: 41, Problem: "checksum does not match"},
+		{Area: "fivewire_log", ID: "id1", Position: 52, Problem: "id differs from that of the subject"},
+	}, report.Damage)
+	require.ErrorIs(t, report.Err(), store.ErrCorrupt)
+
+	st, err := js.Stream(t.Context(), "fivewire_log")
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), "fivewire_log"))
+	_, err = js.CreateStream(t.Context(), st.CachedInfo().Config)
+	require.NoError(t, err)
+	report, err = s.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 2, report.Damaged, "%+v", report.Damage)
+	require.Contains(t, report.Damage[1].Problem, "positions 1 to 51 are missing")
 }
 
 // TestChecksum: a message whose value differs from its checksum is an error that names its position.

@@ -398,6 +398,7 @@ type areaInfo struct {
 	now      int64 // the clock of the leader
 	replicas int
 	lastSeq  uint64
+	messages uint64
 	lost     uint64 // bytes that the server found damaged and omitted
 	total    int    // subjects that match
 	limit    int    // subjects that one answer names at most
@@ -429,6 +430,7 @@ func (s *Store) info(ctx context.Context, a *area, filter string, offset int) (*
 		now:      now.UnixNano(),
 		replicas: number[int](v.Get("config").Get("num_replicas")),
 		lastSeq:  number[uint64](state.Get("last_seq")),
+		messages: number[uint64](state.Get("messages")),
 		lost:     number[uint64](state.Get("lost").Get("bytes")),
 		total:    number[int](v.Get("total")),
 		limit:    number[int](v.Get("limit")),

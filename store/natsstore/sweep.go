@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	sweepBatch = 500
-	sweepMost  = 20_000 // what one pass remembers before it removes it
+	sweepBatch  = 500
+	verifyBatch = 16     // with their values
+	sweepMost   = 20_000 // what one pass remembers before it removes it
 )
 
 // trySweep sweeps unless another process does, and returns how long it took.
@@ -61,26 +62,30 @@ type find struct {
 	dead []*mark // by their own ttl
 }
 
-// scan calls f for each message of an area, without its value. It may see the state of a lagging
+// scan calls f for each message of an area, with its value if isWhole. It may see the state of a lagging
 // replica.
-func (s *Store) scan(ctx context.Context, a *area, f func(m *stored) error) error {
+func (s *Store) scan(ctx context.Context, a *area, isWhole bool, f func(m *stored) error) error {
+	size := uint64(sweepBatch)
+	if isWhole {
+		size = verifyBatch
+	}
 	info, err := s.info(ctx, a, "", 0)
 	if err != nil {
 		return err
 	}
 	consumer, err := s.js.OrderedConsumer(ctx, a.name, jetstream.OrderedConsumerConfig{
-		HeadersOnly:       true,
+		HeadersOnly:       !isWhole,
 		InactiveThreshold: time.Minute,
 	})
 	if err != nil {
-		return fmt.Errorf("natsstore: sweep: %w", err)
+		return fmt.Errorf("natsstore: scan: %w", err)
 	}
-	for last := uint64(0); last < info.lastSeq; {
-		batch, err := consumer.Fetch(sweepBatch, jetstream.FetchMaxWait(time.Second))
+	for last, pending := uint64(0), info.messages; last < info.lastSeq && pending > 0; {
+		batch, err := consumer.Fetch(int(min(size, pending)), jetstream.FetchMaxWait(time.Second))
 		if err != nil {
-			return fmt.Errorf("natsstore: sweep: %w", err)
+			return fmt.Errorf("natsstore: scan: %w", err)
 		}
-		got, pending := 0, uint64(0)
+		got := 0
 		var fault error
 		for msg := range batch.Messages() { // to its end, or its goroutine stays
 			meta, err := msg.Metadata()
@@ -89,16 +94,16 @@ func (s *Store) scan(ctx context.Context, a *area, f func(m *stored) error) erro
 				continue
 			}
 			got, pending, last = got+1, meta.NumPending, meta.Sequence.Stream
-			fault = f(&stored{subject: msg.Subject(), seq: last, at: meta.Timestamp.UnixNano(), header: msg.Headers()})
+			fault = f(&stored{subject: msg.Subject(), seq: last, at: meta.Timestamp.UnixNano(), header: msg.Headers(), value: msg.Data()})
 		}
 		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			fault = errors.Join(fault, err)
 		}
 		if fault = errors.Join(fault, ctx.Err()); fault != nil {
-			return fmt.Errorf("natsstore: sweep: %w", fault)
+			return fmt.Errorf("natsstore: scan: %w", fault)
 		}
-		if got == 0 || pending == 0 {
-			break
+		if got == 0 {
+			return errors.New("natsstore: scan: no message arrives")
 		}
 	}
 	return nil
@@ -119,7 +124,7 @@ func (s *Store) sweepLogs(ctx context.Context) (removed int, err error) {
 		n = 0
 		return nil
 	}
-	err = s.scan(ctx, s.log, func(m *stored) error {
+	err = s.scan(ctx, s.log, false, func(m *stored) error {
 		if n += s.find(finds, m, now); n < sweepMost {
 			return nil
 		}
@@ -140,7 +145,7 @@ func (s *Store) sweepKeys(ctx context.Context) (removed int, err error) {
 		removed += len(removals)
 		return together(removals...)
 	}
-	err = s.scan(ctx, s.kv, func(m *stored) error {
+	err = s.scan(ctx, s.kv, false, func(m *stored) error {
 		if isThere(m, s.clock.now()) || m.header.Get(ttlHeader) != "" {
 			return nil
 		}

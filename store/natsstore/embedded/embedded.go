@@ -339,7 +339,7 @@ func (s *Server) Open(ctx context.Context, opts *natsstore.Options) (*Store, err
 		marked = *opts
 	}
 	if marked.MarkFile == "" {
-		marked.MarkFile = filepath.Join(s.dir, cmp.Or(marked.StreamPrefix, "fivewire")+".mark")
+		marked.MarkFile = filepath.Join(s.dir, cmp.Or(marked.StreamPrefix, "fivewire")+markSuffix)
 	}
 	st, err := natsstore.New(ctx, nc, &marked)
 	if err != nil {

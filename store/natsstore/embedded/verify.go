@@ -17,45 +17,39 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/minio/highwayhash"
 
-	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/natsstore"
 )
-
-// A Report is the result of a verification. Its JSON form is that of the command storecheck.
-type Report struct {
-	Path     string   `json:"path"`
-	Blocks   int      `json:"blocks"`            // files with messages
-	Messages int      `json:"messages"`          // checked ones, removed ones included
-	Skipped  []string `json:"skipped,omitempty"` // compressed or encrypted blocks, which cannot be checked
-	Damage   []Damage `json:"damage,omitempty"`
-}
-
-// A Damage is one finding of a verification.
-type Damage struct {
-	Block    string `json:"block"`              // its file
-	Offset   int    `json:"offset"`             // of the message in the block
-	Position uint64 `json:"position,omitempty"` // of the message, if it can be read
-	Problem  string `json:"problem"`
-}
-
-// Err returns nil if there is no damage, else a [store.CorruptError] with the first one.
-func (r *Report) Err() error {
-	if len(r.Damage) == 0 {
-		return nil
-	}
-	d := r.Damage[0]
-	return &store.CorruptError{Path: d.Block, Position: d.Position, Cause: fmt.Errorf("%s at byte %d", d.Problem, d.Offset)}
-}
 
 // cleanFile exists while the last server in the folder has ended in order.
 const cleanFile = "fivewire.clean"
 
-// Verify compares all messages in the folder of a server with their checksums. No server may use the
-// folder. An incomplete message at the end of a stream is damage only if the server ended in order:
-// else it was never acknowledged.
-func Verify(dir string) (*Report, error) {
+// markSuffix ends the name of the file of a high-water mark, after the prefix of the streams.
+const markSuffix = ".mark"
+
+// Verify compares all messages in the folder of a server with their checksums, and the last numbers with the
+// high-water marks. No server may use the folder. An incomplete message at the end of a stream is damage only if the
+// server ended in order: else it was never acknowledged.
+func Verify(dir string) (*natsstore.Report, error) {
+	r, err := verifyBlocks(dir)
+	if err != nil {
+		return nil, err
+	}
+	marks, err := filepath.Glob(filepath.Join(r.Path, "*"+markSuffix))
+	for _, mark := range marks {
+		r.CompareMark(mark, strings.TrimSuffix(filepath.Base(mark), markSuffix))
+	}
+	r.Checked = time.Now()
+	return r, err
+}
+
+// A verifier verifies the blocks of a folder.
+type verifier struct{ *natsstore.Report }
+
+func verifyBlocks(dir string) (*natsstore.Report, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, fmt.Errorf("embedded: verify: %w", err)
@@ -63,7 +57,7 @@ func Verify(dir string) (*Report, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("embedded: verify: %w", err)
 	}
-	r := &Report{Path: dir}
+	r := verifier{&natsstore.Report{Path: dir}}
 	_, err = os.Stat(filepath.Join(dir, cleanFile))
 	isClean := err == nil
 	metas, err := filepath.Glob(filepath.Join(dir, "jetstream", "*", "streams", "*", "meta.inf"))
@@ -75,11 +69,11 @@ func Verify(dir string) (*Report, error) {
 			return nil, fmt.Errorf("embedded: verify %s: %w", dir, err)
 		}
 	}
-	return r, nil
+	return r.Report, nil
 }
 
 // stream verifies the blocks of one stream.
-func (r *Report) stream(folder string, isClean bool) error {
+func (r verifier) stream(folder string, isClean bool) error {
 	name := filepath.Base(folder)
 	data, err := os.ReadFile(filepath.Join(folder, "meta.inf"))
 	if err != nil {
@@ -87,7 +81,7 @@ func (r *Report) stream(folder string, isClean bool) error {
 	}
 	var meta struct{ Name string }
 	if err := json.Unmarshal(data, &meta); err != nil || meta.Name != name {
-		r.Damage = append(r.Damage, Damage{Block: filepath.Join(folder, "meta.inf"), Problem: "no definition of a stream"})
+		r.Add(natsstore.Damage{Area: filepath.Join(folder, "meta.inf"), Problem: "no definition of a stream"})
 	}
 	blocks, err := filepath.Glob(filepath.Join(folder, "msgs", "*.blk"))
 	if err != nil {
@@ -124,7 +118,7 @@ const (
 )
 
 // block verifies the messages of a block.
-func (r *Report) block(stream, path string, data []byte, isWhole bool) error {
+func (r verifier) block(stream, path string, data []byte, isWhole bool) error {
 	r.Blocks++
 	if bytes.HasPrefix(data, []byte("cmp")) {
 		r.Skipped = append(r.Skipped, path)
@@ -146,12 +140,12 @@ func (r *Report) block(stream, path string, data []byte, isWhole bool) error {
 		}
 		if !isComplete || length < blockHeader+subject+blockChecksum {
 			if isWhole || isComplete {
-				r.Damage = append(r.Damage, Damage{Block: path, Offset: at, Problem: "message is incomplete"})
+				r.Add(natsstore.Damage{Area: path, Offset: at, Problem: "message is incomplete"})
 			}
 			return nil
 		}
-		d := Damage{Block: path, Offset: at, Position: binary.LittleEndian.Uint64(m[4:]) &^ seqFlags}
-		r.Messages++
+		d := natsstore.Damage{Area: path, Offset: at, Position: binary.LittleEndian.Uint64(m[4:]) &^ seqFlags}
+		r.Count(stream, string(m[blockHeader:blockHeader+subject]), d.Position)
 		rest := m[blockHeader+subject : length-blockChecksum]
 		if binary.LittleEndian.Uint32(m)&hasHeaders != 0 {
 			if len(rest) < 4 {
@@ -173,7 +167,7 @@ func (r *Report) block(stream, path string, data []byte, isWhole bool) error {
 			d.Problem = "checksum does not match"
 		}
 		if d.Problem != "" {
-			r.Damage = append(r.Damage, d)
+			r.Add(d)
 		}
 		at += length
 	}
@@ -183,7 +177,7 @@ func (r *Report) block(stream, path string, data []byte, isWhole bool) error {
 // verifyFolder refuses a damaged folder before a server uses it: the server would omit messages that
 // it cannot read.
 func verifyFolder(dir string) error {
-	r, err := Verify(dir)
+	r, err := verifyBlocks(dir)
 	if err == nil {
 		err = r.Err()
 	}

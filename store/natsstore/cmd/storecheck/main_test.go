@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/store/natsstore"
 	"github.com/fivewire/fivewire/store/natsstore/embedded"
 )
 
@@ -22,14 +23,14 @@ func TestStatus(t *testing.T) {
 	_, err = s.Create(t.Context(), "some key", []byte("some value"), 0)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
-	check := func(args ...string) (int, *embedded.Report) {
+	check := func(args ...string) (int, *natsstore.Report) {
 		var out, errors bytes.Buffer
 		code := run(args, &out, &errors)
 		if code == 2 {
 			require.NotEmpty(t, errors.String())
 			return code, nil
 		}
-		var r embedded.Report
+		var r natsstore.Report
 		require.NoError(t, json.Unmarshal(out.Bytes(), &r))
 		return code, &r
 	}
