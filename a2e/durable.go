@@ -71,6 +71,7 @@ type sessionRecord struct {
 	Owner     lease.Owner
 	ID        string
 	AgentID   string
+	OwnerID   string     `json:",omitempty"`
 	Peer      string     `json:",omitempty"`
 	Principal *Principal `json:",omitempty"`
 	Names     []string   // the requested capabilities
@@ -146,7 +147,7 @@ func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
 	if s.promote == nil || isRefused {
 		return nil
 	}
-	r := sessionRecord{AgentID: a.request.AgentID, Peer: s.peer, Principal: p, Names: a.request.AgentCaps}
+	r := sessionRecord{AgentID: a.request.AgentID, OwnerID: ownerID(p, a.request), Peer: s.peer, Principal: p, Names: a.request.AgentCaps}
 	if slices.Contains(a.offer.agreed, featureLimits) {
 		b := announced(a.message)
 		r.Reads = [2]int{b.bytes, b.depth}
@@ -165,7 +166,7 @@ func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
 		}
 	case state == stateActive && k != nil:
 		err = k.durable.modify(s.ctx, k.key, k.owner, storeKeep, func(old *sessionRecord) {
-			old.Principal, old.Names, old.Reads = r.Principal, r.Names, r.Reads
+			old.OwnerID, old.Principal, old.Names, old.Reads = r.OwnerID, r.Principal, r.Names, r.Reads
 		})
 	}
 	if err != nil {
@@ -482,7 +483,7 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 	}
 	s.kept, s.extensions = k, h.httpExtensions()
 	n := s.negotiate(r.Names)
-	s.state, s.id, s.agentID, s.principal = stateActive, r.ID, r.AgentID, r.Principal
+	s.state, s.id, s.agentID, s.ownerID, s.principal = stateActive, r.ID, r.AgentID, r.OwnerID, r.Principal
 	s.caps, s.features, s.reads = n.accepted, append(n.flags, n.agreed...), bounds{r.Reads[0], r.Reads[1]}
 	for id := range k.replied {
 		s.answered.add(id)

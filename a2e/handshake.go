@@ -157,7 +157,8 @@ func (s *Session) finishHandshakeLocked(a *handshakeAttempt, principal *Principa
 		s.place, a.place = a.place, s.place
 		s.scope = a.scope
 	}
-	s.caps, s.features, s.principal, s.reads = n.accepted, slices.Concat(n.flags, n.agreed), principal, bounds{}
+	s.caps, s.features, s.reads = n.accepted, slices.Concat(n.flags, n.agreed), bounds{}
+	s.principal, s.ownerID = principal, ownerID(principal, r)
 	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, SessionID: s.id, AcceptedCaps: n.caps,
 		MaxParallel: new(s.host.opts.Limits.MaxConcurrentPerSession)})
 	if n.agreed != nil {

@@ -76,9 +76,7 @@ type Persistence struct {
 	SnapshotMode SnapshotMode
 
 	// SnapshotKey returns the key of the snapshots of a session, "" for no snapshots. Nil means the
-	// agent's id, which any agent with a valid token may claim: where agents do not trust each
-	// other, derive the key from the Principal. If sessions with the same key overlap, the last one
-	// to end wins.
+	// OwnerID of the session. If sessions with the same key overlap, the last one to end wins.
 	SnapshotKey func(s *Session) string
 }
 

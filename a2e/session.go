@@ -6,7 +6,9 @@ package a2e
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -71,6 +73,7 @@ type Session struct {
 	place     budget.Hold // among the sessions before or after the handshake
 	id        string      // assigned by the first successful handshake
 	agentID   string
+	ownerID   string
 	principal *Principal
 	caps      map[string]bool
 	features  []string // feature flags, and agreed extensions
@@ -151,6 +154,28 @@ func (s *Session) Principal() *Principal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.principal
+}
+
+// OwnerID identifies the owner of what is kept for the agent: its principal, or the token and the agent
+// id of an anonymous agent (A2E-D22). It is empty before the handshake, and for an anonymous agent that
+// names neither.
+func (s *Session) OwnerID() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ownerID
+}
+
+// ownerID returns the owner of what is kept for an agent.
+func ownerID(p *Principal, r *HandshakeRequest) string {
+	switch {
+	case p != nil:
+		return fmt.Sprintf("principal %q %q", p.Tenant, p.ID)
+	case r.AuthToken != "":
+		return fmt.Sprintf("token %x agent %s", sha256.Sum256([]byte(r.AuthToken)), r.AgentID)
+	case r.AgentID != "":
+		return "agent " + r.AgentID
+	}
+	return ""
 }
 
 // HasCapability reports whether a capability was accepted, or a feature flag requested.

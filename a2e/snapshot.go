@@ -87,7 +87,7 @@ func (s *Session) placeOf(p *Plugin) snapshotPlace {
 	s.mu.Lock()
 	k := s.kept
 	s.unlock()
-	if place := (snapshotPlace{kept: s.host.snapshotsOf(p), key: s.AgentID()}); place.kept != nil {
+	if place := (snapshotPlace{kept: s.host.snapshotsOf(p), key: s.OwnerID()}); place.kept != nil {
 		if s.host.opts.Persistence.SnapshotKey != nil {
 			place.key = s.host.opts.Persistence.SnapshotKey(s)
 		}

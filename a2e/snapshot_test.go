@@ -76,11 +76,16 @@ func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
 
 // visit runs one session of an agent, which writes a note and returns the previous one.
 func visit(t *testing.T, h *a2e.Host, agent, text string) (string, error) {
+	return visitWith(t, h, &a2e.ClientOptions{AgentID: agent}, text)
+}
+
+func visitWith(t *testing.T, h *a2e.Host, opts *a2e.ClientOptions, text string) (string, error) {
 	x, y := a2e.Pipe()
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(context.Background(), y) }()
 	defer func() { <-served }()
-	c := a2etest.Must(a2e.NewClient(x, &a2e.ClientOptions{AgentID: agent, Capabilities: []string{"notes"}, Types: []a2e.Type{a2e.TypeOf[noteResponse]("notes/write/resp")}}))
+	opts.Capabilities, opts.Types = []string{"notes"}, []a2e.Type{a2e.TypeOf[noteResponse]("notes/write/resp")}
+	c := a2etest.Must(a2e.NewClient(x, opts))
 	defer c.Close()
 	_, err := c.Connect(t.Context())
 	require.NoError(t, err)
@@ -122,13 +127,13 @@ func TestSnapshotModes(t *testing.T) {
 			before, err = visit(t, h, "bob", "other")
 			require.NoError(t, err)
 			require.Empty(t, before, "another agent finds nothing")
-			_, err = atHost.Load(t.Context(), "notes", "ann")
+			_, err = atHost.Load(t.Context(), "notes", "agent ann")
 			require.Equal(t, tt.atHost, err == nil)
-			_, err = atOwn.Load(t.Context(), "notes", "ann")
+			_, err = atOwn.Load(t.Context(), "notes", "agent ann")
 			require.Equal(t, tt.atOwn, err == nil)
 			_, err = visit(t, h, "ann", "")
 			require.NoError(t, err)
-			_, err = atHost.Load(t.Context(), "notes", "ann")
+			_, err = atHost.Load(t.Context(), "notes", "agent ann")
 			require.ErrorIs(t, err, store.ErrNotFound, "what is empty is not kept")
 		})
 	}
@@ -145,10 +150,10 @@ func TestSnapshotFailures(t *testing.T) {
 		_, err = visit(t, h, "ann", "new")
 		require.ErrorIs(t, err, a2e.ErrRuntime)
 	}
-	object, err := kept.Load(t.Context(), "notes", "ann")
+	object, err := kept.Load(t.Context(), "notes", "agent ann")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"unloadable"}`, string(object))
-	require.NoError(t, kept.Delete(t.Context(), "notes", "ann"))
+	require.NoError(t, kept.Delete(t.Context(), "notes", "agent ann"))
 	_, err = visit(t, h, "ann", "good")
 	require.NoError(t, err)
 	_, err = visit(t, h, "ann", "unsaveable")
@@ -198,6 +203,20 @@ func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 	return c
 }
 
+// A state belongs to the principal, whatever agent id a session claims (A2E-D22).
+func TestSnapshotsAreOfTheirPrincipal(t *testing.T) {
+	keys := a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key of ann": {ID: "ann"}, "key of bob": {ID: "bob"}}))
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys},
+		Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}, notesPlugin(nil))
+	for _, step := range []struct{ key, agent, before string }{
+		{"key of ann", "one", ""}, {"key of bob", "one", ""}, {"key of ann", "two", "by key of ann"},
+	} {
+		before, err := visitWith(t, h, &a2e.ClientOptions{AgentID: step.agent, Token: step.key}, "by "+step.key)
+		require.NoError(t, err)
+		require.Equal(t, step.before, before, step)
+	}
+}
+
 // Plans and episodes outlive their sessions (A2E-148).
 func TestPluginsSaveThemselves(t *testing.T) {
 	kept := a2e.NewSnapshots(store.NewMemory())
@@ -223,11 +242,11 @@ func TestPluginsSaveThemselves(t *testing.T) {
 	before := ask("planning/plan/board", &planning.PlanBoardRequest{})
 	require.NoError(t, c.Close())
 	require.Eventually(t, func() bool { // another host does not wait for the end of this session
-		_, err1 := kept.Load(t.Context(), "env", "ann")
-		_, err2 := kept.Load(t.Context(), "planning", "ann")
+		_, err1 := kept.Load(t.Context(), "env", "agent ann")
+		_, err2 := kept.Load(t.Context(), "planning", "agent ann")
 		return err1 == nil && err2 == nil
 	}, 10*time.Second, time.Millisecond)
-	object, err := kept.Load(t.Context(), "planning", "ann")
+	object, err := kept.Load(t.Context(), "planning", "agent ann")
 	require.NoError(t, err)
 	require.Contains(t, string(object), "123456789012345678901")
 

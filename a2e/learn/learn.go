@@ -180,10 +180,7 @@ const maxRatings = 10_000
 // score adds feedback of the owner of a session, and returns the mean score, weighted by confidence,
 // in the dimension of the last one; nil without weight (A2E-D66).
 func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
-	owner := "agent " + s.AgentID()
-	if p := s.Principal(); p != nil {
-		owner = "principal " + p.Tenant + "/" + p.ID
-	}
+	owner := s.OwnerID()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var last mean

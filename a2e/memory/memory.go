@@ -51,8 +51,7 @@ type Options struct {
 	// removes the bound.
 	MaxMemories int
 
-	// OwnerID returns the owner of the episodic tier. Nil means the agent id of the session, which
-	// an agent can choose freely unless an authenticator checks it.
+	// OwnerID returns the owner of the episodic tier. Nil means the OwnerID of the session.
 	OwnerID func(s *a2e.Session) string
 
 	// Ranker returns the indexes of the entries that match a query, the best match first. Nil means
@@ -74,7 +73,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	k.opts.MaxBytes = option.Count(k.opts.MaxBytes, 8<<20)
 	k.opts.MaxMemories = option.Count(k.opts.MaxMemories, 100)
 	if k.opts.OwnerID == nil {
-		k.opts.OwnerID = (*a2e.Session).AgentID
+		k.opts.OwnerID = (*a2e.Session).OwnerID
 	}
 	if k.opts.Ranker == nil {
 		k.opts.Ranker = func(_ context.Context, entries []*Entry, query string) ([]int, error) {

@@ -77,6 +77,33 @@ func TestTiers(t *testing.T) {
 	require.Contains(t, string(found.Entries[0]), `"content":"s"`)
 }
 
+// Episodic memory belongs to the principal, whatever agent id a session claims, and else to the token
+// with the agent id (A2E-D22).
+func TestEpisodicMemoryIsOfItsPrincipal(t *testing.T) {
+	keys := a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key of ann": {ID: "ann"}, "key of bob": {ID: "bob"}}))
+	kv := store.NewMemory()
+	total := func(auth a2e.Auth, token, agent string) int64 {
+		c := a2etest.Connect(t, a2etest.NewHost(t, &a2e.HostOptions{Auth: auth}, a2etest.Must(memory.NewPlugin(&memory.Options{Store: kv}))),
+			&a2e.ClientOptions{AgentID: agent, Token: token})
+		m, err := memory.NewClient(c)
+		require.NoError(t, err)
+		opened, err := m.Init(t.Context(), nil, nil)
+		require.NoError(t, err)
+		n := get(t, m, opened.MemoryID, nil).Total
+		put(t, m, opened.MemoryID, `{"key":{"k":1},"content":"secret","tier":"episodic"}`)
+		return n
+	}
+	known, anonymous := a2e.Auth{Authenticator: keys}, a2e.Auth{AllowAnonymous: true}
+	require.EqualValues(t, 0, total(known, "key of ann", "writer"))
+	require.EqualValues(t, 1, total(known, "key of ann", "reader"))
+	require.EqualValues(t, 0, total(known, "key of bob", "writer"))
+	require.EqualValues(t, 0, total(anonymous, "", "writer"))
+	require.EqualValues(t, 1, total(anonymous, "", "writer"))
+	require.EqualValues(t, 0, total(anonymous, "one", "writer"))
+	require.EqualValues(t, 1, total(anonymous, "one", "writer"))
+	require.EqualValues(t, 0, total(anonymous, "two", "writer"))
+}
+
 // All filters hold together; the total counts before the limit (A2E-092, A2E-D46).
 func TestRetrieve(t *testing.T) {
 	m, id := connect(t, store.NewMemory(), "ann", nil)
