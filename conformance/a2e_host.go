@@ -152,7 +152,7 @@ func a2ePlugins(capability string) []*a2e.Plugin {
 
 // a2eRunner sleeps as many milliseconds as the instruction of a task says. The
 // task deaf ignores its context.
-func a2eRunner(ctx context.Context, _ *subagents.Config, task *subagents.Task) (json.RawMessage, error) {
+func a2eRunner(ctx context.Context, _ *subagents.Agent, task *subagents.Task) (json.RawMessage, error) {
 	ms, err := strconv.ParseInt(task.Instruction, 10, 64)
 	if err != nil {
 		return nil, err

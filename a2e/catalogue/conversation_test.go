@@ -177,7 +177,7 @@ func conversationHost(t *testing.T, opts a2e.HostOptions) *a2e.Host {
 	skill.Add(skills.Skill{Definition: *d, Run: func(_ context.Context, run *skills.Run) (any, error) {
 		return run.Arguments, run.Emit(a2e.EventStatus, map[string]string{"message": "thinking"})
 	}})
-	run := subagents.RunnerFunc(func(context.Context, *subagents.Config, *subagents.Task) (json.RawMessage, error) {
+	run := subagents.RunnerFunc(func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) {
 		return json.RawMessage(`{"answer":1}`), nil
 	})
 	opts.Auth.Authenticator = a2etest.KeyAuthenticator("s3cret")

@@ -93,10 +93,10 @@ func TestEpisodicMemoryIsOfItsPrincipal(t *testing.T) {
 		put(t, m, opened.MemoryID, `{"key":{"k":1},"content":"secret","tier":"episodic"}`)
 		return n
 	}
-	known, anonymous := a2e.Auth{Authenticator: keys}, a2e.Auth{AllowAnonymous: true}
-	require.EqualValues(t, 0, total(known, "key of ann", "writer"))
-	require.EqualValues(t, 1, total(known, "key of ann", "reader"))
-	require.EqualValues(t, 0, total(known, "key of bob", "writer"))
+	keyed, anonymous := a2e.Auth{Authenticator: keys}, a2e.Auth{AllowAnonymous: true}
+	require.EqualValues(t, 0, total(keyed, "key of ann", "writer"))
+	require.EqualValues(t, 1, total(keyed, "key of ann", "reader"))
+	require.EqualValues(t, 0, total(keyed, "key of bob", "writer"))
 	require.EqualValues(t, 0, total(anonymous, "", "writer"))
 	require.EqualValues(t, 1, total(anonymous, "", "writer"))
 	require.EqualValues(t, 0, total(anonymous, "one", "writer"))

@@ -32,14 +32,14 @@ const (
 // A Runner does the tasks of subagents. It returns the result, a JSON object, and
 // must stop soon when ctx ends.
 type Runner interface {
-	Run(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error)
+	Run(ctx context.Context, agent *Agent, task *Task) (json.RawMessage, error)
 }
 
 // A RunnerFunc is a function as a [Runner].
-type RunnerFunc func(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error)
+type RunnerFunc func(ctx context.Context, agent *Agent, task *Task) (json.RawMessage, error)
 
 // Run calls f.
-func (f RunnerFunc) Run(ctx context.Context, agent *Config, task *Task) (json.RawMessage, error) {
+func (f RunnerFunc) Run(ctx context.Context, agent *Agent, task *Task) (json.RawMessage, error) {
 	return f(ctx, agent, task)
 }
 
@@ -123,9 +123,10 @@ type agent struct {
 	isFinal chan struct{} // closed when its task has a result or was cancelled; nil before the first task
 	result  json.RawMessage
 	err     string
+	mailbox mailbox
 }
 
-func newError(reason, text string) error {
+func newError(reason, text string) *a2e.Error {
 	err := a2e.Errorf(a2e.ErrRuntime, "%s", text)
 	err.Reason, err.Retryable, err.Capability = reason, false, Capability
 	return err
@@ -207,10 +208,10 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
 	a.done, a.isFinal = make(chan struct{}), make(chan struct{})
 	a.steps++
-	config := a.config
+	handle := &Agent{ID: a.id, Config: a.config, keeper: k, crew: c}
 	c.work.Go(func() {
 		defer cancel()
-		result, err := k.run(ctx, &config, task)
+		result, err := k.run(ctx, handle, task)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		switch {
@@ -232,13 +233,13 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	return a, nil
 }
 
-func (k *keeper) run(ctx context.Context, config *Config, task *Task) (result json.RawMessage, err error) {
+func (k *keeper) run(ctx context.Context, agent *Agent, task *Task) (result json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			result, err = nil, errors.New("subagents: the runner panicked")
 		}
 	}()
-	result, err = k.runner.Run(ctx, config, task)
+	result, err = k.runner.Run(ctx, agent, task)
 	if err == nil && result != nil {
 		if v, e := strictjson.Check(result, strictjson.Options{MaxDepth: 10000}); e != nil || !v.IsObject() {
 			return nil, errors.New("subagents: the result is not an object")

@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
-	runner := subagents.RunnerFunc(func(ctx context.Context, agent *subagents.Config, task *subagents.Task) (json.RawMessage, error) {
+	runner := subagents.RunnerFunc(func(ctx context.Context, agent *subagents.Agent, task *subagents.Task) (json.RawMessage, error) {
 		switch task.Name {
 		case "wait":
 			<-ctx.Done()
@@ -33,6 +35,10 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 			return json.RawMessage(`{"late":true}`), nil
 		case "fail":
 			return nil, errors.New("internal text")
+		case "family":
+			return family(ctx, agent)
+		case "converse":
+			return converse(ctx, agent)
 		case "say":
 			return nil, a2e.Errorf(a2e.ErrRuntime, "no model")
 		case "panic":
@@ -40,7 +46,7 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 		case "list":
 			return json.RawMessage(`[]`), nil
 		}
-		return json.RawMessage(`{"by":"` + agent.Name + `"}`), nil
+		return json.RawMessage(`{"by":"` + agent.Config.Name + `"}`), nil
 	})
 	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2}))), nil)
 	c, err := subagents.NewClient(client)
@@ -184,5 +190,117 @@ func TestTaskAfterCancel(t *testing.T) {
 		time.Sleep(time.Hour) // the runner returns
 		require.NoError(t, delegate("work"))
 		require.JSONEq(t, `{"by":"one"}`, string(await().Result))
+	})
+}
+
+// family spawns a child and lets it work, fail and run out of time.
+func family(ctx context.Context, agent *subagents.Agent) (json.RawMessage, error) {
+	child, err := agent.Spawn(&subagents.Config{Name: "child"})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := child.Spawn(nil); err == nil {
+		return nil, errors.New("a grandchild below the deepest level")
+	}
+	if _, err := child.Run(ctx, &subagents.Task{Name: "fail"}); err == nil || err.Error() != "subagents: child: FAILED: the task failed" {
+		return nil, fmt.Errorf("failed task: %w", err)
+	}
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := child.Run(short, &subagents.Task{Name: "wait"}); !errors.Is(err, context.DeadlineExceeded) {
+		return nil, fmt.Errorf("task beyond its time: %w", err)
+	}
+	time.Sleep(time.Second) // the runner of the child returns
+	if err := agent.Emit(ctx, "progress", map[string]int{"done": 1}); err != nil {
+		return nil, err
+	}
+	return child.Run(ctx, nil)
+}
+
+// converse returns the contents of two messages.
+func converse(ctx context.Context, agent *subagents.Agent) (json.RawMessage, error) {
+	var contents []json.RawMessage
+	for range 2 {
+		m, err := agent.Receive(ctx)
+		if err != nil {
+			return nil, err
+		}
+		contents = append(contents, m.Message.Content)
+	}
+	return json.Marshal(map[string][]json.RawMessage{"by " + agent.ID[:4]: contents})
+}
+
+// A runner spawns children within the depth, and emits events (A2E-D66).
+func TestRunnerSpawnsAndEmits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client := connect(t)
+		ctx := t.Context()
+		var events []*subagents.SubagentEvent
+		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { events = append(events, m.Body.(*subagents.SubagentEvent)) })
+		id := spawn(t, c, "parent")
+		_, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "family"}, nil)
+		require.NoError(t, err)
+		got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		require.Nil(t, got.Error)
+		require.JSONEq(t, `{"by":"child"}`, string(got.Result))
+		synctest.Wait()
+		require.Len(t, events, 1)
+		require.Equal(t, id, events[0].SubagentID)
+		require.Equal(t, "progress", events[0].Event)
+		require.JSONEq(t, `{"done":1}`, string(events[0].Content))
+		list, err := c.ListSubagents(ctx, nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Subagents, 2)
+		require.Equal(t, id, *list.Subagents[1].ParentAgentID)
+
+		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "family"}, nil)
+		require.NoError(t, err)
+		synctest.Wait() // its child waits
+		_, err = c.Terminate(ctx, &subagents.TerminateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		list, err = c.ListSubagents(ctx, nil, nil)
+		require.NoError(t, err)
+		for _, info := range list.Subagents {
+			require.Equal(t, subagents.StatusTerminated, info.Status, "the children end with their parent")
+		}
+	})
+}
+
+// A runner receives the messages to its subagent in order, within bounds (A2E-D66).
+func TestRunnerReceivesMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := connect(t)
+		ctx := t.Context()
+		id := spawn(t, c, "one")
+		send := func(to, content string) error {
+			_, err := c.MessageSubagent(ctx, &subagents.SubagentMessageRequest{FromSubagentID: "root", ToSubagentID: to,
+				Message: subagents.Payload{Type: "text", Content: json.RawMessage(content)}}, nil)
+			return err
+		}
+		require.NoError(t, send(id, `"before"`))
+		_, err := c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "converse"}, nil)
+		require.NoError(t, err)
+		synctest.Wait() // the runner waits for the second message
+		require.NoError(t, send(id, `{"n":1}`))
+		got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"by sub_":["before",{"n":1}]}`, string(got.Result))
+
+		require.ErrorContains(t, send("sub_0", `1`), "unknown_subagent")
+		for range 100 {
+			require.NoError(t, send(id, `1`))
+		}
+		var full *a2e.Error
+		require.ErrorAs(t, send(id, `1`), &full)
+		require.Equal(t, a2e.ReasonOverloaded, full.Reason)
+		require.True(t, full.Retryable)
+		other := spawn(t, c, "two")
+		require.NoError(t, send(other, `"`+strings.Repeat("x", 600<<10)+`"`))
+		require.ErrorContains(t, send(other, `"`+strings.Repeat("x", 600<<10)+`"`), a2e.ReasonOverloaded)
+		_, err = c.Terminate(ctx, &subagents.TerminateRequest{SubagentID: other}, nil)
+		require.NoError(t, err)
+		require.ErrorContains(t, send(other, `1`), "terminated")
 	})
 }

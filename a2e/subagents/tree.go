@@ -17,6 +17,7 @@ func (k *keeper) treeRoutes() []a2e.Route {
 		a2e.NewRoute("SUBAGENT_DELEGATE_REQ", k.treeDelegate),
 		a2e.NewRoute("SUBAGENT_AWAIT_REQ", k.treeAwait),
 		a2e.NewRoute("SUBAGENT_LIST_REQ", k.treeList),
+		a2e.NewRoute("SUBAGENT_MESSAGE_REQ", k.message),
 		a2e.NewRoute("SUBAGENT_MERGE_REQ", k.treeMerge),
 		quiet("SUBAGENT_CANCEL_REQ", func(c *crew, r *SubagentCancelRequest) error {
 			return c.report(r.SubagentID, StatusCancelled)
