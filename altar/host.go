@@ -69,11 +69,11 @@ type Host struct {
 	offers        core.Offers        // those with the same contract, by contract
 	unlike        map[[2]string]bool // Hosts and contracts with another digest that were logged
 
-	timers    timers
+	timers    core.Timers
 	wakeup    *time.Timer
-	wakeAt    time.Time // zero: wakeup is not set
-	endedAt   timer     // of the first of outcomes
-	starvedAt timer     // of starved
+	wakeAt    time.Time  // zero: wakeup is not set
+	endedAt   core.Timer // of the first of outcomes
+	starvedAt core.Timer // of starved
 }
 
 // contracts is a manifest made ready.
@@ -122,8 +122,8 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.outcomes = outcomeTable{limit: h.opts.Limits.MaxStoredResults, shares: make(map[principal]*share)}
 	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
 	h.sessions.init()
-	h.endedAt = timer{index: -1, fire: timerCall(func(now time.Time) { h.forgetCalls(now) })}
-	h.starvedAt = timer{index: -1, fire: timerCall(func(time.Time) { h.retryStarved() })}
+	h.endedAt = core.Timer{Event: timerCall(func(now time.Time) { h.forgetCalls(now) })}
+	h.starvedAt = core.Timer{Event: timerCall(func(time.Time) { h.retryStarved() })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	if h.opts.Persistence.Store != nil {
@@ -133,12 +133,15 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	if h.opts.Cluster != nil {
 		h.offersChanged = make(chan struct{})
 		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession}
-		h.probe.expiry = timer{index: -1, fire: h.probe}
+		h.probe.expiry = core.Timer{Event: h.probe}
 		h.sessions.add(h.probe)
 		_ = h.life.Go("offers", h.watchOffers)
 	}
 	return h, nil
 }
+
+// A timerFunc is the event of a timer. It is called with the lock of the Host held.
+type timerFunc interface{ fired(now time.Time) }
 
 // timerCall is a [timerFunc] for timers of which there are few.
 type timerCall func(now time.Time)
@@ -215,8 +218,8 @@ func (h *Host) lock() time.Time {
 }
 
 func (h *Host) runDue(now time.Time) {
-	for t := h.timers.next(now); t != nil; t = h.timers.next(now) {
-		t.fire.fired(now)
+	for t := h.timers.Next(now); t != nil; t = h.timers.Next(now) {
+		t.Event.(timerFunc).fired(now)
 		h.grant(now)
 	}
 }
@@ -249,15 +252,15 @@ func (h *Host) unlock() {
 
 // setWakeup sets the wake-up for the next timer. h.mu must be held.
 func (h *Host) setWakeup() {
-	if len(h.timers.heap) > 0 && !h.closed {
-		if due := h.timers.heap[0].due; h.wakeAt.IsZero() || due.Before(h.wakeAt) {
-			h.wakeAt = due
-			if h.wakeup == nil {
-				h.wakeup = time.AfterFunc(time.Until(due), h.fireTimers)
-			} else {
-				h.wakeup.Reset(time.Until(due))
-			}
-		}
+	due, isSet := h.timers.First()
+	if !isSet || h.closed || !h.wakeAt.IsZero() && !due.Before(h.wakeAt) {
+		return
+	}
+	h.wakeAt = due
+	if h.wakeup == nil {
+		h.wakeup = time.AfterFunc(time.Until(due), h.fireTimers)
+	} else {
+		h.wakeup.Reset(time.Until(due))
 	}
 }
 

@@ -66,7 +66,7 @@ type hostCall struct {
 	charged   int64       // bytes of memory
 	collected int         // bytes of collected results
 
-	deadline, gap, grace timer
+	deadline, gap, grace core.Timer
 	seq                  uint64    // in the session, in order of arrival
 	prev, next           *hostCall // in the list of active calls of the session
 }
@@ -79,9 +79,9 @@ type attachment struct {
 	corr     string
 	from     int64 // chunks before are not wanted
 	reader   core.Reader
-	stall    timer // runs while a chunk waits for the connection
-	isQueued bool  // in hc.stalled
-	collect  bool  // chunks become one result (ALT-D29)
+	stall    core.Timer // runs while a chunk waits for the connection
+	isQueued bool       // in hc.stalled
+	collect  bool       // chunks become one result (ALT-D29)
 	parts    []json.RawMessage
 	size     int
 }
@@ -217,9 +217,9 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 			return
 		}
 	}
-	call.deadline = timer{index: -1, fire: (*callDeadline)(call)}
-	call.gap = timer{index: -1, fire: (*callGap)(call)}
-	call.grace = timer{index: -1, fire: (*callGone)(call)}
+	call.deadline = core.Timer{Event: (*callDeadline)(call)}
+	call.gap = core.Timer{Event: (*callGap)(call)}
+	call.grace = core.Timer{Event: (*callGone)(call)}
 	var to choice
 	if !stored {
 		if to, err = h.place(call, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
@@ -314,16 +314,16 @@ func (h *Host) setDeadline(c *hostCall, now time.Time) {
 		isSilent, due = true, end
 	}
 	if isSilent {
-		h.timers.set(&c.deadline, due)
+		h.timers.Set(&c.deadline, due)
 	} else {
-		h.timers.stop(&c.deadline)
+		h.timers.Stop(&c.deadline)
 	}
 }
 
 // slide prolongs a session that is used, if it is that kind (ALT-D19).
 func (h *Host) slide(s *session, now time.Time) {
 	if h.opts.Timing.SlidingSessionTTL {
-		h.timers.set(&s.expiry, now.Add(s.ttl))
+		h.timers.Set(&s.expiry, now.Add(s.ttl))
 		h.prolong(s)
 	}
 }
@@ -362,7 +362,7 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *at
 		a = &attachment{}
 	}
 	*a = attachment{hc: hc, c: c, id: c.id, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
-	a.stall = timer{index: -1, fire: a}
+	a.stall = core.Timer{Event: a}
 	if c.stream != nil {
 		credit := int64(core.NoCredit)
 		if m.Credit != nil && !m.CollectChunks {
@@ -381,7 +381,7 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *at
 	}
 	hc.waiting[c.id] = a
 	c.at = append(c.at, a)
-	h.timers.stop(&c.grace)
+	h.timers.Stop(&c.grace)
 	return a
 }
 
@@ -405,7 +405,7 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	if c.start.IsZero() {
 		c.start = now
 	}
-	if c.stream != nil || c.deadline.index < 0 {
+	if c.stream != nil || !c.deadline.IsSet() {
 		h.setDeadline(c, now)
 	}
 	if rt.remote != nil {
@@ -437,7 +437,7 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 func (c *hostCall) rest(now time.Time) time.Duration {
 	switch {
 	case c.stream == nil:
-		return max(time.Millisecond, c.deadline.due.Sub(now))
+		return max(time.Millisecond, c.deadline.Due().Sub(now))
 	case c.bound > 0:
 		return max(time.Millisecond, c.start.Add(c.bound).Sub(now))
 	}
@@ -491,7 +491,7 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 	case err == nil && h.claims(c) && c.claim == nil:
 		h.claimCall(c, nil, now) // it has waited without a record
 	case err == nil:
-		h.timers.stop(&c.gap)
+		h.timers.Stop(&c.gap)
 		h.assign(c, to, now)
 	case err.Reason() != ReasonOverloaded && h.waits(c, now):
 		h.hold(c)
@@ -517,11 +517,11 @@ func (h *Host) lost(c *hostCall, now time.Time) {
 		}
 		if to, err := h.place(c, now); err == nil {
 			c.failedOver = true
-			h.timers.stop(&c.gap)
+			h.timers.Stop(&c.gap)
 			h.assign(c, to, now)
 			return
 		}
-		h.timers.stop(&c.gap)
+		h.timers.Stop(&c.gap)
 		if h.waits(c, now) {
 			c.failedOver, c.state, c.rt = true, callHeld, nil
 			h.hold(c)

@@ -56,10 +56,10 @@ type hostConn struct {
 	calls        map[*hostCall]bool // running
 	inquiries    map[*session]bool  // with an open inquiry
 	unanswered   map[string]*outcome
-	heartbeat    timer
-	refulfill    timer
+	heartbeat    core.Timer
+	refulfill    core.Timer
 	lastReceived time.Time
-	expiry       timer               // of the authentication
+	expiry       core.Timer          // of the authentication
 	fulfilled    map[string][]string // contracts by session, in the store; used by the reader only
 	names        map[string]string   // namespaced, by contract
 
@@ -93,9 +93,9 @@ func isAnswer(typ string) bool {
 func (h *Host) admit(conn Conn, id *Principal, addr string) (*hostConn, error) {
 	hc := &hostConn{h: h, conn: conn, identity: id, addr: addr, out: newOutbox(), removed: make(chan struct{}),
 		limit: queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}}
-	hc.heartbeat = timer{index: -1, fire: timerCall(hc.beat)}
-	hc.refulfill = timer{index: -1, fire: timerCall(hc.requestAgain)}
-	hc.expiry = timer{index: -1, fire: timerCall(hc.expired)}
+	hc.heartbeat = core.Timer{Event: timerCall(hc.beat)}
+	hc.refulfill = core.Timer{Event: timerCall(hc.requestAgain)}
+	hc.expiry = core.Timer{Event: timerCall(hc.expired)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed || h.draining && conn != nil { // HTTP requests get an answer (ALT-D45)
@@ -207,9 +207,9 @@ func (h *Host) verify(hc *hostConn, token string) (*Principal, *Error) {
 
 // setExpiry sets the timer of the end of an authentication. h.mu must be held.
 func (h *Host) setExpiry(hc *hostConn) {
-	h.timers.stop(&hc.expiry)
+	h.timers.Stop(&hc.expiry)
 	if hc.identity != nil && !hc.identity.Expires.IsZero() {
-		h.timers.set(&hc.expiry, hc.identity.Expires)
+		h.timers.Set(&hc.expiry, hc.identity.Expires)
 	}
 }
 
@@ -393,8 +393,8 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 		return
 	}
 	hc.isClosed = true
-	h.timers.stop(&hc.expiry)
-	h.timers.stop(&hc.refulfill)
+	h.timers.Stop(&hc.expiry)
+	h.timers.Stop(&hc.refulfill)
 	if hc.role == roleRuntime {
 		h.runtimeGone(hc, now)
 	}

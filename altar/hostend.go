@@ -156,9 +156,9 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 // finishRuntime ends a call for its Runtime.
 func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	err := end.err
-	h.timers.stop(&c.deadline)
-	h.timers.stop(&c.gap)
-	h.timers.stop(&c.grace)
+	h.timers.Stop(&c.deadline)
+	h.timers.Stop(&c.gap)
+	h.timers.Stop(&c.grace)
 	h.unhold(c)
 	c.routing = nil
 	open := false // the Runtime still owes a final message
@@ -238,7 +238,7 @@ func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 // leaveAll takes all connections from a call. They have its end.
 func (h *Host) leaveAll(c *hostCall) {
 	for _, a := range c.at {
-		h.timers.stop(&a.stall)
+		h.timers.Stop(&a.stall)
 		delete(a.hc.waiting, c.id)
 		if c.stream != nil {
 			c.stream.Detach(&a.reader)
@@ -323,7 +323,7 @@ func (h *Host) clientGone(hc *hostConn, now time.Time) {
 func (h *Host) detach(a *attachment, now time.Time) {
 	c := a.c
 	delete(a.hc.waiting, c.id)
-	h.timers.stop(&a.stall)
+	h.timers.Stop(&a.stall)
 	if i := slices.Index(c.at, a); i >= 0 {
 		c.at = slices.Delete(c.at, i, i+1)
 	}
@@ -336,7 +336,7 @@ func (h *Host) detach(a *attachment, now time.Time) {
 	switch {
 	case len(c.at) > 0:
 	case c.state < callEnding:
-		h.timers.set(&c.grace, now.Add(h.opts.Timing.ClientGracePeriod))
+		h.timers.Set(&c.grace, now.Add(h.opts.Timing.ClientGracePeriod))
 	case c.s.tails[c]:
 		h.linger(c)
 		h.checkIdle()

@@ -246,8 +246,8 @@ func (h *Host) recordHere(c *hostCall, record bool, now time.Time) {
 	}
 	h.outcomes.add(o)
 	h.boundOutcomes()
-	if h.endedAt.index < 0 {
-		h.timers.set(&h.endedAt, now.Add(h.opts.Persistence.ResultTTL))
+	if !h.endedAt.IsSet() {
+		h.timers.Set(&h.endedAt, now.Add(h.opts.Persistence.ResultTTL))
 	}
 }
 
@@ -255,7 +255,7 @@ func (h *Host) recordHere(c *hostCall, record bool, now time.Time) {
 func (h *Host) forgetCalls(now time.Time) {
 	for o := h.outcomes.list.first; o != nil; o = h.outcomes.list.first {
 		if due := o.endedAt.Add(h.opts.Persistence.ResultTTL); now.Before(due) {
-			h.timers.set(&h.endedAt, due)
+			h.timers.Set(&h.endedAt, due)
 			return
 		}
 		h.forget(o)
@@ -318,7 +318,6 @@ func (h *Host) replayOutcome(hc *hostConn, o *outcome, m *ToolCall, print finger
 		own.ResumeFrom = last.ChunkID // the parts are dropped anyway
 	}
 	c := &hostCall{h: h, s: o.s, id: o.id, stream: o.stream, state: callDone}
-	c.grace = timer{index: -1}
 	a := h.attach(hc, c, &own, now)
 	if a == nil {
 		return errNotRetained()

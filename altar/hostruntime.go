@@ -15,8 +15,8 @@ import (
 type owner struct {
 	id        string
 	principal principal
-	conn      *hostConn // nil: not connected
-	forget    timer     // runs while it is not connected
+	conn      *hostConn  // nil: not connected
+	forget    core.Timer // runs while it is not connected
 }
 
 // announce is the handshake of a Runtime (ALT-110), its checks in the order of
@@ -78,7 +78,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	}
 	if own == nil {
 		own = &owner{id: m.RuntimeID, principal: hc.identity.principal()}
-		own.forget = timer{index: -1, fire: own.forgetter(h)}
+		own.forget = core.Timer{Event: own.forgetter(h)}
 		h.runtimes[m.RuntimeID] = own
 	}
 	if old := own.conn; old != nil { // the newer one wins, and the older one must not return
@@ -87,7 +87,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 		h.send(old, &ErrorMessage{Err: err})
 		h.expel(old, goodbyeReplaced, now)
 	}
-	h.timers.stop(&own.forget)
+	h.timers.Stop(&own.forget)
 	own.conn = hc
 	hc.role, hc.runtime = roleRuntime, core.Runtime{ID: m.RuntimeID, IsConnected: true, Data: hc}
 	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
@@ -100,7 +100,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.auditLocked(now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc)
 	h.requestAll(hc, false, now)
 	if hc.can(CapHeartbeat) {
-		h.timers.set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
+		h.timers.Set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 	}
 }
 
@@ -136,7 +136,7 @@ func (h *Host) agreed(announced []string) []string {
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	h.auditLocked(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtime.ID}, hc)
 	hc.runtime.IsConnected, hc.runtime.LostAt = false, now
-	h.timers.stop(&hc.heartbeat)
+	h.timers.Stop(&hc.heartbeat)
 	h.handshakes++
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
 	if own := h.runtimes[hc.runtime.ID]; own != nil && own.conn == hc {
@@ -144,7 +144,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 		if h.ledger != nil {
 			h.background(func() { h.ledger.HoldOwner(hc.runtime.ID, 0) })
 		}
-		h.timers.set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
+		h.timers.Set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
 	for _, o := range hc.unanswered {
 		h.closeOpen(o)
@@ -176,7 +176,7 @@ func (hc *hostConn) beat(now time.Time) {
 		return
 	}
 	h.send(hc, &Ping{})
-	h.timers.set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
+	h.timers.Set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 }
 
 // Runtimes returns the ids of the connected Runtimes in order of handshake.

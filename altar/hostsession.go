@@ -40,7 +40,7 @@ type session struct {
 	saving    bool // its end is being written to the store
 	unsaved   bool // the end has changed during the write
 	isEnded   bool
-	expiry    timer
+	expiry    core.Timer
 
 	own       *core.Registry    // fulfilments of the session; nil: those of all sessions
 	counts    map[string]uint64 // dispatches by bare name, by contract
@@ -62,7 +62,7 @@ type inquiry struct {
 	h     *Host
 	s     *session // nil: all
 	rt    *hostConn
-	timer timer
+	timer core.Timer
 }
 
 func (a *inquiry) fired(now time.Time) {
@@ -101,10 +101,10 @@ func (h *Host) expect(table map[*hostConn]*inquiry, s *session, rt *hostConn, no
 	a := table[rt]
 	if a == nil {
 		a = &inquiry{h: h, s: s, rt: rt}
-		a.timer = timer{index: -1, fire: a}
+		a.timer = core.Timer{Event: a}
 		table[rt] = a
 	}
-	h.timers.set(&a.timer, now.Add(holdFor))
+	h.timers.Set(&a.timer, now.Add(holdFor))
 }
 
 // removeInquiry ends the inquiry to a Runtime, and reports whether the table had one.
@@ -113,7 +113,7 @@ func (h *Host) removeInquiry(table map[*hostConn]*inquiry, rt *hostConn) bool {
 	if a == nil {
 		return false
 	}
-	h.timers.stop(&a.timer)
+	h.timers.Stop(&a.timer)
 	delete(table, rt)
 	if a.s != nil {
 		delete(rt.inquiries, a.s)
@@ -329,8 +329,8 @@ func (h *Host) newSessionID(requested string, now time.Time) string {
 func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
 	s := &session{h: h, id: id, principal: p, ttl: ttl, calls: make(map[string]*hostCall)}
 	s.info = SessionInfo{ID: id}
-	s.expiry = timer{index: -1, fire: s}
-	h.timers.set(&s.expiry, now.Add(ttl))
+	s.expiry = core.Timer{Event: s}
+	h.timers.Set(&s.expiry, now.Add(ttl))
 	return s
 }
 
@@ -379,7 +379,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, now time.Time) {
 	s.isEnded = true
 	s.place.Release()
-	h.timers.stop(&s.expiry)
+	h.timers.Stop(&s.expiry)
 	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
 	err := Errorf(ErrSessionInvalid, reason, "the session has ended")
 	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Error: err}, by)
@@ -394,7 +394,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, n
 		h.dropTail(c, err)
 	}
 	for rt, a := range s.inquiries {
-		h.timers.stop(&a.timer)
+		h.timers.Stop(&a.timer)
 		delete(rt.inquiries, s)
 	}
 	h.forgetSession(s)

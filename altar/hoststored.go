@@ -74,13 +74,13 @@ func (h *Host) summon(id string, client bool) bool {
 		h.sessions.remove(s, now)
 		s.kind = ownSession
 		h.sessions.add(s)
-		h.timers.set(&s.expiry, expires)
+		h.timers.Set(&s.expiry, expires)
 	case s != nil || h.sessions.used(id, now):
 		return true // another goroutine was faster
 	default:
 		s = h.newSession(id, p, expires.Sub(now), now)
 		if h.reserveSession(s, principalKey(p, "")) != nil {
-			h.timers.stop(&s.expiry)
+			h.timers.Stop(&s.expiry)
 			return false
 		}
 		for _, f := range fulfilled {
@@ -231,7 +231,7 @@ func (h *Host) prolong(s *session) {
 		for isUnsaved := true; isUnsaved; {
 			h.mu.Lock()
 			s.unsaved = false
-			due := s.expiry.due
+			due := s.expiry.Due()
 			h.mu.Unlock()
 			if err := h.ledger.ChangeSession(s.id, func(r *ledger.Session) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
 				h.logError("session expiry not stored", err)
@@ -250,9 +250,9 @@ func (h *Host) expire(s *session) {
 	now := h.lock()
 	defer h.unlock()
 	switch {
-	case s.isEnded || s.expiry.index >= 0:
+	case s.isEnded || s.expiry.IsSet():
 	case err == nil && r != nil && time.Unix(0, r.Expires).After(now):
-		h.timers.set(&s.expiry, time.Unix(0, r.Expires))
+		h.timers.Set(&s.expiry, time.Unix(0, r.Expires))
 	default:
 		h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 	}

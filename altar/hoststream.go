@@ -48,9 +48,9 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	}
 	h.setDeadline(c, now)
 	if until, waiting := c.stream.Order().Waiting(); !waiting {
-		h.timers.stop(&c.gap)
-	} else if c.gap.index < 0 || !c.gap.due.Equal(until) {
-		h.timers.set(&c.gap, until)
+		h.timers.Stop(&c.gap)
+	} else if !c.gap.IsSetTo(until) {
+		h.timers.Set(&c.gap, until)
 	}
 }
 
@@ -139,11 +139,9 @@ func (h *Host) pump(a *attachment, now time.Time) {
 	since, isStalled := c.stream.Stalled(&a.reader)
 	switch {
 	case !isStalled:
-		if a.stall.index >= 0 {
-			h.timers.stop(&a.stall)
-		}
-	case a.stall.index < 0 || !a.stall.due.Equal(since.Add(h.opts.Timing.SlowReaderTimeout)):
-		h.timers.set(&a.stall, since.Add(h.opts.Timing.SlowReaderTimeout))
+		h.timers.Stop(&a.stall)
+	case !a.stall.IsSetTo(since.Add(h.opts.Timing.SlowReaderTimeout)):
+		h.timers.Set(&a.stall, since.Add(h.opts.Timing.SlowReaderTimeout))
 	}
 }
 
@@ -262,8 +260,8 @@ func (h *Host) grant(now time.Time) {
 		hold, err := c.s.scope.Reserve(budget.Memory, int64(c.stream.Longest()))
 		if err != nil {
 			h.starved = append(h.starved, c)
-			if h.starvedAt.index < 0 {
-				h.timers.set(&h.starvedAt, now.Add(starvedRetry))
+			if !h.starvedAt.IsSet() {
+				h.timers.Set(&h.starvedAt, now.Add(starvedRetry))
 			}
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 func (h *Host) waits(c *hostCall, now time.Time) bool {
 	until := c.s.registry().AbsentSince(c.contract.Name, c.pin).Add(h.opts.Timing.RuntimeGracePeriod)
 	if until.After(now) {
-		h.timers.set(&c.gap, until)
+		h.timers.Set(&c.gap, until)
 		return true
 	}
 	return c.s.outstanding(c.pin)
@@ -129,7 +129,7 @@ func (h *Host) assign(c *hostCall, to choice, now time.Time) {
 	h.unhold(c)
 	c.state, c.rt, c.routing = callHeld, nil, r
 	c.s.count(c.contract.Name)
-	h.timers.set(&c.deadline, now.Add(c.limit)) // of the Router
+	h.timers.Set(&c.deadline, now.Add(c.limit)) // of the Router
 	h.routings = append(h.routings, r)
 }
 
@@ -150,7 +150,7 @@ func (h *Host) askRouter(r *routing) {
 	if c.state != callHeld || c.routing != r {
 		return // the call has ended
 	}
-	h.timers.stop(&c.deadline)
+	h.timers.Stop(&c.deadline)
 	c.routing = nil
 	if !c.s.registry().CanTake(c.contract.Name, rt) || !h.hasSpace(connOf(rt), c) {
 		h.judgeCall(c, now)
@@ -220,7 +220,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		now := h.lock()
 		h.answer(hc, m, err)
 		if hc.runtime.IsConnected && !hc.isClosed {
-			h.timers.set(&hc.refulfill, now.Add(refulfillDelay))
+			h.timers.Set(&hc.refulfill, now.Add(refulfillDelay))
 		}
 		h.unlock()
 		return

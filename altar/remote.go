@@ -178,7 +178,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	}
 	call := &ForwardedCall{
 		HostID: h.opts.ID, RuntimeID: rt.runtime.ID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
-		SessionID: c.s.id, SessionTTL: c.s.expiry.due.Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
+		SessionID: c.s.id, SessionTTL: c.s.expiry.Due().Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
 		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.rest(now),
 	}
 	if c.failedOver {
@@ -359,13 +359,13 @@ func (h *Host) guest(call *ForwardedCall, now time.Time) (*session, *Error) {
 		s = h.newSession(call.SessionID, p, call.SessionTTL, now)
 		s.kind = guestSession
 		if e := h.reserveSession(s, principalKey(p, "")); e != nil {
-			h.timers.stop(&s.expiry)
+			h.timers.Stop(&s.expiry)
 			return nil, e
 		}
 		h.sessions.add(s)
 		h.askAll(s, now)
-	case s.kind == guestSession && now.Add(call.SessionTTL).After(s.expiry.due):
-		h.timers.set(&s.expiry, now.Add(call.SessionTTL)) // it slides over there
+	case s.kind == guestSession && now.Add(call.SessionTTL).After(s.expiry.Due()):
+		h.timers.Set(&s.expiry, now.Add(call.SessionTTL)) // it slides over there
 	}
 	return s, nil
 }
