@@ -80,7 +80,7 @@ func (h *Host) Stats() Stats {
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
 	s.Sessions = h.sessions.own
-	s.StoredResults = h.outcomes.n
+	s.StoredResults = h.records.Len()
 	return s
 }
 

@@ -48,8 +48,7 @@ type Host struct {
 	routings  []*routing             // for the Router, after unlock
 	sessions  sessionTable
 	calls     map[string]*hostCall // held or running; by invocation id
-	open      map[string]*outcome  // ended without a final message of their Runtimes; by invocation id
-	outcomes  outcomeTable
+	records   *core.Records
 	lastEnd   *claim      // of the last call that ended under this lock
 	lastClaim *claim      // the last one under this lock
 	touched   []*hostCall // whose streams may get credit at the end of the event
@@ -72,7 +71,7 @@ type Host struct {
 	timers    core.Timers
 	wakeup    *time.Timer
 	wakeAt    time.Time  // zero: wakeup is not set
-	endedAt   core.Timer // of the first of outcomes
+	endedAt   core.Timer // of the first of records
 	starvedAt core.Timer // of starved
 }
 
@@ -101,7 +100,6 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 		special:   make(map[*session]bool),
 		heldIn:    make(map[*session]bool),
 		calls:     make(map[string]*hostCall),
-		open:      make(map[string]*outcome),
 	}
 	h.startedAt = time.Now()
 	if opts != nil {
@@ -119,7 +117,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 		return nil, err
 	}
 	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
-	h.outcomes = outcomeTable{limit: h.opts.Limits.MaxStoredResults, shares: make(map[principal]*share)}
+	h.records = core.NewRecords(h.opts.Limits.MaxStoredResults)
 	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
 	h.sessions.init()
 	h.endedAt = core.Timer{Event: timerCall(func(now time.Time) { h.forgetCalls(now) })}

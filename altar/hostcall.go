@@ -33,8 +33,8 @@ type hostCall struct {
 	id       string
 	pin      string // runtime id that the caller asked for
 	toolName string
-	print    fingerprint     // of the parameters as received; a repeat has the same one
-	normal   json.RawMessage // as they are dispatched
+	print    core.Fingerprint // of the parameters as received; a repeat has the same one
+	normal   json.RawMessage  // as they are dispatched
 	metadata map[string]string
 	corr     string // of the first request
 
@@ -176,12 +176,12 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 		err = errUnknownSession()
 	case err != nil:
 	default:
-		before, old := s.calls[m.InvocationID], s.outcomes[m.InvocationID]
+		before, old := s.calls[m.InvocationID], s.records.Find(m.InvocationID)
 		switch {
 		case before != nil:
 			err = h.repeat(hc, before, m, print, now)
 		case old != nil && !h.superseded(hc, old):
-			err = h.replayOutcome(hc, old, m, print, now)
+			err = h.replayRecord(hc, s, old, m, print, now)
 		default:
 			before, old = nil, nil
 		}
@@ -258,8 +258,8 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	case unfit != nil:
 		return asError(unfit)
 	}
-	other, open := h.calls[m.InvocationID], h.open[m.InvocationID]
-	if other != nil && other.s != s || open != nil && open.s != s {
+	other, open := h.calls[m.InvocationID], h.records.Open(m.InvocationID)
+	if other != nil && other.s != s || open != nil && open.Scope != &s.records {
 		return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
 	}
 	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {

@@ -55,7 +55,6 @@ type hostConn struct {
 	wildcard     bool               // sent a "*" fulfilment
 	calls        map[*hostCall]bool // running
 	inquiries    map[*session]bool  // with an open inquiry
-	unanswered   map[string]*outcome
 	heartbeat    core.Timer
 	refulfill    core.Timer
 	lastReceived time.Time

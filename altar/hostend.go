@@ -42,7 +42,7 @@ func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
 
 // answerFor returns the running call that a Runtime may answer, or nil.
 func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCall {
-	c, o := h.calls[id], h.open[id]
+	c, o := h.calls[id], h.records.Open(id)
 	switch {
 	case c != nil && c.rt == hc && c.state == callRunning:
 		return c
@@ -51,9 +51,9 @@ func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCa
 			c.open = false
 			delete(h.calls, id)
 		}
-	case o != nil && o.rt == hc:
+	case o != nil && o.IsOwedBy(&hc.runtime):
 		if final {
-			h.closeOpen(o)
+			h.records.Answered(o)
 		}
 	default:
 		h.dropped(hc, m, "not a call of this Runtime")
@@ -229,7 +229,7 @@ func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 		delete(c.s.calls, c.id)
 	}
 	h.stats.InFlight--
-	h.recordHere(c, record, now)
+	h.record(c, record, now)
 	c.normal, c.metadata = nil, nil
 	h.linger(c)
 	h.checkIdle()

@@ -116,7 +116,7 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 		s.h.lock()
 		defer s.h.unlock()
 		require.Empty(t, s.h.calls)
-		require.Empty(t, s.h.open)
+		require.Zero(t, s.h.records.Len())
 		require.Zero(t, s.h.tails)
 	})
 }

@@ -115,7 +115,7 @@ func (cl *claim) awaitTurn(ctx context.Context) {
 func (h *Host) runClaim(ctx context.Context, c *hostCall, cl *claim) {
 	decided := sync.OnceFunc(func() { close(cl.decided) })
 	defer decided()
-	call := &ledger.Call{Session: c.s.id, ID: c.id, Digest: sha256.Sum256(append([]byte(c.toolName+"\x00"), c.print.sum[:]...))}
+	call := &ledger.Call{Session: c.s.id, ID: c.id, Digest: sha256.Sum256(append([]byte(c.toolName+"\x00"), c.print.Sum[:]...))}
 	if cl.isQuery || cl.refusal != nil {
 		state, err := h.ledger.Find(call)
 		if err != nil || state == once.StateAbsent {

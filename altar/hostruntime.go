@@ -92,7 +92,6 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	hc.role, hc.runtime = roleRuntime, core.Runtime{ID: m.RuntimeID, IsConnected: true, Data: hc}
 	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	hc.lastReceived = now
-	hc.unanswered = make(map[string]*outcome)
 	hc.capabilities = h.agreed(m.Capabilities)
 	h.order = append(h.order, hc)
 	h.handshakes++
@@ -146,10 +145,7 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 		}
 		h.timers.Set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
-	for _, o := range hc.unanswered {
-		h.closeOpen(o)
-	}
-	hc.unanswered = nil
+	h.records.Disconnected(&hc.runtime)
 	list := slices.Collect(maps.Keys(hc.calls))
 	hc.calls = nil
 	list = h.appendSettled(list, hc)

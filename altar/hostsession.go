@@ -46,10 +46,10 @@ type session struct {
 	counts    map[string]uint64 // dispatches by bare name, by contract
 	inquiries map[*hostConn]*inquiry
 	calls     map[string]*hostCall // in flight
-	outcomes  map[string]*outcome  // of ended calls
-	active    callList             // in flight, in order of arrival
-	waiters   map[*hostCall]bool   // held calls
-	tails     map[*hostCall]bool   // ended, but chunks wait for connections
+	records   core.RecordScope
+	active    callList           // in flight, in order of arrival
+	waiters   map[*hostCall]bool // held calls
+	tails     map[*hostCall]bool // ended, but chunks wait for connections
 	scope     *budget.Scope
 	place     budget.Hold
 
@@ -328,7 +328,7 @@ func (h *Host) newSessionID(requested string, now time.Time) string {
 // newSession makes a session without entering it anywhere.
 func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
 	s := &session{h: h, id: id, principal: p, ttl: ttl, calls: make(map[string]*hostCall)}
-	s.info = SessionInfo{ID: id}
+	s.info, s.records.Principal = SessionInfo{ID: id}, p
 	s.expiry = core.Timer{Event: s}
 	h.timers.Set(&s.expiry, now.Add(ttl))
 	return s
@@ -397,7 +397,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, n
 		h.timers.Stop(&a.timer)
 		delete(rt.inquiries, s)
 	}
-	h.forgetSession(s)
+	h.records.EndScope(&s.records)
 	s.inquiries, s.calls = nil, nil
 	delete(h.special, s)
 	delete(h.heldIn, s)

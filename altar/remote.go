@@ -105,7 +105,7 @@ type forwarding struct {
 // remoteConn returns a connection to a Runtime of another Host, for one call.
 func (h *Host) remoteConn(o core.Offer) *hostConn {
 	return &hostConn{h: h, role: roleRuntime, runtime: core.Runtime{ID: o.RuntimeID, IsConnected: true}, remote: &forwarding{to: o, gate: newCreditGate(0)},
-		capabilities: []string{CapCancellation, CapCredit}, unanswered: make(map[string]*outcome)}
+		capabilities: []string{CapCancellation, CapCredit}}
 }
 
 // offersRetry is the pause before the offers of a Cluster are requested again.
@@ -217,8 +217,8 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	rt.runtime.IsConnected = false
 	if c.state > callRunning {
 		c.open = false
-		if o := h.open[c.id]; o != nil && o.rt == rt {
-			h.closeOpen(o)
+		if o := h.records.Open(c.id); o != nil && o.IsOwedBy(&rt.runtime) {
+			h.records.Answered(o)
 		}
 	}
 	if c.state != callRunning || c.rt != rt {

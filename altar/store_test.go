@@ -677,7 +677,7 @@ func testBounds(t *testing.T) {
 		w.send(call(fmt.Sprint(i), "math/add", `{"a":1,"b":2}`))
 		require.Nil(t, next[*ToolResult](w).Error)
 		h.lock()
-		require.LessOrEqual(t, h.outcomes.total, int64(64<<10))
+		require.LessOrEqual(t, h.records.Bytes(), int64(64<<10))
 		h.unlock()
 	}
 	w.send(call("0", "math/add", `{"a":1,"b":2}`))

@@ -17,6 +17,8 @@ type Runtime struct {
 	Running     int       // calls
 	Breaker     Breaker
 	Data        any
+
+	unanswered map[string]*Record // whose final message it owes; by id
 }
 
 // A Registry lists the Runtimes that fulfil each contract, in one session or in all sessions with
