@@ -108,7 +108,7 @@ func NewRecords(limit int64) *Records {
 // Len returns the number of records.
 func (l *Records) Len() int { return l.n }
 
-// Bytes returns what the records count.
+// Bytes returns the counted bytes of the records.
 func (l *Records) Bytes() int64 { return l.total }
 
 // Open returns the record of a call whose Runtime owes a final message, or nil.

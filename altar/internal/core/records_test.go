@@ -47,7 +47,7 @@ func (l *naiveRecords) total(principal string) (sum int64) {
 	return sum
 }
 
-func (l *naiveRecords) settle() {
+func (l *naiveRecords) clean() {
 	l.list = slices.DeleteFunc(l.list, func(r *naiveRecord) bool { return !r.isKept && r.rt == nil })
 	for p := range l.seq {
 		if !slices.ContainsFunc(l.list, func(r *naiveRecord) bool { return r.principal == p }) {
@@ -79,7 +79,7 @@ func (l *naiveRecords) bound(limit int64) {
 			r := first(func(*naiveRecord) bool { return true })
 			r.isKept, r.rt = false, nil
 		}
-		l.settle()
+		l.clean()
 	}
 }
 
@@ -108,7 +108,7 @@ func TestRecordsModel(t *testing.T) {
 						m.isKept, m.isShort = false, true
 					}
 				}
-				model.settle()
+				model.clean()
 			case n == 1: // a Runtime disconnects
 				rt := rts[r.IntN(len(rts))]
 				records.Disconnected(rt)
@@ -117,18 +117,18 @@ func TestRecordsModel(t *testing.T) {
 						m.rt = nil
 					}
 				}
-				model.settle()
-			case n == 2 && len(model.list) > 0: // a final message comes
+				model.clean()
+			case n == 2 && len(model.list) > 0: // a final message is received
 				if m := model.list[r.IntN(len(model.list))]; m.rt != nil {
 					records.Answered(m.r)
 					m.rt = nil
-					model.settle()
+					model.clean()
 				}
 			case n == 3 && len(model.list) > 0: // another attempt of a call
 				m := model.list[r.IntN(len(model.list))]
 				records.Forget(m.r)
 				m.isKept, m.rt = false, nil
-				model.settle()
+				model.clean()
 			case n == 4: // time passes
 				now = now.Add(time.Duration(r.IntN(200)) * time.Second)
 				next, isAny := records.Expire(now, ttl)
@@ -137,7 +137,7 @@ func TestRecordsModel(t *testing.T) {
 						m.isKept, m.rt = false, nil
 					}
 				}
-				model.settle()
+				model.clean()
 				require.Equal(t, len(model.list) > 0, isAny)
 				if isAny {
 					require.Equal(t, model.list[0].r.EndedAt.Add(ttl), next)
