@@ -248,7 +248,7 @@ func (hc *hostConn) read() error {
 		if !isRequest(m, bad) {
 			hc.isSlow = hc.isSlow && !hc.out.hasSpace(hc.limit, 0)
 		} else if hc.isSlow {
-			hc.out.waitSpace(queueLimit{2 * hc.limit.messages, 2 * hc.limit.bytes}, option.Off)
+			hc.out.waitSpace(hc.limit.double(0), option.Off)
 			hc.isSlow = !hc.out.hasSpace(hc.limit, 0)
 		} else {
 			hc.isSlow = !hc.out.waitSpace(hc.limit, burstTimeout)
@@ -406,7 +406,7 @@ func (h *Host) send(hc *hostConn, m Message) {
 		return
 	}
 	hc.out.put(m, budget.Hold{})
-	if hc.role == roleRuntime && !hc.out.hasSpace(queueLimit{2*hc.limit.messages + len(h.sessions.byID), 2 * hc.limit.bytes}, 0) {
+	if hc.role == roleRuntime && !hc.out.hasSpace(hc.limit.double(len(h.sessions.byID)), 0) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // An outbox holds the messages to one peer of a Host, in order, until its reader takes them: a
@@ -105,6 +106,11 @@ func (o *outbox) start(write func()) {
 
 // A queueLimit bounds an outbox.
 type queueLimit struct{ messages, bytes int }
+
+// double returns twice the limit and n messages, or no limit.
+func (l queueLimit) double(n int) queueLimit {
+	return queueLimit{2*min(l.messages, option.None/4) + n, 2 * min(l.bytes, option.None)}
+}
 
 // hasSpace reports whether one more message of n bytes may be put. One message always may.
 func (o *outbox) hasSpace(l queueLimit, n int) bool {

@@ -6,6 +6,7 @@ package altar
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -109,6 +110,26 @@ func TestRouterChoosesAbsentRuntime(t *testing.T) {
 		require.Equal(t, "i", next[*ToolCall](r2).InvocationID)
 		require.Equal(t, 2, n)
 	})
+}
+
+// A queue whose limits are off, or as large as a number may be, disconnects no Runtime.
+func TestRuntimeQueueWithoutLimit(t *testing.T) {
+	for _, limit := range []int{-1, math.MaxInt} {
+		synctest.Test(t, func(t *testing.T) {
+			h := testHost(t, &HostOptions{Limits: Limits{RuntimeQueueLimit: limit, MaxRuntimeQueue: limit}})
+			rt, c := connect(t, h, testService), connect(t, h, testUser)
+			rt.announce("r", "math/add")
+			for i := range 5 {
+				c.session(fmt.Sprint("s", i))
+				c.send(add(fmt.Sprint("i", i), fmt.Sprint("s", i)))
+			}
+			synctest.Wait()
+			require.Equal(t, []string{"r"}, h.Runtimes())
+			for i := range 5 {
+				require.Equal(t, fmt.Sprint("i", i), next[*ToolCall](rt).InvocationID)
+			}
+		})
+	}
 }
 
 // The cost of a Runtime that leaves and returns depends on its own calls, not on those of others or on
