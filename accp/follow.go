@@ -73,7 +73,8 @@ type remoteRun struct {
 	ctx    context.Context // ends when the whole answer was sent
 	end    context.CancelFunc
 	cancel context.CancelFunc
-	done   chan struct{} // nil without a store
+	timer  *time.Timer   // starts the goroutine, unless this process claims the request first; nil without a store
+	done   chan struct{} // closed at the end of the goroutine
 
 	// The fields below belong to the goroutine until stop.
 	sent    int // bytes of the answer
@@ -94,7 +95,7 @@ func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table
 	following, cancel := context.WithCancel(ctx)
 	r.ctx, r.end = context.WithCancel(ctx)
 	r.cancel = cancel
-	go func() {
+	r.timer = time.AfterFunc(firstLook, func() {
 		defer close(r.done)
 		_ = guard.Call("stream", func() error {
 			r.follow(following, e, streams, k)
@@ -103,16 +104,20 @@ func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table
 		if r.isWhole {
 			r.end()
 		}
-	}()
+	})
 	return r
 }
 
-// stop waits for the end of the goroutine.
+// stop waits for the end of the goroutine, or prevents its start.
 func (r *remoteRun) stop() {
-	if r.done != nil {
-		r.cancel()
-		<-r.done
+	if r.timer == nil {
+		return
 	}
+	r.cancel()
+	if r.timer.Stop() {
+		close(r.done)
+	}
+	<-r.done
 }
 
 // close ends the goroutine and the context.
@@ -126,16 +131,19 @@ func (r *remoteRun) close() {
 // connection that fails, leave the answer to the outcome.
 func (r *remoteRun) follow(ctx context.Context, e *exchange, streams *streamlog.Table, k outcomeKey) {
 	var in *streamlog.Reader
-	for delay := firstLook; in == nil; delay = min(2*delay, lastLook) {
+	for delay := firstLook; ; delay = min(2*delay, lastLook) {
+		var err error
+		in, err = streams.Read(ctx, streamID(k), k.Principal, 0)
+		if err == nil {
+			break
+		} else if !errors.Is(err, streamlog.ErrUnknown) {
+			return
+		}
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return
-		}
-		var err error
-		if in, err = streams.Read(ctx, streamID(k), k.Principal, 0); err != nil && !errors.Is(err, streamlog.ErrUnknown) {
 			return
 		}
 	}

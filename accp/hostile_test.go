@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -440,23 +441,26 @@ func TestHostileConnections(t *testing.T) {
 
 // A server that sends the client from one address to the next is not followed (ACCP-D79).
 func TestClientFollowsNoRedirect(t *testing.T) {
+	follow := func(*http.Request, []*http.Request) error { return nil }
 	for _, scheme := range []string{"http", "ws"} {
-		n := 0
-		var ts *httptest.Server
-		ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			n++
-			http.Redirect(w, r, ts.URL, http.StatusTemporaryRedirect)
-		}))
-		c, err := accp.NewClient(scheme+strings.TrimPrefix(ts.URL, "http"), "a", nil)
-		require.NoError(t, err)
-		_, err = c.Call(t.Context(), msg("req", "x"), nil)
-		var status *accp.CallError
-		require.ErrorAs(t, err, &status)
-		require.Equal(t, http.StatusTemporaryRedirect, status.Status)
-		require.False(t, status.MayHaveRun)
-		require.Equal(t, 1, n, scheme)
-		require.NoError(t, c.Close())
-		ts.Close()
+		for _, user := range []*http.Client{nil, {CheckRedirect: follow}, {CheckRedirect: follow, Timeout: time.Minute}} {
+			n := atomic.Int32{}
+			var ts *httptest.Server
+			ts = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n.Add(1)
+				http.Redirect(w, r, ts.URL, http.StatusTemporaryRedirect)
+			}))
+			c, err := accp.NewClient(scheme+strings.TrimPrefix(ts.URL, "http"), "a", &accp.ClientOptions{HTTPClient: user})
+			require.NoError(t, err)
+			_, err = c.Call(t.Context(), msg("req", "x"), nil)
+			var status *accp.CallError
+			require.ErrorAs(t, err, &status)
+			require.Equal(t, http.StatusTemporaryRedirect, status.Status)
+			require.False(t, status.MayHaveRun)
+			require.EqualValues(t, 1, n.Load(), scheme)
+			require.NoError(t, c.Close())
+			ts.Close()
+		}
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }

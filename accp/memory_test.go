@@ -556,6 +556,29 @@ func TestTransactionRunsOnce(t *testing.T) {
 	require.Contains(t, s.postFrame("a", frame("req:echo{}", 9, "sid:new", "try:1")).Body.String(), "E1004")
 }
 
+// A transaction that no other process runs starts no goroutine that looks for its answer there.
+func TestFirstRunFollowsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var accesses, followers atomic.Int64
+		kv := &flaky{Store: store.NewMemory(), fits: func(string) bool {
+			stacks := make([]byte, 1<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			accesses.Add(1)
+			followers.Add(int64(strings.Count(string(stacks), ".followElsewhere")))
+			return false
+		}}
+		s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+		s.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) }))
+		require.Equal(t, 200, s.post("a", "s1", "req:transaction{amt:1.5|schema:TX|txn:t1}").Code)
+		kv.fail.Store(true) // the function is called by each access
+		require.Equal(t, 200, s.post("a", "s1", "req:transaction{amt:1.5|schema:TX|txn:t2}").Code)
+		kv.fail.Store(false)
+		require.Positive(t, accesses.Load())
+		require.Zero(t, followers.Load())
+		require.NoError(t, s.Close())
+	})
+}
+
 // A transaction whose answer cannot be sent has run: a repeat gets the answer. The caller left, or the record of the
 // session was not written (ACCP-D72).
 func TestUnsentAnswerOfTransactionIsRecorded(t *testing.T) {

@@ -115,7 +115,7 @@ func TestClientFollowsNoRedirect(t *testing.T) {
 		http.Redirect(w, r, other.URL+"/?"+r.Header.Get("Authorization"), http.StatusTemporaryRedirect)
 	})
 	follow := func(*http.Request, []*http.Request) error { return nil }
-	for _, user := range []*http.Client{nil, http.DefaultClient, {CheckRedirect: follow}} {
+	for _, user := range []*http.Client{nil, http.DefaultClient, {CheckRedirect: follow}, {CheckRedirect: follow, Timeout: time.Minute}} {
 		for _, guard := range []*netguard.Guard{nil, {AllowLoopback: true}} {
 			secrets := func(_ context.Context, _ string, h http.Header) error {
 				h.Set("Authorization", "token")
