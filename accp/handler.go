@@ -175,7 +175,7 @@ func (s *responder) refuse(ctx context.Context, e *exchange, err error, frame []
 		return nil
 	}
 	if own, ok := errors.AsType[*Error](err); ok && m != nil && own.Code == ErrDuplicate && s.outcomes != nil && e.caller != nil &&
-		m.Intent == IntentReq && s.isRemembered(ctx, e, e.caller, m) {
+		m.Intent == IntentReq && s.isRemembered(ctx, e, e.caller, frame) {
 		err = &Error{Code: ErrDuplicate, Message: own.Message, isInvitation: true}
 	} else if ok && m != nil && own.Code == ErrDuplicate && e.session.hasApplied(m.Meta.MID) {
 		err = &Error{Code: ErrDuplicate, Message: own.Message, isApplied: true}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -548,6 +549,9 @@ func TestTransactionRunsOnce(t *testing.T) {
 	work.Wait()
 	require.EqualValues(t, 1, runs.Load())
 	require.Contains(t, s.post("a", "other", "req:transaction{amt:9.5|schema:TX|txn:t1}").Body.String(), "E3002")
+	invited := regexp.MustCompile(`code:E3002.*try:true`)
+	require.Regexp(t, invited, s.postFrame("a", frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1")).Body.String())
+	require.NotRegexp(t, invited, s.postFrame("a", frame("req:transaction{amt:9.5|schema:TX|txn:t1}", 1, "sid:other")).Body.String())
 	require.NoError(t, s.Close())
 	s = open()
 	require.Contains(t, s.post("a", "later", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String(), "runs:1")

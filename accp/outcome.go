@@ -188,7 +188,11 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 }
 
 // isRemembered reports whether the outcome of the request with a repeated frame is known or awaited.
-func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, m *Message) bool {
+func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, frame []byte) bool {
+	m, err := e.session.codec.Decode(frame)
+	if err != nil {
+		return false
+	}
 	k, _, err := s.outcomeKey(e, c, m, m.Meta.MID)
 	if err != nil || k.Aliases == nil {
 		return false
@@ -197,8 +201,10 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, m 
 	if err != nil {
 		return false
 	}
-	state, err := table.Peek(ctx, once.Key{Principal: k.Principal, ID: k.Aliases[0]})
-	return err == nil && (state == once.StateRunning || state == once.StateDone)
+	state, err := table.Peek(ctx, k.Key)
+	// The last part of a transaction in parts has its id only in the outcome.
+	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction
+	return isPart || err == nil && (state == once.StateRunning || state == once.StateDone)
 }
 
 // fail answers m by an error.

@@ -579,6 +579,15 @@ func TestLostRequestsRunOnce(t *testing.T) {
 		require.Equal(t, "tally", err.Op)
 	}
 	require.EqualValues(t, 2, runs.Load(), "the answer was lost, and the request ran")
+
+	d.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		return w.SendResult(accp.Params{{Key: "n", Value: accp.Int(runs.Add(1))}})
+	}))
+	line.lose.Store(1)
+	m, terr := c.Call(t.Context(), msg("req", "transaction", text("schema", "TX"), text("transaction_id", "t1")), nil)
+	require.NoError(t, terr, "the server invites to repeat a transaction, whose outcome it knows")
+	n, _ := m.Params.Get("n")
+	require.Equal(t, accp.Int(3), n)
 }
 
 // An agent that connects again replaces its earlier connection, and its next call opens a lost one,

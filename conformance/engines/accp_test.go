@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,21 +116,19 @@ func accpChild(ctx context.Context, s store.Store) error {
 	return http.Serve(l, srv)
 }
 
-// An accpAgent makes transactions and changes the shared state of its session. After an error it begins
-// another life, without memory.
-type accpAgent struct {
-	url, name string
-	tokens    map[string]string // of the acknowledged transactions
-	unknown   int               // transactions that ended with E9999
-	updates   [2]int64          // acknowledged, and tried
+const accpAgentEnv = "ENGINES_ACCP_AGENT" // name and URL
+
+// accpClient returns the client of an agent. The session of the first agent is stored, others have no memory.
+func accpClient(s store.Store, name, url string, hc *http.Client) (*accp.Client, error) {
+	o := &accp.ClientOptions{SessionID: "of_" + name, HTTPClient: hc, Logger: quiet,
+		Timing: accp.ClientTiming{Timeout: 5 * time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: 6, Base: 50 * time.Millisecond}}
+	if name == accpAgents[0] {
+		o.Session.Persistence.Store = store.Sub(s, "agents/")
+	}
+	return accp.NewClient(url, name, o)
 }
 
-func (a *accpAgent) client(t *testing.T) *accp.Client {
-	c, err := accp.NewClient(a.url, a.name, &accp.ClientOptions{SessionID: "of_" + a.name, HTTPClient: own(t), Logger: quiet,
-		Timing: accp.ClientTiming{Timeout: 5 * time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: 6, Base: 50 * time.Millisecond}})
-	require.NoError(t, err)
-	return c
-}
+var accpAgents = []string{"agent0", "agent1"}
 
 func pay(ctx context.Context, c *accp.Client, id string) (token string, err error) {
 	m, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTransaction, struct {
@@ -145,40 +144,55 @@ func pay(ctx context.Context, c *accp.Client, id string) (token string, err erro
 	return m.Params.Text("token"), nil
 }
 
-func (a *accpAgent) work(t *testing.T, stop <-chan struct{}) {
-	ctx := context.Background()
-	c := a.client(t)
-	defer func() { _ = c.Close() }()
-	for n := 0; ; n++ {
-		select {
-		case <-stop:
-			return
-		default:
+// accpAgentChild makes transactions and changes the shared state of its session. It logs both before and after, so
+// its next life repeats the transaction without an answer.
+func accpAgentChild(ctx context.Context, s store.Store) error {
+	name, url, _ := strings.Cut(os.Getenv(accpAgentEnv), " ")
+	c, err := accpClient(s, name, url, nil)
+	if err != nil {
+		return err
+	}
+	requested, err := records(ctx, s, "requested/"+name)
+	if err != nil {
+		return err
+	}
+	answered, err := records(ctx, s, "answered/"+name)
+	if err != nil {
+		return err
+	}
+	fmt.Println(name)
+	log := func(stream, text string) {
+		if _, lerr := s.Append(ctx, stream+"/"+name, accp.NewID(), []byte(text), 0); lerr != nil {
+			err = lerr
 		}
-		id := fmt.Sprint(a.name, "_", n)
-		for isOpen := true; isOpen; {
-			token, err := pay(ctx, c, id)
-			switch {
-			case err == nil:
-				a.tokens[id], isOpen = token, false
-			case errors.Is(err, accp.ErrInternal):
-				a.unknown++
-				isOpen = false
-			default:
-				_ = c.Close()
-				c = a.client(t)
+	}
+	for err == nil {
+		if len(requested) == len(answered) {
+			requested = append(requested, fmt.Sprint(name, "_", len(requested)))
+			log("requested", requested[len(requested)-1])
+		}
+		id := requested[len(requested)-1]
+		token, perr := pay(ctx, c, id)
+		if perr == nil || errors.Is(perr, accp.ErrInternal) {
+			answered = append(answered, id)
+			log("answered", id+" "+token)
+		} else {
+			_ = c.Close()
+			if c, err = accpClient(s, name, url, nil); err != nil {
+				return err
 			}
 		}
-		a.updates[1]++
-		err := c.Update(ctx, func(state accp.Params) (accp.Params, error) {
+		log("tried", accp.NewID())
+		uerr := c.Update(ctx, func(state accp.Params) (accp.Params, error) {
 			v, _ := state.Get("n")
 			n, _ := v.Int()
 			return state.Set("n", accp.Int(n+1)), nil
 		})
-		if err == nil {
-			a.updates[0]++
+		if uerr == nil {
+			log("changed", accp.NewID())
 		}
 	}
+	return err
 }
 
 // notes posts frames of one session, each until it is answered, and returns those that were.
@@ -220,56 +234,59 @@ func postFrame(hc *http.Client, url, frame string) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// TestACCPKilled kills servers while agents make transactions, change state and send notes. No transaction
-// runs twice, and acknowledged outcomes, states, numbers and messages are stored (ACCP-D71, ACCP-D72).
+// TestACCPKilled kills servers and agents in turns while agents make transactions, change state and send notes. No
+// transaction runs twice, and acknowledged outcomes, states, numbers and messages are stored (ACCP-D71, ACCP-D72).
 func TestACCPKilled(t *testing.T) {
 	eachShared(t, func(t *testing.T, p *place) {
 		ctx, s, f := t.Context(), p.open(t), newFront(t)
 		servers := []*child{p.start(t, "accp"), p.start(t, "accp")}
 		f.put(servers[0].address)
 		url := f.URL + accp.FramesPath
+		startAgent := func(i int) *child {
+			t.Setenv(accpAgentEnv, accpAgents[i]+" "+url)
+			return p.start(t, "accp agent")
+		}
+		agents := []*child{startAgent(0), startAgent(1)}
 		stop := make(chan struct{})
 		var work sync.WaitGroup
-		var agents []*accpAgent
-		for i := range 2 {
-			a := &accpAgent{url: url, name: fmt.Sprint("agent", i), tokens: map[string]string{}}
-			agents = append(agents, a)
-			work.Go(func() { a.work(t, stop) })
-		}
 		var frames []string
 		work.Go(func() { frames = notes(t, url, stop) })
-		for round := range crashRounds(t, 6) {
+		for round := range crashRounds(t, 8) {
 			time.Sleep(150*time.Millisecond + rand.N(150*time.Millisecond))
-			servers[round%2].kill()
-			f.put(servers[1-round%2].address)
-			servers[round%2] = p.start(t, "accp")
+			i := round / 2 % 2
+			if round%2 == 1 {
+				agents[i].kill()
+				agents[i] = startAgent(i)
+				continue
+			}
+			servers[i].kill()
+			f.put(servers[1-i].address)
+			servers[i] = p.start(t, "accp")
+		}
+		for _, name := range accpAgents {
+			soon(t, "an answer for "+name, func() bool { return len(count(t, s, "answered/"+name)) > 0 })
 		}
 		close(stop)
 		work.Wait()
-
+		for _, a := range agents {
+			a.kill()
+		}
+		for _, name := range accpAgents {
+			checkAgent(t, s, name, url)
+		}
 		runs := count(t, s, "runs")
 		for id, n := range runs {
 			require.Equal(t, 1, n, "runs of %s", id)
 		}
-		for _, a := range agents {
-			require.NotEmpty(t, a.tokens)
-			c := a.client(t)
-			for id, token := range a.tokens {
-				require.Equal(t, 1, runs[id], id)
-				got, err := pay(ctx, c, id)
+		for _, name := range accpAgents { // an outcome runs nothing
+			for id := range count(t, s, "requested/"+name) {
+				c, err := accpClient(s, name, url, own(t))
 				require.NoError(t, err)
-				require.Equal(t, token, got, "the outcome of %s", id)
+				if _, err = pay(ctx, c, id); err != nil {
+					require.ErrorIs(t, err, accp.ErrInternal)
+				}
+				require.NoError(t, c.Close())
 			}
-			require.NoError(t, c.Close())
-			session, err := accp.NewSession("server", "of_"+a.name, &accp.SessionOptions{Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
-			require.NoError(t, err)
-			require.NoError(t, session.Reload(ctx))
-			_, state := session.State()
-			v, _ := state.Get("n")
-			n, _ := v.Int()
-			require.GreaterOrEqual(t, n, a.updates[0], "acknowledged changes")
-			require.LessOrEqual(t, n, a.updates[1], "no change is applied twice")
-			t.Logf("%s: %d outcomes, %d unknown, %d of %d changes", a.name, len(a.tokens), a.unknown, n, a.updates[1])
 		}
 		require.Equal(t, runs, count(t, s, "runs"), "an outcome runs nothing")
 
@@ -300,4 +317,52 @@ func TestACCPKilled(t *testing.T) {
 		}
 		t.Logf("%d notes, %d checkpoints", len(frames), len(checkpoints))
 	})
+}
+
+// checkAgent checks the outcomes and the state of an agent after its last life, which a kill has ended.
+func checkAgent(t *testing.T, s store.Store, name, url string) {
+	ctx := t.Context()
+	c, err := accpClient(s, name, url, own(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	tokens, unknown := map[string]string{}, 0
+	for line := range count(t, s, "answered/"+name) {
+		id, token, _ := strings.Cut(line, " ")
+		if token == "" {
+			unknown++
+		}
+		tokens[id] = token
+	}
+	runs, deadline := count(t, s, "runs"), time.Now().Add(time.Minute)
+	for id := range count(t, s, "requested/"+name) {
+		token, isAnswered := tokens[id]
+		got, err := pay(ctx, c, id)
+		for errors.Is(err, accp.ErrTimeout) && time.Now().Before(deadline) { // until the lease of the killed server ends
+			got, err = pay(ctx, c, id)
+		}
+		switch {
+		case isAnswered && token != "":
+			require.Equal(t, 1, runs[id], id)
+			require.NoError(t, err)
+			require.Equal(t, token, got, "the outcome of %s", id)
+		case err != nil:
+			require.ErrorIs(t, err, accp.ErrInternal, id)
+		}
+	}
+	changed, tried := len(count(t, s, "changed/"+name)), len(count(t, s, "tried/"+name))
+	sides := map[string]string{"server": "accp/"}
+	if name == accpAgents[0] {
+		sides[name] = "agents/"
+	}
+	for self, prefix := range sides {
+		session, err := accp.NewSession(self, "of_"+name, &accp.SessionOptions{Persistence: accp.Persistence{Store: store.Sub(s, prefix)}})
+		require.NoError(t, err)
+		require.NoError(t, session.Reload(ctx))
+		_, state := session.State()
+		v, _ := state.Get("n")
+		n, _ := v.Int()
+		require.GreaterOrEqual(t, n, int64(changed), "acknowledged changes at %s", self)
+		require.LessOrEqual(t, n, int64(tried), "no change is applied twice")
+		t.Logf("%s at %s: %d outcomes, %d unknown, %d of %d changes", name, self, len(tokens), unknown, n, tried)
+	}
 }

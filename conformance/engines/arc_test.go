@@ -354,14 +354,23 @@ func TestARCRecoverRace(t *testing.T) {
 // count returns the number of occurrences of each value in a stream.
 func count(t *testing.T, s store.Store, stream string) map[string]int {
 	times := map[string]int{}
+	list, err := records(t.Context(), s, stream)
+	require.NoError(t, err)
+	for _, text := range list {
+		times[text]++
+	}
+	return times
+}
+
+// records returns the texts of a stream in order.
+func records(ctx context.Context, s store.Store, stream string) (list []string, err error) {
 	for after := uint64(0); ; {
-		records, err := s.Read(t.Context(), stream, after, 1000)
-		require.NoError(t, err)
-		if len(records) == 0 {
-			return times
+		records, err := s.Read(ctx, stream, after, 1000)
+		if err != nil || len(records) == 0 {
+			return list, err
 		}
 		for _, r := range records {
-			times[string(r.Value)]++
+			list = append(list, string(r.Value))
 			after = r.Seq
 		}
 	}

@@ -208,6 +208,8 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 		return a2eChild
 	case "accp":
 		return accpChild
+	case "accp agent":
+		return accpAgentChild
 	case "arc":
 		return arcChild
 	case "agent":
