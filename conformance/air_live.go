@@ -6,6 +6,7 @@ package conformance
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -14,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,8 +34,26 @@ func airLiveProtocol() liveProtocol {
 		fixture: func(op string, in strictjson.Value) string {
 			return string(airFixtureText("server", strings.TrimSuffix(op, "_script"), in.Get("fixture")))
 		},
-		notLive: airNotLive, serve: newAIRFixture,
+		notLive: airNotLive, serve: newAIRFixture, shared: airSharedRelay, sharedAs: airSharedAs,
+		needsOwn: func(step strictjson.Value) bool { return bytes.Contains(step, []byte("x25519")) }, // sealed for an AIR ID
 	}
+}
+
+// airSharedRelay is the usual fixture of a server of air: a relay with a mailbox for every AIR ID.
+const airSharedRelay = `{"server":"relay","agents":[],"directory":"none"}`
+
+// airSharedAs gives a relay with mailboxes and an inbox without bounds other cases, too.
+func airSharedAs(op string, in strictjson.Value) string {
+	known, shared := []string{"agents", "documents", "now"}, airSharedRelay
+	if op == "inbox_script" {
+		known, shared = []string{"self", "profile", "bodies", "documents", "now"}, string(airFixtureText("server", "inbox", in.Get("fixture")))
+	}
+	for m := in.Get("fixture").Members(); m.Next(); {
+		if !slices.Contains(known, string(m.Name)) {
+			return ""
+		}
+	}
+	return shared
 }
 
 // airFixtureText returns a fixture for a process without the registry and the clock.
@@ -92,6 +112,7 @@ func near(a, b time.Duration) bool { return (a - b).Abs() < 10*time.Second }
 type airAfresh struct {
 	ahead time.Duration // of the real clock, whole seconds
 	keys  []airFreshKey
+	ids   []string // pairs of an AIR ID of the script and the one that stands for it
 
 	mu   sync.Mutex
 	back []string // signatures, and envelopes in base64: the new text, and the old text; guarded by mu
@@ -105,6 +126,7 @@ type airFreshKey struct {
 
 var (
 	airKeyText  = regexp.MustCompile(`z6Mk[1-9A-HJ-NP-Za-km-z]{44}`)
+	airIDText   = regexp.MustCompile(`\bAIR-[0-9A-Z]{4}-[0-9A-Z]{4}-[0-9A-Z]{4}\b`)
 	airTimeText = regexp.MustCompile(`\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d`)
 )
 
@@ -149,8 +171,30 @@ func newAIRAfresh(in, fixture *Input) (*airAfresh, error) {
 	return a, in.Err()
 }
 
-// text moves the times of a text and replaces the keys.
+// renameAgents gives the run AIR IDs of its own, but for those that the server knows.
+func (a *airAfresh) renameAgents(in strictjson.Value, fixture string) {
+	for _, id := range airIDText.FindAllString(string(in), -1) {
+		if slices.Contains(a.ids, id) || strings.Contains(fixture, id) {
+			continue
+		}
+		random := rand.Text()
+		a.ids = append(a.ids, id, "AIR-"+random[:4]+"-"+random[4:8]+"-"+random[8:12])
+	}
+}
+
+// scriptID returns the AIR ID of the script that an AIR ID stands for.
+func (a *airAfresh) scriptID(id string) string {
+	if i := slices.Index(a.ids, id); i > 0 {
+		return a.ids[i-1]
+	}
+	return id
+}
+
+// text moves the times of a text and replaces the keys and AIR IDs.
 func (a *airAfresh) text(b []byte) []byte {
+	if len(a.ids) > 0 {
+		b = []byte(strings.NewReplacer(a.ids...).Replace(string(b)))
+	}
 	for _, k := range a.keys {
 		if k.from != "" {
 			b = bytes.ReplaceAll(b, []byte(k.from), []byte(k.to))
@@ -201,11 +245,12 @@ func (a *airAfresh) envelope(old []byte) []byte {
 	return b
 }
 
-// restore undoes the replacement of signatures.
+// restore undoes the replacement of signatures and AIR IDs.
 func (a *airAfresh) restore(b []byte) []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return []byte(strings.NewReplacer(a.back...).Replace(string(b)))
+	b = []byte(strings.NewReplacer(a.back...).Replace(string(b)))
+	return airIDText.ReplaceAllFunc(b, func(id []byte) []byte { return []byte(a.scriptID(string(id))) })
 }
 
 // reply is text for a reply with envelopes.
@@ -306,6 +351,9 @@ func airOpenLive(in *Input, s *liveServer) (*airLive, error) {
 	for _, name := range fixture.Names() {
 		fixture.read[name] = true // by the server
 	}
+	if s.isShared {
+		afresh.renameAgents(in.value, s.fixture)
+	}
 	s.fixture = string(afresh.text([]byte(s.fixture)))
 	s.rewrite = afresh.envelope
 	return f, s.start(http.HandlerFunc(f.serve))
@@ -342,7 +390,7 @@ func (f *airDocuments) document(w http.ResponseWriter, r *http.Request) bool {
 	}
 	f.lookups.Add(1)
 	f.registry.mu.Lock()
-	d := f.registry.document(id)
+	d := f.registry.document(f.scriptID(id))
 	f.registry.mu.Unlock()
 	d.body = f.text(d.body)
 	d.serve(w)

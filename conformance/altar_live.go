@@ -4,9 +4,16 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +44,10 @@ func altarLiveProtocol() liveProtocol {
 			}
 			return ""
 		},
+		shared: "{}", needsOwn: func(step strictjson.Value) bool { // the moment of the start, or ids that the Host chooses
+			wire, _ := step.Get("wire").Text()
+			return step.Get("expires") != nil || strings.Contains(wire, `"CreateSession","session_id":"sess-`)
+		},
 		serve: newAltarFixture,
 	}
 }
@@ -63,26 +74,118 @@ func newAltarFixture(fixture, _ string) (http.Handler, func() error, error) {
 // altarLive is the fixture of a host_script in another process.
 type altarLive struct {
 	*liveServer
+	*altarSessions
 	conns map[string]*altarLiveConn
 	wg    sync.WaitGroup // of exchanges
 	altarEvents
 }
 
 type altarLiveConn struct {
-	ws     *websocket.Conn
-	closed atomic.Bool // by a step
+	ws       *websocket.Conn
+	header   http.Header
+	announce []byte      // of a Runtime
+	closed   atomic.Bool // by a step
+}
+
+// altarSessions gives each run sessions of its own: ids that the caller suggests have a suffix, and
+// those that the Host chooses stand for sess-1, sess-2 and so on of the script.
+type altarSessions struct {
+	suffix string // empty if the Host has no other runs: then the ids are those of the script
+
+	mu    sync.Mutex
+	ids   []string          // of the Host, in the order of the script; guarded by mu
+	owner map[string]string // the Authorization of the creator by session; guarded by mu
+}
+
+var altarSessionText = regexp.MustCompile(`("session_id"\s*:\s*")([A-Za-z0-9][A-Za-z0-9._:@-]{0,63})(")`)
+
+// toRun translates a text of the script.
+func (x *altarSessions) toRun(text []byte) []byte {
+	if x.suffix == "" {
+		return text
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return altarSessionText.ReplaceAllFunc(text, func(b []byte) []byte {
+		m := altarSessionText.FindSubmatch(b)
+		id := string(m[2])
+		n, err := strconv.Atoi(strings.TrimPrefix(id, "sess-"))
+		switch {
+		case err == nil && n >= 1 && n <= len(x.ids):
+			id = x.ids[n-1]
+		case !strings.HasPrefix(id, "s-"):
+			id += x.suffix
+		}
+		return slices.Concat(m[1], []byte(id), m[3])
+	})
+}
+
+// toScript translates a text of the Host.
+func (x *altarSessions) toScript(text []byte) []byte {
+	if x.suffix == "" {
+		return text
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return altarSessionText.ReplaceAllFunc(text, func(b []byte) []byte {
+		m := altarSessionText.FindSubmatch(b)
+		id, isOwn := strings.CutSuffix(string(m[2]), x.suffix)
+		if !isOwn && !strings.HasPrefix(id, "s-") {
+			n := slices.Index(x.ids, id)
+			if n < 0 {
+				n = len(x.ids)
+				x.ids = append(x.ids, id)
+			}
+			id = fmt.Sprintf("sess-%d", n+1)
+		}
+		return slices.Concat(m[1], []byte(id), m[3])
+	})
+}
+
+// created remembers the sessions that an answer to this caller names.
+func (x *altarSessions) created(authorization string, text []byte) {
+	if !bytes.Contains(text, []byte(`"SessionCreated"`)) {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, m := range altarSessionText.FindAllSubmatch(text, -1) {
+		x.owner[string(m[2])] = authorization
+	}
+}
+
+// destroy ends the sessions of the run.
+func (x *altarSessions) destroy(host http.Handler) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for id, authorization := range x.owner {
+		r := httptest.NewRequest(http.MethodPost, "/altar/v1/messages", strings.NewReader(fmt.Sprintf(`{"type":"DestroySession","session_id":%q}`, id)))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Authorization", authorization)
+		host.ServeHTTP(httptest.NewRecorder(), r)
+	}
 }
 
 func altarOpenLive(t T, in *Input, s *liveServer) (Step, error) {
 	if in.Has("options") {
 		in.Raw("options")
 	}
-	f := &altarLive{liveServer: s, conns: map[string]*altarLiveConn{}}
+	f := &altarLive{liveServer: s, conns: map[string]*altarLiveConn{}, altarSessions: &altarSessions{owner: map[string]string{}}}
+	if s.isShared {
+		f.suffix = "-u" + strconv.FormatInt(time.Now().UnixNano(), 36)
+	}
+	if err := s.start(nil); err != nil {
+		return nil, err
+	}
 	t.Cleanup(func() {
 		s.client.CloseIdleConnections()
 		f.wg.Wait()
+		if s.isShared {
+			f.destroy(s)
+			f.withdraw()
+		}
 	})
-	return f.step, s.start(nil)
+	return f.step, nil
 }
 
 func (f *altarLive) step(in *Input) (Answer, error) {
@@ -115,6 +218,10 @@ func (f *altarLive) act(in *Input) error {
 			in.Fail("send", "no such connection")
 			break
 		}
+		wire = f.toRun(wire)
+		if bytes.Contains(wire, []byte(`"AnnounceRuntime"`)) {
+			c.announce = wire
+		}
 		f.t.Logf("sent     %s", wire)
 		_ = c.ws.Write(context.Background(), websocket.MessageText, wire) // until the Host closes the connection
 	case in.Has("close"):
@@ -126,7 +233,7 @@ func (f *altarLive) act(in *Input) error {
 		c.closed.Store(true)
 		_ = c.ws.CloseNow()
 	case in.Has("http"):
-		f.wg.Go(f.exchange(in, f.liveServer))
+		f.wg.Go(f.exchange(in, http.HandlerFunc(f.serve)))
 	default:
 		if !in.Bool("tick") {
 			in.Fail("tick", "a step without an action")
@@ -135,14 +242,59 @@ func (f *altarLive) act(in *Input) error {
 	return nil
 }
 
+// withdraw takes back what the Runtimes fulfill in later sessions.
+func (f *altarLive) withdraw() {
+	for _, c := range f.conns {
+		if c.announce == nil {
+			continue
+		}
+		c.closed.Store(true)
+		_ = c.ws.CloseNow()
+		answered := make(chan struct{}, 1)
+		ws, err := f.dial(altar.WebSocketPath, "altar.v1", c.header, func(frame []byte, err error) {
+			if err != nil || bytes.Contains(frame, []byte(`"withdraw"`)) {
+				select {
+				case answered <- struct{}{}:
+				default:
+				}
+			}
+		})
+		if err != nil {
+			continue
+		}
+		for _, wire := range []string{string(c.announce), `{"type":"FulfillTools","session_id":"*","tool_names":[],"request_id":"withdraw"}`} {
+			_ = ws.Write(context.Background(), websocket.MessageText, []byte(wire)) // a Host that is gone needs nothing
+		}
+		select {
+		case <-answered:
+		case <-time.After(f.client.Timeout):
+		}
+		_ = ws.CloseNow()
+	}
+}
+
+// serve is the Host for an exchange of the script.
+func (f *altarLive) serve(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(err) // a body in memory
+	}
+	r.Body = io.NopCloser(bytes.NewReader(f.toRun(body)))
+	rewriteAnswers(f.liveServer, func(answer []byte) []byte {
+		f.created(r.Header.Get("Authorization"), answer)
+		return f.toScript(answer)
+	}).ServeHTTP(w, r)
+}
+
 func (f *altarLive) open(name string, header http.Header) error {
-	c := &altarLiveConn{}
+	c := &altarLiveConn{header: header}
 	f.conns[name] = c
 	var err error
 	c.ws, err = f.dial(altar.WebSocketPath, "altar.v1", header, func(frame []byte, err error) {
 		switch {
 		case err == nil:
-			f.add(altarEvent{name: name, message: altarProjected(frame)})
+			f.created(header.Get("Authorization"), frame)
+			f.add(altarEvent{name: name, message: altarProjected(f.toScript(frame))})
 		case !c.closed.Load():
 			f.add(altarEvent{name: name, closed: true})
 		}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -31,10 +32,17 @@ func arcLiveProtocol() liveProtocol {
 			}
 			return ""
 		},
-		shared: "open", needsOwn: func(step strictjson.Value) bool { return step.Get("sink") != nil || step.Get("deliveries") != nil },
+		shared: "open",
+		needsOwn: func(step strictjson.Value) bool {
+			body, _ := step.Get("body").Text()
+			return step.Get("sink") != nil || step.Get("deliveries") != nil || arcChosenChat.MatchString(body) || arcChosenChat.Match(step.Get("body"))
+		},
 		serve: newARCFixture,
 	}
 }
+
+// arcChosenChat is the start of a chat whose id the caller chooses, so that it can begin only once.
+var arcChosenChat = regexp.MustCompile(`"chat\.start".*"chatId":"`)
 
 // arcLive is the fixture of a serve_script in another process.
 type arcLive struct {

@@ -94,7 +94,7 @@ type clientSession struct {
 // serve starts the server.
 func (s *clientSession) serve(h http.Handler) error {
 	var err error
-	s.url, err = serveLoopback(s.t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.url, err = serveLoopback(s.t, "127.0.0.1:0", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close") // an HTTP client may repeat a request that failed on an old connection
 		h.ServeHTTP(w, r)
 	}))

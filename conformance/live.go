@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -22,10 +23,26 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Starter starts a server under test with a fixture, and returns its URL. It is
-// ended by the Cleanup of t. Requests of the server to https://HOST/PATH have to go
-// to sink/HOST/PATH.
-type Starter func(t T, fixture, sink string) (url string, err error)
+// A Starter starts a server under test with a fixture, and returns its URL and the function
+// that ends it. Requests of the server to https://HOST/PATH have to go to sink/HOST/PATH.
+type Starter func(fixture, sink string) (url string, end func(), err error)
+
+// LiveOptions says how servers under test are started, and how long they may take.
+type LiveOptions struct {
+	Start Starter
+
+	// Limit is the longest time for an answer. The effects of a step may take a fifth of it (see
+	// [Script.Settle]).
+	Limit time.Duration
+
+	// Fresh starts a server for each case. Without it a server has one case after the other, if they
+	// have the usual fixture and do not see each other.
+	Fresh bool
+
+	// SinkAddress is where the requests of the servers go, one server at a time. If it is empty, each
+	// server has an address of its own.
+	SinkAddress string
+}
 
 // A liveProtocol is how the servers of a protocol are tested in real time.
 type liveProtocol struct {
@@ -38,9 +55,11 @@ type liveProtocol struct {
 	// notLive returns why a step of a case cannot run, as in [Case.NotLive].
 	notLive func(in, step strictjson.Value) string
 
-	// shared is the usual fixture of one server that has several cases, one after the other;
-	// empty if each case needs its own.
+	// shared is the usual fixture of one server that has several cases, one after the other.
 	shared string
+
+	// sharedAs returns the fixture of a server that can have this case among others; nil: that of the case.
+	sharedAs func(op string, in strictjson.Value) string
 
 	// needsOwn reports whether a step cannot run against such a server.
 	needsOwn func(step strictjson.Value) bool
@@ -54,23 +73,40 @@ func liveProtocols() map[string]liveProtocol {
 }
 
 // LiveServer returns the scripts of a protocol for a server that runs in real time, in
-// another process. Each case has its own server. A request fails after the time limit, and
-// the effects of a step may take a fifth of the limit (see [Script.Settle]).
-func LiveServer(protocol string, limit time.Duration, start Starter) (Protocol, error) {
+// another process, and the function that ends the servers.
+func LiveServer(protocol string, o LiveOptions) (Protocol, func(), error) {
 	p, ok := liveProtocols()[protocol]
 	if !ok {
-		return Protocol{}, fmt.Errorf("conformance: the servers of %q cannot be tested", protocol)
+		return Protocol{}, nil, fmt.Errorf("conformance: the servers of %q cannot be tested", protocol)
 	}
+	pool := &livePool{LiveOptions: o}
 	ops := make(map[string]Op)
 	for op, open := range p.open {
-		ops[op] = Script{Settle: limit / 5, Live: func(t T, in *Input) (Step, error) {
-			s := &liveServer{t: t, fixture: p.fixture(op, in.value), starter: start, client: &http.Client{Transport: &http.Transport{},
-				Timeout: limit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+		ops[op] = Script{Settle: o.Limit / 5, Live: func(t T, in *Input) (Step, error) {
+			s := &liveServer{t: t, fixture: p.fixture(op, in.value), pool: pool, client: &http.Client{Transport: &http.Transport{},
+				Timeout: o.Limit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+			if shared := p.sharedFixture(op, in.value); !o.Fresh && shared != "" && (shared == p.shared || p.sharedAs != nil) {
+				s.fixture, s.isShared = shared, true
+			}
 			t.Cleanup(s.client.CloseIdleConnections)
 			return open(t, in, s)
 		}}.Run
 	}
-	return Protocol{Name: protocol, Ops: ops}, nil
+	return Protocol{Name: protocol, Ops: ops}, pool.end, nil
+}
+
+// sharedFixture returns the fixture of a server that can have this case among others, or the
+// empty string.
+func (p liveProtocol) sharedFixture(op string, in strictjson.Value) string {
+	for e := in.Get("steps").Elements(); e.Next(); {
+		if p.needsOwn(e.Value) {
+			return ""
+		}
+	}
+	if p.sharedAs != nil {
+		return p.sharedAs(op, in)
+	}
+	return p.fixture(op, in)
 }
 
 // NewFixture returns a server of this module with a fixture, and the function that ends
@@ -84,7 +120,7 @@ func NewFixture(protocol, fixture, sink string) (http.Handler, func() error, err
 }
 
 // SharedFixture returns the usual fixture of a server that is tested with several cases, one
-// after the other, or the empty string if each case of the protocol needs its own server.
+// after the other.
 func SharedFixture(protocol string) string { return liveProtocols()[protocol].shared }
 
 // minGap is the shortest time between two moments of a script that a real clock can distinguish.
@@ -99,15 +135,10 @@ func (c *Case) NotLive(limit time.Duration, fixture string) string {
 	if p.open[c.Op] == nil {
 		return "other side"
 	}
-	if fixture != "" && (p.shared == "" || p.fixture(c.Op, c.in) != fixture) {
+	if fixture != "" && p.sharedFixture(c.Op, c.in) != fixture {
 		return "own option"
 	}
-	return c.notLive(limit, func(in, step strictjson.Value) string {
-		if fixture != "" && p.needsOwn(step) {
-			return "own option"
-		}
-		return p.notLive(in, step)
-	})
+	return c.notLive(limit, p.notLive)
 }
 
 // notLive returns the first reason of the steps, or that they wait.
@@ -154,28 +185,32 @@ const quiet = 20 * time.Millisecond
 type liveServer struct {
 	t       T
 	fixture string
-	starter Starter
+	pool    *livePool
 	client  *http.Client
 	base    string // scheme and host of the server
 
+	isShared bool                // with other cases
 	keepHost bool                // of requests, instead of that of the server
-	rewrite  func([]byte) []byte // bodies of requests; nil: unchanged
+	rewrite  func([]byte) []byte // targets and bodies of requests; nil: unchanged
 }
 
 // start starts the server. Its requests to other servers go to sink, which may be nil.
 func (s *liveServer) start(sink http.Handler) error {
-	at := ""
-	if sink != nil {
-		var err error
-		if at, err = serveLoopback(s.t, sink); err != nil {
-			return err
-		}
-	}
-	server, err := s.starter(s.t, s.fixture, at)
+	part, _ := s.t.(*partT)
+	p, err := s.pool.take(s.fixture, s.isShared && (part == nil || !part.isRepeated))
 	if err != nil {
 		return err
 	}
-	u, err := url.Parse(server)
+	p.sink.Store(&sink)
+	s.t.Cleanup(func() {
+		p.sink.Store(nil)
+		if s.isShared && part != nil && part.isPassed {
+			s.pool.put(p)
+		} else {
+			p.finish()
+		}
+	})
+	u, err := url.Parse(p.url)
 	if err != nil {
 		return err
 	}
@@ -183,9 +218,71 @@ func (s *liveServer) start(sink http.Handler) error {
 	return nil
 }
 
+// A livePool are the servers without a case.
+type livePool struct {
+	LiveOptions
+
+	mu   sync.Mutex
+	idle []*liveProcess // guarded by mu
+}
+
+// A liveProcess is a server under test.
+type liveProcess struct {
+	partT
+	fixture, url string
+	sink         atomic.Pointer[http.Handler] // of its case
+}
+
+// take returns a server that has had other cases, if it may, or a new one.
+func (p *livePool) take(fixture string, mayBeUsed bool) (*liveProcess, error) {
+	p.mu.Lock()
+	i := slices.IndexFunc(p.idle, func(l *liveProcess) bool { return l.fixture == fixture })
+	if mayBeUsed && i >= 0 {
+		defer p.mu.Unlock()
+		l := p.idle[i]
+		p.idle = slices.Delete(p.idle, i, i+1)
+		return l, nil
+	}
+	p.mu.Unlock()
+	l := &liveProcess{fixture: fixture}
+	sink, err := serveLoopback(l, cmp.Or(p.SinkAddress, "127.0.0.1:0"), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if h := l.sink.Load(); h != nil && *h != nil {
+			(*h).ServeHTTP(w, r)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	if err != nil {
+		return nil, err
+	}
+	var end func()
+	if l.url, end, err = p.Start(fixture, sink); err != nil {
+		l.finish()
+		return nil, err
+	}
+	l.Cleanup(end)
+	return l, nil
+}
+
+func (p *livePool) put(l *liveProcess) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, l)
+}
+
+// end ends the servers.
+func (p *livePool) end() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.idle {
+		l.finish()
+	}
+	p.idle = nil
+}
+
 // serveLoopback serves until the end of t, and returns the URL.
-func serveLoopback(t T, h http.Handler) (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func serveLoopback(t interface{ Cleanup(func()) }, address string, h http.Handler) (string, error) {
+	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return "", err
 	}
@@ -201,11 +298,12 @@ func (s *liveServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(err) // a body in memory
 	}
+	target := r.URL.RequestURI()
 	if s.rewrite != nil {
-		body = s.rewrite(body)
+		target, body = string(s.rewrite([]byte(target))), s.rewrite(body)
 	}
-	s.t.Logf("sent     %s %s %s", r.Method, r.URL.RequestURI(), body)
-	out, err := http.NewRequestWithContext(r.Context(), r.Method, s.base+r.URL.RequestURI(), bytes.NewReader(body))
+	s.t.Logf("sent     %s %s %s", r.Method, target, body)
+	out, err := http.NewRequestWithContext(r.Context(), r.Method, s.base+target, bytes.NewReader(body))
 	if err == nil {
 		out.Header = r.Header.Clone()
 		if s.keepHost {

@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,6 +71,28 @@ func TestScriptLive(t *testing.T) {
 				time.Sleep(time.Minute) // until the work is done
 			})
 		})
+	}
+}
+
+// A server has one case after the other, unless a case needs its own, or all have one.
+func TestLiveServerPool(t *testing.T) {
+	set := Embedded().Filter(func(c *Case) bool {
+		return c.Protocol == "accp" && c.Suite == "http" && c.NotLive(time.Second, "") == ""
+	})
+	for _, isFresh := range []bool{false, true} {
+		starts, ends := 0, 0
+		p, end, err := LiveServer("accp", LiveOptions{Limit: 20 * time.Second, Fresh: isFresh, Start: func(fixture, sink string) (string, func(), error) {
+			starts++
+			h, end, err := NewFixture("accp", fixture, sink)
+			s := httptest.NewServer(h)
+			return s.URL, func() { ends++; s.Close(); _ = end() }, err
+		}})
+		require.NoError(t, err)
+		report := Run(&caseT{}, set, []Protocol{p}, nil)
+		require.True(t, report.Passed(), "%v", report.Results)
+		end()
+		require.Equal(t, isFresh, starts >= len(set.Cases()), "%d servers of %d cases", starts, len(set.Cases()))
+		require.Equal(t, starts, ends)
 	}
 }
 

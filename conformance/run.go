@@ -105,7 +105,7 @@ func (x executor) runAll(t T, set *Set, r *Report, n int) {
 	for range min(n, len(set.cases)) {
 		workers.Go(func() {
 			for i := range next {
-				ct := &caseT{T: t, name: set.cases[i].ID}
+				ct := &caseT{partT: partT{T: t}, name: set.cases[i].ID}
 				x.execute(ct, set.cases[i], &results[i])
 				ct.finish()
 				if s := results[i].Status; s == StatusFailed || s == StatusKnownFailure {
@@ -122,14 +122,20 @@ func (x executor) runAll(t T, set *Set, r *Report, n int) {
 	r.Results = results
 }
 
-// A caseT is the [T] of one case. It keeps the last logged lines.
-type caseT struct {
+// A partT is a [T] that ends before the T inside of it.
+type partT struct {
 	T
-	name string
+	isRepeated, isPassed bool
 
 	mu       sync.Mutex
-	log      []string
 	cleanups []func()
+}
+
+// A caseT is the [T] of one case. It keeps the last logged lines.
+type caseT struct {
+	partT
+	name string
+	log  []string // guarded by mu
 }
 
 // maxLog bounds the lines that a case logs, and maxLogLine the bytes of a line.
@@ -150,13 +156,13 @@ func (t *caseT) Logf(format string, args ...any) {
 	t.log = append(t.log, line)
 }
 
-func (t *caseT) Cleanup(f func()) {
+func (t *partT) Cleanup(f func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.cleanups = append(t.cleanups, f)
 }
 
-func (t *caseT) finish() {
+func (t *partT) finish() {
 	for _, f := range slices.Backward(t.cleanups) {
 		f()
 	}

@@ -129,7 +129,9 @@ func (s Script) live(t T, in *Input, wanted []strictjson.Value) error {
 func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.Duration) error {
 	in.kids, in.run.got = nil, nil
 	clear(in.run.memory)
-	step, err := s.Live(t, in)
+	part := &partT{T: t, isRepeated: pause > 0}
+	defer part.finish()
+	step, err := s.Live(part, in)
 	if err != nil {
 		return fmt.Errorf("opening the fixture: %w", err)
 	}
@@ -157,6 +159,7 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 			return err
 		}
 	}
+	part.isPassed = true
 	return nil
 }
 

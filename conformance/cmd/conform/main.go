@@ -10,8 +10,8 @@
 //
 // In codec mode the implementation is a child process that answers one line of JSON with
 // one line of JSON. The file OPERATIONS.md of package conformance describes both. In server
-// mode it is a server with the fixtures of the folder fixtures, started once for each case,
-// or one server that runs already (-url). In client mode it is a child process that calls the
+// mode it is a server with the fixtures of the folder fixtures, or one server that runs
+// already (-url). In client mode it is a child process that calls the
 // servers of this command.
 //
 // The exit status is 0 if all cases passed, 1 if some failed, and 2 if the run was not
@@ -71,7 +71,8 @@ type config struct {
 	requirements           string
 	output, require        string
 	timeout                time.Duration
-	url, fixture           string
+	url, fixture, sink     string
+	fresh                  bool
 	slow                   bool
 	mode                   string
 	command                []string
@@ -111,7 +112,10 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.StringVar(&c.require, "require", "", `"all" makes unsupported operations failures`)
 	fs.DurationVar(&c.timeout, "timeout", 10*time.Second, "the longest time without an answer")
 	fs.StringVar(&c.url, "url", "", "server mode: test the server at this URL")
-	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e, desk for accp)")
+	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e and altar, desk for accp, "+
+		"a relay with all mailboxes for air)")
+	fs.StringVar(&c.sink, "sink", "", "server mode with -url: listen at this address for the requests of the server, whose CONFORM_SINK is http://ADDRESS")
+	fs.BoolVar(&c.fresh, "fresh", false, "server mode: start a server for each case")
 	fs.BoolVar(&c.slow, "slow", false, "server and client mode: run the cases that wait for more than 3 s, too")
 	if len(args) == 0 {
 		fs.Usage()
@@ -130,6 +134,8 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client", c.mode)
 	case c.url != "" && (c.mode != "server" || len(c.command) > 0):
 		return nil, errors.New("-url: only in server mode, and without a command")
+	case (c.sink != "" || c.fixture != "") && c.url == "":
+		return nil, errors.New("-sink and -fixture: only with -url")
 	case c.url == "" && len(c.command) == 0:
 		return nil, fmt.Errorf("the command of the implementation is missing: conform %s -- COMMAND", c.mode)
 	case c.output != "text" && c.output != "json":

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -50,15 +51,17 @@ func (c *config) server() (*conformance.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	protocol, err := conformance.LiveServer(name, c.timeout, c.startServer)
+	if c.url != "" && c.sink == "" && name == "air" {
+		return nil, errors.New("-url: a server of air asks for documents; name the address where it finds them by -sink")
+	}
+	protocol, end, err := conformance.LiveServer(name, conformance.LiveOptions{Start: c.startServer, Limit: c.timeout, Fresh: c.fresh, SinkAddress: c.sink})
 	if err != nil {
 		return nil, err
 	}
+	defer end()
 	fixture := ""
 	if c.url != "" {
-		if fixture = cmp.Or(c.fixture, conformance.SharedFixture(protocol.Name)); fixture == "" {
-			return nil, fmt.Errorf("-url: each case of %s needs its own server; name a command that starts one", protocol.Name)
-		}
+		fixture = cmp.Or(c.fixture, conformance.SharedFixture(name))
 	}
 	limit := c.waitLimit()
 	skipped := make(map[string][]string)
@@ -106,9 +109,9 @@ func notRun(skipped map[string][]string) []string {
 }
 
 // startServer returns the URL of -url, or starts the command for one case.
-func (c *config) startServer(t conformance.T, fixture, sink string) (string, error) {
+func (c *config) startServer(fixture, sink string) (string, func(), error) {
 	if c.url != "" {
-		return c.url, nil
+		return c.url, func() {}, nil
 	}
 	stderr := &tail{}
 	cmd := exec.Command(c.command[0], c.command[1:]...)
@@ -118,15 +121,15 @@ func (c *config) startServer(t conformance.T, fixture, sink string) (string, err
 	command.OwnGroup(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", fmt.Errorf("the server cannot be started: %w", err)
+		return "", nil, fmt.Errorf("the server cannot be started: %w", err)
 	}
-	t.Cleanup(func() {
+	end := func() {
 		command.KillGroup(cmd)
 		_ = cmd.Wait()
-	})
+	}
 	first := make(chan []byte, 1)
 	go func() {
 		line, _ := bufio.NewReaderSize(out, 64<<10).ReadSlice('\n')
@@ -136,13 +139,15 @@ func (c *config) startServer(t conformance.T, fixture, sink string) (string, err
 	select {
 	case line = <-first:
 	case <-time.After(c.timeout):
-		return "", fmt.Errorf("the server did not print its URL within %v", c.timeout)
+		end()
+		return "", nil, fmt.Errorf("the server did not print its URL within %v", c.timeout)
 	}
 	var started struct {
 		URL string `json:"url"`
 	}
 	if err := json.Unmarshal(line, &started); err != nil || started.URL == "" {
-		return "", fmt.Errorf(`the server wrote %q to its standard output, want {"url":...}; standard error: %s`, clip(line), stderr)
+		end()
+		return "", nil, fmt.Errorf(`the server wrote %q to its standard output, want {"url":...}; standard error: %s`, clip(line), stderr)
 	}
-	return started.URL, nil
+	return started.URL, end, nil
 }
