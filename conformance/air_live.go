@@ -44,12 +44,12 @@ const airSharedRelay = `{"server":"relay","agents":[],"directory":"none"}`
 
 // airSharedAs gives a relay with mailboxes and an inbox without bounds other cases, too.
 func airSharedAs(op string, in strictjson.Value) string {
-	known, shared := []string{"agents", "documents", "now"}, airSharedRelay
+	members, shared := []string{"agents", "documents", "now"}, airSharedRelay
 	if op == "inbox_script" {
-		known, shared = []string{"self", "profile", "bodies", "documents", "now"}, string(airFixtureText("server", "inbox", in.Get("fixture")))
+		members, shared = []string{"self", "profile", "bodies", "documents", "now"}, string(airFixtureText("server", "inbox", in.Get("fixture")))
 	}
 	for m := in.Get("fixture").Members(); m.Next(); {
-		if !slices.Contains(known, string(m.Name)) {
+		if !slices.Contains(members, string(m.Name)) {
 			return ""
 		}
 	}
@@ -112,7 +112,7 @@ func near(a, b time.Duration) bool { return (a - b).Abs() < 10*time.Second }
 type airAfresh struct {
 	ahead time.Duration // of the real clock, whole seconds
 	keys  []airFreshKey
-	ids   []string // pairs of an AIR ID of the script and the one that stands for it
+	ids   []string // pairs of an AIR ID of the script and its replacement
 
 	mu   sync.Mutex
 	back []string // signatures, and envelopes in base64: the new text, and the old text; guarded by mu
@@ -171,7 +171,7 @@ func newAIRAfresh(in, fixture *Input) (*airAfresh, error) {
 	return a, in.Err()
 }
 
-// renameAgents gives the run AIR IDs of its own, but for those that the server knows.
+// renameAgents gives the run separate AIR IDs, but for those that the server knows.
 func (a *airAfresh) renameAgents(in strictjson.Value, fixture string) {
 	for _, id := range airIDText.FindAllString(string(in), -1) {
 		if slices.Contains(a.ids, id) || strings.Contains(fixture, id) {

@@ -87,7 +87,7 @@ type altarLiveConn struct {
 	closed   atomic.Bool // by a step
 }
 
-// altarSessions gives each run sessions of its own: ids that the caller suggests have a suffix, and
+// altarSessions gives each run separate sessions: ids that the caller suggests have a suffix, and
 // those that the Host chooses stand for sess-1, sess-2 and so on of the script.
 type altarSessions struct {
 	suffix string // empty if the Host has no other runs: then the ids are those of the script
@@ -263,7 +263,7 @@ func (f *altarLive) withdraw() {
 			continue
 		}
 		for _, wire := range []string{string(c.announce), `{"type":"FulfillTools","session_id":"*","tool_names":[],"request_id":"withdraw"}`} {
-			_ = ws.Write(context.Background(), websocket.MessageText, []byte(wire)) // a Host that is gone needs nothing
+			_ = ws.Write(context.Background(), websocket.MessageText, []byte(wire)) // a Host that has exited needs nothing
 		}
 		select {
 		case <-answered:

@@ -27,7 +27,7 @@ import (
 // that ends it. Requests of the server to https://HOST/PATH have to go to sink/HOST/PATH.
 type Starter func(fixture, sink string) (url string, end func(), err error)
 
-// LiveOptions says how servers under test are started, and how long they may take.
+// LiveOptions describes how servers under test are started, and how long they may take.
 type LiveOptions struct {
 	Start Starter
 
@@ -40,7 +40,7 @@ type LiveOptions struct {
 	Fresh bool
 
 	// SinkAddress is where the requests of the servers go, one server at a time. If it is empty, each
-	// server has an address of its own.
+	// server has a separate address.
 	SinkAddress string
 }
 

@@ -255,7 +255,7 @@ func TestServerURL(t *testing.T) {
 		`"seedHex":"3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d"},"profile":"interop"}`
 	for _, tt := range []struct {
 		protocol, suite, fixture string
-		least                    int // cases
+		minCases                 int
 	}{
 		{"arc", "conduct,server-edges", "auth", 8}, {"arc", "conduct", "", 8}, {"a2e", "http,http-edges,host-edges", "", 8}, {"accp", "http", "", 8},
 		{"altar", "scripts", "", 15}, {"air", "relaying", "", 60}, {"air", "receiving", inbox, 20},
@@ -280,7 +280,7 @@ func TestServerURL(t *testing.T) {
 				require.Equal(t, exitPassed, run(args, &out, &errs), out.String()+errs.String())
 				var report struct{ Passed int }
 				require.NoError(t, json.Unmarshal(out.Bytes(), &report))
-				require.GreaterOrEqual(t, report.Passed, tt.least)
+				require.GreaterOrEqual(t, report.Passed, tt.minCases)
 			}
 		})
 	}
