@@ -152,7 +152,7 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 	if alive >= k.opts.MaxAgents || c.closed {
 		return nil, newError("too_many_subagents", "the session has too many subagents")
 	}
-	if len(c.agents) > 8*k.opts.MaxAgents { // ended subagents are kept up to a bound
+	if len(c.agents)/8 > k.opts.MaxAgents { // ended subagents are kept up to a bound
 		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return a.status == StatusTerminated })
 	}
 	a := &agent{id: "sub_" + randid.UUID4Hex()[:8], config: config, status: StatusReady}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Values that stand for no bound. Their sum with another bound does not overflow.
+// Values that stand for no bound, and the largest bounds: twice such a value does not overflow.
 const (
 	None    int           = math.MaxInt / 2
 	NoBytes int64         = math.MaxInt64 / 2
@@ -30,12 +30,12 @@ func Or[T int | int64 | time.Duration](v, standard, off T) T {
 
 // Count returns the bound of an option: zero stands for the default, and a negative
 // value for [None].
-func Count(v, standard int) int { return Or(v, standard, None) }
+func Count(v, standard int) int { return min(Or(v, standard, None), None) }
 
 // Bytes returns the bound of an option that may exceed 32 bits: zero stands for the
 // default, and a negative value for [NoBytes].
-func Bytes(v, standard int64) int64 { return Or(v, standard, NoBytes) }
+func Bytes(v, standard int64) int64 { return min(Or(v, standard, NoBytes), NoBytes) }
 
 // Duration returns the duration of an option: zero stands for the default, and a
 // negative value for [Off].
-func Duration(v, standard time.Duration) time.Duration { return Or(v, standard, Off) }
+func Duration(v, standard time.Duration) time.Duration { return min(Or(v, standard, Off), Off) }

@@ -20,6 +20,10 @@ func TestZeroIsTheDefaultAndNegativeIsOff(t *testing.T) {
 	require.Equal(t, Off, Duration(math.MinInt64, time.Second))
 	require.Equal(t, int64(5), Or[int64](-2, 9, 5))
 	require.Equal(t, NoBytes, Bytes(-1, 7))
-	require.Positive(t, Count(-1, 7)+1, "a bound that is off can be added to")
+	for _, v := range []int{-1, math.MaxInt} {
+		require.Positive(t, 2*Count(v, 7), "a bound that is off can be doubled")
+		require.Positive(t, 2*Bytes(int64(v), 7))
+		require.Positive(t, 2*Duration(time.Duration(v), time.Second))
+	}
 	require.Positive(t, Duration(-1, 7)+time.Hour, "a duration that is off can be added to")
 }
