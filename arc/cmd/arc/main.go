@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command arc calls agents over ARC, follows their tasks, and serves a program as an agent. Each
+// Command arc calls agents over ARC, follows their tasks, probes endpoints, and serves a program as an agent. Each
 // verb has its own help: arc call -h.
 package main
 
@@ -24,7 +24,7 @@ const tokenVariable = "ARC_TOKEN"
 
 var program = &command.Command{
 	Name:    "arc",
-	Summary: "Calls and serves agents over ARC.",
+	Summary: "Calls, probes and serves agents over ARC.",
 	Verbs: []command.Verb{
 		{
 			Name: "call", Arguments: "[flags] URL AGENT [TEXT]", Prepare: prepareCall,
@@ -37,6 +37,12 @@ var program = &command.Command{
 			Name: "watch", Arguments: "[flags] URL AGENT TASK", Prepare: prepareWatch,
 			Summary:  "Writes each change of a task until it ends, and then its artifacts.",
 			Examples: "arc watch http://localhost:8080/arc upper-01 task-3g9k2j2wm20fvm5b8w11wg6q98",
+		},
+		{
+			Name: "doctor", Arguments: "[flags] URL", Prepare: prepareDoctor,
+			Summary: "Probes an endpoint within a minute and names each deviation with the profile or option to set.",
+			Examples: "arc doctor http://localhost:8080/arc\n" +
+				"arc doctor -agent upper-01 -o json http://localhost:8080/arc",
 		},
 		{
 			Name: "serve", Arguments: "-agent ID -exec COMMAND [flags]", Prepare: prepareServe,
