@@ -459,7 +459,7 @@ func (r *TaskRun) finish(err error) {
 	defer r.release()
 	c := change{action: taskComplete, at: now(), owner: r.owner}
 	if err != nil {
-		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.base, &r.call, err)
+		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.work, &r.call, err) // the error of an ended context is no failure
 	}
 	for delay := minEndDelay; ; delay = min(2*delay, maxEndDelay) {
 		failed := r.end(&c, err)

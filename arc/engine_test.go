@@ -22,6 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -142,6 +143,28 @@ func TestTaskFailures(t *testing.T) {
 }
 
 // The hook may use the task whose event it gets.
+// A handler that returns the error of its context after the end of the task or of the server has not failed.
+func TestEndedContextIsNoFailure(t *testing.T) {
+	for _, end := range []func(s *arc.Server, id string){
+		func(s *arc.Server, id string) { post(s, call("task.cancel", "a-01", fmt.Sprintf(`{"taskId":%q}`, id))) },
+		func(s *arc.Server, _ string) { _ = s.Close() },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var log testkit.Log
+			s := newServer(t, &arc.ServerOptions{Logger: log.Logger()})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+				<-ctx.Done()
+				return fmt.Errorf("work: %w", ctx.Err())
+			}))
+			id := createTask(t, s, "a-01", "x")
+			synctest.Wait()
+			end(s, id)
+			synctest.Wait()
+			require.NotContains(t, log.String(), "level=ERROR")
+		})
+	}
+}
+
 func TestTaskEventHookRunsWithoutLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s *arc.Server
