@@ -156,7 +156,7 @@ func (s *Session) Principal() *Principal {
 	return s.principal
 }
 
-// OwnerID identifies the owner of what is kept for the agent: its principal, or the token and the agent
+// OwnerID identifies the owner of the data kept for the agent: the principal, or the token and the agent
 // id of an anonymous agent (A2E-D22). It is empty before the handshake, and for an anonymous agent that
 // names neither.
 func (s *Session) OwnerID() string {
@@ -165,7 +165,7 @@ func (s *Session) OwnerID() string {
 	return s.ownerID
 }
 
-// ownerID returns the owner of what is kept for an agent.
+// ownerID returns the owner of the data kept for an agent.
 func ownerID(p *Principal, r *HandshakeRequest) string {
 	switch {
 	case p != nil:

@@ -116,5 +116,28 @@ func (m *manager) check(ctx context.Context, s *a2e.Session, c *Command) (*exec.
 			return nil, fmt.Errorf("proc: policy: path %q is not absolute", c.Path)
 		}
 	}
+	if len(m.launcher) > 0 {
+		args := append(slices.Clone(m.launcher), c.Path)
+		if len(c.Args) > 0 {
+			args = append(args, c.Args[1:]...)
+		}
+		c.Path, c.Args = m.launcher[0], args
+	}
 	return &exec.Cmd{Path: c.Path, Args: c.Args, Dir: c.Dir, Env: c.Env}, nil
+}
+
+// Bubblewrap returns a launcher that runs each command in a sandbox of the program bwrap: without
+// network, with separate namespaces, which end with it, and with an empty /tmp. It finds the programs
+// and libraries of the system, which it cannot change, and only the given folders of the host. They
+// should be those of AllowedDirs. A signal ends the sandbox at once.
+func Bubblewrap(dirs ...string) []string {
+	args := []string{"bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL", "--ro-bind", "/usr", "/usr"}
+	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/ld.so.cache"} {
+		args = append(args, "--ro-bind-try", dir, dir)
+	}
+	args = append(args, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
+	for _, dir := range dirs {
+		args = append(args, "--bind", dir, dir)
+	}
+	return append(args, "--")
 }

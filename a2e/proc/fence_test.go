@@ -56,6 +56,28 @@ func TestRequestSetsListedVariablesOnly(t *testing.T) {
 	}
 }
 
+// A launcher starts each command, with its limits, after the decision of the policy.
+func TestLauncherStartsCommands(t *testing.T) {
+	var paths []string
+	policy := proc.PolicyFunc(func(_ context.Context, c *proc.Command) error {
+		paths = append(paths, c.Path)
+		return nil
+	})
+	opts := &proc.Options{AllowedCommands: []string{"echo"}, Policy: policy, Launcher: []string{"sh", "-c", `echo launched "$@"; ulimit -n; exec "$@"`, "sh"}}
+	opts.Limits.MaxFiles = 77
+	c, _, _ := connect(t, opts)
+	out, err := c.Run(t.Context(), &proc.SpawnRequest{Cmd: []string{"echo", "a  b", "--"}}, nil)
+	require.NoError(t, err)
+	require.Len(t, paths, 1)
+	want := "launched " + paths[0] + " a  b --\n77\na  b --\n"
+	if runtime.GOOS != "linux" {
+		want = strings.Split(want, "77")[0]
+	}
+	require.Contains(t, string(out.Stdout), want)
+	_, err = proc.NewPlugin(&proc.Options{Launcher: []string{"no-such-launcher"}})
+	require.ErrorContains(t, err, `launcher "no-such-launcher"`)
+}
+
 // A policy refuses and changes commands.
 func TestPolicyDecidesOnCommands(t *testing.T) {
 	policy := proc.PolicyFunc(func(_ context.Context, c *proc.Command) error {

@@ -12,7 +12,8 @@ import (
 
 // Limits bound one process with its descendants. Zero means the default, a negative value no bound. A
 // process above MaxOutput or MaxDescendants is ended. The next four hold for each descendant by itself,
-// on Linux only, where the system enforces them from just after the start.
+// on Linux only. The system enforces them from the start if the host has the program prlimit of
+// util-linux, and else from a moment later.
 type Limits struct {
 	MaxOutput      int64         // bytes: 64 MiB
 	MaxDescendants int           // processes at once, the process included: 256; on Linux only

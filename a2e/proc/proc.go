@@ -57,6 +57,11 @@ type Options struct {
 	// programs run others, such as find with -exec.
 	Policy Policy
 
+	// Launcher, if set, is a program with its arguments that starts each command, which follows them,
+	// such as a sandbox or a container runtime. NewPlugin resolves the program to an absolute path.
+	// See [Bubblewrap].
+	Launcher []string
+
 	// Limits bound each process.
 	Limits Limits
 
@@ -87,15 +92,20 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	m.opts.MaxProcesses = option.Count(m.opts.MaxProcesses, 10)
 	m.opts.MaxLifetime = option.Duration(m.opts.MaxLifetime, time.Hour)
 	for _, name := range m.opts.AllowedCommands {
-		path, err := exec.LookPath(name)
-		if err == nil {
-			path, err = filepath.Abs(path)
-		}
+		path, err := resolve(name)
 		if err != nil {
 			return nil, fmt.Errorf("proc: allowed program %q: %w", name, err)
 		}
 		m.paths[name] = path
 	}
+	if m.launcher = slices.Clone(m.opts.Launcher); len(m.launcher) > 0 {
+		path, err := resolve(m.launcher[0])
+		if err != nil {
+			return nil, fmt.Errorf("proc: launcher %q: %w", m.launcher[0], err)
+		}
+		m.launcher[0] = path
+	}
+	m.launcher = append(m.opts.Limits.launcher(), m.launcher...)
 	for _, root := range m.opts.AllowedDirs {
 		real, err := filepath.Abs(root)
 		if err == nil {
@@ -123,10 +133,20 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 }
 
 type manager struct {
-	opts  Options
-	paths map[string]string // program as named to its path
-	roots []string
-	trees census
+	opts     Options
+	paths    map[string]string // program as named to its path
+	launcher []string
+	roots    []string
+	trees    census
+}
+
+// resolve returns the absolute path of a program.
+func resolve(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Abs(path)
 }
 
 // A group holds the processes of one session.

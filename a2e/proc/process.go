@@ -34,6 +34,7 @@ type process struct {
 	began   time.Time
 	window  *window
 	limits  *Limits
+	isLate  bool // started without its limits
 	onEnd   func()
 	done    chan struct{} // closed when the process has ended
 
@@ -68,7 +69,7 @@ func (p *process) start(stdin string) error {
 	if err := p.cmd.Start(); err != nil {
 		return err
 	}
-	err = p.limits.restrict(p.cmd.Process.Pid)
+	p.isLate, err = p.limits.restrict(p.cmd.Process.Pid)
 	if err != nil {
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
@@ -88,6 +89,9 @@ func (p *process) run(answered <-chan struct{}) {
 				}
 			})
 		})
+	}
+	if p.isLate {
+		p.limits.restrictTree(p.mark)
 	}
 	status, err := p.cmd.Process.Wait() // not that of cmd, which closes the outputs
 	p.timer.Stop()

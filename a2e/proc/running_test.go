@@ -10,6 +10,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -28,7 +31,7 @@ func shell(script string) *proc.SpawnRequest {
 
 // running returns a client of a host that permits a shell.
 func running(t *testing.T, limits proc.Limits, extensions []string) (*proc.Client, *a2e.Client) {
-	p, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"sh"}, InheritedEnv: []string{"PATH"}, Limits: limits})
+	p, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"sh"}, InheritedEnv: []string{"PATH"}, Limits: limits, MaxProcesses: -1})
 	require.NoError(t, err)
 	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(p), &a2e.ClientOptions{Extensions: extensions})
 	c, err := proc.NewClient(client)
@@ -294,10 +297,22 @@ func TestLimitsOfTheSystem(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("needs prlimit")
 	}
-	for name, limits := range map[string]proc.Limits{
-		"4294967296 3600 256 1073741824": {},
-		"1073741824 7 100 5000":          {MaxMemory: 1 << 30, MaxCPUTime: 7 * time.Second, MaxFiles: 100, MaxFileSize: 5000},
+	without := t.TempDir() // the programs of this test, but not prlimit
+	for _, name := range []string{"sh", "cat"} {
+		path, err := exec.LookPath(name)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(path, filepath.Join(without, name)))
+	}
+	for _, c := range []struct {
+		name, path string
+		limits     proc.Limits
+	}{
+		{"4294967296 3600 256 1073741824", os.Getenv("PATH"), proc.Limits{}},
+		{"1073741824 7 100 5000", os.Getenv("PATH"), proc.Limits{MaxMemory: 1 << 30, MaxCPUTime: 7 * time.Second, MaxFiles: 100, MaxFileSize: 5000}},
+		{"4294967296 3600 256 1073741824", without, proc.Limits{}},
 	} {
+		t.Setenv("PATH", c.path)
+		name, limits := c.name, c.limits
 		c, _ := running(t, limits, nil)
 		p, err := c.Start(t.Context(), shell("read x; cat /proc/self/limits"), nil)
 		require.NoError(t, err)

@@ -5,6 +5,8 @@ package proc
 
 import (
 	"bytes"
+	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -77,18 +79,60 @@ func markOf(pid int) string {
 	return ""
 }
 
-// restrict sets the limits that the system enforces.
-func (l *Limits) restrict(pid int) error {
-	for resource, n := range map[int]int64{unix.RLIMIT_AS: l.MaxMemory, unix.RLIMIT_FSIZE: l.MaxFileSize,
-		unix.RLIMIT_NOFILE: l.MaxFiles, unix.RLIMIT_CPU: max(int64(l.MaxCPUTime/time.Second), 1)} {
+// launcher returns a launcher that sets the limits before the program runs, or nil without the program
+// prlimit. A limit of the system that is lower stays.
+func (l *Limits) launcher() []string {
+	path, err := resolve("prlimit")
+	if err != nil {
+		return nil
+	}
+	args := []string{path}
+	for name, resource := range map[string]int{"as": unix.RLIMIT_AS, "fsize": unix.RLIMIT_FSIZE, "nofile": unix.RLIMIT_NOFILE, "cpu": unix.RLIMIT_CPU} {
+		var limit unix.Rlimit
+		n := l.values()[resource]
+		if n == math.MaxInt64 || unix.Getrlimit(resource, &limit) != nil {
+			continue
+		}
+		args = append(args, fmt.Sprintf("--%s=%d", name, min(limit.Max, uint64(n))))
+	}
+	return append(args, "--")
+}
+
+// values returns the limits that the system enforces, by resource.
+func (l *Limits) values() map[int]int64 {
+	return map[int]int64{unix.RLIMIT_AS: l.MaxMemory, unix.RLIMIT_FSIZE: l.MaxFileSize, unix.RLIMIT_NOFILE: l.MaxFiles,
+		unix.RLIMIT_CPU: max(int64(l.MaxCPUTime/time.Second), 1)}
+}
+
+// restrictTree sets the limits of the processes that were started before their parent had its limits.
+func (l *Limits) restrictTree(mark string) {
+	isDone := false
+	for start := time.Now(); !isDone && time.Since(start) < killTime; {
+		isDone = true
+		for pid, found := range marks() {
+			if found == mark {
+				changed, err := l.restrict(pid)
+				isDone = isDone && (!changed || err != nil)
+			}
+		}
+	}
+}
+
+// restrict sets the limits that the system enforces, and reports whether one was higher.
+func (l *Limits) restrict(pid int) (changed bool, err error) {
+	for resource, n := range l.values() {
 		var limit unix.Rlimit
 		if err := unix.Prlimit(pid, resource, nil, &limit); err != nil {
-			return err
+			return changed, err
+		}
+		if limit.Max <= uint64(n) && limit.Cur <= uint64(n) {
+			continue
 		}
 		limit.Max, limit.Cur = min(limit.Max, uint64(n)), min(limit.Cur, uint64(n))
 		if err := unix.Prlimit(pid, resource, &limit, nil); err != nil {
-			return err
+			return changed, err
 		}
+		changed = true
 	}
-	return nil
+	return changed, nil
 }

@@ -30,12 +30,13 @@ import (
 
 func main() {
 	address := flag.String("http", "", "serve HTTP at this address instead of standard input and output")
+	sandbox := flag.String("sandbox", "", "run the programs of agents in this folder, in a sandbox of the program bwrap")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// Standard output belongs to the protocol; logs go to standard error.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if err := run(ctx, *address, os.Getenv("A2E_TOKEN"), logger); err != nil && !errors.Is(err, context.Canceled) {
+	if err := run(ctx, *address, *sandbox, os.Getenv("A2E_TOKEN"), logger); err != nil && !errors.Is(err, context.Canceled) {
 		logger.Error("host ended", "err", err)
 		os.Exit(1)
 	}
@@ -66,8 +67,8 @@ func countWords(_ context.Context, call *a2e.Call, in CountIn) (CountOut, error)
 	return CountOut{Words: len(strings.Fields(in.Text)), Letters: utf8.RuneCountInString(in.Text)}, nil
 }
 
-// newHost returns the host with its plugins.
-func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
+// newHost returns the host with its plugins. An empty sandbox means none.
+func newHost(sandbox, token string, logger *slog.Logger) (*a2e.Host, error) {
 	set, err := tools.NewSet(nil)
 	if err != nil {
 		return nil, err
@@ -76,8 +77,12 @@ func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
 		func(d *tools.Definition) { d.Tags, d.Idempotent = []string{"text"}, true })
 
 	// Processes are denied by default: this host lets agents run "echo", in the
-	// folder of the host, and nothing else.
-	processes, err := proc.NewPlugin(&proc.Options{AllowedCommands: []string{"echo"}})
+	// folder of the host, and nothing else. A shell or a compiler needs a sandbox.
+	limits := &proc.Options{AllowedCommands: []string{"echo"}}
+	if sandbox != "" {
+		limits = &proc.Options{AllowedCommands: []string{"sh"}, AllowedDirs: []string{sandbox}, Launcher: proc.Bubblewrap(sandbox), InheritedEnv: []string{"PATH"}}
+	}
+	processes, err := proc.NewPlugin(limits)
 	if err != nil {
 		return nil, err
 	}
@@ -100,8 +105,8 @@ func newHost(token string, logger *slog.Logger) (*a2e.Host, error) {
 	return host.AddPlugin(set.Plugin()).AddPlugin(memories).AddPlugin(processes), nil
 }
 
-func run(ctx context.Context, address, token string, logger *slog.Logger) error {
-	host, err := newHost(token, logger)
+func run(ctx context.Context, address, sandbox, token string, logger *slog.Logger) error {
+	host, err := newHost(sandbox, token, logger)
 	if err != nil {
 		return err
 	}

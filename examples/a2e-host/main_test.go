@@ -18,7 +18,7 @@ import (
 
 // The example serves over HTTP and ends with its context.
 func TestHTTP(t *testing.T) {
-	host, err := newHost("s3cret", nil)
+	host, err := newHost("", "s3cret", nil)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -43,5 +43,5 @@ func TestHTTP(t *testing.T) {
 	require.NoError(t, c.Close())
 	cancel()
 	require.NoError(t, <-done)
-	require.Error(t, run(t.Context(), "127.0.0.1:0", "", nil), "HTTP needs a token")
+	require.Error(t, run(t.Context(), "127.0.0.1:0", "", "", nil), "HTTP needs a token")
 }
