@@ -172,6 +172,7 @@ func testA2EExamples(t *testing.T, bin string) {
 // The table of token savings has the figures of the workflow, which depend on random ids by
 // one percent.
 func testACCPExamples(t *testing.T, bin string) {
+	require.Contains(t, runExample(t, filepath.Join(bin, "accp-memory")), "eve: knows 9 findings\n")
 	out := runExample(t, filepath.Join(bin, "accp-pipeline"))
 	m := regexp.MustCompile(`needs (\d+) % less than text and (\d+) % less than JSON`).FindStringSubmatch(out)
 	require.NotNil(t, m, out)

@@ -274,7 +274,7 @@ func (c *Client) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFi
 	ctx, done := c.session.ChainContext(a.ctx, a.chain)
 	defer done()
 	// Each part but the last is answered by an ack, in a separate chain unless the message has a cid.
-	skip := len(sent.Frames) - 1
+	skip := len(sent.Frames) - len(sent.announced) - 1
 	if sent.Message.Meta.CID == "" {
 		skip = min(skip, 1)
 	}

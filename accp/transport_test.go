@@ -590,6 +590,26 @@ func TestLostRequestsRunOnce(t *testing.T) {
 	require.Equal(t, accp.Int(3), n)
 }
 
+// The receipt of an announcement is not that of the message behind it, which is answered by an ack (ACCP-D70).
+func TestMessageAfterAnAnnouncement(t *testing.T) {
+	d := newDesk(t, nil)
+	handled := atomic.Int64{}
+	d.Handle("sync", "memory", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		handled.Add(1)
+		return w.Send(&accp.Message{Intent: accp.IntentAck, Op: m.Op})
+	}))
+	for _, c := range []*accp.Client{d.dial(t, nil), d.http(t, nil)} {
+		handled.Store(0)
+		_, err := c.Call(t.Context(), msg("req", "echo", text("k", "v")), nil)
+		require.NoError(t, err)
+		id := c.Session().Checkpoints()[0].ID
+		m, err := c.Call(t.Context(), msg("sync", "memory", accp.Param{Key: "ref", Value: accp.Ref("warm." + id)}), nil)
+		require.NoError(t, err)
+		require.Equal(t, "memory", m.Op)
+		require.EqualValues(t, 1, handled.Load())
+	}
+}
+
 // An agent that connects again replaces its earlier connection, and its next call opens a lost one,
 // also with numbers behind those of the session (ACCP-D24, ACCP-D56, ACCP-D74, ACCP-D75).
 func TestAgentConnectsAgain(t *testing.T) {
