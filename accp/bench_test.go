@@ -4,6 +4,7 @@
 package accp_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -120,6 +121,55 @@ func BenchmarkCount(b *testing.B) {
 			}
 		})
 	}
+}
+
+// benchRegistry returns a registry with n custom schemas and the text of its delta.
+func benchRegistry(b *testing.B, n int) (*accp.Registry, []byte) {
+	r := accp.NewRegistry()
+	for i := range n {
+		require.NoError(b, r.Register(accp.Schema{Name: fmt.Sprint("report_", i), Code: fmt.Sprintf("R%d", 1000+i), Version: 1,
+			Fields:   []string{"region", "total", "unit", "notes"},
+			Defaults: accp.Params{text("unit", "EUR"), {Key: "notes", Value: accp.Array()}},
+			Abbr:     map[string]string{"rg": "region", "tt": "total"}}))
+	}
+	c := accp.Codec{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20, MaxParams: 1 << 10}}
+	text, err := c.AppendValue(nil, r.Delta())
+	require.NoError(b, err)
+	return r, text
+}
+
+// BenchmarkPairMerge compares the merge of the largest registry of a peer with parsing it: the goal is 3. With
+// the next merge, of one more schema, the goal is 2.2 of the first.
+func BenchmarkPairMerge(b *testing.B) {
+	c := accp.Codec{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20, MaxParams: 1 << 10}}
+	peer, delta := benchRegistry(b, 255)
+	next, _ := benchRegistry(b, 256)
+	parse := func() {
+		if _, err := c.DecodeValue(delta); err != nil {
+			b.Fatal(err)
+		}
+	}
+	merge := func(peers ...*accp.Registry) func() {
+		type offer struct {
+			delta accp.Value
+			hash  string
+		}
+		var offers []offer
+		for _, p := range peers {
+			offers = append(offers, offer{p.Delta(), p.Hash()})
+		}
+		return func() {
+			r := accp.NewRegistry()
+			for _, o := range offers {
+				if err := r.Merge(o.delta, o.hash); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	first, both := pair.Loop(merge(peer)), pair.Loop(merge(peer, next))
+	b.Run("op=first/lib=sdk", func(b *testing.B) { pair.Ratio(b, first, pair.Loop(parse)) })
+	b.Run("op=both/lib=sdk", func(b *testing.B) { pair.Ratio(b, both, first) })
 }
 
 // BenchmarkReceive is a whole step of a session: checks, hot state, checkpoints.

@@ -34,7 +34,8 @@ type tables struct {
 var builtin = sync.OnceValue(func() *tables {
 	t := &tables{byCode: map[string]*compiled{}, byName: map[string]*compiled{}}
 	for _, s := range BuiltinSchemas() {
-		c := compile(s, false)
+		text, _ := s.Canonical()
+		c := compile(s, text, false)
 		t.byCode[s.Code], t.byName[s.Name] = c, c
 	}
 	t.hash = t.digest()
@@ -74,18 +75,15 @@ func (t *tables) lookup(key string) *compiled {
 	return t.byName[key]
 }
 
+// digest returns the hash of the canonical text of the map of all schemas.
 func (t *tables) digest() string {
-	list := make([]Param, 0, len(t.byCode))
-	for code, c := range t.byCode {
-		list = append(list, Param{code, c.value()})
+	text, sep := make([]byte, 0, 4096+2*t.text), byte('{')
+	for _, code := range slices.Sorted(maps.Keys(t.byCode)) {
+		text = append(append(text, sep), code...)
+		text = append(append(text, ':'), t.byCode[code].text...)
+		sep = ','
 	}
-	slices.SortFunc(list, byKey)
-	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 26, MaxFrame: 1 << 30}}
-	out, err := c.AppendValue(nil, Map(list...))
-	if err != nil {
-		return "" // unreachable: schemas are validated when added
-	}
-	sum := sha256.Sum256(out)
+	sum := sha256.Sum256(append(text, '}'))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -112,7 +110,7 @@ const (
 )
 
 // with returns the state after adding schemas, or t without a change.
-func (t *tables) with(from origin, schemas ...Schema) (*tables, error) {
+func (t *tables) with(from origin, schemas ...*compiled) (*tables, error) {
 	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName),
 		bytes: t.bytes, text: t.text, custom: t.custom}
 	isChanged := false
@@ -134,19 +132,11 @@ func (t *tables) with(from origin, schemas ...Schema) (*tables, error) {
 }
 
 // add adds a schema and reports whether that is a change. After an error, t is not used.
-func (t *tables) add(s Schema, from origin) (isAdded bool, err error) {
-	if err := s.Validate(); err != nil {
-		return false, err
-	}
-	text, err := s.Canonical()
-	if err != nil {
-		return false, err
-	}
-	old, oldText := t.byCode[s.Code], ""
+func (t *tables) add(s *compiled, from origin) (isAdded bool, err error) {
+	old := t.byCode[s.Code]
 	if old != nil {
-		oldText, _ = old.Canonical()
 		switch {
-		case oldText == text && s.Version == old.Version && old.custom:
+		case old.text == s.text && old.custom:
 			return false, nil
 		case !old.custom:
 			return false, fail(ErrPolicyDenied, "schema %s is built in", s.Code)
@@ -163,15 +153,14 @@ func (t *tables) add(s Schema, from origin) (isAdded bool, err error) {
 	}
 	if old != nil {
 		delete(t.byName, old.Name)
-		t.bytes -= old.size()
-		t.text -= len(oldText)
+		t.bytes -= old.size
+		t.text -= len(old.text)
 		t.custom--
 	}
-	c := compile(s, true)
-	t.bytes += c.size()
-	t.text += len(text)
+	t.bytes += s.size
+	t.text += len(s.text)
 	t.custom++
-	t.byCode[s.Code], t.byName[s.Name] = c, c
+	t.byCode[s.Code], t.byName[s.Name] = s, s
 	return true, nil
 }
 
@@ -180,7 +169,14 @@ func (t *tables) add(s Schema, from origin) (isAdded bool, err error) {
 // a lower version, and a second code for a name are [ErrPolicyDenied] (ACCP-D47, ACCP-D49). More than
 // 256 custom schemas, or 256 KiB of their canonical texts, are [ErrBudgetExceeded] (ACCP-D48).
 func (r *Registry) Register(s Schema) error {
-	return r.add(fromHere, s)
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	text, err := s.Canonical()
+	if err != nil {
+		return err
+	}
+	return r.add(fromHere, compile(s.clone(), text, true))
 }
 
 // Schema returns the schema with this code or name and reports whether it exists.
@@ -232,7 +228,7 @@ func (r *Registry) Merge(delta Value, hash string) error {
 	if !validHash(hash) {
 		return fail(ErrInvalidType, "hash must be 6 to 64 hex digits")
 	}
-	schemas, err := schemasFrom(delta)
+	schemas, err := schemasFrom(delta, r.tables())
 	if err != nil {
 		return err
 	}
@@ -243,13 +239,24 @@ func (r *Registry) Merge(delta Value, hash string) error {
 	if !sameHash(peer.hash, hash) {
 		return fail(ErrPolicyDenied, "the registry delta does not have the announced hash")
 	}
-	return r.add(fromPeer, schemas...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.tables() == builtin() {
+		r.tab.Store(peer)
+		return nil
+	}
+	return r.addLocked(fromPeer, schemas...)
 }
 
 // add adds schemas, or none.
-func (r *Registry) add(from origin, schemas ...Schema) error {
+func (r *Registry) add(from origin, schemas ...*compiled) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.addLocked(from, schemas...)
+}
+
+// addLocked is add with r.mu held.
+func (r *Registry) addLocked(from origin, schemas ...*compiled) error {
 	n, err := r.tables().with(from, schemas...)
 	if err == nil {
 		r.tab.Store(n)
@@ -259,25 +266,33 @@ func (r *Registry) add(from origin, schemas ...Schema) error {
 
 // learn adds the schemas of a record.
 func (r *Registry) learn(delta Value) error {
-	schemas, err := schemasFrom(delta)
+	schemas, err := schemasFrom(delta, r.tables())
 	if err != nil {
 		return err
 	}
 	return r.add(fromRecord, schemas...)
 }
 
-// schemasFrom returns the schemas in a delta.
-func schemasFrom(delta Value) ([]Schema, error) {
+// schemasFrom returns the schemas in a delta, and those of known that are equal.
+func schemasFrom(delta Value, known *tables) ([]*compiled, error) {
 	if delta.kind != KindMap {
 		return nil, fail(ErrInvalidType, "delta is no map")
 	}
-	schemas := make([]Schema, 0, delta.Len())
+	schemas := make([]*compiled, 0, delta.Len())
 	for _, p := range delta.list {
 		s, err := schemaFromValue(p.Key, p.Value)
 		if err != nil {
 			return nil, err
 		}
-		schemas = append(schemas, s)
+		text, err := canonicalText(&s, p.Value)
+		if err != nil {
+			return nil, err
+		}
+		c := known.byCode[s.Code]
+		if c == nil || c.text != text {
+			c = compile(s, text, true)
+		}
+		schemas = append(schemas, c)
 	}
 	return schemas, nil
 }

@@ -148,10 +148,23 @@ func (s *Schema) value() Value {
 }
 
 // Canonical returns the canonical text of the schema, without its code (ACCP-D47).
-func (s *Schema) Canonical() (string, error) {
+func (s *Schema) Canonical() (string, error) { return canonicalValue(s.value()) }
+
+func canonicalValue(v Value) (string, error) {
 	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
-	out, err := c.AppendValue(nil, s.value())
+	out, err := c.AppendValue(nil, v)
 	return string(out), err
+}
+
+// canonicalText returns [Schema.Canonical] of the schema with the value v in a delta. If v has each member, and no other,
+// the text is that of v.
+func canonicalText(s *Schema, v Value) (string, error) {
+	for _, key := range []string{"abbr", "defaults", "fields", "name", "version"} {
+		if _, ok := Params(v.list).Get(key); !ok || v.Len() != 5 {
+			return s.Canonical()
+		}
+	}
+	return canonicalValue(v)
 }
 
 // schemaFromValue returns a schema of a registry delta.
@@ -304,6 +317,8 @@ type compiled struct {
 	abbr   []abbreviation
 	custom bool
 	keys   map[string]keyForm // of the fields and abbreviations
+	text   string             // canonical
+	size   int                // bytes in memory
 }
 
 // A keyForm has both forms of a key, and the index of its default plus one.
@@ -314,8 +329,9 @@ type keyForm struct {
 
 type abbreviation struct{ short, full string }
 
-func compile(s Schema, custom bool) *compiled {
-	c := &compiled{Schema: s.clone(), custom: custom}
+// compile prepares a valid schema with this canonical text. It must not change afterwards.
+func compile(s Schema, text string, custom bool) *compiled {
+	c := &compiled{Schema: s, text: text, custom: custom}
 	for short, full := range c.Abbr {
 		c.abbr = append(c.abbr, abbreviation{short, full})
 	}
@@ -334,16 +350,11 @@ func compile(s Schema, custom bool) *compiled {
 		learn(a.short)
 		learn(a.full)
 	}
-	return c
-}
-
-// size returns the number of bytes of a schema in memory.
-func (s *compiled) size() int {
-	n := messageBytes + len(s.Code) + len(s.Name) + (&Value{list: s.Defaults}).size()
-	for key := range s.keys {
-		n += 3*itemBytes + len(key)
+	c.size = messageBytes + len(c.Code) + len(c.Name) + (&Value{list: c.Defaults}).size()
+	for key := range c.keys {
+		c.size += 3*itemBytes + len(key)
 	}
-	return n
+	return c
 }
 
 // form returns the forms of a key given in either form. The schema may be nil.
