@@ -103,6 +103,15 @@ func init() {
 	hook.SetIDs = func(opts any, next func() string) { opts.(*SessionOptions).newID = next }
 	hook.Digest = func(v any) (string, error) { return digest(v.(Value)) }
 	hook.Address = checkpointAddress
+	hook.Hot = func(session any) (frames []string) {
+		s := session.(*Session)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, m := range s.core.tiers.Hot {
+			frames = append(frames, m.Text)
+		}
+		return frames
+	}
 }
 
 // A Session is one side of a sequence of frames with a common session id. It assigns ids and

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook gives package accptest access to parts of package accp that are not API. Package
+// Package hook gives the packages accptest and transcript access to parts of package accp that are not API. Package
 // accp sets the variables when it is initialized.
 package hook
 
@@ -15,6 +15,9 @@ var Digest func(v any) (string, error)
 
 // Address returns the hash of the frames of a checkpoint, and the digits of its id (ACCP-D40).
 var Address func(frames []string, summary string) (hash, digits string, err error)
+
+// Hot returns the frames of the messages in hot state of an *accp.Session.
+var Hot func(session any) []string
 
 // SkipGreeting lets an *accp.ClientOptions send no greeting before the first message over HTTP.
 var SkipGreeting func(opts any)
