@@ -273,8 +273,8 @@ func (r *Registry) learn(delta Value) error {
 	return r.add(fromRecord, schemas...)
 }
 
-// schemasFrom returns the schemas in a delta, and those of known that are equal.
-func schemasFrom(delta Value, known *tables) ([]*compiled, error) {
+// schemasFrom returns the schemas in a delta, or those of own that are equal.
+func schemasFrom(delta Value, own *tables) ([]*compiled, error) {
 	if delta.kind != KindMap {
 		return nil, fail(ErrInvalidType, "delta is no map")
 	}
@@ -288,7 +288,7 @@ func schemasFrom(delta Value, known *tables) ([]*compiled, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := known.byCode[s.Code]
+		c := own.byCode[s.Code]
 		if c == nil || c.text != text {
 			c = compile(s, text, true)
 		}

@@ -57,7 +57,7 @@ const (
 	maxMembers = 1 << 20
 )
 
-// Of returns the transcript of a session. The session must not change meanwhile. A session that has removed
+// Of returns the transcript of a session. The session must not change during the call. A session that has removed
 // checkpoints (see [accp.SessionOptions]) has a transcript of the others.
 func Of(ctx context.Context, s *accp.Session) (*Transcript, error) {
 	t := &Transcript{Format: format, SessionID: s.ID(), Frames: hook.Hot(s)}
@@ -214,7 +214,7 @@ func (t *Transcript) replay() (*replay, error) {
 	return r, nil
 }
 
-// add adds the state of a sync:state message, which follows from each earlier one that it may be based on.
+// add adds the state of a sync:state message, which follows from each state of its base.
 func (r *replay) add(params accp.Params) error {
 	value, _ := params.Get("version")
 	version, _ := value.Int()

@@ -75,9 +75,9 @@ func TestSidesHaveTheSameFrames(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, decoded.Verify())
 		require.Nil(t, transcript.Diff(tr, decoded))
-		again, err := transcript.Append(nil, decoded)
+		second, err := transcript.Append(nil, decoded)
 		require.NoError(t, err)
-		require.Equal(t, string(data), string(again))
+		require.Equal(t, string(data), string(second))
 	}
 }
 

@@ -183,7 +183,7 @@ func recall(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	return w.SendResult(accp.Params{{Key: "result", Value: v}})
 }
 
-// work is the life of an agent. It makes the findings that the shared state lacks.
+// work runs an agent. It makes the findings that the shared state lacks.
 func work(ctx context.Context, stdout io.Writer, dir, name, url string, rounds int) (err error) {
 	db, err := sqlstore.Open(ctx, filepath.Join(dir, name+".db"), nil)
 	if err != nil {
@@ -196,7 +196,7 @@ func work(ctx context.Context, stdout io.Writer, dir, name, url string, rounds i
 		return err
 	}
 	defer func() { err = errors.Join(err, client.Close()) }()
-	if err := client.Session().Reload(ctx); err != nil { // what an earlier life has stored
+	if err := client.Session().Reload(ctx); err != nil { // what an earlier process has stored
 		return err
 	}
 	earlier := strings.Join(client.Session().ModelContext(1000, 500).Lines, "\n")
@@ -208,18 +208,18 @@ func work(ctx context.Context, stdout io.Writer, dir, name, url string, rounds i
 			return fmt.Errorf("the context lacks %s", key)
 		}
 		if isShared {
-			continue // in an earlier life
+			continue // by an earlier process
 		}
 		if err := find(ctx, client, key); err != nil {
 			return err
 		}
 		fmt.Fprintf(stdout, "%s: found %d\n", name, n)
 	}
-	known, err := read(ctx, client, 3*rounds)
+	found, err := read(ctx, client, 3*rounds)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(stdout, "%s: knows %d findings\n", name, known)
+	fmt.Fprintf(stdout, "%s: knows %d findings\n", name, found)
 	return nil
 }
 
@@ -242,7 +242,7 @@ func find(ctx context.Context, client *accp.Client, key string) error {
 }
 
 // read waits until the state has n summaries, resolves them, and returns the number of those that contain their finding.
-func read(ctx context.Context, client *accp.Client, n int) (known int, err error) {
+func read(ctx context.Context, client *accp.Client, n int) (found int, err error) {
 	var state accp.Params
 	for len(state) < n {
 		if _, err := client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpState}, nil); err != nil {
@@ -262,8 +262,8 @@ func read(ctx context.Context, client *accp.Client, n int) (known int, err error
 			return 0, fmt.Errorf("summary of %s: %w", p.Key, err)
 		}
 		if strings.Contains(m.Params.Text("result"), p.Key) {
-			known++
+			found++
 		}
 	}
-	return known, nil
+	return found, nil
 }
