@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,9 @@ type postgres struct {
 	channel string // of notifications
 	appends *combiner[*pgAppend]
 	sql     map[string]string // statements, by name
+
+	marker  *marker       // nil without Options.MarkFile
+	highest atomic.Uint64 // position that this process was given
 }
 
 // alive is the condition for entries that have not expired. The time is that of the arrival of the
@@ -189,9 +193,8 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 	if p.pool, err = pgxpool.NewWithConfig(life, config); err != nil {
 		return nil, err
 	}
-	if err := p.pool.Ping(ctx); err != nil {
-		p.pool.Close()
-		return nil, err
+	if err := errors.Join(p.pool.Ping(ctx), p.compareMark(ctx)); err != nil {
+		return nil, errors.Join(err, p.close())
 	}
 	return p, nil
 }
@@ -314,7 +317,11 @@ func (p *postgres) version(ctx context.Context, db interface {
 func (p *postgres) close() error {
 	p.appends.wait()
 	p.pool.Close()
-	return nil
+	if p.marker == nil {
+		return nil
+	}
+	p.writeMark()
+	return p.marker.file.Close()
 }
 
 // retry repeats do after errors that prove that it changed nothing: it lost against another
@@ -392,10 +399,14 @@ func timeOf(t *time.Time) time.Time {
 }
 
 func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
-	var rev int64
+	var rev uint64
+	before := p.highest.Load()
 	err := retry(ctx, false, p.opts.OutageTimeout, func() error {
 		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl, pgEntrySum(key, value)).Scan(&rev)
 	})
+	if err == nil {
+		err = p.given(before, rev)
+	}
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = store.ErrExists
 	}
@@ -411,7 +422,11 @@ func notNil(value []byte) []byte {
 }
 
 func (p *postgres) update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error) {
+	before := p.highest.Load()
 	next, err := p.change(ctx, rev, store.ErrNotFound, p.sql["update"], key, notNil(value), rev, ttl, pgEntrySum(key, value))
+	if err == nil {
+		err = p.given(before, uint64(next))
+	}
 	return store.Revision(next), err
 }
 

@@ -6,6 +6,7 @@ package sqlstore_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
 // TestPostgresDamage: a change of any column is an error of each call that reads the row, hides no
@@ -90,4 +92,63 @@ func TestPostgresMigration(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, report.Err())
 	require.Equal(t, []int{250, 250, 250}, []int{report.Entries, report.Records, report.IDs})
+}
+
+// TestPostgresMark: a server whose data ends before the mark is refused. With AcceptLoss no position or revision
+// is given again. While the store is open, a position that was given before is an error.
+func TestPostgresMark(t *testing.T) {
+	d := postgres(t)
+	d.opts.MarkFile = filepath.Join(t.TempDir(), "mark")
+	write := func(s *sqlstore.Store) (seq, rev uint64) {
+		for range 20 {
+			var err error
+			seq, err = s.Append(t.Context(), "s", "", []byte("x"), 0)
+			require.NoError(t, err)
+			r, err := s.Create(t.Context(), fmt.Sprint("k", seq), nil, 0)
+			require.NoError(t, err)
+			rev = uint64(r)
+		}
+		return seq, rev
+	}
+	s := d.open(t)
+	seq, rev := write(s)
+	require.NoError(t, s.Close())
+	restore := func() { // the data of an earlier time
+		d.exec(t, fmt.Sprintf("DELETE FROM %[1]s.records WHERE seq > 10; DELETE FROM %[1]s.entries WHERE rev > 10; SELECT setval('%[1]s.positions', 10)", d.opts.Schema))
+	}
+	restore()
+	opts := d.opts
+	_, err := sqlstore.Open(t.Context(), d.url, &opts)
+	var loss *store.LossError
+	require.ErrorAs(t, err, &loss)
+	require.Equal(t, []uint64{10, max(seq, rev)}, []uint64{loss.Have, loss.Want})
+	whole, err := os.ReadFile(d.opts.MarkFile)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(d.opts.MarkFile, []byte("no mark"), 0o600))
+	for range 2 {
+		_, err = sqlstore.Open(t.Context(), d.url, &opts)
+		require.ErrorIs(t, err, store.ErrCorrupt)
+	}
+	require.NoError(t, os.WriteFile(d.opts.MarkFile, whole, 0o600))
+	d.opts.AcceptLoss = true
+	s = d.open(t)
+	next, nextRev := write(s)
+	require.Greater(t, min(next, nextRev)-40, max(seq, rev))
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+
+	restore()
+	report, err = s.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, report.Damaged)
+	_, err = s.Append(t.Context(), "s", "", nil, 0)
+	require.ErrorAs(t, err, &loss)
+	require.EqualValues(t, max(next, nextRev), loss.Want)
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.ErrorAs(t, err, &loss)
+	e, err := s.Get(t.Context(), "k")
+	require.NoError(t, err)
+	_, err = s.Update(t.Context(), "k", nil, e.Revision, 0)
+	require.ErrorAs(t, err, &loss)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,7 @@ type pgAppend struct {
 
 func (p *postgres) append(ctx context.Context, stream, id string, value []byte, ttl int64) (uint64, error) {
 	a := &pgAppend{id: id, value: bytes.Clone(notNil(value)), ttl: ttl}
+	before := p.highest.Load()
 	a, err := p.appends.do(ctx, p.ctx, stream, len(value), a)
 	switch {
 	case err != nil:
@@ -39,7 +41,7 @@ func (p *postgres) append(ctx context.Context, stream, id string, value []byte, 
 	case !a.added:
 		return a.seq, store.ErrDuplicate
 	}
-	return a.seq, nil
+	return a.seq, p.given(before, a.seq)
 }
 
 // appendAll adds to one stream in one transaction. The stream is locked until the end of the
@@ -145,9 +147,9 @@ func (p *postgres) watch(ctx context.Context) {
 		every = 5 * time.Second
 	}
 	polling, stop := context.WithCancel(ctx)
-	polled := make(chan struct{})
-	go func() {
-		defer close(polled)
+	var work sync.WaitGroup
+	work.Go(func() { p.keepMark(polling) })
+	work.Go(func() {
 		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		for {
@@ -158,10 +160,10 @@ func (p *postgres) watch(ctx context.Context) {
 				return
 			}
 		}
-	}()
+	})
 	defer func() {
 		stop()
-		<-polled
+		work.Wait()
 	}()
 	const shortest = 10 * time.Millisecond
 	pause := shortest

@@ -146,18 +146,19 @@ func (p *postgres) verify(ctx context.Context, r *Report) error {
 			return err
 		}
 		// The sequence is not part of the snapshot, and only rises.
-		var last int64
-		if err := tx.QueryRow(ctx, `SELECT last_value FROM `+p.schema+`.positions`).Scan(&last); err != nil {
+		r.Mark = p.highest.Load()
+		last, err := p.lastPosition(ctx, tx)
+		if err != nil {
 			return err
 		}
-		r.Last = uint64(last)
-		var highest int64
+		r.Last = last
+		var highest uint64
 		text := `SELECT greatest((SELECT coalesce(max(rev), 0) FROM {s}.entries), (SELECT coalesce(max(seq), 0) FROM {s}.records))`
 		if err := tx.QueryRow(ctx, strings.ReplaceAll(text, "{s}", p.schema)).Scan(&highest); err != nil {
 			return err
 		}
-		if highest > last {
-			loss := store.LossError{Path: p.place(), Have: r.Last, Want: uint64(highest)}
+		if highest = max(highest, r.Mark); highest > last {
+			loss := store.LossError{Path: p.place(), Have: last, Want: highest}
 			r.add(Damage{Table: "positions", Problem: loss.Error()})
 		}
 		return nil

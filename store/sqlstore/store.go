@@ -53,6 +53,11 @@ type Options struct {
 	// [store.ErrUnknown]. Wait, Verify and Backup have no such bound. Zero means 10 seconds.
 	OutageTimeout time.Duration
 
+	// MarkFile is the file of the high-water mark of PostgreSQL: the highest position and revision given by
+	// the processes that use this file. Open returns [store.LossError] if the data of the server ends before
+	// it, as after the restoration of an older dump. Empty means none; SQLite always has one, next to its file.
+	MarkFile string
+
 	// AcceptLoss opens a database whose end is missing, see [store.LossError], and logs what is
 	// lost. Positions and revisions that were given before are not given again.
 	AcceptLoss bool

@@ -30,7 +30,7 @@ type Report struct {
 	Expired int `json:"expired"` // rows that await a sweep
 
 	Last    uint64   `json:"last"`             // the highest position or revision given
-	Mark    uint64   `json:"mark"`             // the high-water mark; PostgreSQL has none
+	Mark    uint64   `json:"mark"`             // the high-water mark; on PostgreSQL, the highest given to this process
 	Damaged int      `json:"damaged"`          // number of damages
 	Damage  []Damage `json:"damage,omitempty"` // the first 1,000 of them
 }
