@@ -255,6 +255,7 @@ func TestA2EKilled(t *testing.T) {
 			}
 		}
 		require.Empty(t, starts, "calls that no agent made")
+		recordService(t, p, "A2E", hosts, "kill -9", kills, answered)
 		t.Logf("%d kills: %d calls answered, %d interrupted", kills, answered, interrupted)
 	})
 }

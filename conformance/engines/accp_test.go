@@ -315,6 +315,7 @@ func TestACCPKilled(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, answer, "code:E3002", "a number that was used")
 		}
+		recordService(t, p, "ACCP", len(servers)+len(agents), "kill -9", crashRounds(t, 8), len(frames)+len(runs))
 		t.Logf("%d notes, %d checkpoints", len(frames), len(checkpoints))
 	})
 }

@@ -288,11 +288,13 @@ func TestAIRAgentKilled(t *testing.T) {
 		h.mu.Lock()
 		require.NotEmpty(t, h.confirmed)
 		require.NotEmpty(t, h.sent)
+		accepted := len(h.confirmed) + len(h.sent)
 		t.Logf("%d pushes confirmed, %d messages sent", len(h.confirmed), len(h.sent))
 		h.mu.Unlock()
 		why := ""
 		for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 			if why = h.state(); why == "" {
+				recordService(t, p, "AIR agent", 1, "kill -9", crashRounds(t, 5), accepted)
 				return
 			}
 		}

@@ -273,6 +273,7 @@ func TestAIRKilled(t *testing.T) {
 		for id, n := range count(t, s, "acts") {
 			require.Equal(t, 1, n, "envelope %s", id)
 		}
+		recordService(t, p, "AIR relay", len(relays), "kill -9", crashRounds(t, 4), len(confirmed))
 		t.Logf("%d envelopes confirmed, %d calls of the application", len(confirmed), calls.Load())
 	})
 }

@@ -287,6 +287,7 @@ func TestARCKilled(t *testing.T) {
 		for id := range times {
 			require.LessOrEqual(t, runs[id+" false"], 1, "task %s was run twice as a new one", id)
 		}
+		recordService(t, p, "ARC", len(instances), "kill -9", crashRounds(t, 4), len(accepted))
 		t.Logf("%d tasks accepted, %d of them failed, %d acts, %d runs", len(accepted), len(failed), len(times), len(runs))
 	})
 }

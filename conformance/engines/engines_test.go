@@ -41,6 +41,12 @@ type place struct {
 
 func (p *place) isSQLite() bool { return strings.HasPrefix(p.name, "sqlite") }
 
+// engine returns the name of the engine.
+func (p *place) engine() string {
+	kind, _, _ := strings.Cut(p.name, " ")
+	return map[string]string{"": "Memory", "sqlite": "SQLite", "postgres": "PostgreSQL", "nats": "NATS"}[kind]
+}
+
 // open opens the store again, until the end of the test.
 func (p *place) open(t *testing.T) store.Store {
 	t.Helper()
@@ -268,6 +274,16 @@ func (p *place) start(t *testing.T, role string) *child {
 	require.NoError(t, err, "the %s does not start", role)
 	c.address = strings.TrimSpace(line)
 	return c
+}
+
+// hang stops the process for d.
+func (c *child) hang(d time.Duration) error {
+	pid := strconv.Itoa(c.cmd.Process.Pid)
+	if err := exec.Command("kill", "-STOP", pid).Run(); err != nil {
+		return err
+	}
+	time.Sleep(d)
+	return exec.Command("kill", "-CONT", pid).Run()
 }
 
 // kill ends it the hard way.

@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -34,6 +35,30 @@ func kernelsChild(ctx context.Context, s store.Store) error {
 // Three processes use every kernel of state on one store, and each second one of them is killed. Acknowledged
 // work is not lost, and doubled at most as often as the kernels permit.
 func TestKernelsLoseNothingWhenProcessesAreKilled(t *testing.T) {
+	testKernels(t, "kill -9 each second", time.Second, func(h *history, i int) {
+		h.children[i].kill()
+		next := h.place.start(h.t, "kernels")
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.children[i] = next
+	})
+}
+
+// The same, and the processes are stopped for longer than their lease in turns, so that others take their work over
+// before they continue.
+func TestKernelsLoseNothingWhenProcessesHang(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("cannot stop a process")
+	}
+	testKernels(t, "stopped for 5 s", 7*time.Second, func(h *history, i int) {
+		if err := h.children[i].hang(5 * time.Second); err != nil {
+			h.t.Error(err)
+		}
+	})
+}
+
+// testKernels disturbs one of three processes in each interval.
+func testKernels(t *testing.T, fault string, interval time.Duration, disturb func(h *history, i int)) {
 	eachShared(t, func(t *testing.T, p *place) {
 		d := 20 * time.Second
 		if os.Getenv("FIVEWIRE_LONG") != "" {
@@ -55,9 +80,9 @@ func TestKernelsLoseNothingWhenProcessesAreKilled(t *testing.T) {
 			load.Go(func() { h.messages(ctx, i) })
 			load.Go(func() { h.streams(ctx, i) })
 		}
-		h.kill(ctx)
+		h.disturb(ctx, interval, disturb)
 		load.Wait()
-		h.check()
+		recordService(t, p, "kernels of state", len(h.children), fault, h.faults, h.check())
 	})
 }
 
@@ -69,7 +94,7 @@ type history struct {
 
 	mu       sync.Mutex // guards all below
 	children [3]*child
-	kills    int
+	faults   int
 	received map[string][]string // ids, by kind and name
 	wanted   map[string]int      // acknowledged ids 0 to n-1, by kind and name
 	outcomes map[string]string   // of calls, by policy and key
@@ -117,9 +142,9 @@ func (h *history) start(p *place) {
 	}
 }
 
-// kill replaces a process each second.
-func (h *history) kill(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
+// disturb disturbs a process in each interval. Only disturb changes the list of processes.
+func (h *history) disturb(ctx context.Context, interval time.Duration, disturb func(h *history, i int)) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -128,15 +153,10 @@ func (h *history) kill(ctx context.Context) {
 		case <-tick.C:
 		}
 		h.mu.Lock()
-		i := h.kills % len(h.children)
-		h.kills++
-		old := h.children[i]
+		i := h.faults % len(h.children)
+		h.faults++
 		h.mu.Unlock()
-		old.kill()
-		next := h.place.start(h.t, "kernels")
-		h.mu.Lock()
-		h.children[i] = next
-		h.mu.Unlock()
+		disturb(h, i)
 	}
 }
 
@@ -299,8 +319,9 @@ func (h *history) readStream(id string, total int) {
 	}
 }
 
-// check waits until everything acknowledged has arrived, and compares it with the acknowledged ids.
-func (h *history) check() {
+// check waits until everything acknowledged has arrived, compares it with the acknowledged ids, and returns the number
+// of these.
+func (h *history) check() int {
 	h.t.Helper()
 	soon(h.t, "the rest arrives", func() bool {
 		h.mu.Lock()
@@ -318,7 +339,7 @@ func (h *history) check() {
 	for name, n := range h.wanted {
 		ids, extra := inOrder(h.received[name])
 		require.GreaterOrEqual(h.t, ids, n, "%s: ids in order, of %d acknowledged", name, n)
-		require.LessOrEqual(h.t, extra, h.kills, "%s: doubled by %d failures", name, h.kills)
+		require.LessOrEqual(h.t, extra, h.faults, "%s: doubled by %d failures", name, h.faults)
 		events, doubled = events+ids, doubled+extra
 	}
 	lost := 0
@@ -340,8 +361,9 @@ func (h *history) check() {
 	require.NotZero(h.t, h.jobCount, "jobs")
 	require.NotZero(h.t, h.whole, "whole streams")
 	require.NotEmpty(h.t, h.outcomes, "calls")
-	h.t.Logf("%d kills: %d jobs, %d events and messages (%d doubled), %d calls (%d whose outcome is lost), %d streams (%d cut)",
-		h.kills, h.jobCount, events, doubled, len(h.outcomes), lost, h.whole+h.cut, h.cut)
+	h.t.Logf("%d faults: %d jobs, %d events and messages (%d doubled), %d calls (%d whose outcome is lost), %d streams (%d cut)",
+		h.faults, h.jobCount, events, doubled, len(h.outcomes), lost, h.whole+h.cut, h.cut)
+	return h.jobCount + events + len(h.outcomes) + h.whole
 }
 
 // missing returns the first of 0 to n-1 that is not in a list, or -1.

@@ -15,11 +15,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
@@ -27,10 +29,14 @@ import (
 	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
-// A resultCell is what one engine does under one fault, over all rounds.
+// A resultCell is what one engine does under one fault, over all rounds, or a service in several processes on it.
 type resultCell struct {
+	Service      string `json:"service,omitempty"`
+	Processes    int    `json:"processes,omitempty"` // of the service
 	Fault        string `json:"fault"`
 	Engine       string `json:"engine"`
+	Version      string `json:"version"`
+	Date         string `json:"date"`
 	Rounds       int    `json:"rounds"`
 	Refused      int    `json:"refused"` // rounds in which Open or a read reported damage or loss
 	Acknowledged int    `json:"acknowledged"`
@@ -276,25 +282,78 @@ func TestResults(t *testing.T) {
 		}
 		t.Logf("%+v", *c)
 	}
-	if long {
-		writeResults(t, cells)
+	if long && !t.Failed() {
+		publish(t, cells...)
 	}
 }
 
-func writeResults(t *testing.T, cells []*resultCell) {
+// recordService publishes that the invariants of a service held, in the long form of a passed test.
+func recordService(t *testing.T, p *place, service string, processes int, fault string, rounds, acknowledged int) {
 	t.Helper()
-	data, err := json.MarshalIndent(map[string]any{"date": time.Now().UTC().Format(time.DateOnly), "results": cells}, "", "  ")
+	if os.Getenv("FIVEWIRE_LONG") != "" && !t.Failed() {
+		publish(t, &resultCell{Service: service, Processes: processes, Fault: fault, Engine: p.engine(), Rounds: rounds, Acknowledged: acknowledged})
+	}
+}
+
+// publish replaces rows of results.json and writes the page.
+func publish(t *testing.T, cells ...*resultCell) {
+	t.Helper()
+	var all []*resultCell
+	data, err := os.ReadFile("results.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &all))
+	for _, c := range cells {
+		c.Version, c.Date = engineVersion(t, c.Engine), time.Now().UTC().Format(time.DateOnly)
+		i := slices.IndexFunc(all, func(o *resultCell) bool {
+			return o.Service == c.Service && o.Fault == c.Fault && o.Engine == c.Engine
+		})
+		if i < 0 {
+			i, all = len(all), append(all, nil)
+		}
+		all[i] = c
+	}
+	data, err = json.MarshalIndent(all, "", "  ")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile("results.json", append(data, '\n'), 0o600))
-	var b strings.Builder
-	fmt.Fprintf(&b, "# Results of faults\n\nWritten by `TestResults` in its long form on %s.\n", time.Now().UTC().Format(time.DateOnly))
-	b.WriteString("\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
-		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed.\n\n")
-	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence |\n|---|---|---|---|---|---|---|---|---|---|\n")
-	for _, c := range cells {
-		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %s |\n", c.Fault, c.Engine, c.Rounds, c.Refused, c.Acknowledged, c.Lost, c.Doubled, c.Reordered, c.Invented, c.silence())
+	require.NoError(t, os.WriteFile("RESULTS.md", page(all), 0o600))
+}
+
+// engineVersion returns the version of an engine, of the driver or library in go.mod.
+func engineVersion(t *testing.T, engine string) (version string) {
+	t.Helper()
+	if engine == "PostgreSQL" {
+		conn, err := pgx.Connect(t.Context(), os.Getenv(postgresEnv))
+		require.NoError(t, err)
+		defer conn.Close(t.Context())
+		require.NoError(t, conn.QueryRow(t.Context(), `SHOW server_version`).Scan(&version))
+		return version
 	}
-	require.NoError(t, os.WriteFile("RESULTS.md", []byte(b.String()), 0o600))
+	module := map[string]string{"SQLite": "modernc.org/sqlite ", "NATS": "nats-server/v2 ", "NATS embedded": "nats-server/v2 "}[engine]
+	text, err := os.ReadFile("go.mod")
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(string(text), module)
+	return strings.Fields(after)[0]
+}
+
+// page is the Markdown form of the results.
+func page(cells []*resultCell) []byte {
+	var b, services strings.Builder
+	b.WriteString("# Results of faults\n\nWritten by the long form of the tests in this folder.\n" +
+		"\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
+		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed.\n\n")
+	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence | version, date |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	services.WriteString("\n## Services\n\nProcesses of a service share one engine, and each fault meets one of them. A row is written if the invariants of the service held: " +
+		"nothing\nacknowledged is lost, and nothing runs twice that must not.\n\n" +
+		"| service | processes | fault | engine | faults | acknowledged | version, date |\n|---|---|---|---|---|---|---|\n")
+	for _, c := range cells {
+		if c.Service != "" {
+			fmt.Fprintf(&services, "| %s | %d | %s | %s | %d | %d | %s, %s |\n", c.Service, c.Processes, c.Fault, c.Engine, c.Rounds, c.Acknowledged, c.Version, c.Date)
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s, %s |\n",
+			c.Fault, c.Engine, c.Rounds, c.Refused, c.Acknowledged, c.Lost, c.Doubled, c.Reordered, c.Invented, c.silence(), c.Version, c.Date)
+	}
+	return []byte(b.String() + services.String())
 }
 
 // silence returns the longest silence as text, which is empty if it was not measured.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -132,6 +133,9 @@ func (f *front) call(ctx context.Context, policy, key string) (string, error) {
 	}
 	data, _, err := f.calls.Do(ctx, k, p, func(ctx context.Context, _ once.Claim) (once.Result, error) {
 		err := f.report(ctx, "effect", key, "")
+		if p == once.AtMostOnce && errors.Is(context.Cause(ctx), lease.ErrLost) {
+			return once.Result{Data: []byte("lost")}, nil // the effect is unknown, and no other run follows
+		}
 		return once.Result{Data: []byte(randid.New(""))}, err
 	})
 	if policy == "once" && errors.Is(err, once.ErrLost) {
