@@ -129,12 +129,26 @@ func (m *marker) write(change func(mark) mark) error {
 			return nil
 		}
 		next.count = at.count + 1
-		if _, err := m.file.WriteAt(next.encode(), int64(next.count%2)*markSlot); err != nil {
+		if err := m.put(next); err != nil {
 			return err
 		}
 		m.mark = next
 		if at, err = readMark(m.file, m.path); err == nil && at.last >= next.last {
 			return nil
+		}
+	}
+	return nil
+}
+
+// put writes a slot. The first write fills both, so that later ones need no space on the disk.
+func (m *marker) put(next mark) error {
+	slots := []uint64{next.count % 2}
+	if next.count == 1 {
+		slots = []uint64{0, 1}
+	}
+	for _, slot := range slots {
+		if _, err := m.file.WriteAt(next.encode(), int64(slot)*markSlot); err != nil {
+			return err
 		}
 	}
 	return nil
