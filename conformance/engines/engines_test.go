@@ -231,8 +231,8 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 }
 
 func TestMain(m *testing.M) {
-	if len(os.Args) == 4 && os.Args[1] == natsServerArg {
-		serveNATS(os.Args[2], os.Args[3])
+	if len(os.Args) >= 4 && os.Args[1] == natsServerArg {
+		serveNATS(os.Args[2], os.Args[3], os.Args[4:])
 	}
 	role := os.Getenv(childEnv)
 	if role == "" {

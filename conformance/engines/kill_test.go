@@ -323,16 +323,13 @@ func (h *history) readStream(id string, total int) {
 // of these.
 func (h *history) check() int {
 	h.t.Helper()
-	soon(h.t, "the rest arrives", func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		for name, n := range h.wanted {
-			if missing(h.received[name], n) >= 0 {
-				return false
-			}
-		}
-		return true
-	})
+	for left := h.missing(); left > 0; { // delivery continues, however large the backlog is
+		before := left
+		soon(h.t, fmt.Sprintf("the next of %d items that were acknowledged", left), func() bool {
+			left = h.missing()
+			return left < before
+		})
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	events, doubled := 0, 0
@@ -366,18 +363,22 @@ func (h *history) check() int {
 	return h.jobCount + events + len(h.outcomes) + h.whole
 }
 
-// missing returns the first of 0 to n-1 that is not in a list, or -1.
-func missing(ids []string, n int) int {
-	have := map[string]bool{}
-	for _, id := range ids {
-		have[id] = true
-	}
-	for i := range n {
-		if !have[fmt.Sprint(i)] {
-			return i
+// missing returns the number of acknowledged items that have not arrived.
+func (h *history) missing() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, wanted := range h.wanted {
+		have := map[string]bool{}
+		for _, id := range h.received[name] {
+			have[id] = true
+		}
+		for i := range wanted {
+			if !have[fmt.Sprint(i)] {
+				n++
+			}
 		}
 	}
-	return -1
+	return n
 }
 
 // inOrder returns how many of 0, 1, 2 ... are in a list in this order, and the number of other items.

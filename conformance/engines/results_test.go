@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,6 +126,20 @@ func (c *resultCell) damageRound(t *testing.T, e engineFiles, fault string, roun
 		require.NoError(t, err)
 		acknowledged["b"] = writeRecords(t, s, "b", n)
 	}
+	if fault == "power loss" { // what follows is not on the disk
+		require.NoError(t, os.CopyFS(older, os.DirFS(dir)))
+		writeRecords(t, s, "b", 20)
+		data, err := os.ReadFile(filepath.Join(dir, e.wal))
+		require.NoError(t, err)
+		log, err := os.ReadFile(filepath.Join(older, e.wal))
+		require.NoError(t, err)
+		rest := bytes.Repeat([]byte{0xff}, 10_000)
+		if bytes.HasPrefix(data, log) && len(data) > len(log) { // else the log began again
+			rest = data[len(log):]
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(older, e.wal), append(log, rest[:rand.IntN(len(rest))]...), 0o600))
+		require.NoError(t, os.RemoveAll(filepath.Join(older, "state.db-shm")))
+	}
 	if fault == "lost WAL" {
 		time.Sleep(300 * time.Millisecond) // longer than the mark lags
 		require.NoError(t, os.CopyFS(older, os.DirFS(dir)))
@@ -148,6 +163,8 @@ func (c *resultCell) damageRound(t *testing.T, e engineFiles, fault string, roun
 		})
 	case "truncation":
 		damage(e.main, func(data []byte) []byte { return data[:rng.IntN(len(data))] })
+	case "power loss":
+		dir = older
 	case "lost WAL":
 		dir = older
 		require.NoError(t, os.Remove(filepath.Join(dir, e.wal)))
@@ -160,8 +177,14 @@ func (c *resultCell) damageRound(t *testing.T, e engineFiles, fault string, roun
 			require.NoError(t, os.Rename(filepath.Join(older, e.data), filepath.Join(dir, e.data)))
 		}
 	}
+	c.reopen(t, e, dir, acknowledged)
+}
+
+// reopen opens a store again and classifies the records that it serves.
+func (c *resultCell) reopen(t *testing.T, e engineFiles, dir string, acknowledged map[string][]string) {
+	t.Helper()
 	c.Rounds++
-	s, err = e.open(dir)
+	s, err := e.open(dir)
 	if err == nil {
 		err = errors.Join(c.classify(acknowledged, s), s.(io.Closer).Close())
 	}
@@ -169,6 +192,41 @@ func (c *resultCell) damageRound(t *testing.T, e engineFiles, fault string, roun
 		require.ErrorIs(t, err, store.ErrCorrupt)
 		c.Refused++
 	}
+}
+
+// diskRound fills a store on a small disk, which then is full or read-only, and opens it again there.
+func (c *resultCell) diskRound(t *testing.T, e engineFiles, fault string) {
+	dir := smallDisk(t)
+	s, err := e.open(dir)
+	require.NoError(t, err)
+	acknowledged := map[string][]string{"a": writeRecords(t, s, "a", 90)}
+	if fault == "full disk" {
+		require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 16<<20), 0o600), syscall.ENOSPC)
+		for i := 0; ; i++ {
+			require.Less(t, i, 100_000, "appends on a full disk")
+			id := fmt.Sprint("b ", i)
+			if _, err := s.Append(t.Context(), "s", id, []byte("value of "+id), 0); err != nil {
+				break
+			}
+			acknowledged["b"] = append(acknowledged["b"], id)
+		}
+	}
+	require.NoError(t, s.(io.Closer).Close())
+	if fault == "read-only disk" {
+		require.NoError(t, exec.Command("mount", "-o", "remount,ro", dir).Run())
+	}
+	c.reopen(t, e, dir, acknowledged)
+}
+
+// smallDisk returns a folder on a new file system. Only root can mount it.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", dir).CombinedOutput(); err != nil {
+		t.Skipf("needs to mount a small disk, which is for root on Linux: %v: %s", err, out)
+	}
+	t.Cleanup(func() { require.NoError(t, exec.Command("umount", dir).Run()) })
+	return dir
 }
 
 // writer appends records until it is killed, and prints the acknowledged ids.
@@ -233,9 +291,9 @@ func TestResults(t *testing.T) {
 		damaged, kills = 25, 50
 	}
 	var cells []*resultCell
-	for _, fault := range []string{"bit flip", "truncation", "lost WAL", "old copy"} {
+	for _, fault := range []string{"bit flip", "truncation", "power loss", "lost WAL", "old copy"} {
 		for _, e := range engineFileSets {
-			if fault == "lost WAL" && e.wal == "" {
+			if (fault == "lost WAL" || fault == "power loss") && e.wal == "" {
 				continue
 			}
 			t.Run(fault+"/"+e.name, func(t *testing.T) {
@@ -246,6 +304,15 @@ func TestResults(t *testing.T) {
 				}
 			})
 		}
+	}
+	for _, fault := range []string{"full disk", "read-only disk"} {
+		t.Run(fault+"/SQLite", func(t *testing.T) {
+			c := &resultCell{Fault: fault, Engine: "SQLite"}
+			for range damaged {
+				c.diskRound(t, engineFileSets[0], fault)
+			}
+			cells = append(cells, c)
+		})
 	}
 	for _, e := range engines {
 		if e.shared {
@@ -328,7 +395,7 @@ func engineVersion(t *testing.T, engine string) (version string) {
 		require.NoError(t, conn.QueryRow(t.Context(), `SHOW server_version`).Scan(&version))
 		return version
 	}
-	module := map[string]string{"SQLite": "modernc.org/sqlite ", "NATS": "nats-server/v2 ", "NATS embedded": "nats-server/v2 "}[engine]
+	module := map[string]string{"SQLite": "modernc.org/sqlite ", "NATS": "nats-server/v2 ", clusterEngine: "nats-server/v2 ", "NATS embedded": "nats-server/v2 "}[engine]
 	text, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	_, after, _ := strings.Cut(string(text), module)

@@ -9,7 +9,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -24,12 +26,18 @@ import (
 
 const (
 	natsServerArg  = "nats-server"
+	clusterEngine  = "NATS, three servers"
 	postgresCtlEnv = "FIVEWIRE_POSTGRES_CTL"
 )
 
-// serveNATS is a NATS server in a separate process.
-func serveNATS(dir, address string) {
-	if _, err := embedded.Start(dir, &embedded.Options{Listen: address}); err != nil {
+// serveNATS is a NATS server in a separate process, with the address for a cluster and those of the other servers as
+// the rest.
+func serveNATS(dir, address string, cluster []string) {
+	opts := &embedded.Options{Listen: address}
+	if len(cluster) > 0 {
+		opts.Cluster = &embedded.Cluster{Node: "node-" + cluster[0][strings.LastIndexByte(cluster[0], ':')+1:], Listen: cluster[0], Peers: cluster[1:]}
+	}
+	if _, err := embedded.Start(dir, opts); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -52,6 +60,29 @@ var serverFaults = []struct {
 		p, server := natsServer(t)
 		return p, func() error { return server.Stop(2*time.Second, 0) }
 	}},
+	{"kill -9 of one server after the other", clusterEngine, func(t *testing.T) (*place, func() error) {
+		p, servers := natsCluster(t)
+		i := 0
+		return p, func() error {
+			i++
+			return servers[i%3].Kill(0)
+		}
+	}},
+	{"one server after the other stopped for 2 s", clusterEngine, func(t *testing.T) (*place, func() error) {
+		p, servers := natsCluster(t)
+		i := 0
+		return p, func() error {
+			i++
+			return servers[i%3].Stop(2*time.Second, 0)
+		}
+	}},
+	{"server stopped for 2 s", "PostgreSQL", func(t *testing.T) (*place, func() error) {
+		dir := os.Getenv("FIVEWIRE_POSTGRES_DIR")
+		if dir == "" {
+			t.Skip("needs to stop PostgreSQL: FIVEWIRE_POSTGRES_DIR is not set")
+		}
+		return postgres(t), func() error { return stopPostgres(dir) }
+	}},
 	{"kill -9 of the server", "PostgreSQL", func(t *testing.T) (*place, func() error) {
 		control := os.Getenv(postgresCtlEnv)
 		if control == "" {
@@ -63,17 +94,55 @@ var serverFaults = []struct {
 	}},
 }
 
+// stopPostgres stops all processes of PostgreSQL for 2 s.
+func stopPostgres(dir string) error {
+	data, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
+	if err != nil {
+		return err
+	}
+	server, _, _ := strings.Cut(string(data), "\n")
+	if err := exec.Command("kill", "-STOP", server).Run(); err != nil { // it starts no other then
+		return err
+	}
+	children, err := exec.Command("ps", "-o", "pid=", "--ppid", server).Output()
+	pids := strings.Fields(string(children))
+	_ = exec.Command("kill", append([]string{"-STOP"}, pids...)...).Run() // some may have ended
+	time.Sleep(2 * time.Second)
+	_ = exec.Command("kill", append([]string{"-CONT", server}, pids...)...).Run()
+	return err
+}
+
 // natsServer starts a NATS server in a separate process.
 func natsServer(t *testing.T) (*place, *fault.Process) {
 	address := testkit.FreeAddress(t)
+	server := natsProcess(t, address)
+	return natsPlace(t, address), server
+}
+
+// natsCluster starts three NATS servers that keep the data together.
+func natsCluster(t *testing.T) (p *place, servers []*fault.Process) {
+	addresses := testkit.FreeAddresses(t, 6)
+	routes := addresses[3:]
+	for i, address := range addresses[:3] {
+		servers = append(servers, natsProcess(t, address, append([]string{routes[i]}, routes...)...))
+	}
+	return natsPlace(t, strings.Join(addresses[:3], ",nats://")), servers
+}
+
+func natsProcess(t *testing.T, address string, cluster ...string) *fault.Process {
 	ctx, cancel := context.WithCancel(context.Background())
-	server, err := fault.Command(ctx, os.Args[0], natsServerArg, t.TempDir(), address)
+	server, err := fault.Command(ctx, os.Args[0], append([]string{natsServerArg, t.TempDir(), address}, cluster...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		cancel()
 		_ = server.Kill(0) // waits for the end
 	})
-	p := &place{name: "nats nats://" + address}
+	return server
+}
+
+// natsPlace waits until a store can be opened at the addresses.
+func natsPlace(t *testing.T, addresses string) *place {
+	p := &place{name: "nats nats://" + addresses}
 	soon(t, "the start of the server", func() bool {
 		s, err := openPlace(t.Context(), p.name)
 		if err != nil {
@@ -82,7 +151,7 @@ func natsServer(t *testing.T) (*place, *fault.Process) {
 		require.NoError(t, s.(interface{ Close() error }).Close())
 		return true
 	})
-	return p, server
+	return p
 }
 
 // serverRounds disturbs the server under two writers, which repeat each append until it is acknowledged.
