@@ -145,6 +145,10 @@ func (s *Server) authenticate(ctx context.Context, x *exchange) (*Principal, *Er
 	if s.opts.Auth.Authenticator == nil {
 		return nil, nil
 	}
+	if c := x.in.caller; c != nil && c.server == s {
+		x.badToken = c.badToken
+		return c.principal, c.fault
+	}
 	place, err := s.budget.Scope(budget.Anonymous(x.in.RemoteAddr), "").Reserve(budget.Unauthenticated, 1)
 	if err != nil {
 		return nil, overBudget(x.call.TargetAgent, err)

@@ -43,6 +43,8 @@ type ServerRequest struct {
 	// without a ResultTTL. One with the same key and other content is refused with
 	// [ErrInvalidParams].
 	RequestKey string
+
+	caller *caller // of a front; nil if not authenticated
 }
 
 // An EventSink receives the events of a streamed response. Send must not retain
@@ -93,9 +95,10 @@ type exchange struct {
 	streamed   bool
 	place      string // the agent with a place for the call
 	holds      holds  // of the call
-	keeps      bool   // a task has taken over the place
-	isLeft     bool   // the reader of the stream has disconnected
-	sent       int    // bytes of the streamed answer
+	body       budget.Hold
+	keeps      bool // a task has taken over the place
+	isLeft     bool // the reader of the stream has disconnected
+	sent       int  // bytes of the streamed answer
 }
 
 // ServeMessage answers one request; it is what [Server.ServeHTTP] does apart
@@ -262,16 +265,18 @@ func (h *holds) reserve(scope *budget.Scope) (err error) {
 	return err
 }
 
-// reserve takes the memory of the request and a place for the handler, until the end of
+// small is the size of a body that belongs to the memory of a connection.
+const small = 4 << 10
+
+// reserve takes the memory of the request, unless its body has it, and a place for the handler, until the end of
 // the call. An unfinished task counts as an item until its end.
 func (s *Server) reserve(h *holds, x *exchange, call *Call, follows bool) *Error {
-	const small = 4 << 10 // the memory of a connection
 	if follows && len(x.in.Data) <= small {
 		return nil
 	}
 	scope := s.scope(call)
 	var err error
-	if len(x.in.Data) > small {
+	if len(x.in.Data) > small && x.body == (budget.Hold{}) {
 		h[0], err = scope.Reserve(budget.Memory, int64(len(x.in.Data))+64)
 	}
 	switch {

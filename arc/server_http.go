@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
 )
@@ -50,30 +52,82 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, statusOf(err), "the media type must be "+MediaType+", and no header field may occur twice")
 		return
 	}
-	h := r.Header
 	x := &exchange{agent: s.opts.ID, startTime: time.Now()}
-	x.web = webCall{rw: w, opts: &s.opts, in: ServerRequest{Authorization: h.Get("Authorization"), Traceparent: one(h, "Traceparent"),
-		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id"), Header: h, RemoteAddr: r.RemoteAddr}}
+	x.web = webCall{rw: w, opts: &s.opts, in: requestOf(r)}
 	x.in = &x.web.in
-	limit := int64(s.opts.Limits.MaxMessage)
-	if r.ContentLength > limit {
-		_, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
-		s.respond(w, r, x, s.refusedBody(x, err))
-		return
-	}
-	var fault *Error
-	if x.principal, fault = s.authenticate(r.Context(), x); fault != nil {
-		limit = min(limit, maxUnauthenticated)
-	}
-	data, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
-	switch {
-	case err == nil:
-		x.in.Data = data
-	case fault == nil:
+	fault, err := s.receive(w, r, x)
+	defer x.body.Release()
+	if fault == nil && err != nil {
 		s.respond(w, r, x, s.refusedBody(x, err))
 		return
 	}
 	s.respond(w, r, x, s.decodeAndServe(r.Context(), x, fault))
+}
+
+// requestOf returns a request without its body.
+func requestOf(r *http.Request) ServerRequest {
+	h := r.Header
+	return ServerRequest{Authorization: one(h, "Authorization"), Traceparent: one(h, "Traceparent"),
+		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id"), Header: h, RemoteAddr: r.RemoteAddr}
+}
+
+// receive authenticates the caller of x, reserves memory for the body, and reads it. After a fault the body is a
+// small one or empty. An error means that the body is too large or incomplete.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange) (fault *Error, err error) {
+	limit := int64(s.opts.Limits.MaxMessage)
+	if limit < 0 || r.ContentLength <= limit {
+		if x.principal, fault = s.authenticate(r.Context(), x); fault == nil && (r.ContentLength < 0 || r.ContentLength > small) {
+			fault = s.reserveBody(r, x)
+		}
+	}
+	if fault != nil && (limit < 0 || limit > maxUnauthenticated) {
+		limit = maxUnauthenticated
+	}
+	data, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
+	if e, ok := errors.AsType[*budget.Error](err); ok && fault == nil {
+		fault = overBudget("", e)
+	}
+	if err == nil {
+		x.in.Data = data
+	}
+	return fault, err
+}
+
+// reserveBody reserves the announced length of a body, and that of another one as it arrives.
+func (s *Server) reserveBody(r *http.Request, x *exchange) *Error {
+	b := &heldBody{ReadCloser: r.Body, held: r.ContentLength, limit: int64(s.opts.Limits.MaxMessage)}
+	if b.held < 0 {
+		b.held = small
+	}
+	hold, err := s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}).Reserve(budget.Memory, b.held)
+	if err != nil {
+		return overBudget("", err)
+	}
+	x.body, b.hold, r.Body = hold, hold, b
+	return nil
+}
+
+// A heldBody reserves the memory of what it reads.
+type heldBody struct {
+	io.ReadCloser
+	hold              budget.Hold
+	read, held, limit int64
+}
+
+// Read reads, and fails if the memory is not free.
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if b.read > b.held && b.held != b.limit {
+		b.held = 2 * b.read // as the buffer of its reader
+		if b.limit >= 0 {
+			b.held = min(b.held, b.limit)
+		}
+		if full := b.hold.Resize(b.held); full != nil {
+			return n, full
+		}
+	}
+	return n, err
 }
 
 // requestTypes are the media types of requests (ARC-D10).

@@ -23,8 +23,9 @@
 // # Security
 //
 // Each request passes the checks of the arc.Server: its Authenticator, scopes, Authorizer, limits, middleware
-// and audit. A task belongs to the principal of its token in both protocols. The handlers refuse pages
-// of other origins, bodies above MaxMessage, and JSON with duplicate members or invalid UTF-8. The URL
+// and audit. A task belongs to the principal of its token in both protocols. The handlers authenticate
+// before they read a body and reserve its memory from the budget of the arc.Server, whose limits, timeouts and
+// origins are theirs. They refuse JSON with duplicate members or invalid UTF-8. The URL
 // of a part is never fetched. The SDK decodes the numbers of data parts as float64.
 //
 // # State

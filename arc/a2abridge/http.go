@@ -4,26 +4,15 @@
 package a2abridge
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"io"
 	"net/http"
-	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/internal/httpx"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/arc/internal/front"
 )
-
-// maxDepth bounds the nesting of a body.
-const maxDepth = 64
-
-// addrKey is the key of the address of the client in a context.
-type addrKey struct{}
 
 // JSONRPCHandler returns a handler for the JSON-RPC binding, for one path.
 func (s *Server) JSONRPCHandler() http.Handler {
@@ -38,73 +27,13 @@ func (s *Server) RESTHandler() http.Handler {
 
 // checked returns a handler that checks what the handlers of the SDK do not.
 func (s *Server) checked(next http.Handler) http.Handler {
-	origins := &httpx.Origins{AllowedOrigins: s.opts.AllowedOrigins, AllowedHosts: s.opts.AllowedHosts,
-		Methods: "GET, POST, DELETE", Headers: "Authorization, Content-Type, " + a2a.SvcParamVersion + ", " + a2a.SvcParamExtensions}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if origins.CORS(w, r) {
-			return
-		}
-		if err := origins.Check(r); err != nil {
-			http.Error(w, "the origin is not allowed", http.StatusForbidden)
-			return
-		}
-		if _, err := httpx.CheckRequest(r, nil); err != nil {
-			http.Error(w, "no header field may occur twice", http.StatusBadRequest)
-			return
-		}
-		body, err := httpx.Body(w, r, int64(s.opts.MaxMessage), s.opts.ReadTimeout)
-		if err == nil && len(body) > 0 {
-			_, err = strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
-		}
-		if err != nil {
-			status := http.StatusBadRequest
-			if refusal, ok := errors.AsType[*httpx.Error](err); ok {
-				status = refusal.Status
-			}
-			http.Error(w, "the body is not JSON in order, or too large", status)
-			return
-		}
-		r = r.WithContext(context.WithValue(r.Context(), addrKey{}, r.RemoteAddr))
+	opts := front.Options{Methods: "GET, POST, DELETE", Headers: a2a.SvcParamVersion + ", " + a2a.SvcParamExtensions, PassRefused: true}
+	return front.New(s.engine, opts, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v := r.URL.Query().Get(a2a.SvcParamVersion); v != "" && r.Header.Get(a2a.SvcParamVersion) == "" {
 			r.Header.Set(a2a.SvcParamVersion, v)
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(&boundedWriter{w, http.NewResponseController(w), s.opts.WriteTimeout}, r)
-	})
-}
-
-// maxPart is the largest part of a response under one deadline.
-const maxPart = 64 << 10
-
-// A boundedWriter bounds the time in which each part of a response is written. net/http removes the deadline
-// afterwards.
-type boundedWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-	timeout time.Duration
-}
-
-func (w *boundedWriter) setDeadline() {
-	if w.timeout > 0 {
-		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // not every writer has one
-	}
-}
-
-// Write writes the parts of b.
-func (w *boundedWriter) Write(b []byte) (written int, err error) {
-	for err == nil && written < len(b) {
-		w.setDeadline()
-		var n int
-		n, err = w.ResponseWriter.Write(b[written:min(written+maxPart, len(b))])
-		written += n
-	}
-	return written, err
-}
-
-// Flush sends the written parts.
-func (w *boundedWriter) Flush() {
-	w.setDeadline()
-	_ = w.control.Flush() // its error is that of the next Write
+		next.ServeHTTP(w, r)
+	}))
 }
 
 // NewCard returns the card of an agent that is served under the URLs of a [Server.JSONRPCHandler] and of a

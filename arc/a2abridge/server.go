@@ -21,6 +21,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/internal/front"
 )
 
 // ServerOptions adjust a [Server], which copies them. The zero value is right for production.
@@ -32,26 +33,8 @@ type ServerOptions struct {
 	// RequestAgent is the calling agent in the calls of the arc.Server. Empty means "a2a-client".
 	RequestAgent string
 
-	// MaxMessage bounds the body of a request in bytes. Zero means 16 MiB; a negative value
-	// removes the bound. The Limits of the arc.Server apply as well.
-	MaxMessage int
-
-	// ReadTimeout is how long the body of a request may take to arrive. Zero means 60 s; a negative
-	// value removes the bound.
-	ReadTimeout time.Duration
-
-	// WriteTimeout is how long the reader of a response may take nothing before it is disconnected. Zero
-	// means 30 s; a negative value removes the bound.
-	WriteTimeout time.Duration
-
 	// Heartbeat is the interval of comments on an idle stream. Zero means 15 s; a negative value disables them.
 	Heartbeat time.Duration
-
-	// AllowedOrigins are the web origins whose pages may call the handlers. Empty means their own.
-	AllowedOrigins []string
-
-	// AllowedHosts are further host names under which pages may reach a server on a loopback address.
-	AllowedHosts []string
 }
 
 // A Server serves an agent of an arc.Server to A2A clients. It implements a2asrv.RequestHandler. Its
@@ -75,9 +58,6 @@ func NewServer(engine *arc.Server, agentID string, opts *ServerOptions) (*Server
 		s.opts = *opts
 	}
 	s.opts.RequestAgent = cmp.Or(s.opts.RequestAgent, "a2a-client")
-	s.opts.MaxMessage = cmp.Or(s.opts.MaxMessage, 16<<20)
-	s.opts.ReadTimeout = cmp.Or(s.opts.ReadTimeout, time.Minute)
-	s.opts.WriteTimeout = cmp.Or(s.opts.WriteTimeout, 30*time.Second)
 	s.opts.Heartbeat = cmp.Or(s.opts.Heartbeat, 15*time.Second)
 	tenants := map[string]string{"": agentID}
 	maps.Copy(tenants, s.opts.Tenants)
@@ -97,8 +77,9 @@ type call struct {
 // request makes the request of a call for a method of A2A.
 func (s *Server) request(ctx context.Context, c call) (*arc.ServerRequest, error) {
 	in := &arc.ServerRequest{Header: http.Header{}}
-	in.RemoteAddr, _ = ctx.Value(addrKey{}).(string)
-	if cc, ok := a2asrv.CallContextFrom(ctx); ok {
+	if admitted, ok := ctx.Value(front.RequestKey{}).(*arc.ServerRequest); ok {
+		*in = *admitted
+	} else if cc, ok := a2asrv.CallContextFrom(ctx); ok { // another transport
 		for name, values := range cc.ServiceParams().List() {
 			in.Header[http.CanonicalHeaderKey(name)] = values
 		}

@@ -43,10 +43,16 @@ type fixture struct {
 
 func newFixture(t *testing.T, options *arc.ServerOptions, h arc.TaskHandlerFunc) *fixture {
 	t.Helper()
+	return newFixtureWithHeartbeat(t, options, h, 0)
+}
+
+func newFixtureWithHeartbeat(t *testing.T, options *arc.ServerOptions, h arc.TaskHandlerFunc, heartbeat time.Duration) *fixture {
+	t.Helper()
 	opts := arc.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
 	if options != nil {
-		opts.Persistence = options.Persistence
+		opts.Persistence, opts.Limits = options.Persistence, options.Limits
 	}
+	opts.Limits.MaxMessage = 8 << 20
 	keys := map[string]*arc.Principal{"weak": {ID: "weak"}}
 	for _, name := range []string{"alice", "bob"} {
 		keys[name] = &arc.Principal{ID: name, Scopes: arc.RequiredScopes(arc.MethodTaskCreate)}
@@ -57,7 +63,7 @@ func newFixture(t *testing.T, options *arc.ServerOptions, h arc.TaskHandlerFunc)
 	engine, err := arc.NewServer(&opts)
 	require.NoError(t, err)
 	engine.HandleTasks("worker-01", h)
-	bridge, err := a2abridge.NewServer(engine, "worker-01", &a2abridge.ServerOptions{Tenants: map[string]string{"acme": "other-01"}, MaxMessage: 8 << 20})
+	bridge, err := a2abridge.NewServer(engine, "worker-01", &a2abridge.ServerOptions{Tenants: map[string]string{"acme": "other-01"}, Heartbeat: heartbeat})
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/rpc", bridge.JSONRPCHandler())
@@ -590,6 +596,112 @@ func TestWriteTimeout(t *testing.T) {
 		require.Equal(t, start.Add(30*time.Second), w.list[0])
 		require.Equal(t, start.Add(90*time.Second), w.list[len(w.list)-1])
 	})
+}
+
+// A slow request sends its header, waits, and sends the body in the end.
+func slowRequest(t *testing.T, f *fixture, token string, length int64) (*io.PipeWriter, chan int) {
+	t.Helper()
+	r, w := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1/rpc", r)
+	require.NoError(t, err)
+	req.ContentLength = length
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("A2A-Version", "1.0")
+	status := make(chan int, 1)
+	go func() {
+		res, err := f.mem.HTTPClient.Do(req)
+		if err != nil {
+			status <- 0
+			return
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		status <- res.StatusCode
+	}()
+	return w, status
+}
+
+// memoryOf returns the bytes that all requests have.
+func memoryOf(f *fixture) (n int64) {
+	for _, u := range f.engine.Usage() {
+		if u.Resource == "memory" && u.Scope == "all" {
+			n = u.Used
+		}
+	}
+	return n
+}
+
+// Bodies that arrive slowly have room in the budget of the server before they are read: strangers have none at all,
+// a caller has its share, and another caller is served.
+func TestSlowBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := &arc.ServerOptions{Limits: arc.Limits{MaxMemory: 64 << 20, MaxMemoryPerPrincipal: 16 << 20}}
+		f := newFixture(t, options, func(context.Context, *arc.TaskRun) error { return nil })
+		for range 50 {
+			w, status := slowRequest(t, f, "nobody", 8<<20)
+			require.Equal(t, http.StatusUnauthorized, <-status)
+			_ = w.Close()
+		}
+		require.Zero(t, memoryOf(f))
+		var open []*io.PipeWriter
+		refused := 0
+		for range 50 {
+			w, status := slowRequest(t, f, "alice", 4<<20)
+			t.Cleanup(func() { _ = w.Close() })
+			synctest.Wait()
+			select {
+			case code := <-status:
+				require.Equal(t, http.StatusServiceUnavailable, code)
+				refused++
+			default:
+				open = append(open, w)
+			}
+		}
+		require.Len(t, open, 4)
+		require.Equal(t, 46, refused)
+		require.EqualValues(t, 4*4<<20, memoryOf(f))
+		unknown, status := slowRequest(t, f, "bob", -1)
+		_, err := unknown.Write([]byte(`"` + strings.Repeat("x", 1<<20)))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Greater(t, memoryOf(f), int64(4*4<<20+1<<20), "a body without a length grows its share")
+		_ = unknown.Close()
+		require.Equal(t, http.StatusBadRequest, <-status)
+		_, err = sendTo(as(t.Context(), "bob"), f.clients[transports[0]], message("hello"))
+		require.NoError(t, err)
+		for _, w := range open {
+			_ = w.CloseWithError(io.ErrUnexpectedEOF)
+		}
+		time.Sleep(time.Minute)
+		require.Less(t, memoryOf(f), int64(1<<20), "what is left is the task")
+	})
+}
+
+// A negative heartbeat sends no comments.
+func TestNegativeHeartbeat(t *testing.T) {
+	for heartbeat, want := range map[time.Duration]int{-1: 0, 0: 19, time.Minute: 4} {
+		eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+			f := newFixtureWithHeartbeat(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+				time.Sleep(5*time.Minute - time.Second)
+				return nil
+			}, heartbeat)
+			path, body := "/rest/message:stream", `{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}`
+			if protocol == a2a.TransportProtocolJSONRPC {
+				path, body = "/rpc", `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":`+body+`}`
+			}
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1"+path, strings.NewReader(body))
+			require.NoError(t, err)
+			req.Header.Set("Authorization", "Bearer alice")
+			req.Header.Set("A2A-Version", "1.0")
+			res, err := f.mem.HTTPClient.Do(req)
+			require.NoError(t, err)
+			text, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Contains(t, string(text), "COMPLETED")
+			require.Equal(t, want, strings.Count(string(text), "\n:")+strings.Count(string(text[:1]), ":"), "%s", text)
+		})
+	}
 }
 
 // A constructor needs what it serves.

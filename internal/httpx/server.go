@@ -181,6 +181,44 @@ func Respond(w http.ResponseWriter, status int, contentType string, body []byte,
 	return nil
 }
 
+// Bounded returns a writer of responses with the timeout for each part of 64 KiB, and for each Flush. A timeout
+// of 0 or less sets none.
+func Bounded(w http.ResponseWriter, timeout time.Duration) http.ResponseWriter {
+	return &boundedWriter{w, http.NewResponseController(w), timeout}
+}
+
+type boundedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+	timeout time.Duration
+}
+
+func (w *boundedWriter) setDeadline() {
+	if w.timeout > 0 {
+		_ = w.control.SetWriteDeadline(time.Now().Add(w.timeout)) // not every writer has one
+	}
+}
+
+// Write writes the parts of b.
+func (w *boundedWriter) Write(b []byte) (written int, err error) {
+	for err == nil && written < len(b) {
+		w.setDeadline()
+		var n int
+		n, err = w.ResponseWriter.Write(b[written:min(written+maxPart, len(b))])
+		written += n
+	}
+	return written, err
+}
+
+// Flush sends the written parts.
+func (w *boundedWriter) Flush() {
+	w.setDeadline()
+	_ = w.control.Flush() // its error is that of the next Write
+}
+
+// Unwrap returns the bounded writer.
+func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
 // Origins are the web pages that may use a server. The zero value allows the pages of the server.
 type Origins struct {
 	AllowedOrigins []string // further origins, compared exactly: "https://app.example"; "*" allows all
