@@ -95,11 +95,11 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange) (f
 
 // reserveBody reserves the announced length of a body, and that of another one as it arrives.
 func (s *Server) reserveBody(r *http.Request, x *exchange) *Error {
-	b := &heldBody{ReadCloser: r.Body, held: r.ContentLength, limit: int64(s.opts.Limits.MaxMessage)}
-	if b.held < 0 {
-		b.held = small
+	b := &reservedBody{ReadCloser: r.Body, reserved: r.ContentLength, limit: int64(s.opts.Limits.MaxMessage)}
+	if b.reserved < 0 {
+		b.reserved = small
 	}
-	hold, err := s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}).Reserve(budget.Memory, b.held)
+	hold, err := s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}).Reserve(budget.Memory, b.reserved)
 	if err != nil {
 		return overBudget("", err)
 	}
@@ -107,23 +107,23 @@ func (s *Server) reserveBody(r *http.Request, x *exchange) *Error {
 	return nil
 }
 
-// A heldBody reserves the memory of what it reads.
-type heldBody struct {
+// A reservedBody reserves the memory of the read bytes.
+type reservedBody struct {
 	io.ReadCloser
-	hold              budget.Hold
-	read, held, limit int64
+	hold                  budget.Hold
+	read, reserved, limit int64
 }
 
 // Read reads, and fails if the memory is not free.
-func (b *heldBody) Read(p []byte) (int, error) {
+func (b *reservedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read += int64(n)
-	if b.read > b.held && b.held != b.limit {
-		b.held = 2 * b.read // as the buffer of its reader
+	if b.read > b.reserved && b.reserved != b.limit {
+		b.reserved = 2 * b.read // as the buffer of its reader
 		if b.limit >= 0 {
-			b.held = min(b.held, b.limit)
+			b.reserved = min(b.reserved, b.limit)
 		}
-		if full := b.hold.Resize(b.held); full != nil {
+		if full := b.hold.Resize(b.reserved); full != nil {
 			return n, full
 		}
 	}

@@ -598,7 +598,7 @@ func TestWriteTimeout(t *testing.T) {
 	})
 }
 
-// A slow request sends its header, waits, and sends the body in the end.
+// slowRequest sends the header of a request, and returns the writer of its body and the status.
 func slowRequest(t *testing.T, f *fixture, token string, length int64) (*io.PipeWriter, chan int) {
 	t.Helper()
 	r, w := io.Pipe()

@@ -19,7 +19,7 @@ type RequestKey struct{}
 type Options struct {
 	Methods, Headers string // that pages may use
 
-	// PassRefused passes small requests of callers that are not authenticated on: the server refuses what is
-	// made of them.
+	// PassRefused passes small requests of callers that are not authenticated on: the server refuses the calls of
+	// next for them.
 	PassRefused bool
 }
