@@ -1,0 +1,276 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mcpserver serves the tools of a protocol to clients of MCP over stateless streamable HTTP, with the
+// official Go SDK.
+package mcpserver
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+// A Backend has the tools of one caller.
+type Backend interface {
+	ListTools(ctx context.Context) ([]*mcp.Tool, error)
+
+	// CallTool calls a tool. An error that is not a *jsonrpc.Error is logged and not sent.
+	CallTool(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
+}
+
+// A Call is a call of a tool.
+type Call struct {
+	Name      string
+	Arguments json.RawMessage // exact; never empty
+
+	notify func(message string, progress float64)
+	count  float64
+}
+
+// Notify sends a progress notification to a client that has requested them.
+func (c *Call) Notify(message string) {
+	c.count++
+	c.notify(message, c.count)
+}
+
+// Server describes a server of MCP.
+type Server struct {
+	Name, Version string
+	Logger        *slog.Logger
+}
+
+// serverKey is the key of the *mcp.Server of a request.
+type serverKey struct{}
+
+// Handler returns a handler whose backend is that of each request. It reads the bodies without a bound.
+func (s Server) Handler(backend func(r *http.Request) Backend) http.Handler {
+	s.Logger = cmp.Or(s.Logger, slog.Default())
+	serverOf := func(r *http.Request) *mcp.Server {
+		server, _ := r.Context().Value(serverKey{}).(*mcp.Server)
+		return server
+	}
+	h := mcp.NewStreamableHTTPHandler(serverOf, &mcp.StreamableHTTPOptions{Stateless: true, MaxRequestBodyBytes: -1,
+		PropagateRequestCancellation: true})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		server := mcp.NewServer(&mcp.Implementation{Name: s.Name, Version: cmp.Or(s.Version, "1")},
+			&mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
+		server.AddReceivingMiddleware(s.middleware(r.Context(), server, backend(r)))
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), serverKey{}, server)))
+	})
+}
+
+// middleware adds the tools that a request is about before the SDK answers it. Their context ends with the request.
+func (s Server) middleware(request context.Context, server *mcp.Server, b Backend) mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(request, cancel)()
+			switch params := req.GetParams().(type) {
+			case *mcp.ListToolsParams:
+				err := s.guard(ctx, method, func() error {
+					list, err := b.ListTools(ctx)
+					for _, t := range list {
+						server.AddTool(t, nil)
+					}
+					return err
+				})
+				if err != nil {
+					return nil, err
+				}
+			case *mcp.CallToolParamsRaw:
+				server.AddTool(&mcp.Tool{Name: params.Name, InputSchema: anyObject}, func(ctx context.Context, req *mcp.CallToolRequest) (res *mcp.CallToolResult, err error) {
+					err = s.guard(ctx, method, func() error {
+						res, err = b.CallTool(ctx, newCall(ctx, req))
+						return err
+					})
+					return res, err
+				})
+			}
+			return next(ctx, method, req)
+		}
+	}
+}
+
+// anyObject is the schema of a called tool, whose backend checks the arguments.
+var anyObject = json.RawMessage(`{"type":"object"}`)
+
+// guard returns an error for the client.
+func (s Server) guard(ctx context.Context, method string, f func() error) error {
+	err := guard.Call(method, f)
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		return e
+	}
+	if ctx.Err() == nil {
+		s.Logger.ErrorContext(ctx, "mcpserver: request failed", "method", method, "err", err)
+	}
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "internal error"}
+}
+
+func newCall(ctx context.Context, req *mcp.CallToolRequest) *Call {
+	params := req.Params
+	c := &Call{Name: params.Name, Arguments: params.Arguments, notify: func(string, float64) {}}
+	if len(c.Arguments) == 0 {
+		c.Arguments = json.RawMessage("{}")
+	}
+	if token := params.GetProgressToken(); token != nil {
+		c.notify = func(message string, progress float64) {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: message,
+				Progress: progress}) // the end of the reader ends ctx
+		}
+	}
+	return c
+}
+
+// UnknownTool returns the error of a call of a tool that the caller does not have.
+func UnknownTool(name string) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown tool " + strconv.Quote(name)}
+}
+
+// Result returns the result of a call with a JSON value: a string as its text, and an object as structured content
+// too, with exact numbers.
+func Result(value json.RawMessage) *mcp.CallToolResult {
+	v := strictjson.Value(value)
+	text, isText := v.Text()
+	if !isText {
+		text = string(value)
+	}
+	res := &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
+	if v.IsObject() {
+		res.StructuredContent = value
+	}
+	return res
+}
+
+// A Refusal is an error of a tool that the model can read and repair.
+type Refusal struct {
+	Code    string          `json:"code"`
+	Message string          `json:"message"`
+	Errors  []Fault         `json:"errors,omitempty"`
+	Details json.RawMessage `json:"details,omitempty"`
+}
+
+// A Fault is an invalid parameter.
+type Fault struct {
+	Path     string `json:"path"` // JSON Pointer
+	Reason   string `json:"reason"`
+	Expected string `json:"expected,omitempty"`
+	Got      string `json:"got,omitempty"`
+}
+
+// Result returns the refusal as the result of a call: its text names the path of each parameter.
+func (r *Refusal) Result() *mcp.CallToolResult {
+	var b bytes.Buffer
+	b.WriteString(r.Code + ": " + r.Message)
+	for _, f := range r.Errors {
+		b.WriteString("\n" + f.Path + ": " + f.Reason)
+		if f.Expected != "" {
+			b.WriteString(", expected " + f.Expected)
+		}
+		if f.Got != "" {
+			b.WriteString(", got " + f.Got)
+		}
+	}
+	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: b.String()}}, StructuredContent: r}
+}
+
+// A Front checks and reads requests before a [Server] does.
+type Front struct {
+	Origins                   httpx.Origins // without Methods and Headers
+	MaxMessage                int
+	ReadTimeout, WriteTimeout time.Duration
+	Logger                    *slog.Logger
+
+	// Authenticate returns the context of a request and the name of its principal; empty means the address.
+	Authenticate func(r *http.Request) (ctx context.Context, principal string, err error)
+}
+
+// CORSHeaders are the headers of MCP and of its callers.
+const CORSHeaders = "Authorization, Content-Type, Accept, X-Api-Key, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
+
+// maxDepth bounds the nesting of a body.
+const maxDepth = 64
+
+// Handler returns next behind the checks. The memory of a body is reserved before it is read.
+func (f Front) Handler(next http.Handler) http.Handler {
+	f.Logger = cmp.Or(f.Logger, slog.Default())
+	f.MaxMessage = cmp.Or(f.MaxMessage, 4<<20)
+	f.ReadTimeout = cmp.Or(f.ReadTimeout, time.Minute)
+	f.WriteTimeout = cmp.Or(f.WriteTimeout, 30*time.Second)
+	f.Origins.Methods, f.Origins.Headers = http.MethodPost, CORSHeaders
+	memory := budget.New(budget.Limits{Logger: f.Logger}, nil)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if f.Origins.CORS(w, r) {
+			return
+		}
+		if err := f.Origins.Check(r); err != nil {
+			http.Error(w, "the origin is not allowed", http.StatusForbidden)
+			return
+		}
+		if _, err := httpx.CheckRequest(r, nil, "X-Api-Key"); err != nil {
+			http.Error(w, "no header field may occur twice", http.StatusBadRequest)
+			return
+		}
+		ctx, principal, err := f.authenticate(r)
+		if err != nil {
+			f.Logger.WarnContext(r.Context(), "mcpserver: authentication refused", "peer", r.RemoteAddr, "err", err)
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "not authenticated", http.StatusUnauthorized)
+			return
+		}
+		size := int64(f.MaxMessage)
+		if r.ContentLength >= 0 && (f.MaxMessage < 0 || r.ContentLength < size) {
+			size = r.ContentLength
+		}
+		hold, err := memory.Scope(cmp.Or(principal, budget.Anonymous(r.RemoteAddr)), "").Reserve(budget.Memory, max(size, 0))
+		if err != nil {
+			w.Header().Set("Retry-After", "5")
+			http.Error(w, "over capacity", http.StatusServiceUnavailable)
+			return
+		}
+		defer hold.Release()
+		body, err := httpx.Body(w, r, int64(f.MaxMessage), f.ReadTimeout)
+		if err == nil && len(body) > 0 {
+			_, err = strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
+		}
+		if err != nil {
+			status := http.StatusBadRequest
+			if refused, ok := errors.AsType[*httpx.Error](err); ok {
+				status = refused.Status
+			}
+			http.Error(w, "the body is not JSON in order, or too large", status)
+			return
+		}
+		_ = hold.Resize(int64(len(body))) // less
+		r = r.WithContext(ctx)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(httpx.Bounded(w, f.WriteTimeout), r)
+	})
+}
+
+func (f Front) authenticate(r *http.Request) (ctx context.Context, principal string, err error) {
+	err = guard.Call("authenticator", func() (err error) {
+		ctx, principal, err = f.Authenticate(r)
+		return err
+	})
+	return ctx, principal, err
+}
