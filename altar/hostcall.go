@@ -14,19 +14,11 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 )
 
-type callState int
-
-const (
-	callClaiming callState = iota // see claimCall; only with a store
-	callHeld
-	callRunning
-	callEnding // its outcome is being recorded; only with a store
-	callDone
-)
-
 // A hostCall is one invocation in one session, from the moment that all checks
 // have passed until its outcome is forgotten (section e, call).
 type hostCall struct {
+	core.Call
+
 	h        *Host
 	s        *session
 	contract *contract
@@ -38,37 +30,32 @@ type hostCall struct {
 	metadata map[string]string
 	corr     string // of the first request
 
-	state      callState
-	claim      *claim    // nil without a store
-	rt         *hostConn // once dispatched
-	failedOver bool
-	isHeld     bool          // in s.waiters
-	isCounted  bool          // in s.counts, before the dispatch
-	routing    *routing      // while the Router chooses
-	attempt    int           // of another Host, see [ForwardedCall]
-	tried      []core.Offer  // that refused it
-	open       bool          // ended without the final message of the Runtime
-	answered   bool          // the final message of the Runtime came
-	isTrial    bool          // tests whether rt has recovered
-	limit      time.Duration // allotted by the contract; of a stream: for its silence
-	bound      time.Duration // allotted by the caller; zero: none
-	isShort    bool          // bound is what ended the call
-	start      time.Time     // dispatched first
-	stream     *core.Stream  // of *StreamChunk; nil if the contract does not stream
-	isTouched  bool          // the base of stream may have moved, see Host.grant
-	at         []*attachment // also after the end, while readers do not have all chunks
-	first      attachment    // the first of at, and the list with it alone
-	firstAt    [1]*attachment
+	claim     *claim        // nil without a store
+	isHeld    bool          // in s.waiters
+	isCounted bool          // in s.counts, before the dispatch
+	routing   *routing      // while the Router chooses
+	attempt   int           // of another Host, see [ForwardedCall]
+	tried     []core.Offer  // that refused it
+	isTouched bool          // the base of the stream may have moved, see Host.grant
+	at        []*attachment // also after the end, while readers do not have all chunks
+	first     attachment    // the first of at, and the list with it alone
+	firstAt   [1]*attachment
 
-	result    *ToolResult // how it ended, if not with a chunk
-	work      budget.Hold // of one call
-	memory    budget.Hold // of callCost, the parameters, the chunks and the collected results
-	charged   int64       // bytes of memory
-	collected int         // bytes of collected results
+	result  *ToolResult // how it ended, if not with a chunk
+	work    budget.Hold // of one call
+	memory  budget.Hold // of the bytes of the call
+	charged int64       // bytes of memory
 
-	deadline, gap, grace core.Timer
-	seq                  uint64    // in the session, in order of arrival
-	prev, next           *hostCall // in the list of active calls of the session
+	seq        uint64    // in the session, in order of arrival
+	prev, next *hostCall // in the list of active calls of the session
+}
+
+// rt returns the connection of the Runtime that the call was dispatched to last, or nil.
+func (c *hostCall) rt() *hostConn {
+	if c.Runtime() == nil {
+		return nil
+	}
+	return connOf(c.Runtime())
 }
 
 // An attachment is a connection that waits for a call.
@@ -95,13 +82,13 @@ type (
 
 func (c *callDeadline) fired(now time.Time) {
 	h := c.h
-	c.isShort = c.bound > 0 && !now.Before(c.start.Add(c.bound)) && (c.stream != nil || c.bound < c.limit)
+	c.Expire(now)
 	h.fail((*hostCall)(c), Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time"), "timeout", now)
 }
 
 func (c *callGap) fired(now time.Time) {
 	h := c.h
-	if c.state == callHeld { // it waits for an absent Runtime
+	if c.State() == core.Held { // it waits for an absent Runtime
 		h.judgeCall((*hostCall)(c), now)
 		return
 	}
@@ -205,21 +192,23 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	call := &made.call
 	*call = hostCall{
 		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: name, print: print, normal: normal,
-		metadata: m.Metadata, corr: m.CorrelationID, limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), state: callHeld,
-		bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
+		metadata: m.Metadata, corr: m.CorrelationID,
 	}
+	var stream *core.Stream
 	if c.Streaming {
-		call.stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
+		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
 	}
+	call.Call = core.NewCall(core.CallLimits{
+		Limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
+		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal),
+	}, stream, &h.timers)
 	if full := h.reserveCall(call); full != nil && err == nil {
 		if err = full; !stored || hc.waiting[m.InvocationID] != nil {
 			h.refused(hc, m, c, err, now)
 			return
 		}
 	}
-	call.deadline = core.Timer{Event: (*callDeadline)(call)}
-	call.gap = core.Timer{Event: (*callGap)(call)}
-	call.grace = core.Timer{Event: (*callGone)(call)}
+	call.Deadline.Event, call.Gap.Event, call.Grace.Event = (*callDeadline)(call), (*callGap)(call), (*callGone)(call)
 	var to choice
 	if !stored {
 		if to, err = h.place(call, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
@@ -268,16 +257,13 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	return nil
 }
 
-// callCost is the memory of a call besides its parameters, about.
-const callCost = 2 << 10
-
 // reserveCall charges a call to its session.
 func (h *Host) reserveCall(c *hostCall) *Error {
 	work, err := c.s.scope.Reserve(budget.Work, 1)
 	if err != nil {
 		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 	}
-	c.charged = callCost + int64(len(c.normal))
+	c.charged = c.Bytes()
 	memory, err := c.s.scope.Reserve(budget.Memory, c.charged)
 	if err != nil {
 		work.Release()
@@ -289,10 +275,7 @@ func (h *Host) reserveCall(c *hostCall) *Error {
 
 // charge charges the bytes that a call holds now.
 func (c *hostCall) charge() *Error {
-	n := callCost + int64(len(c.normal)) + int64(c.collected)
-	if c.stream != nil {
-		n += int64(c.stream.Bytes())
-	}
+	n := c.Bytes()
 	if n == c.charged {
 		return nil
 	}
@@ -304,21 +287,6 @@ func (c *hostCall) charge() *Error {
 }
 
 func errDraining() *Error { return Errorf(ErrInternal, ReasonDraining, "the Host is shutting down") }
-
-// setDeadline sets the timer of a running call (ALT-D25). That of a stream begins at each dispatch
-// and chunk, and is stopped while the Runtime has no credit.
-func (h *Host) setDeadline(c *hostCall, now time.Time) {
-	due := now.Add(c.limit)
-	isSilent := c.stream == nil || c.stream.HasCredit() || !c.rt.can(CapCredit)
-	if end := c.start.Add(c.bound); c.bound > 0 && (!isSilent || end.Before(due)) {
-		isSilent, due = true, end
-	}
-	if isSilent {
-		h.timers.Set(&c.deadline, due)
-	} else {
-		h.timers.Stop(&c.deadline)
-	}
-}
 
 // slide prolongs a session that is used, if it is that kind (ALT-D19).
 func (h *Host) slide(s *session, now time.Time) {
@@ -363,16 +331,14 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *at
 	}
 	*a = attachment{hc: hc, c: c, id: c.id, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
 	a.stall = core.Timer{Event: a}
-	if c.stream != nil {
-		credit := int64(core.NoCredit)
-		if m.Credit != nil && !m.CollectChunks {
-			credit = *m.Credit
-		}
-		if !c.stream.Attach(&a.reader, m.ResumeFrom, credit, now) {
-			return nil
-		}
-		h.touch(c)
+	credit := int64(core.NoCredit)
+	if m.Credit != nil && !m.CollectChunks {
+		credit = *m.Credit
 	}
+	if !c.Attach(&a.reader, m.ResumeFrom, credit, now) {
+		return nil
+	}
+	h.touch(c)
 	if a == &c.first {
 		c.at = c.firstAt[:0]
 	}
@@ -381,7 +347,6 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *at
 	}
 	hc.waiting[c.id] = a
 	c.at = append(c.at, a)
-	h.timers.Stop(&c.grace)
 	return a
 }
 
@@ -391,23 +356,13 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 		c.s.count(c.contract.Name)
 	}
 	h.unhold(c)
-	c.state, c.rt, c.isCounted = callRunning, rt, false
+	c.isCounted = false
 	if rt.calls == nil {
 		rt.calls = make(map[*hostCall]bool, 1)
 	}
 	rt.calls[c] = true
-	if c.stream != nil {
-		c.stream.Restart()
-	}
-	rt.runtime.Running++
-	c.isTrial = c.pin == "" && rt.runtime.Breaker.Begin()
+	c.Dispatch(&rt.runtime, now)
 	h.stats.Dispatched++
-	if c.start.IsZero() {
-		c.start = now
-	}
-	if c.stream != nil || !c.deadline.IsSet() {
-		h.setDeadline(c, now)
-	}
 	if rt.remote != nil {
 		h.forwardCall(c, rt, now)
 	} else {
@@ -424,31 +379,20 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 		Header: Header{CorrelationID: c.corr},
 	}
 	if rt.can(CapDeadlines) {
-		out.TimeoutMS = c.rest(now).Milliseconds()
+		out.TimeoutMS = c.Rest(now).Milliseconds()
 	}
-	if c.stream != nil && rt.can(CapCredit) {
-		credit := c.stream.Credit()
+	if c.TakesCredit() {
+		credit := c.Stream.Credit()
 		out.Credit = &credit
 	}
 	h.send(rt, out)
 }
 
-// rest returns the remaining time of a call as a whole, or zero.
-func (c *hostCall) rest(now time.Time) time.Duration {
-	switch {
-	case c.stream == nil:
-		return max(time.Millisecond, c.deadline.Due().Sub(now))
-	case c.bound > 0:
-		return max(time.Millisecond, c.start.Add(c.bound).Sub(now))
-	}
-	return 0
-}
-
 func (c *hostCall) event(kind string, err *Error) *AuditRecord {
 	e := &AuditRecord{Operation: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
 		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
-	if c.rt != nil {
-		e.RuntimeID = c.rt.runtime.ID
+	if rt := c.Runtime(); rt != nil {
+		e.RuntimeID = rt.ID
 	}
 	return e
 }
@@ -469,7 +413,7 @@ func (hc *hostConn) toolName(contract string) string {
 // judgeHeld routes the held calls of a session again.
 func (h *Host) judgeHeld(s *session, now time.Time) {
 	for _, c := range inOrder(slices.Collect(maps.Keys(s.waiters))) {
-		if c.state == callHeld {
+		if c.State() == core.Held {
 			h.judgeCall(c, now)
 		}
 	}
@@ -491,11 +435,10 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 	case err == nil && h.claims(c) && c.claim == nil:
 		h.claimCall(c, nil, now) // it has waited without a record
 	case err == nil:
-		h.timers.Stop(&c.gap)
 		h.assign(c, to, now)
 	case err.Reason() != ReasonOverloaded && h.waits(c, now):
 		h.hold(c)
-	case c.failedOver:
+	case c.HasFailedOver():
 		h.fail(c, err, "", now) // it has run
 	default:
 		h.turnDown(c, err, now)
@@ -511,19 +454,18 @@ func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
 
 // lost handles a call whose Runtime has disconnected (ALT-D24).
 func (h *Host) lost(c *hostCall, now time.Time) {
-	if c.contract.Idempotent && c.pin == "" && !c.failedOver && (c.stream == nil || c.stream.Given() == 0) {
-		if c.rt.remote != nil {
-			c.tried = append(c.tried, c.rt.remote.to)
+	if c.CanFailOver() {
+		if rt := c.rt(); rt.remote != nil {
+			c.tried = append(c.tried, rt.remote.to)
 		}
 		if to, err := h.place(c, now); err == nil {
-			c.failedOver = true
-			h.timers.Stop(&c.gap)
+			c.FailOver()
 			h.assign(c, to, now)
 			return
 		}
-		h.timers.Stop(&c.gap)
-		if h.waits(c, now) {
-			c.failedOver, c.state, c.rt = true, callHeld, nil
+		if until, waits := h.waitsUntil(c, now); waits {
+			c.FailOver()
+			c.Wait(until)
 			h.hold(c)
 			return
 		}

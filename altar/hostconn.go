@@ -348,8 +348,8 @@ func (hc *hostConn) sent(m Message, err error) bool {
 	case *ToolCall:
 		now := hc.h.lock()
 		defer hc.h.unlock()
-		if c := hc.h.calls[m.InvocationID]; c != nil && c.rt == hc && c.state == callRunning {
-			c.answered = true // the Runtime has no call to answer
+		if c := hc.h.calls[m.InvocationID]; c != nil && c.IsAt(&hc.runtime) {
+			c.CloseAnswer() // the Runtime has no call to answer
 			hc.h.fail(c, unsendable, "", now)
 		}
 		return true
@@ -650,7 +650,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	switch {
 	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
 		h.stats.Dropped++
-		if c := h.calls[bad.InvocationID]; c != nil && c.rt == hc && c.state == callRunning {
+		if c := h.calls[bad.InvocationID]; c != nil && c.IsAt(&hc.runtime) {
 			h.fail(c, errInvalidResult(), "protocol_error", now)
 		}
 	case isAnswer(bad.Type), bad.Type == "CancelCall", bad.Type == "StreamCredit":

@@ -28,8 +28,7 @@ func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
 	if c == nil {
 		return
 	}
-	c.answered = true
-	if c.stream != nil && !c.stream.Order().IsEmpty() {
+	if !c.AcceptResult() {
 		err := m.Error
 		if err == nil {
 			err = Errorf(ErrInternal, reasonResultAfterChunk, "the Runtime sent a result after a part of a stream")
@@ -44,11 +43,11 @@ func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
 func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCall {
 	c, o := h.calls[id], h.records.Open(id)
 	switch {
-	case c != nil && c.rt == hc && c.state == callRunning:
+	case c != nil && c.IsAt(&hc.runtime):
 		return c
-	case c != nil && c.rt == hc && c.state > callRunning:
+	case c != nil && c.Runtime() == &hc.runtime && c.State() > core.Running:
 		if final { // the id is free for other sessions now
-			c.open = false
+			c.CloseAnswer()
 			delete(h.calls, id)
 		}
 	case o != nil && o.IsOwedBy(&hc.runtime):
@@ -77,20 +76,29 @@ func (h *Host) abort(c *hostCall, err *Error, cancel string, now time.Time) {
 // finish ends a call with an error: with a ToolResult before the first chunk, and with the final
 // chunk after it (ALT-D28). A Runtime with the capability gets the reason (ALT-D32).
 func (h *Host) finish(c *hostCall, e ending, cancel string, now time.Time) {
-	if e.drops && c.stream != nil {
-		c.stream.Truncate()
+	if e.drops && c.Stream != nil {
+		c.Stream.Truncate()
 	}
-	if c.stream != nil && c.stream.Next() > 0 {
-		e.chunk = &StreamChunk{InvocationID: c.id, ChunkID: c.stream.Next(), Error: e.err, IsFinal: true}
+	if c.Stream != nil && c.Stream.Next() > 0 {
+		e.chunk = &StreamChunk{InvocationID: c.id, ChunkID: c.Stream.Next(), Error: e.err, IsFinal: true}
 	} else {
 		e.result = &ToolResult{InvocationID: c.id, Error: e.err}
 	}
-	if c.state == callRunning && c.rt.remote != nil {
-		c.rt.remote.cancel(&ForwardCancelledError{cmp.Or(cancel, "cancelled")})
-	} else if cancel != "" && c.state == callRunning && c.rt.can(CapCancellation) {
-		h.send(c.rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: cancel, Header: Header{CorrelationID: c.corr}})
+	if c.State() == core.Running {
+		h.cancelAt(c.rt(), c, cancel)
 	}
 	h.end(c, e, now)
+}
+
+// cancelAt cancels a call at its Runtime.
+func (h *Host) cancelAt(rt *hostConn, c *hostCall, reason string) {
+	if rt.remote != nil {
+		rt.remote.cancel(&ForwardCancelledError{cmp.Or(reason, "cancelled")})
+		return
+	}
+	if reason != "" && rt.can(CapCancellation) {
+		h.send(rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: reason, Header: Header{CorrelationID: c.corr}})
+	}
 }
 
 // end ends a call. The Runtime is released at once; waiting callers get the outcome after it was
@@ -102,12 +110,13 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 		return
 	}
 	if e.chunk != nil {
-		c.stream.Chunks(func(chunk *core.Chunk) { e.before = append(e.before, chunk.Data.(*StreamChunk)) })
+		c.Stream.Chunks(func(chunk *core.Chunk) { e.before = append(e.before, chunk.Data.(*StreamChunk)) })
 	} else {
 		e.result.Header = Header{}
 	}
 	cl := c.claim
-	c.state, cl.end, cl.isEnding = callEnding, e, true
+	c.End(core.Ending)
+	cl.end, cl.isEnding = e, true
 	if before := h.lastEnd; before != nil && !before.left {
 		if before.announced == nil {
 			before.announced = make(chan struct{})
@@ -120,18 +129,18 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 
 // announceEnd sends the outcome of a call to its waiting callers.
 func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
-	c.state = callDone
+	c.End(core.Done)
 	switch {
-	case e.drops && c.stream != nil:
+	case e.drops && c.Stream != nil:
 		for _, a := range c.at {
 			h.endAt(a, e.err)
 		}
 		h.leaveAll(c)
 		if c.result = e.result; e.chunk != nil {
-			c.stream.End(chunkOf(e.chunk), now)
+			c.Stream.End(chunkOf(e.chunk), now)
 		}
 	case e.chunk != nil:
-		c.stream.End(chunkOf(e.chunk), now)
+		c.Stream.End(chunkOf(e.chunk), now)
 		h.pumpAll(c, now)
 	default:
 		c.result = e.result
@@ -156,58 +165,50 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 // finishRuntime ends a call for its Runtime.
 func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	err := end.err
-	h.timers.Stop(&c.deadline)
-	h.timers.Stop(&c.gap)
-	h.timers.Stop(&c.grace)
 	h.unhold(c)
 	c.routing = nil
-	open := false // the Runtime still owes a final message
-	if c.state == callRunning {
-		c.rt.runtime.Running--
-		delete(c.rt.calls, c)
-		c.rt.runtime.Breaker.End(outcomeOf(c, err), c.isTrial, h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
+	isHeld := c.State() < core.Running && end.record
+	isRunning := c.Release(resultOf(err), h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
+	if isRunning {
+		delete(c.rt().calls, c)
 		if err == nil {
 			h.stats.Succeeded++
 		} else {
 			h.stats.Failed++
 		}
-		open = !c.answered && c.rt.runtime.IsConnected
 	}
-	if isHeld := c.state < callRunning && end.record; h.opts.Audit != nil && (c.state == callRunning || isHeld) {
+	if h.opts.Audit != nil && (isRunning || isHeld) {
 		e := c.event("call.done", err)
 		e.Bytes = int64(len(c.normal))
-		if !c.start.IsZero() {
-			e.Duration = now.Sub(c.start)
+		if !c.Start().IsZero() {
+			e.Duration = now.Sub(c.Start())
 		}
-		if c.stream != nil {
-			e.Chunks = c.stream.Order().Expected()
+		if c.Stream != nil {
+			e.Chunks = c.Stream.Order().Expected()
 		}
 		h.auditLocked(now, e, nil)
 	}
-	if c.open = open; !open && h.calls[c.id] == c {
+	if !c.IsOwed() && h.calls[c.id] == c {
 		delete(h.calls, c.id)
 	}
 }
 
-// outcomeOf returns the end of a call as the breaker of its Runtime counts it. A shorter time of the caller does not
-// count.
-func outcomeOf(c *hostCall, err *Error) core.Outcome {
-	isFailure := false
-	if err != nil {
-		switch err.Reason() {
-		case reasonInvalidResult, reasonChunkGap, reasonUnexpectedStream, reasonResultAfterChunk:
-			isFailure = true
-		default:
-			isFailure = err.Code == ErrExecutionTimeout && !c.answered && !c.isShort || err.Code == ErrRuntimeUnavailable && c.answered
-		}
+// resultOf returns how a call has ended as the core counts it.
+func resultOf(err *Error) core.CallResult {
+	if err == nil {
+		return core.Succeeded
 	}
-	switch {
-	case isFailure:
-		return core.Failure
-	case c.answered:
-		return core.Success
+	switch err.Reason() {
+	case reasonInvalidResult, reasonChunkGap, reasonUnexpectedStream, reasonResultAfterChunk:
+		return core.BadAnswer
 	}
-	return core.Neutral
+	switch err.Code {
+	case ErrExecutionTimeout:
+		return core.TimedOut
+	case ErrRuntimeUnavailable:
+		return core.Unavailable
+	}
+	return core.Erred
 }
 
 // removeCall removes a call from the tables of calls in flight after its outcome was sent.
@@ -219,7 +220,8 @@ func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 		}
 		cl.finish()
 	}
-	c.state, c.claim = callDone, nil
+	c.End(core.Done)
+	c.claim = nil
 	c.s.active.remove(c)
 	c.work.Release()
 	if h.calls[c.id] == c {
@@ -240,9 +242,7 @@ func (h *Host) leaveAll(c *hostCall) {
 	for _, a := range c.at {
 		h.timers.Stop(&a.stall)
 		delete(a.hc.waiting, c.id)
-		if c.stream != nil {
-			c.stream.Detach(&a.reader)
-		}
+		c.Detach(&a.reader, 0, time.Time{}) // the call has ended: no grace period begins
 		a.hc, a.parts = nil, nil
 	}
 	clear(c.at)
@@ -272,7 +272,7 @@ func (h *Host) linger(c *hostCall) {
 		h.tails--
 	}
 	c.memory.Release()
-	c.stream = nil
+	c.Stream = nil
 }
 
 // dropTail ends an ended call for the connections that do not have its end.
@@ -294,7 +294,7 @@ func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 		h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: m.SessionID, InvocationID: m.InvocationID,
 			CorrelationID: m.CorrelationID, Error: err}, hc)
 	} else {
-		if c := s.calls[m.InvocationID]; c != nil && c.state < callEnding {
+		if c := s.calls[m.InvocationID]; c != nil && c.State() < core.Ending {
 			h.abort(c, errCallCancelled(), "cancelled", now)
 			return
 		}
@@ -327,17 +327,11 @@ func (h *Host) detach(a *attachment, now time.Time) {
 	if i := slices.Index(c.at, a); i >= 0 {
 		c.at = slices.Delete(c.at, i, i+1)
 	}
-	if c.stream != nil {
-		c.stream.Detach(&a.reader)
-		h.touch(c)
-	}
-	c.collected -= a.size
+	c.Detach(&a.reader, h.opts.Timing.ClientGracePeriod, now)
+	h.touch(c)
+	c.Collected -= a.size
 	a.hc, a.parts, a.size = nil, nil, 0
-	switch {
-	case len(c.at) > 0:
-	case c.state < callEnding:
-		h.timers.Set(&c.grace, now.Add(h.opts.Timing.ClientGracePeriod))
-	case c.s.tails[c]:
+	if len(c.at) == 0 && c.s.tails[c] {
 		h.linger(c)
 		h.checkIdle()
 	}

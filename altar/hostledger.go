@@ -67,7 +67,7 @@ func (h *Host) claims(c *hostCall) bool {
 // its dispatch. h.mu must be held.
 func (h *Host) claimCall(c *hostCall, refusal *Error, now time.Time) {
 	h.unhold(c)
-	c.state = callClaiming
+	c.Claim()
 	cl := &claim{refusal: refusal, done: make(chan struct{}), decided: make(chan struct{})}
 	_, unplaced := h.place(c, now)
 	cl.isQuery = unplaced != nil
@@ -186,7 +186,7 @@ func mayRepeat(c *hostCall) bool {
 // not noticed the end must not run it again.
 func (h *Host) claimResult(c *hostCall, cl *claim, k once.Claim, p once.Policy) once.Result {
 	h.mu.Lock()
-	isEnding, isOver, end, isDispatched := cl.isEnding, c.s.isEnded, cl.end, !c.start.IsZero()
+	isEnding, isOver, end, isDispatched := cl.isEnding, c.s.isEnded, cl.end, !c.Start().IsZero()
 	h.mu.Unlock()
 	out := &storedOutcome{result: end.result}
 	switch {
@@ -240,10 +240,10 @@ func (h *Host) claimed(c *hostCall, cl *claim, err *Error) {
 	defer h.unlock()
 	switch {
 	case c.claim != cl:
-	case c.state == callClaiming:
+	case c.State() == core.Claiming:
 		c.claim = nil
 		h.turnDown(c, err, now)
-	case c.state == callEnding:
+	case c.State() == core.Ending:
 		end := cl.end
 		end.record = false
 		h.announceEnd(c, end, now)
@@ -256,10 +256,11 @@ func (h *Host) unclaimed(c *hostCall, cl *claim) {
 	defer h.unlock()
 	switch {
 	case c.claim != cl:
-	case c.state == callClaiming:
-		c.state, c.claim = callHeld, nil
+	case c.State() == core.Claiming:
+		c.Continue(false)
+		c.claim = nil
 		h.judgeCall(c, now)
-	case c.state == callEnding:
+	case c.State() == core.Ending:
 		end := cl.end
 		end.record = false
 		h.announceEnd(c, end, now)
@@ -275,8 +276,8 @@ func (h *Host) granted(c *hostCall, cl *claim, isFailover bool) {
 	if cl.late != nil {
 		cl.late.Stop()
 	}
-	if c.claim == cl && c.state == callClaiming {
-		c.state, c.failedOver = callHeld, isFailover
+	if c.claim == cl && c.State() == core.Claiming {
+		c.Continue(isFailover)
 		h.judgeCall(c, now)
 	}
 }
@@ -288,9 +289,9 @@ func (h *Host) adopt(c *hostCall, cl *claim, out *storedOutcome) {
 	switch {
 	case c.claim != cl: // the session has ended
 		return
-	case c.state == callClaiming:
+	case c.State() == core.Claiming:
 		h.finishRuntime(c, ending{}, now)
-	case c.state != callEnding:
+	case c.State() != core.Ending:
 		return
 	}
 	h.auditLocked(now, c.event("call.replayed", nil), nil)
@@ -299,7 +300,7 @@ func (h *Host) adopt(c *hostCall, cl *claim, out *storedOutcome) {
 
 // announceRecorded ends a call with the outcome that the store has.
 func (h *Host) announceRecorded(c *hostCall, out *storedOutcome, record bool, now time.Time) {
-	c.state = callDone
+	c.End(core.Done)
 	if out.result == nil {
 		h.restream(c, out.chunks, now)
 	} else {
@@ -320,14 +321,14 @@ func (h *Host) restream(c *hostCall, chunks []*StreamChunk, now time.Time) {
 	for _, chunk := range chunks {
 		all = append(all, chunkOf(chunk))
 	}
-	c.stream = core.Restored(all)
+	c.Stream = core.Restored(all)
 	last := chunks[len(chunks)-1]
 	for _, a := range slices.Clone(c.at) {
 		from := max(a.from, a.reader.Place())
 		if a.collect && last.Error != nil {
 			from = last.ChunkID
 		}
-		if !c.stream.Attach(&a.reader, from, a.reader.Credit(), now) {
+		if !c.Stream.Attach(&a.reader, from, a.reader.Credit(), now) {
 			h.send(a.hc, &ToolResult{InvocationID: a.id, Error: errNotRetained(), Header: Header{CorrelationID: a.corr}})
 			h.detach(a, now)
 			continue
@@ -354,7 +355,7 @@ func (h *Host) recorded(c *hostCall, cl *claim, data []byte, replayed bool, err 
 	now := h.lock()
 	defer h.unlock()
 	switch {
-	case c.claim != cl || c.state != callEnding: // the session has ended
+	case c.claim != cl || c.State() != core.Ending: // the session has ended
 	case other != nil:
 		h.announceRecorded(c, other, true, now)
 	case err != nil && mayRepeat(c): // another attempt may give another result

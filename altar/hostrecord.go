@@ -33,20 +33,17 @@ func (h *Host) fingerprint(tool string, params json.RawMessage) core.Fingerprint
 func (h *Host) record(c *hostCall, isForRepeats bool, now time.Time) {
 	isForRepeats = isForRepeats && !c.s.isEnded
 	r := &core.Record{Scope: &c.s.records, ID: c.id, Print: c.print, Attempt: c.attempt, Contract: c.contract.Name, EndedAt: now}
-	var owing *core.Runtime
-	if c.rt != nil {
-		r.RuntimeID = c.rt.runtime.ID
-		if c.open && c.rt.runtime.IsConnected {
-			owing = &c.rt.runtime
-		}
+	if rt := c.Runtime(); rt != nil {
+		r.RuntimeID = rt.ID
 	}
+	owing := c.Owing()
 	switch {
 	case !isForRepeats && owing == nil:
 		return
 	case c.result != nil:
 		r.Payload, r.Size = c.result, len(c.result.Payload)+len(c.result.RuntimeMetadata)
-	case c.stream != nil:
-		r.Payload, r.Size = c.stream, c.stream.Bytes()
+	case c.Stream != nil:
+		r.Payload, r.Size = c.Stream, c.Stream.Bytes()
 	}
 	h.records.Add(r, isForRepeats, owing)
 	if !h.endedAt.IsSet() {
@@ -107,7 +104,7 @@ func (h *Host) replayRecord(hc *hostConn, s *session, r *core.Record, m *ToolCal
 	if last := stream.Last().Data.(*StreamChunk); m.CollectChunks && last.Error != nil {
 		own.ResumeFrom = last.ChunkID // the parts are dropped anyway
 	}
-	c := &hostCall{h: h, s: s, id: r.ID, stream: stream, state: callDone}
+	c := &hostCall{Call: core.NewCall(core.CallLimits{}, stream, nil), h: h, s: s, id: r.ID}
 	a := h.attach(hc, c, &own, now)
 	if a == nil {
 		return errNotRetained()

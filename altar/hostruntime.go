@@ -93,6 +93,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	hc.lastReceived = now
 	hc.capabilities = h.agreed(m.Capabilities)
+	hc.runtime.TakesCredit = hc.can(CapCredit)
 	h.order = append(h.order, hc)
 	h.handshakes++
 	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.ProtocolVersion, Capabilities: hc.capabilities})
@@ -151,9 +152,9 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	list = h.appendSettled(list, hc)
 	for _, c := range slices.Compact(inOrder(list)) {
 		switch {
-		case c.state == callRunning && c.rt == hc:
+		case c.IsAt(&hc.runtime):
 			h.lost(c, now)
-		case c.state == callHeld:
+		case c.State() == core.Held:
 			h.judgeCall(c, now)
 		}
 	}

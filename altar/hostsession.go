@@ -384,7 +384,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, n
 	err := Errorf(ErrSessionInvalid, reason, "the session has ended")
 	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Error: err}, by)
 	for c := s.active.first; c != nil; c = s.active.first {
-		if c.state == callEnding { // ended before; recording it is unnecessary
+		if c.State() == core.Ending { // ended before; recording it is unnecessary
 			h.announceEnd(c, c.claim.end, now)
 			continue
 		}

@@ -17,18 +17,13 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	if c == nil {
 		return
 	}
-	if m.IsFinal {
-		c.answered = true
-	}
-	if c.stream == nil {
+	m.Header = Header{}
+	verdict, final, isGranted := c.Receive(chunkOf(m), now)
+	switch verdict {
+	case core.Unexpected:
 		h.fail(c, Errorf(ErrInternal, reasonUnexpectedStream,
 			"the contract %s does not have streaming set, but the Runtime sent a part of a stream", c.contract.Name), "protocol_error", now)
 		return
-	}
-	m.Header = Header{}
-	isGranted := hc.can(CapCredit) && m.ChunkID < c.stream.Credit()
-	verdict, final := c.stream.Accept(chunkOf(m), now)
-	switch verdict {
 	case core.Gap:
 		h.fail(c, errChunkGap(), "protocol_error", now)
 		return
@@ -43,15 +38,7 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 		h.end(c, ending{chunk: last, err: last.Error, record: true}, now)
 		return
 	}
-	if h.bound(c, isGranted, now); c.state != callRunning {
-		return
-	}
-	h.setDeadline(c, now)
-	if until, waiting := c.stream.Order().Waiting(); !waiting {
-		h.timers.Stop(&c.gap)
-	} else if !c.gap.IsSetTo(until) {
-		h.timers.Set(&c.gap, until)
-	}
+	h.bound(c, isGranted, now)
 }
 
 // chunkOf returns a chunk as the core sees it.
@@ -62,10 +49,10 @@ func chunkOf(m *StreamChunk) core.Chunk {
 // bound ends the connections that are farthest behind while a stream holds too much. Chunks within
 // the credit of the Runtime are bounded by it.
 func (h *Host) bound(c *hostCall, isGranted bool, now time.Time) {
-	for c.state == callRunning && (!isGranted && c.stream.Unread() > h.opts.Limits.MaxStreamBuffer || c.charge() != nil) {
+	for c.State() == core.Running && (!isGranted && c.Stream.Unread() > h.opts.Limits.MaxStreamBuffer || c.charge() != nil) {
 		var slowest *attachment
 		for _, a := range c.at {
-			if &a.reader == c.stream.Lowest() {
+			if &a.reader == c.Stream.Lowest() {
 				slowest = a
 			}
 		}
@@ -86,7 +73,7 @@ func (h *Host) slow(a *attachment, now time.Time) {
 	h.auditLocked(now, c.event("stream.slow", err), nil)
 	h.endAt(a, err)
 	h.detach(a, now)
-	if len(c.at) == 0 && c.state < callEnding {
+	if len(c.at) == 0 && c.State() < core.Ending {
 		h.abort(c, err, string(ReasonSlowConsumer), now)
 	}
 }
@@ -115,10 +102,10 @@ func (h *Host) pumpAll(c *hostCall, now time.Time) {
 // pump gives a connection the chunks that its credit and its queue permit.
 func (h *Host) pump(a *attachment, now time.Time) {
 	c := a.c
-	if c.stream == nil || c.state == callEnding && c.claim.end.drops {
+	if c.Stream == nil || c.State() == core.Ending && c.claim.end.drops {
 		return
 	}
-	for chunk := c.stream.Peek(&a.reader); chunk != nil; chunk = c.stream.Peek(&a.reader) {
+	for chunk := c.Stream.Peek(&a.reader); chunk != nil; chunk = c.Stream.Peek(&a.reader) {
 		if !a.collect && !a.hc.out.hasSpace(a.hc.limit, chunk.Size) {
 			h.awaitSpace(a)
 			if !a.hc.out.hasSpace(a.hc.limit, chunk.Size) { // the peer has not emptied the queue before
@@ -126,7 +113,7 @@ func (h *Host) pump(a *attachment, now time.Time) {
 			}
 		}
 		m := chunk.Data.(*StreamChunk)
-		c.stream.Take(&a.reader, now)
+		c.Stream.Take(&a.reader, now)
 		h.touch(c)
 		if !h.forward(a, m, now) {
 			return
@@ -136,7 +123,7 @@ func (h *Host) pump(a *attachment, now time.Time) {
 			return
 		}
 	}
-	since, isStalled := c.stream.Stalled(&a.reader)
+	since, isStalled := c.Stream.Stalled(&a.reader)
 	switch {
 	case !isStalled:
 		h.timers.Stop(&a.stall)
@@ -194,7 +181,7 @@ func (h *Host) collect(a *attachment, m *StreamChunk, now time.Time) bool {
 	if m.Payload != nil {
 		a.parts = append(a.parts, m.Payload)
 		a.size += len(m.Payload) + 1
-		c.collected += len(m.Payload) + 1
+		c.Collected += len(m.Payload) + 1
 	}
 	isLarge := a.size+1024 >= h.opts.Limits.MaxMessage
 	if isLarge || m.IsFinal {
@@ -208,7 +195,7 @@ func (h *Host) collect(a *attachment, m *StreamChunk, now time.Time) bool {
 	case err != nil:
 		h.endAt(a, err)
 		h.detach(a, now)
-		if len(c.at) == 0 && c.state < callEnding {
+		if len(c.at) == 0 && c.State() < core.Ending {
 			h.fail(c, err, "too_large", now)
 		}
 		return false
@@ -237,7 +224,7 @@ func fits(m *ToolResult, limit int) bool {
 
 // touch makes the end of the event raise the credit of the Runtime.
 func (h *Host) touch(c *hostCall) {
-	if !c.isTouched && c.state == callRunning {
+	if !c.isTouched && c.TakesCredit() {
 		c.isTouched = true
 		h.touched = append(h.touched, c)
 	}
@@ -254,10 +241,10 @@ func (h *Host) grant(now time.Time) {
 	for i, c := range list {
 		list[i] = nil
 		c.isTouched = false
-		if c.state != callRunning || !c.rt.can(CapCredit) {
+		if !c.TakesCredit() {
 			continue
 		}
-		hold, err := c.s.scope.Reserve(budget.Memory, int64(c.stream.Longest()))
+		hold, err := c.s.scope.Reserve(budget.Memory, int64(c.Stream.Longest()))
 		if err != nil {
 			h.starved = append(h.starved, c)
 			if !h.starvedAt.IsSet() {
@@ -266,25 +253,20 @@ func (h *Host) grant(now time.Time) {
 			continue
 		}
 		hold.Release()
-		hadCredit := c.stream.HasCredit()
-		credit, isRaised := c.stream.Raise()
-		if !isRaised {
-			continue
-		}
-		h.sendCredit(c, credit)
-		if !hadCredit {
-			h.setDeadline(c, now)
+		if credit, isRaised := c.Raise(now); isRaised {
+			h.sendCredit(c, credit)
 		}
 	}
 }
 
 // sendCredit gives a Runtime more credit, also one of another Host.
 func (h *Host) sendCredit(c *hostCall, credit int64) {
-	if c.rt.remote != nil {
-		c.rt.remote.gate.raise(credit)
+	rt := c.rt()
+	if rt.remote != nil {
+		rt.remote.gate.raise(credit)
 		return
 	}
-	h.send(c.rt, &StreamCredit{InvocationID: c.id, SessionID: c.s.id, Credit: credit})
+	h.send(rt, &StreamCredit{InvocationID: c.id, SessionID: c.s.id, Credit: credit})
 }
 
 // retryStarved gives the streams that got no credit another chance.
@@ -299,10 +281,10 @@ func (h *Host) retryStarved() {
 // streamCredit takes the credit of a client. One that fits no stream of the connection is dropped.
 func (h *Host) streamCredit(hc *hostConn, m *StreamCredit, now time.Time) {
 	a := hc.waiting[m.InvocationID]
-	if a == nil || a.c.s.id != m.SessionID || a.c.stream == nil || hc.isHTTP() {
+	if a == nil || a.c.s.id != m.SessionID || a.c.Stream == nil || hc.isHTTP() {
 		h.dropped(hc, m, "no stream of the connection")
 		return
 	}
-	a.c.stream.Grant(&a.reader, m.Credit)
+	a.c.Stream.Grant(&a.reader, m.Credit)
 	h.pump(a, now)
 }

@@ -12,12 +12,19 @@ import (
 
 // waits reports whether a call that no Runtime can take waits for one, and makes it be judged again.
 func (h *Host) waits(c *hostCall, now time.Time) bool {
-	until := c.s.registry().AbsentSince(c.contract.Name, c.pin).Add(h.opts.Timing.RuntimeGracePeriod)
+	until, waits := h.waitsUntil(c, now)
+	c.Wait(until)
+	return waits
+}
+
+// waitsUntil reports whether a call that no Runtime can take waits for one, and until when it waits for an
+// absent one.
+func (h *Host) waitsUntil(c *hostCall, now time.Time) (until time.Time, waits bool) {
+	until = c.s.registry().AbsentSince(c.contract.Name, c.pin).Add(h.opts.Timing.RuntimeGracePeriod)
 	if until.After(now) {
-		h.timers.Set(&c.gap, until)
-		return true
+		return until, true
 	}
-	return c.s.outstanding(c.pin)
+	return time.Time{}, c.s.outstanding(c.pin)
 }
 
 // A Candidate is a Runtime that could take a call.
@@ -127,9 +134,9 @@ func (h *Host) assign(c *hostCall, to choice, now time.Time) {
 		r.candidates = append(r.candidates, Candidate{rt.ID, rt.Running})
 	}
 	h.unhold(c)
-	c.state, c.rt, c.routing = callHeld, nil, r
+	c.routing = r
 	c.s.count(c.contract.Name)
-	h.timers.Set(&c.deadline, now.Add(c.limit)) // of the Router
+	c.Choose(now)
 	h.routings = append(h.routings, r)
 }
 
@@ -147,10 +154,10 @@ func (h *Host) askRouter(r *routing) {
 	now := h.lock()
 	defer h.unlock()
 	c, rt := r.c, r.among[i]
-	if c.state != callHeld || c.routing != r {
+	if c.State() != core.Held || c.routing != r {
 		return // the call has ended
 	}
-	h.timers.Stop(&c.deadline)
+	c.EndChoice()
 	c.routing = nil
 	if !c.s.registry().CanTake(c.contract.Name, rt) || !h.hasSpace(connOf(rt), c) {
 		h.judgeCall(c, now)

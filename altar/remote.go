@@ -104,8 +104,9 @@ type forwarding struct {
 
 // remoteConn returns a connection to a Runtime of another Host, for one call.
 func (h *Host) remoteConn(o core.Offer) *hostConn {
-	return &hostConn{h: h, role: roleRuntime, runtime: core.Runtime{ID: o.RuntimeID, IsConnected: true}, remote: &forwarding{to: o, gate: newCreditGate(0)},
-		capabilities: []string{CapCancellation, CapCredit}}
+	hc := &hostConn{h: h, role: roleRuntime, remote: &forwarding{to: o, gate: newCreditGate(0)}, capabilities: []string{CapCancellation, CapCredit}}
+	hc.runtime = core.Runtime{ID: o.RuntimeID, IsConnected: true, TakesCredit: true, Data: hc}
+	return hc
 }
 
 // offersRetry is the pause before the offers of a Cluster are requested again.
@@ -173,15 +174,15 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	ctx, cancel := context.WithCancelCause(h.ctx)
 	rt.remote.cancel = cancel
 	c.s.forwarded = true
-	if c.stream != nil {
-		rt.remote.gate.raise(c.stream.Credit())
+	if c.Stream != nil {
+		rt.remote.gate.raise(c.Stream.Credit())
 	}
 	call := &ForwardedCall{
 		HostID: h.opts.ID, RuntimeID: rt.runtime.ID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
 		SessionID: c.s.id, SessionTTL: c.s.expiry.Due().Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
-		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.rest(now),
+		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.Rest(now),
 	}
-	if c.failedOver {
+	if c.HasFailedOver() {
 		call.Attempt = 1
 	}
 	if h.closed {
@@ -215,13 +216,13 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 	now := h.lock()
 	defer h.unlock()
 	rt.runtime.IsConnected = false
-	if c.state > callRunning {
-		c.open = false
+	if c.State() > core.Running {
+		c.CloseAnswer()
 		if o := h.records.Open(c.id); o != nil && o.IsOwedBy(&rt.runtime) {
 			h.records.Answered(o)
 		}
 	}
-	if c.state != callRunning || c.rt != rt {
+	if !c.IsAt(&rt.runtime) {
 		return
 	}
 	var refused *Error
@@ -230,11 +231,11 @@ func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *
 		h.lost(c, now)
 		return
 	}
-	rt.runtime.Running--
-	c.state, c.rt, c.tried = callHeld, nil, append(c.tried, rt.remote.to)
+	c.Refuse()
+	c.tried = append(c.tried, rt.remote.to)
 	if next, err := h.place(c, now); err == nil {
 		h.assign(c, next, now)
-	} else if c.failedOver {
+	} else if c.HasFailedOver() {
 		h.fail(c, errDisconnected(), "", now)
 	} else {
 		h.turnDown(c, refused, now)
@@ -375,7 +376,7 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 	now := h.lock()
 	defer h.unlock()
 	for _, a := range sortedWaiting(hc.waiting) {
-		if a.c.state < callEnding {
+		if a.c.State() < core.Ending {
 			h.fail(a.c, Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled"), reason, now)
 		}
 	}

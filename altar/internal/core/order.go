@@ -26,10 +26,11 @@ type Verdict int
 
 // The verdicts.
 const (
-	Accepted Verdict = iota
-	Late             // dropped: it is a duplicate, or follows the final chunk
-	Gap              // the stream is broken
-	Final            // accepted, and the final chunk is due
+	Accepted   Verdict = iota
+	Late               // dropped: it is a duplicate, or follows the final chunk
+	Gap                // the stream is broken
+	Final              // accepted, and the final chunk is due
+	Unexpected         // the contract does not stream
 )
 
 // An Order puts the chunks of one stream in order (ALT-D28). The zero value expects

@@ -16,6 +16,7 @@ type Runtime struct {
 	LostAt      time.Time // when its connection ended
 	Running     int       // calls
 	Breaker     Breaker
+	TakesCredit bool // its streams wait for credit
 	Data        any
 
 	unanswered map[string]*Record // whose final message it owes; by id
