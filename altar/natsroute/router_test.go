@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if child() {
+	if child() || runServer() {
 		return
 	}
 	goleak.VerifyTestMain(m)
@@ -116,7 +116,7 @@ func startHost(t *testing.T, url, id string, opts *natsroute.Options) *host {
 	require.NoError(t, err)
 	m, err := altar.DecodeManifest([]byte(manifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: r, Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true}, Limits: altar.Limits{ClientQueueLimit: 16384}})
+	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: r, Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true}})
 	require.NoError(t, err)
 	served := make(chan error, 1)
 	go func() { served <- r.Serve(context.Background(), h, id) }()
