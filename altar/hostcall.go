@@ -104,26 +104,7 @@ func (c *callGone) fired(now time.Time) {
 func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	now := h.lock()
 	hc.lastReceived = now
-	var s *session
-	var c *contract
-	var pin string
-	var err *Error
-	if hc.peer != nil {
-		s, err = h.guest(hc.peer, now)
-	} else if err = h.clientFault(hc); err == nil {
-		if s = h.own(hc, m.SessionID); s == nil {
-			err = errUnknownSession()
-		}
-	}
-	if err == nil {
-		var name string
-		var fault error
-		if name, pin, fault = resolveTool(h.manifest.has, m.ToolName); fault != nil {
-			err = asError(fault)
-		} else {
-			c = h.manifest.byName[name]
-		}
-	}
+	s, c, pin, err := h.resolveCall(hc, m, now)
 	if hc.isClosed || err != nil {
 		h.refused(hc, m, c, err, now)
 		h.unlock()
@@ -133,110 +114,124 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	made := &struct { // allocated together
 		request AuthorizeRequest
 		call    hostCall
-	}{request: AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin}}
-	request := &made.request
-
+	}{
+		AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin},
+		hostCall{h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, metadata: m.Metadata, corr: m.CorrelationID},
+	}
+	call := &made.call
 	normal, unfit := c.check.normalized(m.Parameters)
 	if unfit == nil {
-		request.Parameters = normal
+		made.request.Parameters = normal
 	}
-	var denied error
-	if hc.peer == nil { // another Host has asked its own
-		denied = h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, request) })
-	}
-	if denied != nil {
+	if hc.peer != nil { // another Host has asked its own Authorizer
+		call.toolName, call.attempt = hc.peer.ToolName, hc.peer.Attempt
+	} else if denied := h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, &made.request) }); denied != nil {
 		err = h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
 	}
-
-	name := m.ToolName
-	if hc.peer != nil {
-		name = hc.peer.ToolName
-	}
-	print := h.fingerprint(name, m.Parameters)
+	call.normal, call.print = normal, h.fingerprint(call.toolName, m.Parameters)
 
 	now = h.lock()
 	defer h.unlock()
+	isRepeat := false
 	switch {
 	case hc.isClosed:
 		return
 	case s.isEnded:
 		err = errUnknownSession()
+	case err == nil:
+		isRepeat, err = h.repeatOf(hc, call, m, now)
+	}
+	switch {
 	case err != nil:
+		h.refused(hc, m, c, err, now)
+	case isRepeat:
+		h.slide(s, now)
 	default:
-		before, old := s.calls[m.InvocationID], s.records.Find(m.InvocationID)
-		switch {
-		case before != nil:
-			err = h.repeat(hc, before, m, print, now)
-		case old != nil && !h.superseded(hc, old):
-			err = h.replayRecord(hc, s, old, m, print, now)
-		default:
-			before, old = nil, nil
-		}
-		if err == nil && (before != nil || old != nil) {
-			h.slide(s, now)
-			return
+		h.startCall(hc, call, m, unfit, now)
+	}
+}
+
+// resolveCall finds the session and the contract of a call, and the Runtime that it is pinned to.
+func (h *Host) resolveCall(hc *hostConn, m *ToolCall, now time.Time) (s *session, c *contract, pin string, err *Error) {
+	if hc.peer != nil {
+		s, err = h.guest(hc.peer, now)
+	} else if err = h.clientFault(hc); err == nil {
+		if s = h.own(hc, m.SessionID); s == nil {
+			err = errUnknownSession()
 		}
 	}
-	if err == nil {
-		err = h.admitCall(hc, s, m, unfit)
-	} else {
-		h.refused(hc, m, c, err, now)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	name, pin, fault := resolveTool(h.manifest.has, m.ToolName)
+	if fault != nil {
+		return nil, nil, "", asError(fault)
+	}
+	return s, h.manifest.byName[name], pin, nil
+}
+
+// repeatOf answers a call whose invocation id was used before in its session, and reports whether it was.
+func (h *Host) repeatOf(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) (isRepeat bool, err *Error) {
+	if before := c.s.calls[c.id]; before != nil {
+		return true, h.repeat(hc, before, m, c.print, now)
+	}
+	if old := c.s.records.Find(c.id); old != nil && !h.superseded(hc, old) {
+		return true, h.replayRecord(hc, c.s, old, m, c.print, now)
+	}
+	return false, nil
+}
+
+// startCall dispatches, holds or refuses a call whose invocation id is new.
+func (h *Host) startCall(hc *hostConn, c *hostCall, m *ToolCall, unfit error, now time.Time) {
+	err := h.admitCall(hc, c.s, m, unfit)
+	stored := h.claims(c) && hc.peer == nil
+	finds := stored && hc.waiting[c.id] == nil // a record in the store precedes any other error (ALT-D23)
+	if err == nil || finds {
+		h.initCall(c, m)
+		err = cmp.Or(err, h.reserveCall(c))
+	}
+	if err != nil && !finds {
+		h.refused(hc, m, c.contract, err, now)
 		return
 	}
-	// A record in the store precedes any other error of the call (ALT-D23).
-	stored := h.ledger != nil && s.kind == ownSession && hc.peer == nil // see claims
-	if err != nil && (!stored || hc.waiting[m.InvocationID] != nil) {
-		h.refused(hc, m, c, err, now)
-		return
-	}
-	call := &made.call
-	*call = hostCall{
-		h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: name, print: print, normal: normal,
-		metadata: m.Metadata, corr: m.CorrelationID,
-	}
-	var stream *core.Stream
-	if c.Streaming {
-		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
-	}
-	call.Call = core.NewCall(core.CallLimits{
-		Limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
-		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal),
-	}, stream, &h.timers)
-	if full := h.reserveCall(call); full != nil && err == nil {
-		if err = full; !stored || hc.waiting[m.InvocationID] != nil {
-			h.refused(hc, m, c, err, now)
-			return
-		}
-	}
-	call.Deadline.Event, call.Gap.Event, call.Grace.Event = (*callDeadline)(call), (*callGap)(call), (*callGone)(call)
 	var to choice
 	if !stored {
-		if to, err = h.place(call, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(call, now)) {
-			call.work.Release()
-			call.memory.Release()
-			h.refused(hc, m, c, err, now)
+		if to, err = h.place(c, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(c, now)) {
+			c.work.Release()
+			c.memory.Release()
+			h.refused(hc, m, c.contract, err, now)
 			return
 		}
 	}
-	if hc.peer != nil {
-		call.attempt = hc.peer.Attempt
+	c.s.calls[c.id] = c
+	if h.calls[c.id] == nil { // else it is only looked for in the store
+		h.calls[c.id] = c
 	}
-	s.calls[call.id] = call
-	if h.calls[call.id] == nil { // else it is only looked for in the store
-		h.calls[call.id] = call
-	}
-	s.active.push(call)
+	c.s.active.push(c)
 	h.stats.InFlight++
-	h.slide(s, now)
-	h.attach(hc, call, m, now)
+	h.slide(c.s, now)
+	h.attach(hc, c, m, now)
 	switch {
 	case stored:
-		h.claimCall(call, err, now)
+		h.claimCall(c, err, now)
 	case to.rt != nil || to.among != nil:
-		h.assign(call, to, now)
+		h.assign(c, to, now)
 	default:
-		h.hold(call)
+		h.hold(c)
 	}
+}
+
+// initCall makes a new call a held one.
+func (h *Host) initCall(c *hostCall, m *ToolCall) {
+	var stream *core.Stream
+	if c.contract.Streaming {
+		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
+	}
+	c.Call = core.NewCall(core.CallLimits{
+		Limit: cmp.Or(c.contract.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
+		IsIdempotent: c.contract.Idempotent, IsPinned: c.pin != "", Params: len(c.normal),
+	}, stream, &h.timers)
+	c.Deadline.Event, c.Gap.Event, c.Grace.Event = (*callDeadline)(c), (*callGap)(c), (*callGone)(c)
 }
 
 // admitCall makes the checks after that for a repeat.

@@ -23,26 +23,11 @@ type owner struct {
 // ALT-D16.
 func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	h.lock()
-	var err *Error
-	switch {
-	case hc.isClosed:
-		h.unlock()
-		return
-	case hc.role == roleRuntime:
-		h.answer(hc, m, formFault(reasonAlreadyAnnounced, "", "the Runtime has announced itself already"))
-		h.unlock()
-		return
-	case hc.role == roleClient:
-		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot announce a Runtime"))
-		h.unlock()
-		return
-	case hc.identity == nil:
-		err = errUnauthenticated()
-	case h.draining:
-		err = errDraining()
-	}
+	isNew, err := h.announceFault(hc, m)
 	h.unlock()
-
+	if !isNew {
+		return
+	}
 	if err == nil && h.opts.Auth.RuntimeAuthorizer != nil {
 		fault := h.guard("RuntimeAuthorizer", func() error { return h.opts.Auth.RuntimeAuthorizer(h.ctx, hc.identity, m) })
 		if fault != nil {
@@ -59,23 +44,54 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	if hc.isClosed {
 		return
 	}
-	own := h.runtimes[m.RuntimeID]
 	if err == nil {
-		_, fault := negotiate(h.opts.ProtocolVersion, m.ProtocolVersion)
-		switch {
-		case fault != nil:
-			err = asError(fault)
-		case h.manifest.reserved(m.RuntimeID):
-			err = Errorf(ErrInvalidParameters, reasonReservedRuntimeID, "the names of this Runtime would be ambiguous")
-		case !mine || own != nil && own.principal != hc.identity.principal():
-			err = Errorf(ErrAuthorizationFailed, reasonRuntimeIDTaken, "the runtime id belongs to another identity")
-		}
+		err = h.runtimeFault(hc, m, mine)
 	}
 	if err != nil {
 		h.auditLocked(now, &AuditRecord{Operation: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc)
 		h.refuse(hc, m, err, now)
 		return
 	}
+	h.acceptRuntime(hc, m, now)
+}
+
+// announceFault answers a Runtime that cannot announce itself on its connection. Otherwise the connection
+// isNew, and the error ends it.
+func (h *Host) announceFault(hc *hostConn, m *AnnounceRuntime) (isNew bool, err *Error) {
+	switch {
+	case hc.isClosed:
+	case hc.role == roleRuntime:
+		h.answer(hc, m, formFault(reasonAlreadyAnnounced, "", "the Runtime has announced itself already"))
+	case hc.role == roleClient:
+		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot announce a Runtime"))
+	case hc.identity == nil:
+		return true, errUnauthenticated()
+	case h.draining:
+		return true, errDraining()
+	default:
+		return true, nil
+	}
+	return false, nil
+}
+
+// runtimeFault returns the error of a Runtime that is not accepted.
+func (h *Host) runtimeFault(hc *hostConn, m *AnnounceRuntime, mine bool) *Error {
+	own := h.runtimes[m.RuntimeID]
+	_, fault := negotiate(h.opts.ProtocolVersion, m.ProtocolVersion)
+	switch {
+	case fault != nil:
+		return asError(fault)
+	case h.manifest.reserved(m.RuntimeID):
+		return Errorf(ErrInvalidParameters, reasonReservedRuntimeID, "the names of this Runtime would be ambiguous")
+	case !mine || own != nil && own.principal != hc.identity.principal():
+		return Errorf(ErrAuthorizationFailed, reasonRuntimeIDTaken, "the runtime id belongs to another identity")
+	}
+	return nil
+}
+
+// acceptRuntime makes a connection that of a Runtime.
+func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
+	own := h.runtimes[m.RuntimeID]
 	if own == nil {
 		own = &owner{id: m.RuntimeID, principal: hc.identity.principal()}
 		own.forget = core.Timer{Event: own.forgetter(h)}

@@ -269,30 +269,14 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 		h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
 		return
 	}
-	ttl := min(h.opts.Timing.SessionTTL, h.opts.Timing.MaxSessionTTL)
-	if m.TTLSeconds > 0 {
-		ttl = h.opts.Timing.MaxSessionTTL
-		if m.TTLSeconds < int64(h.opts.Timing.MaxSessionTTL/time.Second) {
-			ttl = time.Duration(m.TTLSeconds) * time.Second
-		}
-	}
-	start := now
+	ttl, start := h.sessionTTL(m), now
 	if h.ledger != nil {
 		r := &ledger.Session{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: (*ledger.Security)(security), Metadata: m.Metadata}
 		h.unlock()
 		stored, l, fault := h.storeSession(id, r)
 		now = h.lock()
 		id = stored
-		destroyed := l != nil && h.sessions.looked(id, l)
-		switch {
-		case fault != nil:
-			h.logError("session not stored", fault)
-			h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
-			return
-		case hc.isClosed:
-			return
-		case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // another client knew the id
-			h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
+		if !h.isStored(hc, m, id, l, fault, ttl, now) {
 			return
 		}
 	}
@@ -309,6 +293,35 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 	h.auditLocked(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
 	h.askAll(s, now)
+}
+
+// sessionTTL returns the lifetime of a new session.
+func (h *Host) sessionTTL(m *CreateSession) time.Duration {
+	longest := h.opts.Timing.MaxSessionTTL
+	switch {
+	case m.TTLSeconds <= 0:
+		return min(h.opts.Timing.SessionTTL, longest)
+	case m.TTLSeconds < int64(longest/time.Second):
+		return time.Duration(m.TTLSeconds) * time.Second
+	}
+	return longest
+}
+
+// isStored answers a client whose session was not stored, or has ended since. Otherwise it reports true.
+func (h *Host) isStored(hc *hostConn, m *CreateSession, id string, l *storeAccess, fault error, ttl time.Duration, now time.Time) bool {
+	destroyed := l != nil && h.sessions.looked(id, l)
+	switch {
+	case fault != nil:
+		h.logError("session not stored", fault)
+		h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
+		return false
+	case hc.isClosed:
+		return false
+	case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // another client knew the id
+		h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
+		return false
+	}
+	return true
 }
 
 // newSessionID returns the requested id, or a generated one if it is taken or invalid (ALT-D18). It

@@ -59,15 +59,20 @@ func (h *Host) summon(id string, client bool) bool {
 	now = h.lock()
 	defer h.unlock()
 	destroyed := h.sessions.looked(id, l)
-	if err != nil {
+	switch {
+	case err != nil:
 		h.logError("session not read", err)
 		return false
-	}
-	if r == nil || destroyed {
+	case r == nil || destroyed:
 		return true
 	}
+	return h.addStored(id, r, fulfilled, now)
+}
+
+// addStored enters a session of the store, and reports false if it finds no place in the budget.
+func (h *Host) addStored(id string, r *ledger.Session, fulfilled []ledger.Fulfillment, now time.Time) bool {
 	p, expires := principal{r.Tenant, r.Name}, time.Unix(0, r.Expires)
-	s = h.sessions.byID[id]
+	s := h.sessions.byID[id]
 	switch {
 	case s != nil && s.kind == guestSession && s.principal == p:
 		// Calls of it were forwarded to this Host; now its clients come, too.

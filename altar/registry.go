@@ -203,10 +203,24 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	}
 	manifest := h.manifest
 	h.unlock()
+	names, ack := h.checkFulfillments(hc, m, manifest)
+	err := h.keepFulfillment(hc, m, names)
+	now := h.lock()
+	defer h.unlock()
+	switch {
+	case err != nil:
+		h.answer(hc, m, err)
+		if hc.runtime.IsConnected && !hc.isClosed {
+			h.timers.Set(&hc.refulfill, now.Add(refulfillDelay))
+		}
+	case hc.runtime.IsConnected:
+		h.register(hc, m, names, ack, now)
+	}
+}
 
-	// Call the hook without h.mu.
-	ack := &AcknowledgeFulfillment{SessionID: m.SessionID, Fulfilled: []string{}, Rejected: []RejectedTool{}}
-	var names []string
+// checkFulfillments decides about the names of a fulfilment. It is called without h.mu, because of the hook.
+func (h *Host) checkFulfillments(hc *hostConn, m *FulfillTools, manifest *contracts) (names []string, ack *AcknowledgeFulfillment) {
+	ack = &AcknowledgeFulfillment{SessionID: m.SessionID, Fulfilled: []string{}, Rejected: []RejectedTool{}}
 	seen := make(map[string]bool, len(m.ToolNames))
 	for _, tool := range m.ToolNames {
 		c, err := h.checkFulfillment(hc, m.SessionID, manifest, tool)
@@ -222,21 +236,11 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 			ack.Fulfilled = append(ack.Fulfilled, namespaced(hc.runtime.ID, c.Name))
 		}
 	}
+	return names, ack
+}
 
-	if err := h.keepFulfillment(hc, m, names); err != nil {
-		now := h.lock()
-		h.answer(hc, m, err)
-		if hc.runtime.IsConnected && !hc.isClosed {
-			h.timers.Set(&hc.refulfill, now.Add(refulfillDelay))
-		}
-		h.unlock()
-		return
-	}
-	now := h.lock()
-	defer h.unlock()
-	if !hc.runtime.IsConnected {
-		return
-	}
+// register makes a Runtime a candidate for the accepted contracts, and routes the waiting calls again.
+func (h *Host) register(hc *hostConn, m *FulfillTools, names []string, ack *AcknowledgeFulfillment, now time.Time) {
 	names = slices.DeleteFunc(names, func(name string) bool { return !h.manifest.has(name) }) // the manifest may have been replaced
 	change := func(r *core.Registry) *core.Registry {
 		if m.Replace && len(m.ToolNames) == 0 {
@@ -256,14 +260,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		h.setRegistry(one, change(one.registry()))
 	}
 	h.reply(hc, m, ack)
-	if h.opts.Audit != nil {
-		for _, name := range names {
-			h.auditLocked(now, &AuditRecord{Operation: "fulfillment.accepted", RuntimeID: hc.runtime.ID, SessionID: m.SessionID, Contract: name}, hc)
-		}
-		for _, r := range ack.Rejected {
-			h.auditLocked(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtime.ID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc)
-		}
-	}
+	h.auditFulfillment(hc, m, names, ack, now)
 	if one != nil {
 		h.removeInquiry(one.inquiries, hc)
 		h.judgeHeld(one, now)
@@ -271,6 +268,18 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 	}
 	h.appendSettled(nil, hc)
 	h.judgeAll(now)
+}
+
+func (h *Host) auditFulfillment(hc *hostConn, m *FulfillTools, names []string, ack *AcknowledgeFulfillment, now time.Time) {
+	if h.opts.Audit == nil {
+		return
+	}
+	for _, name := range names {
+		h.auditLocked(now, &AuditRecord{Operation: "fulfillment.accepted", RuntimeID: hc.runtime.ID, SessionID: m.SessionID, Contract: name}, hc)
+	}
+	for _, r := range ack.Rejected {
+		h.auditLocked(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtime.ID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc)
+	}
 }
 
 // registry returns the fulfilments in a session.

@@ -171,16 +171,7 @@ const (
 func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 	list := r.byContract[d.Contract]
 	if d.Pin != "" {
-		i := slices.IndexFunc(list, func(g registration) bool { return g.rt.ID == d.Pin })
-		switch {
-		case i < 0 || list[i].rt.IsConnected && !list[i].isConnected():
-			return nil, NotFulfilled
-		case !list[i].isConnected():
-			return nil, NotConnected
-		case !d.HasSpace(list[i].rt):
-			return nil, NoSpace
-		}
-		return list[i].rt, NoLack
+		return d.pinned(list)
 	}
 	n := 0
 	isAbsent := false
@@ -210,6 +201,20 @@ func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 		}
 	}
 	return nil, NoSpace
+}
+
+// pinned returns the Runtime with the id of the pin.
+func (d *Demand) pinned(list []registration) (*Runtime, Lack) {
+	i := slices.IndexFunc(list, func(g registration) bool { return g.rt.ID == d.Pin })
+	switch {
+	case i < 0 || list[i].rt.IsConnected && !list[i].isConnected():
+		return nil, NotFulfilled
+	case !list[i].isConnected():
+		return nil, NotConnected
+	case !d.HasSpace(list[i].rt):
+		return nil, NoSpace
+	}
+	return list[i].rt, NoLack
 }
 
 // Candidates returns the Runtimes among which Route chooses, in order of fulfilment.
