@@ -11,7 +11,17 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
+
+// sequences is the number of random sequences of a model.
+func sequences() uint64 {
+	if race.Enabled {
+		return 1000
+	}
+	return 10_000
+}
 
 // A naiveRecord is what ALT-D22 keeps of an ended call.
 type naiveRecord struct {
@@ -86,7 +96,7 @@ func (l *naiveRecords) bound(limit int64) {
 func TestRecordsModel(t *testing.T) {
 	const ttl = 300 * time.Second
 	start := time.Unix(0, 0)
-	for seed := range uint64(10_000) {
+	for seed := range sequences() {
 		r := rand.New(rand.NewPCG(seed, 22))
 		limit := int64(r.IntN(4000))
 		records, model := NewRecords(limit), &naiveRecords{seq: map[string]int{}}
