@@ -226,6 +226,7 @@ func (h *Host) initCall(c *hostCall, m *ToolCall) {
 	var stream *core.Stream
 	if c.contract.Streaming {
 		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
+		stream.IsForwarded = c.s.kind == guestSession
 	}
 	c.Call = core.NewCall(core.CallLimits{
 		Limit: cmp.Or(c.contract.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,

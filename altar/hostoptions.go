@@ -149,7 +149,8 @@ type Limits struct {
 	MaxStoredResults int64
 
 	// MaxStoredChunks bounds the chunks of one call that are kept for repeats, in bytes. Zero means
-	// 1 MiB (ALT-D22).
+	// 1 MiB (ALT-D22). For a call of another Host up to 6 MiB more are kept, because they are lost
+	// with the connection between the Hosts.
 	MaxStoredChunks int
 
 	// MaxStreamBuffer bounds the chunks of one call that wait for its connections, in bytes, where

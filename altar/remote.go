@@ -273,6 +273,13 @@ func (h *Host) forwardedAnswer(c *hostCall, rt *hostConn, m Message) bool {
 	return true
 }
 
+// The queue of messages to another Host is short, because what is in it is lost with the connection between
+// the Hosts. A message of any size fits into the empty queue.
+const (
+	forwardedQueue      = 64
+	forwardedQueueBytes = 512 << 10
+)
+
 // ServeForwarded runs a call that another Host forwards, and yields the messages of the Runtime: a
 // ToolResult, or StreamChunks that end with the final chunk. An [*Error] means that the call was
 // refused and did not run. Repeating the same call joins the running call, or yields its recorded
@@ -297,7 +304,7 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 			yield(nil, errRuntimeDown())
 			return
 		}
-		hc.peer = call
+		hc.peer, hc.limit = call, queueLimit{forwardedQueue, forwardedQueueBytes}
 		defer h.release(hc)
 		defer hc.detach()
 		h.toolCall(hc, m)

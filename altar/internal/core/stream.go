@@ -16,6 +16,13 @@ const (
 	maxInAdvance = 1 << 20 // bytes beyond the base, by the longest chunk
 )
 
+// Bytes of a forwarded stream that another Host may not have received: those of short chunks, and at most
+// the long chunks besides.
+const (
+	maxInFlight     = 2 << 20
+	maxLongInFlight = 4 << 20
+)
+
 // chunkCost is what a chunk counts besides its payload.
 const chunkCost = 64
 
@@ -28,6 +35,10 @@ func (c *Chunk) cost() int { return c.Size + chunkCost }
 // place in it: the id of the next chunk that it gets. All chunks from the base on, the
 // lowest place, are kept, and before it the last ones up to a number of bytes.
 type Stream struct {
+	// IsForwarded keeps more chunks before the base, because the chunks in flight to another Host are lost with
+	// the connection between the Hosts.
+	IsForwarded bool
+
 	order   Order
 	retain  int // bytes before the base
 	ring    []kept
@@ -66,7 +77,7 @@ func NewStream(retain int) *Stream { return &Stream{retain: retain, grant: first
 
 // Restart drops all chunks: another sender begins with chunk 0. No reader has a chunk yet.
 func (s *Stream) Restart() {
-	*s = Stream{retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
+	*s = Stream{IsForwarded: s.IsForwarded, retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
 }
 
 // Accept takes a chunk of the sender. Its verdict is Final, with the final chunk, once that is due:
@@ -286,8 +297,11 @@ func (s *Stream) trim() {
 	if s.isEnded { // its record has what was kept at the end
 		return
 	}
-	n := 0
-	for ; s.before > s.retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
+	n, retain := 0, s.retain
+	if s.IsForwarded {
+		retain += maxInFlight + min(2*s.longest, maxLongInFlight)
+	}
+	for ; s.before > retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
 		s.before -= s.ring[n].cost()
 		s.bytes -= s.ring[n].cost()
 		s.ring[n] = kept{}
