@@ -26,9 +26,13 @@ func (c *Client) Init(ctx context.Context, r *InitRequest, opts *a2e.CallOptions
 	return a2e.CallAs[InitResponse](ctx, c.client, "memory/init/req", r, opts)
 }
 
-// Store sends "memory/store/req" and returns the answer.
+// Store sends "memory/store/req" and returns the answer. Refused entries are a [*StoreError].
 func (c *Client) Store(ctx context.Context, r *StoreRequest, opts *a2e.CallOptions) (*StoreResponse, error) {
-	return a2e.CallAs[StoreResponse](ctx, c.client, "memory/store/req", r, opts)
+	answer, err := a2e.CallAs[StoreResponse](ctx, c.client, "memory/store/req", r, opts)
+	if err == nil && len(answer.Errors) > 0 {
+		err = &StoreError{Refused: answer.Errors, Stored: answer.Stored}
+	}
+	return answer, err
 }
 
 // Retrieve sends "memory/retrieve/req" and returns the answer.

@@ -5,6 +5,7 @@ package memory_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -44,7 +45,13 @@ func put(t *testing.T, m *memory.Client, id string, entries ...string) *memory.S
 		r.Entries = append(r.Entries, json.RawMessage(e))
 	}
 	resp, err := m.Store(t.Context(), r, nil)
+	if refused, ok := errors.AsType[*memory.StoreError](err); ok {
+		require.Equal(t, resp.Errors, refused.Refused)
+		require.Equal(t, resp.Stored, refused.Stored)
+		return resp
+	}
 	require.NoError(t, err)
+	require.Empty(t, resp.Errors)
 	return resp
 }
 
@@ -191,4 +198,38 @@ func TestSearchRanksAndBounds(t *testing.T) {
 	resp := put(t, m, id, `{"key":{"k":9},"content":"`+big+strings.Repeat("x", 200)+`","tier":"semantic"}`, `{"key":{"k":9},"content":1,"tier":"semantic"}`)
 	require.Equal(t, []string{"entries[0]: too_large"}, resp.Errors)
 	require.Len(t, resp.Stored, 1)
+}
+
+// Open returns a memory with typed entries; a refused entry is an error.
+func TestOpen(t *testing.T) {
+	p := a2etest.Must(memory.NewPlugin(&memory.Options{MaxEntries: 2}))
+	m, err := memory.Open(t.Context(), a2etest.Connect(t, a2etest.NewHost(t, nil, p), nil), "")
+	require.NoError(t, err)
+	one, two := map[string]int{"k": 1}, map[string]int{"k": 2}
+	require.NoError(t, m.Remember(t.Context(), one, []string{"red"}, &memory.RememberOptions{Tier: memory.TierSemantic, TTL: time.Hour}))
+	require.NoError(t, m.Remember(t.Context(), one, "green apple", &memory.RememberOptions{Tags: []string{"fruit"}}))
+	require.NoError(t, m.Remember(t.Context(), two, "blue", nil))
+	found, err := m.Recall(t.Context(), one, two)
+	require.NoError(t, err)
+	require.Len(t, found, 3)
+	require.JSONEq(t, `["red"]`, string(found[0].Content))
+	require.EqualValues(t, 3600, found[0].TTL)
+	require.Equal(t, []string{"fruit"}, found[1].Tags)
+	found, err = m.Recall(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, found)
+	for query, n := range map[string]int{"apple": 1, "gre": 1, "blue": 0, "missing": 0} {
+		found, err = m.Search(t.Context(), query, 1, "fruit")
+		require.NoError(t, err)
+		require.Len(t, found, n, query)
+	}
+	var refused *memory.StoreError
+	require.ErrorAs(t, m.Remember(t.Context(), one, 1, &memory.RememberOptions{Tier: "other"}), &refused)
+	require.Equal(t, []string{"entries[0].tier: value"}, refused.Refused)
+	require.ErrorContains(t, refused, "tier: value")
+	require.ErrorIs(t, m.Remember(t.Context(), map[string]int{"k": 3}, 1, nil), a2e.ErrMemoryFull)
+	require.Error(t, m.Remember(t.Context(), "no object", 1, nil))
+	n, err := m.Forget(t.Context(), memory.TierSemantic, one, two)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
 }

@@ -5,6 +5,7 @@ package proc
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -43,12 +44,20 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	if copied.SessionID == "" {
 		copied.SessionID = c.client.SessionID()
 	}
-	return a2e.CallAs[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
+	answer, err := a2e.CallAs[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
+	if err == nil && !answer.OK {
+		err = errors.New("proc: spawn: " + answer.Error)
+	}
+	return answer, err
 }
 
-// Write sends "proc/write/req" and returns the answer.
+// Write sends "proc/write/req" and returns the answer. A refused write is an error.
 func (c *Client) Write(ctx context.Context, r *WriteRequest, opts *a2e.CallOptions) (*WriteResponse, error) {
-	return a2e.CallAs[WriteResponse](ctx, c.client, "proc/write/req", r, opts)
+	answer, err := a2e.CallAs[WriteResponse](ctx, c.client, "proc/write/req", r, opts)
+	if err == nil && !answer.OK {
+		err = errors.New("proc: write: " + answer.Error)
+	}
+	return answer, err
 }
 
 // Kill sends "proc/kill/req" and returns the answer.

@@ -95,9 +95,6 @@ func (c *Client) Start(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	}
 	c.begin()
 	answer, err := c.Spawn(ctx, &own, opts)
-	if err == nil && !answer.OK {
-		err = errors.New("proc: start: " + answer.Error)
-	}
 	if err != nil {
 		c.started("", nil)
 		return nil, err
@@ -374,9 +371,6 @@ func (w *input) Close() error {
 }
 
 func (w *input) send(text string, isEnd bool) error {
-	answer, err := w.process.client.Write(w.ctx, &WriteRequest{ProcID: w.process.ID, Data: text, EOF: isEnd}, nil)
-	if err == nil && !answer.OK {
-		err = errors.New("proc: write: " + answer.Error)
-	}
+	_, err := w.process.client.Write(w.ctx, &WriteRequest{ProcID: w.process.ID, Data: text, EOF: isEnd}, nil)
 	return err
 }

@@ -135,30 +135,20 @@ func callTool(ctx context.Context, out io.Writer, c *a2e.Client) error {
 }
 
 func remember(ctx context.Context, out io.Writer, c *a2e.Client) error {
-	client, err := memory.NewClient(c)
+	notes, err := memory.Open(ctx, c, "")
 	if err != nil {
 		return err
 	}
-	opened, err := client.Init(ctx, nil, nil)
+	key := map[string]string{"topic": "steps"}
+	if err := notes.Remember(ctx, key, "they were small", &memory.RememberOptions{Tags: []string{"moon"}}); err != nil {
+		return err
+	}
+	found, err := notes.Recall(ctx, key)
 	if err != nil {
 		return err
 	}
-	_, err = client.Store(ctx, &memory.StoreRequest{MemoryID: opened.MemoryID, Entries: []json.RawMessage{
-		json.RawMessage(`{"key":{"topic":"steps"},"content":"they were small","tier":"episodic","tags":["moon"]}`),
-	}}, nil)
-	if err != nil {
-		return err
-	}
-	found, err := client.Retrieve(ctx, &memory.RetrieveRequest{MemoryID: opened.MemoryID, Tags: []string{"moon"}}, nil)
-	if err != nil {
-		return err
-	}
-	for _, raw := range found.Entries {
-		e, err := a2e.DecodeModel[memory.Entry](raw, "entry")
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(out, "remembered: %s\n", e.Content)
+	for _, entry := range found {
+		fmt.Fprintf(out, "remembered: %s\n", entry.Content)
 	}
 	return nil
 }
@@ -168,42 +158,10 @@ func process(ctx context.Context, out io.Writer, c *a2e.Client) error {
 	if err != nil {
 		return err
 	}
-	// Output arrives as events, before the answer to the spawn or after it.
-	// Later ones belong to no call and go to a push handler.
-	events := make(chan *proc.ReadEvent, 16)
-	take := func(m *a2e.Message) {
-		if e, ok := m.Body.(*proc.ReadEvent); ok {
-			events <- e
-		}
-	}
-	defer c.OnPush("proc/read/event", take)()
-	r := proc.SpawnRequest{Cmd: []string{"echo", "hello"}, StdinMode: "null"}
-	spawned, err := client.Spawn(ctx, &r, &a2e.CallOptions{OnEvent: func(e a2e.Event) { take(e.Message) }})
+	output, err := client.Run(ctx, &proc.SpawnRequest{Cmd: []string{"echo", "hello"}}, nil)
 	if err != nil {
 		return err
 	}
-	if !spawned.OK {
-		return fmt.Errorf("spawn: %s", spawned.Error)
-	}
-	for {
-		select {
-		case e := <-events:
-			fmt.Fprintf(out, "%s: %s\n", e.StreamType, e.Data)
-			end, err := a2e.DecodeModel[ending](e.Data, "data")
-			if err != nil {
-				return err
-			}
-			if end.Code != nil {
-				return nil
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// An ending holds the data of the last event of a process. A struct with json tags decodes a
-// free-form part of a message.
-type ending struct {
-	Code *int64 `json:"code,omitzero"`
+	fmt.Fprintf(out, "process: %s", output.Stdout)
+	return nil
 }

@@ -17,6 +17,5 @@ func Example() {
 	// event: progress {"message":"counting"}
 	// result: {"words":3}
 	// remembered: "they were small"
-	// stdout: {"text":"hello\n"}
-	// stdout: {"code":0}
+	// process: hello
 }

@@ -102,29 +102,19 @@ func useTool(ctx context.Context, out io.Writer, agent *a2e.Client) error {
 }
 
 func useMemory(ctx context.Context, out io.Writer, agent *a2e.Client) error {
-	client, err := memory.NewClient(agent)
+	notes, err := memory.Open(ctx, agent, "")
 	if err != nil {
 		return err
 	}
-	opened, err := client.Init(ctx, nil, nil)
+	key := map[string]string{"topic": "steps"}
+	if err := notes.Remember(ctx, key, "they were small", &memory.RememberOptions{Tags: []string{"moon"}}); err != nil {
+		return err
+	}
+	found, err := notes.Recall(ctx, key)
 	if err != nil {
 		return err
 	}
-	_, err = client.Store(ctx, &memory.StoreRequest{MemoryID: opened.MemoryID, Entries: []json.RawMessage{
-		json.RawMessage(`{"key":{"topic":"steps"},"content":"they were small","tier":"episodic","tags":["moon"]}`),
-	}}, nil)
-	if err != nil {
-		return err
-	}
-	found, err := client.Retrieve(ctx, &memory.RetrieveRequest{MemoryID: opened.MemoryID, Tags: []string{"moon"}}, nil)
-	if err != nil {
-		return err
-	}
-	for _, raw := range found.Entries {
-		entry, err := a2e.DecodeModel[memory.Entry](raw, "entry")
-		if err != nil {
-			return err
-		}
+	for _, entry := range found {
 		fmt.Fprintf(out, "memory  %s\n", entry.Content)
 	}
 	return nil
