@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -132,9 +133,9 @@ func (e *taskEngine) loadLocked(ctx context.Context, t *liveTask, reload bool) (
 	}
 	t.state, t.rev, t.isStale = st, entry.Revision, false
 	t.signal()
-	if t.run != nil && st.status.Final() {
+	if t.run != nil && st.Status.Final() {
 		t.run.work.Cancel(taskOver(st))
-	} else if t.run != nil && st.owner != t.run.owner {
+	} else if t.run != nil && st.Owner != t.run.owner {
 		t.run.work.Cancel(errTakenOver)
 	}
 	return true, nil
@@ -149,7 +150,7 @@ func (e *taskEngine) saveLocked(ctx context.Context, t *liveTask, next *taskStat
 		return w.err
 	}
 	var ttl time.Duration
-	if next.status.Final() {
+	if next.Status.Final() {
 		ttl = e.s.opts.Persistence.TaskRetention
 	}
 	rev, err := e.db.Update(ctx, t.key(), w.b, t.rev, ttl)
@@ -228,8 +229,8 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
 	st := &taskState{id: call.id("task-"), agent: call.Agent, principal: call.principalID(),
-		requestAgent: call.RequestAgent, traceID: call.TraceID, status: TaskSubmitted, created: at, updated: at,
-		priority: p.Priority, hasMetadata: p.Metadata != nil, messages: 1, events: 1}
+		requestAgent: call.RequestAgent, traceID: call.TraceID, priority: p.Priority, hasMetadata: p.Metadata != nil,
+		Task: engine.Task[TaskStatus]{Status: TaskSubmitted, Created: at, Updated: at, Messages: 1, Events: 1}}
 	if e.s.isShared {
 		st.caller = encodePrincipal(call.Principal)
 	}
@@ -241,7 +242,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	if err := e.s.ledger.add(taskObject, st.id, call, len(item.b)+len(p.Metadata)+itemBytes); err != nil {
 		return nil, err
 	}
-	if st.owner, err = e.startTask(ctx, st); err != nil {
+	if st.Owner, err = e.startTask(ctx, st); err != nil {
 		e.s.ledger.remove(taskObject, st.id)
 		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
@@ -305,7 +306,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 // finishUnless removes a task from the index unless it was created.
 func (e *taskEngine) finishUnless(ctx context.Context, st *taskState, isCreated *bool) {
 	if !*isCreated {
-		e.finishTask(ctx, st.owner, st)
+		e.finishTask(ctx, st.Owner, st)
 	}
 }
 
@@ -339,7 +340,7 @@ func (e *taskEngine) storeLocked(ctx context.Context, t *liveTask, st *taskState
 		if err != nil || !ok {
 			return cmp.Or(err, errTaskGone)
 		}
-		if isTried && t.state.owner == st.owner && t.state.created.Equal(st.created) && t.state.status == TaskSubmitted {
+		if isTried && t.state.Owner == st.Owner && t.state.Created.Equal(st.Created) && t.state.Status == TaskSubmitted {
 			*st = *t.state // it is from here
 			t.state = st
 		}
@@ -353,7 +354,7 @@ var errTaskGone = errors.New("arc: task no longer stored")
 // startLocked begins to run a task, whose reference it takes over. It is called with
 // the lock of the task held, and with a context that never ends.
 func (e *taskEngine) startLocked(ctx context.Context, t *liveTask, call *Call, initial *Message, recovered bool) {
-	run := &TaskRun{engine: e, task: t, call: *call, owner: t.state.owner, initial: initial, metadata: t.data, recovered: recovered, holds: call.run}
+	run := &TaskRun{engine: e, task: t, call: *call, owner: t.state.Owner, initial: initial, metadata: t.data, recovered: recovered, holds: call.run}
 	run.principal, run.placed = budgetName(call), call.isPlaced
 	run.hasPlace.Store(true)
 	if call.out != nil {
@@ -423,7 +424,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
 	defer e.finishTask(ctx, mine, st)
-	c := change{action: taskSend, at: at, message: p.Message, itemID: call.claim.Token, isRepeated: call.claim.Redelivered, claimant: mine}
+	c := change{action: engine.Send, at: at, message: p.Message, itemID: call.claim.Token, isRepeated: call.claim.Redelivered, claimant: mine}
 	accepted := st
 	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
 		accepted, err = e.accept(ctx, t, &c)
@@ -433,10 +434,10 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		undo()
 		return nil, err
 	}
-	if accepted.owner != st.owner {
+	if accepted.Owner != st.Owner {
 		e.notifyOwner(ctx, st) // it does not have the task any longer
 	}
-	hasPlace := run == nil && (st.isParked || st.owner == mine)
+	hasPlace := run == nil && (st.IsParked || st.Owner == mine)
 	if err := e.s.persist(ctx, func(ctx context.Context) error { return e.deliver(ctx, t, accepted, hasPlace) }); err != nil {
 		return nil, err
 	}
@@ -471,14 +472,14 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 	st := t.state
 	t.mu.Unlock()
 	defer e.release(t)
-	if ctx = context.WithoutCancel(ctx); st.owner != e.s.lease.Owner() {
+	if ctx = context.WithoutCancel(ctx); st.Owner != e.s.lease.Owner() {
 		mine, err := e.startTask(ctx, st) // until the events are queued
 		if err != nil {
 			return nil, e.s.unavailable(call.TargetAgent, err)
 		}
 		defer e.finishTask(ctx, mine, st)
 	}
-	c := change{action: taskCancel, at: now(), reason: p.Reason, by: call.RequestAgent}
+	c := change{action: engine.Cancel, at: now(), reason: p.Reason, by: call.RequestAgent}
 	err = e.s.persist(ctx, func(ctx context.Context) error {
 		t.mu.Lock()
 		defer e.unlock(t)
@@ -489,7 +490,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		case !ok:
 			return idFault(ErrTaskNotFound, "taskId", t.id)
 		}
-		if !call.claim.Redelivered || t.state.status != TaskCanceled {
+		if !call.claim.Redelivered || t.state.Status != TaskCanceled {
 			err = e.applyLocked(ctx, t, &c)
 		}
 		st = t.state
@@ -522,7 +523,7 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	messages, artifacts = messages[:min(len(messages), st.messages)], artifacts[:min(len(artifacts), st.artifacts)]
+	messages, artifacts = messages[:min(len(messages), st.Messages)], artifacts[:min(len(artifacts), st.Artifacts)]
 	if p.isPaged() {
 		messages, artifacts = p.page(messages, artifacts)
 	}
@@ -531,7 +532,7 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 
 // A change is something that happens to a task.
 type change struct {
-	action   taskAction
+	action   engine.Action
 	at       time.Time
 	message  *Message
 	artifact *Artifact
@@ -543,7 +544,6 @@ type change struct {
 	expected time.Duration
 	owner    lease.Owner // of the run that requests it, which may have lost the task; else empty
 	claimant lease.Owner // becomes the owner if the task has no run and no live owner
-	isClaim  bool        // it does
 	isNamed  bool        // the handler has chosen the id of the artifact
 
 	isRepeated bool     // an earlier attempt of the request may have made it
@@ -565,21 +565,21 @@ var errTaskFull = errors.New("arc: the task has too many messages and artifacts"
 // maxTaskBytes bounds the messages and artifacts of a task (ARC-D79).
 const maxTaskBytes = 32 << 20
 
-// fits refuses an item of n bytes over the limits of a task.
-func (e *taskEngine) fits(st *taskState, c *change, n int) error {
-	limit := int64(maxTaskBytes)
-	if isFull := st.messages+st.artifacts >= e.s.opts.Limits.MaxTaskItems; isFull {
-		limit = int64(e.s.opts.Limits.MaxTaskItems)
-	} else if st.bytes+int64(n) <= maxTaskBytes {
-		return nil
-	}
-	if c.action != taskSend {
+// refusal is the error of a change that the machine refuses.
+func (st *taskState) refusal(c *change, err error) error {
+	full, isFull := errors.AsType[*engine.FullError](err)
+	switch {
+	case errors.Is(err, engine.ErrOwner):
+		return errTakenOver
+	case !isFull:
+		return taskFault(st.id, st.Status, c.action)
+	case c.action != engine.Send:
 		return errTaskFull
 	}
 	d, _ := encode(func(w *writer) { // texts can always be written
 		w.open()
 		w.text("taskId", st.id)
-		w.number("limit", limit)
+		w.number("limit", full.Limit)
 		w.close()
 	})
 	return &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d}
@@ -592,7 +592,7 @@ func (e *taskEngine) applyLocked(ctx context.Context, t *liveTask, c *change) er
 	var item *ready
 	var err error
 	switch {
-	case c.message != nil && c.action == taskSend:
+	case c.message != nil && c.action == engine.Send:
 		item, err = messageItem(itemInput, c.message)
 	case c.message != nil:
 		item, err = messageItem(itemMessage, c.message)
@@ -623,34 +623,20 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 		if isMade, err := e.settleLocked(ctx, t, c); isMade || err != nil {
 			return err
 		}
-		if c.owner != "" && t.state.owner != c.owner {
-			return errTakenOver
-		}
 		old := t.state
-		to, events, err := old.status.next(c.action)
+		next, events, err := e.step(ctx, old, c, item)
 		if err != nil {
-			return taskFault(old.id, old.status, c.action, asCode(err))
-		}
-		if item != nil {
-			if err := e.fits(old, c, len(item.b)); err != nil {
-				return err
-			}
-		}
-		if c.isClaim, err = e.claims(ctx, old, c); err != nil {
 			return err
 		}
-		next := old.after(to, c)
-		first := next.events + 1
-		next.events += uint64(len(events))
+		first := old.Events + 1
 		if item != nil {
 			next.last, err = appendItem(ctx, e.db, t.items(), c.itemID, old.last, item.b, 0)
 			if err != nil {
 				return err
 			}
-			if c.action == taskSend {
+			if c.action == engine.Send {
 				next.input = next.last
 			}
-			next.bytes += int64(len(item.b))
 		}
 		var list []*Notification
 		if t.subs == nil || len(t.subs) > 0 || e.s.opts.OnTaskEvent != nil {
@@ -664,7 +650,7 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 			return e.publishLocked(ctx, t, old, first, list)
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			a := &attempt{old: old, to: to, first: first, list: list, seqs: []uint64{next.last}}
+			a := &attempt{old: old, to: next.Status, first: first, list: list, seqs: []uint64{next.last}}
 			if c.attempt != nil {
 				a.seqs = append(a.seqs, c.attempt.seqs...)
 			}
@@ -708,11 +694,11 @@ func (e *taskEngine) isMadeLocked(ctx context.Context, t *liveTask, c *change) (
 	case a == nil:
 		return false, nil
 	case a.to == TaskInputRequired:
-		return st.paused.Equal(c.at), nil
+		return st.Paused.Equal(c.at), nil
 	case a.to.Final():
-		return st.status == a.to && st.endTime.Equal(c.at), nil
+		return st.Status == a.to && st.Ended.Equal(c.at), nil
 	}
-	return st.status == a.to && st.moved.Equal(c.at), nil
+	return st.Status == a.to && st.Moved.Equal(c.at), nil
 }
 
 // errTakenOver is what a handler sees whose task now runs in another process,
@@ -722,40 +708,35 @@ var errTakenOver = errors.New("arc: the task was taken over by another process")
 // runsLocked reports whether a task runs in this process. It is called with the lock of
 // the task held.
 func (e *taskEngine) runsLocked(t *liveTask) bool {
-	return t.run != nil && t.state.owner == t.run.owner
+	return t.run != nil && t.state.Owner == t.run.owner
 }
 
-// after is the state after a change.
-func (st *taskState) after(to TaskStatus, c *change) *taskState {
+// step returns the state after a change, and the names of its events.
+func (e *taskEngine) step(ctx context.Context, st *taskState, c *change, item *ready) (*taskState, []string, error) {
+	isClaim, err := e.claims(ctx, st, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	event := engine.Change{Action: c.action, At: c.at, Reason: c.reason, By: c.by, Required: c.required, Owner: c.owner}
+	if isClaim {
+		event.Claimant = c.claimant
+	}
+	if item != nil {
+		event.Size = len(item.b)
+	}
+	if c.fault != nil {
+		event.Reason = c.fault.Message
+	}
+	task, events, err := st.Step(&event, engine.Bounds{Bytes: maxTaskBytes, Items: e.s.opts.Limits.MaxTaskItems})
+	if err != nil {
+		return nil, nil, st.refusal(c, err)
+	}
 	next := *st
-	next.updated = c.at
-	if c.message != nil {
-		next.messages++
+	next.Task = task
+	if task.Status.Final() {
+		next.fault = c.fault
 	}
-	if c.artifact != nil {
-		next.artifacts++
-	}
-	if to == st.status {
-		return &next
-	}
-	next.previous, next.status, next.required, next.isParked, next.moved = st.status, to, "", false, c.at
-	switch to {
-	case TaskWorking:
-		if c.action == taskSend {
-			next.inputs++
-		}
-		if c.isClaim {
-			next.owner = c.claimant
-		}
-	case TaskInputRequired:
-		next.paused, next.required, next.isJournaled = c.at, c.required, true
-	case TaskCompleted, TaskFailed, TaskCanceled:
-		next.endTime, next.reason, next.canceledBy, next.fault = c.at, c.reason, c.by, c.fault
-		if c.fault != nil {
-			next.reason = c.fault.Message
-		}
-	}
-	return &next
+	return &next, events, nil
 }
 
 // publishLocked does what follows a change that is kept.
@@ -764,7 +745,7 @@ func (e *taskEngine) publishLocked(ctx context.Context, t *liveTask, old *taskSt
 		ctx = context.WithoutCancel(ctx)
 	}
 	e.emitLocked(ctx, t, first, events...)
-	if !t.state.status.Final() {
+	if !t.state.Status.Final() {
 		t.run.schedule(t.state)
 		return nil
 	}
@@ -782,7 +763,7 @@ func (e *taskEngine) publishLocked(ctx context.Context, t *liveTask, old *taskSt
 	if t.state.hasMetadata {
 		err = errors.Join(err, e.db.Expire(ctx, taskMetadata(t.id), e.s.opts.Persistence.TaskRetention))
 	}
-	if t.state.isJournaled { // it expires without this, too
+	if t.state.IsJournaled { // it expires without this, too
 		_ = e.s.life.Go("journal", func(ctx context.Context) { _ = e.s.runs.Expire(ctx, t.id, journalRetention) })
 	}
 	if err != nil {
@@ -796,13 +777,13 @@ const journalRetention = time.Hour
 
 // claims reports whether a change makes its process the owner of a task (ARC-D76).
 func (e *taskEngine) claims(ctx context.Context, st *taskState, c *change) (bool, error) {
-	if c.claimant == "" || st.owner == c.claimant {
+	if c.claimant == "" || st.Owner == c.claimant {
 		return false, nil
 	}
-	if st.isParked {
+	if st.IsParked {
 		return true, nil
 	}
-	isAlive, err := e.s.lease.Alive(ctx, st.owner)
+	isAlive, err := e.s.lease.Alive(ctx, st.Owner)
 	return !isAlive, err
 }
 
@@ -825,12 +806,12 @@ func (e *taskEngine) editLocked(ctx context.Context, t *liveTask, edit func(st *
 // taskOver is the cause of a task's context that ends.
 func taskOver(st *taskState) error {
 	switch {
-	case st.status == TaskCanceled:
+	case st.Status == TaskCanceled:
 		return ErrTaskAlreadyCanceled
-	case st.status == TaskCompleted:
+	case st.Status == TaskCompleted:
 		return ErrTaskAlreadyCompleted
 	case st.fault != nil && st.fault.Code == ErrTaskTimeout:
 		return ErrTaskTimeout
 	}
-	return fmt.Errorf("arc: the task is %s", st.status)
+	return fmt.Errorf("arc: the task is %s", st.Status)
 }

@@ -40,21 +40,21 @@ func eventText(ev Event) string {
 // notification is the part that all events have.
 func (st *taskState) notification(ev Event, at time.Time) *Notification {
 	return &Notification{TaskID: st.id, Event: ev, Timestamp: NewTimestamp(at),
-		Data: NotificationData{Status: string(st.status), Message: eventText(ev)}}
+		Data: NotificationData{Status: string(st.Status), Message: eventText(ev)}}
 }
 
 func (e *taskEngine) createdEvent(st *taskState) *Notification {
-	n := st.notification(EventTaskCreated, st.created)
-	n.Data.Priority, n.Data.AssignedAgent, n.Data.CreatedAt = st.priority, st.agent, NewTimestamp(st.created)
+	n := st.notification(EventTaskCreated, st.Created)
+	n.Data.Priority, n.Data.AssignedAgent, n.Data.CreatedAt = st.priority, st.agent, NewTimestamp(st.Created)
 	return n
 }
 
 // eventsOf makes the notifications of a change, each with every member that
 // belongs to it and is known (section d.5 of the reference).
-func (e *taskEngine) eventsOf(old, st *taskState, c *change, events []Event) []*Notification {
+func (e *taskEngine) eventsOf(old, st *taskState, c *change, events []string) []*Notification {
 	list := make([]*Notification, 0, len(events))
 	for _, ev := range events {
-		list = append(list, e.eventOf(old, st, c, ev))
+		list = append(list, e.eventOf(old, st, c, Event(ev)))
 	}
 	return list
 }
@@ -71,7 +71,7 @@ func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notificat
 	case EventTaskPaused:
 		d.PausedAt, d.RequiredInput = at, c.required
 	case EventTaskResumed:
-		d.ResumedAt, d.PauseDuration = at, millis(c.at.Sub(old.paused))
+		d.ResumedAt, d.PauseDuration = at, millis(c.at.Sub(old.Paused))
 	case EventNewMessage:
 		d.MessageContent = c.message
 	case EventNewArtifact:
@@ -80,7 +80,7 @@ func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notificat
 			d.CreatedAt = c.artifact.CreatedAt
 		}
 	case EventStatusChange:
-		d.ChangedAt, d.PreviousStatus, d.Reason = at, string(old.status), c.reason
+		d.ChangedAt, d.PreviousStatus, d.Reason = at, string(old.Status), c.reason
 	default:
 		st.finalData(d)
 	}
@@ -89,18 +89,18 @@ func (e *taskEngine) eventOf(old, st *taskState, c *change, ev Event) *Notificat
 
 // finalData adds what the three events of the end tell.
 func (st *taskState) finalData(d *NotificationData) {
-	at := NewTimestamp(st.endTime)
-	switch st.status {
+	at := NewTimestamp(st.Ended)
+	switch st.Status {
 	case TaskCompleted:
-		d.CompletedAt, d.Duration = at, millis(st.endTime.Sub(st.created))
-		d.ArtifactCount, d.MessageCount = json.Number(strconv.Itoa(st.artifacts)), json.Number(strconv.Itoa(st.messages))
+		d.CompletedAt, d.Duration = at, millis(st.Ended.Sub(st.Created))
+		d.ArtifactCount, d.MessageCount = json.Number(strconv.Itoa(st.Artifacts)), json.Number(strconv.Itoa(st.Messages))
 	case TaskFailed:
-		d.FailedAt, d.Duration = at, millis(st.endTime.Sub(st.created))
+		d.FailedAt, d.Duration = at, millis(st.Ended.Sub(st.Created))
 		if st.fault != nil {
 			d.Error, _ = st.fault.MarshalJSON() // it was written before
 		}
 	case TaskCanceled:
-		d.CanceledAt, d.CanceledBy, d.Reason = at, st.canceledBy, st.reason
+		d.CanceledAt, d.CanceledBy, d.Reason = at, st.CanceledBy, st.Reason
 	}
 }
 
@@ -108,20 +108,20 @@ func (st *taskState) finalData(d *NotificationData) {
 // subscribers (ARC-D41), and the number of the first one.
 func (st *taskState) lastEvents() ([]*Notification, uint64) {
 	ev := EventTaskCompleted
-	switch st.status {
+	switch st.Status {
 	case TaskFailed:
 		ev = EventTaskFailed
 	case TaskCanceled:
 		ev = EventTaskCanceled
 	}
-	end := st.notification(ev, st.endTime)
+	end := st.notification(ev, st.Ended)
 	st.finalData(&end.Data)
-	moved := st.notification(EventStatusChange, st.endTime)
-	moved.Data.ChangedAt, moved.Data.PreviousStatus = NewTimestamp(st.endTime), string(st.previous)
-	if st.status == TaskCanceled {
-		moved.Data.Reason = st.reason
+	moved := st.notification(EventStatusChange, st.Ended)
+	moved.Data.ChangedAt, moved.Data.PreviousStatus = NewTimestamp(st.Ended), string(st.Previous)
+	if st.Status == TaskCanceled {
+		moved.Data.Reason = st.Reason
 	}
-	return []*Notification{end, moved}, st.events - 1
+	return []*Notification{end, moved}, st.Events - 1
 }
 
 // emitLocked queues events, numbered from first, for all subscribers of a task, after it is
@@ -180,8 +180,8 @@ func (e *taskEngine) noteEventsLocked(ctx context.Context, t *liveTask, next *ta
 	if len(subs) == 0 || err != nil || !e.s.isShared {
 		return err
 	}
-	next.unqueued, next.unqueuedFrom = encodeEvents(events), t.state.events+1
-	if old := t.state.unqueued; old != nil && t.queued < t.state.events && len(old) <= maxUnqueued {
+	next.unqueued, next.unqueuedFrom = encodeEvents(events), t.state.Events+1
+	if old := t.state.unqueued; old != nil && t.queued < t.state.Events && len(old) <= maxUnqueued {
 		next.unqueued = append(append(slices.Clone(old[:len(old)-1]), ','), next.unqueued[1:]...)
 		next.unqueuedFrom = t.state.unqueuedFrom
 	}

@@ -138,7 +138,7 @@ func (e *taskEngine) dismissLocked(ctx context.Context, t *liveTask) {
 	if w.call.isPlaced {
 		e.s.registry.router.Done(w.call.Agent)
 	}
-	e.finishTask(ctx, t.state.owner, t.state)
+	e.finishTask(ctx, t.state.Owner, t.state)
 	e.release(t)
 }
 
@@ -164,9 +164,9 @@ func (r *TaskRun) resumePlace(isBounded bool) (isTaken bool, err error) {
 // reservePlace takes the place of a task of this process that a message resumes. The returned function
 // gives it back.
 func (e *taskEngine) reservePlace(call *Call, st *taskState, run *TaskRun) (undo func(), err error) {
-	isHere := st.owner == e.s.lease.Owner()
+	isHere := st.Owner == e.s.lease.Owner()
 	switch {
-	case st.status != TaskInputRequired, !isHere && !st.isParked:
+	case st.Status != TaskInputRequired, !isHere && !st.IsParked:
 		return func() {}, nil
 	case run != nil:
 		isTaken, err := run.resumePlace(true)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/store"
@@ -104,12 +105,12 @@ func (s *Server) unavailable(agent string, err error) error {
 
 // notifyOwner notifies an owner in another process of a change.
 func (e *taskEngine) notifyOwner(ctx context.Context, st *taskState) {
-	if st.owner == e.s.lease.Owner() {
+	if st.Owner == e.s.lease.Owner() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outage)
 	defer cancel()
-	if err := e.s.lease.Tell(ctx, st.owner, taskTopic, []byte(st.id)); err != nil {
+	if err := e.s.lease.Tell(ctx, st.Owner, taskTopic, []byte(st.id)); err != nil {
 		e.s.opts.Logger.WarnContext(ctx, "arc: process of task not notified", "task", st.id, "err", err)
 	}
 }
@@ -138,7 +139,7 @@ func (e *taskEngine) lookAgain(ctx context.Context, id string) {
 	if err != nil && ctx.Err() == nil {
 		e.s.opts.Logger.ErrorContext(ctx, "arc: task not read", "task", id, "err", err)
 	}
-	if ok && (t.state.status.Final() || t.state.owner != e.s.lease.Owner()) {
+	if ok && (t.state.Status.Final() || t.state.Owner != e.s.lease.Owner()) {
 		e.unpark(ctx, t.state)
 		e.dismissLocked(ctx, t)
 	}
@@ -152,7 +153,7 @@ func (e *taskEngine) park(st *taskState) {
 	if earlier, isParked := e.parked[id]; isParked { // in an epoch that was lost
 		earlier.limit.Stop()
 	}
-	e.parked[id] = parkedTask{st.owner, time.AfterFunc(e.timeLeft(st), func() { e.expire(id) })}
+	e.parked[id] = parkedTask{st.Owner, time.AfterFunc(e.timeLeft(st), func() { e.expire(id) })}
 }
 
 // unpark removes a parked task, which has ended or has another owner, from the index.
@@ -172,7 +173,7 @@ func (e *taskEngine) unpark(ctx context.Context, st *taskState) {
 func (e *taskEngine) timeLeft(st *taskState) time.Duration {
 	const never = 100 * 365 * 24 * time.Hour
 	limit := time.Duration(0)
-	switch st.status {
+	switch st.Status {
 	case TaskWorking:
 		limit = e.s.opts.Timing.TaskTimeout
 	case TaskInputRequired:
@@ -181,13 +182,13 @@ func (e *taskEngine) timeLeft(st *taskState) time.Duration {
 	if limit == 0 {
 		return never
 	}
-	return min(limit, limit-time.Since(st.moved))
+	return min(limit, limit-time.Since(st.Moved))
 }
 
 // schedule starts the time limit of a state. The lock of the task must be held.
 func (r *TaskRun) schedule(st *taskState) {
 	switch {
-	case r == nil || st.status == TaskSubmitted:
+	case r == nil || st.Status == TaskSubmitted:
 	case r.limit != nil:
 		r.limit.Reset(r.engine.timeLeft(st))
 	default:
@@ -203,8 +204,8 @@ func (e *taskEngine) expire(id string) {
 		t.mu.Lock()
 		defer e.unlock(t)
 		ok, err := e.loadLocked(ctx, t, e.s.isShared || t.state == nil)
-		if err == nil && ok && t.state.owner == e.s.lease.Owner() && !t.state.status.Final() && e.timeLeft(t.state) <= 0 {
-			err = e.applyLocked(ctx, t, &change{action: taskFail, at: now(), fault: idFault(ErrTaskTimeout, "taskId", id)})
+		if err == nil && ok && t.state.Owner == e.s.lease.Owner() && !t.state.Status.Final() && e.timeLeft(t.state) <= 0 {
+			err = e.applyLocked(ctx, t, &change{action: engine.Fail, at: now(), fault: idFault(ErrTaskTimeout, "taskId", id)})
 		}
 		if err != nil && ctx.Err() == nil {
 			e.s.opts.Logger.ErrorContext(ctx, "arc: task not ended at its time limit", "task", id, "err", err)
@@ -216,19 +217,19 @@ func (e *taskEngine) expire(id string) {
 // deliver passes the accepted input of a task to its run, and runs the handler again if the task has
 // none. It may be repeated.
 func (e *taskEngine) deliver(ctx context.Context, t *liveTask, st *taskState, hasPlace bool) error {
-	if st.input == 0 || st.status.Final() {
+	if st.input == 0 || st.Status.Final() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, outage)
 	defer cancel()
 	position := strconv.FormatUint(st.input, 10)
-	_, err := e.s.runs.Deliver(ctx, st.id, position, []byte(position), func(context.Context) (lease.Owner, error) { return st.owner, nil })
-	if err != nil || st.owner != e.s.lease.Owner() {
+	_, err := e.s.runs.Deliver(ctx, st.id, position, []byte(position), func(context.Context) (lease.Owner, error) { return st.Owner, nil })
+	if err != nil || st.Owner != e.s.lease.Owner() {
 		return err
 	}
 	t.mu.Lock()
 	defer e.unlock(t)
-	if t.run != nil || t.waiting != nil || t.state.status != TaskWorking || t.state.owner != st.owner {
+	if t.run != nil || t.waiting != nil || t.state.Status != TaskWorking || t.state.Owner != st.Owner {
 		return nil
 	}
 	return e.rerunLocked(ctx, t, hasPlace)
@@ -255,7 +256,7 @@ func (e *taskEngine) rerunLocked(ctx context.Context, t *liveTask, hasPlace bool
 		return err
 	}
 	e.unpark(ctx, t.state)
-	if owner != t.state.owner {
+	if owner != t.state.Owner {
 		return errTakenOver
 	}
 	call := &Call{Method: MethodTaskCreate, RequestAgent: t.state.requestAgent, TargetAgent: t.state.agent,
@@ -265,7 +266,7 @@ func (e *taskEngine) rerunLocked(ctx context.Context, t *liveTask, hasPlace bool
 	}
 	_ = call.run.reserve(e.s.scope(call)) // an accepted task runs even over a bound
 	free := context.WithoutCancel(ctx)
-	isRerun := t.state.status != TaskSubmitted
+	isRerun := t.state.Status != TaskSubmitted
 	if hasPlace || e.places.enter(budgetName(call)) {
 		e.startLocked(free, e.acquire(t.id), call, initial, isRerun)
 		return nil
@@ -301,12 +302,12 @@ func (e *taskEngine) adopt(ctx context.Context, id string, _, to lease.Owner) (l
 		return found, e.repeatEnd(ctx, t, st)
 	case err != nil || found != lease.Held:
 		return found, err
-	case st.input != 0 || st.owner != to: // the failed process may have accepted an input
+	case st.input != 0 || st.Owner != to: // the failed process may have accepted an input
 		return found, e.deliver(ctx, t, st, false)
 	}
 	t.mu.Lock()
 	defer e.unlock(t)
-	if t.run != nil || t.waiting != nil || t.state.owner != to || t.state.status.Final() {
+	if t.run != nil || t.waiting != nil || t.state.Owner != to || t.state.Status.Final() {
 		return found, nil
 	}
 	return found, e.rerunLocked(ctx, t, false) // the run has its own entry
@@ -323,10 +324,10 @@ func (e *taskEngine) adoptRecord(ctx context.Context, t *liveTask, to lease.Owne
 		return 0, nil, err
 	case !ok:
 		return lease.Absent, nil, nil
-	case t.state.status.Final():
+	case t.state.Status.Final():
 		return lease.Ended, t.state, nil
-	case t.state.owner != to:
-		isAlive, err := e.s.lease.Alive(ctx, t.state.owner)
+	case t.state.Owner != to:
+		isAlive, err := e.s.lease.Alive(ctx, t.state.Owner)
 		if err != nil || isAlive {
 			return lease.Held, t.state, err
 		}
@@ -350,20 +351,21 @@ func (e *taskEngine) adoptLocked(ctx context.Context, t *liveTask, to lease.Owne
 		return 0, agentFault(ErrAgentNotFound, t.state.agent)
 	}
 	mine := *t.state
-	mine.owner, mine.isParked = to, mine.status == TaskInputRequired
+	task, fate := mine.Adopt(to, engine.Policy{AlwaysRerun: entry.RerunInterrupted, AlwaysFail: entry.FailInterrupted})
+	mine.Task = task
 	if err := e.saveLocked(ctx, t, &mine); err != nil {
 		return 0, err // after a conflict the next round reads it again
 	}
-	switch {
-	case mine.isParked:
+	switch fate {
+	case engine.Waits:
 		e.park(&mine)
 		return lease.Taken, nil
-	case mine.status == TaskSubmitted, entry.RerunInterrupted, mine.isJournaled && !entry.FailInterrupted:
+	case engine.Runs:
 		return lease.Held, nil
 	}
 	fault := idFault(ErrTaskExecutionFailed, "taskId", t.id)
 	fault.Message = "Task interrupted"
-	return lease.Ended, e.applyLocked(ctx, t, &change{action: taskFail, at: now(), fault: fault})
+	return lease.Ended, e.applyLocked(ctx, t, &change{action: engine.Fail, at: now(), fault: fault})
 }
 
 // firstMessage returns the initial message of a task, or nil if it is missing.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/internal/lease"
@@ -80,7 +81,7 @@ func (r *TaskRun) Priority() Priority { return r.state().priority }
 func (r *TaskRun) Metadata() json.RawMessage { return r.metadata }
 
 // Status returns the state of the task.
-func (r *TaskRun) Status() TaskStatus { return r.state().status }
+func (r *TaskRun) Status() TaskStatus { return r.state().Status }
 
 // Redelivered reports whether an earlier run of the task was cut off. Inputs, steps, messages and
 // artifacts of the earlier run are not done again; see [Step].
@@ -113,7 +114,7 @@ func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
 	if add.Timestamp == "" {
 		add.Timestamp = NewTimestamp(at)
 	}
-	return r.add(ctx, &change{action: taskAddMessage, at: at, message: &add})
+	return r.add(ctx, &change{action: engine.AddMessage, at: at, message: &add})
 }
 
 // AddProgress adds a text message that reports progress to the caller.
@@ -133,7 +134,7 @@ func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
 	if add.CreatedAt == "" {
 		add.CreatedAt = NewTimestamp(at)
 	}
-	return r.add(ctx, &change{action: taskAddArtifact, at: at, artifact: &add, isNamed: add.ID != ""})
+	return r.add(ctx, &change{action: engine.AddArtifact, at: at, artifact: &add, isNamed: add.ID != ""})
 }
 
 // add adds an item unless an earlier run has added it.
@@ -150,7 +151,7 @@ func (r *TaskRun) add(ctx context.Context, c *change) error {
 			return err
 		}
 		if !isFound {
-			isReplayed, err := p.find(c, r.task.state.artifacts+1)
+			isReplayed, err := p.find(c, r.task.state.Artifacts+1)
 			if isReplayed || err != nil {
 				return err
 			}
@@ -201,7 +202,7 @@ func (p *replay) find(c *change, n int) (bool, error) {
 func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, error) {
 	waits := !r.hasInput()
 	if waits {
-		if err := r.apply(ctx, &change{action: taskRequireInput, at: now(), required: required}); err != nil {
+		if err := r.apply(ctx, &change{action: engine.RequireInput, at: now(), required: required}); err != nil {
 			return nil, err
 		}
 	}
@@ -216,7 +217,7 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 	}
 	data, err := j.Await(ctx)
 	if err != nil {
-		if err := r.apply(ctx, &change{action: taskResume, at: now()}); err != nil && !r.hasInput() {
+		if err := r.apply(ctx, &change{action: engine.Resume, at: now()}); err != nil && !r.hasInput() {
 			return nil, err
 		} else if err == nil {
 			return nil, errors.Join(r.work.Resume(), context.Cause(ctx))
@@ -236,7 +237,7 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 func (r *TaskRun) hasInput() bool {
 	r.task.mu.Lock()
 	defer r.task.mu.Unlock()
-	return r.task.state.inputs > r.consumed
+	return r.task.state.Inputs > r.consumed
 }
 
 // readInput reads the input at a position among the items.
@@ -310,14 +311,14 @@ func (r *TaskRun) noteJournal() error {
 	return r.engine.s.persist(&r.base, func(ctx context.Context) error {
 		r.task.mu.Lock()
 		defer r.task.mu.Unlock()
-		if r.task.state.isJournaled {
+		if r.task.state.IsJournaled {
 			return nil
 		}
 		return r.engine.editLocked(ctx, r.task, func(st *taskState) error {
-			if st.owner != r.owner {
+			if st.Owner != r.owner {
 				return errTakenOver
 			}
-			st.isJournaled = true
+			st.IsJournaled = true
 			return nil
 		})
 	})
@@ -365,7 +366,7 @@ func (r *TaskRun) apply(ctx context.Context, c *change) error {
 
 // applyLocked makes a change by the run. The lock of the task must be held.
 func (r *TaskRun) applyLocked(ctx context.Context, c *change) error {
-	if errors.Is(context.Cause(&r.work), ErrClosed) && !r.task.state.status.Final() {
+	if errors.Is(context.Cause(&r.work), ErrClosed) && !r.task.state.Status.Final() {
 		// Cut off with the server: the task waits for the next one as it is.
 		return ErrClosed
 	}
@@ -410,10 +411,10 @@ func (r *TaskRun) do(h TaskHandler) {
 var errGoexit = errors.New("arc: the handler of a task called runtime.Goexit")
 
 func (r *TaskRun) begin() error {
-	if r.recovered && r.state().status == TaskWorking {
+	if r.recovered && r.state().Status == TaskWorking {
 		return nil
 	}
-	c := change{action: taskStart, at: now()}
+	c := change{action: engine.Start, at: now()}
 	if estimate := r.call.entry.EstimateTask; estimate != nil {
 		err := guard.Call("task estimator", func() error {
 			c.expected = estimate(&r.work, r)
@@ -440,7 +441,7 @@ func (r *TaskRun) finishWorkLocked(st *taskState) {
 // the next owner of the entry queues them.
 func (r *TaskRun) finishWork(st *taskState) {
 	r.task.mu.Lock()
-	isQueued := st.unqueued == nil || r.task.queued >= st.events
+	isQueued := st.unqueued == nil || r.task.queued >= st.Events
 	r.task.mu.Unlock()
 	if isQueued || r.engine.s.persist(&r.base, func(ctx context.Context) error { return r.engine.queueAgain(ctx, r.task) }) == nil {
 		r.engine.finishTask(&r.base, r.owner, st)
@@ -457,9 +458,9 @@ const (
 // loses the task.
 func (r *TaskRun) finish(err error) {
 	defer r.release()
-	c := change{action: taskComplete, at: now(), owner: r.owner}
+	c := change{action: engine.Complete, at: now(), owner: r.owner}
 	if err != nil {
-		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.work, &r.call, err) // the error of an ended context is no failure
+		c.action, c.fault = engine.Fail, r.engine.s.faultOf(&r.work, &r.call, err) // the error of an ended context is no failure
 	}
 	for delay := minEndDelay; ; delay = min(2*delay, maxEndDelay) {
 		failed := r.end(&c, err)
@@ -482,7 +483,7 @@ func (r *TaskRun) finish(err error) {
 func (r *TaskRun) end(c *change, err error) error {
 	r.task.mu.Lock()
 	defer r.engine.unlock(r.task)
-	if r.task.state.status.Final() {
+	if r.task.state.Status.Final() {
 		return nil
 	}
 	if err != nil && r.isCut() {
@@ -492,13 +493,13 @@ func (r *TaskRun) end(c *change, err error) error {
 	if err == nil {
 		return nil
 	}
-	if c.action == taskComplete && errors.Is(err, ErrInvalidTaskTransition) {
-		err = errReturned(r.task.id, r.task.state.status)
-		c.action, c.fault = taskFail, r.engine.s.faultOf(&r.base, &r.call, err)
+	if c.action == engine.Complete && errors.Is(err, ErrInvalidTaskTransition) {
+		err = errReturned(r.task.id, r.task.state.Status)
+		c.action, c.fault = engine.Fail, r.engine.s.faultOf(&r.base, &r.call, err)
 		err = r.engine.applyLocked(&r.base, r.task, c)
 	}
 	var refused *Error
-	if errors.Is(err, errTakenOver) || errors.As(err, &refused) || r.task.state.status.Final() {
+	if errors.Is(err, errTakenOver) || errors.As(err, &refused) || r.task.state.Status.Final() {
 		return nil // its work in another process decides, or the task has ended
 	}
 	return err
@@ -526,7 +527,7 @@ func (r *TaskRun) release() {
 	}
 	st := r.task.state
 	switch {
-	case st.status.Final() || st.owner != r.owner:
+	case st.Status.Final() || st.Owner != r.owner:
 		r.finishWorkLocked(st)
 	case errors.Is(context.Cause(&r.work), errTakenOver): // and given back, by an input that came here
 		e, id, owner := r.engine, r.task.id, r.owner

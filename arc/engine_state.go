@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -18,36 +19,19 @@ import (
 // taskState is everything about a task but its messages and artifacts. It has
 // the same size however long the task is, so that an event costs the same.
 type taskState struct {
+	engine.Task[TaskStatus]
 	id           string
 	agent        string // the handling agent
 	principal    string // the owner
 	requestAgent string // the requesting agent
 	traceID      string
-	status       TaskStatus
-	previous     TaskStatus // the state before the last transition
-	created      time.Time
-	updated      time.Time
-	paused       time.Time // when it last began to wait for input
-	moved        time.Time // of the last transition
-	endTime      time.Time
-	reason       string
-	canceledBy   string
 	fault        *Error
 	priority     Priority
 	hasMetadata  bool            // under a separate key, so that an event does not write it again
 	caller       json.RawMessage // the principal, for a run in another process
-	messages     int
-	artifacts    int
-	bytes        int64       // of messages and artifacts
-	events       uint64      // how many there were; numbers the notifications
-	owner        lease.Owner // the process that runs it
-	required     string      // the input that the task waits for
-	last         uint64      // position of the newest item, see readItems
-	input        uint64      // position of the last message of a task.send among the items
-	inputs       int         // messages of task.send
-	isJournaled  bool        // the handler has used Step or WaitInput
-	isParked     bool        // the task waits for input without a run
-	followed     uint64      // number of subscriptions made
+	last         uint64          // position of the newest item, see readItems
+	input        uint64          // position of the last message of a task.send among the items
+	followed     uint64          // number of subscriptions made
 
 	// first is the initial message, until the next write of the state: a task is
 	// created by one write, and any process can then add the message to the items.
@@ -101,32 +85,32 @@ func (st *taskState) write(w *writer) {
 	w.optText("principal", st.principal)
 	w.text("requestAgent", st.requestAgent)
 	w.optText("traceId", st.traceID)
-	w.text("status", string(st.status))
-	w.optText("previous", string(st.previous))
-	w.moment("created", st.created)
-	w.moment("updated", st.updated)
-	w.moment("paused", st.paused)
-	w.moment("moved", st.moved)
-	w.moment("ended", st.endTime)
-	w.optText("reason", st.reason)
-	w.optText("canceledBy", st.canceledBy)
+	w.text("status", string(st.Status))
+	w.optText("previous", string(st.Previous))
+	w.moment("created", st.Created)
+	w.moment("updated", st.Updated)
+	w.moment("paused", st.Paused)
+	w.moment("moved", st.Moved)
+	w.moment("ended", st.Ended)
+	w.optText("reason", st.Reason)
+	w.optText("canceledBy", st.CanceledBy)
 	if st.fault != nil {
 		w.key("error")
 		w.error(st.fault)
 	}
 	w.optText("priority", string(st.priority))
 	w.optFlag("metadata", st.hasMetadata)
-	w.number("messages", int64(st.messages))
-	w.number("artifacts", int64(st.artifacts))
-	w.number("bytes", st.bytes)
-	w.number("events", int64(st.events))
-	w.optText("owner", string(st.owner))
-	w.optText("required", st.required)
+	w.number("messages", int64(st.Messages))
+	w.number("artifacts", int64(st.Artifacts))
+	w.number("bytes", st.Bytes)
+	w.number("events", int64(st.Events))
+	w.optText("owner", string(st.Owner))
+	w.optText("required", st.Required)
 	w.optCount("last", st.last)
 	w.optCount("input", st.input)
-	w.optCount("inputs", uint64(st.inputs))
-	w.optFlag("journaled", st.isJournaled)
-	w.optFlag("parked", st.isParked)
+	w.optCount("inputs", uint64(st.Inputs))
+	w.optFlag("journaled", st.IsJournaled)
+	w.optFlag("parked", st.IsParked)
 	w.optRaw("caller", st.caller)
 	w.optCount("followed", st.followed)
 	if st.first != nil { // written by us, or read from here
@@ -185,13 +169,14 @@ func decodeTask(b []byte) (*taskState, error) {
 		return nil, err
 	}
 	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
-		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), status: TaskStatus(r.text("status")),
-		previous: TaskStatus(r.text("previous")), created: r.moment("created"), updated: r.moment("updated"),
-		paused: r.moment("paused"), moved: r.moment("moved"), endTime: r.moment("ended"), reason: r.text("reason"), canceledBy: r.text("canceledBy"),
-		priority: Priority(r.text("priority")), hasMetadata: r.flag("metadata"), messages: int(r.number("messages")),
-		artifacts: int(r.number("artifacts")), bytes: r.number("bytes"), events: uint64(r.number("events")), owner: lease.Owner(r.text("owner")),
-		required: r.text("required"), last: uint64(r.number("last")), input: uint64(r.number("input")), inputs: int(r.number("inputs")),
-		isJournaled: r.flag("journaled"), isParked: r.flag("parked"), caller: raw(r.v.Get("caller")), followed: uint64(r.number("followed")), first: raw(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: raw(r.v.Get("unqueued"))}
+		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), priority: Priority(r.text("priority")), hasMetadata: r.flag("metadata"),
+		last: uint64(r.number("last")), input: uint64(r.number("input")), caller: raw(r.v.Get("caller")), followed: uint64(r.number("followed")),
+		first: raw(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: raw(r.v.Get("unqueued"))}
+	st.Task = engine.Task[TaskStatus]{Status: TaskStatus(r.text("status")), Previous: TaskStatus(r.text("previous")),
+		Created: r.moment("created"), Updated: r.moment("updated"), Paused: r.moment("paused"), Moved: r.moment("moved"), Ended: r.moment("ended"),
+		Reason: r.text("reason"), CanceledBy: r.text("canceledBy"), Required: r.text("required"), Messages: int(r.number("messages")),
+		Artifacts: int(r.number("artifacts")), Inputs: int(r.number("inputs")), Bytes: r.number("bytes"), Events: uint64(r.number("events")),
+		Owner: lease.Owner(r.text("owner")), IsJournaled: r.flag("journaled"), IsParked: r.flag("parked")}
 	if e := r.v.Get("error"); !e.Absent() {
 		if st.fault, _ = decodeError(e); st.fault != nil {
 			st.fault.Remote = false
@@ -211,8 +196,8 @@ const (
 // writeTask writes the members of the task that every answer about it has.
 func (st *taskState) writeHead(w *writer) {
 	w.text("taskId", st.id)
-	w.text("status", string(st.status))
-	w.stamp("createdAt", st.created)
+	w.text("status", string(st.Status))
+	w.stamp("createdAt", st.Created)
 }
 
 // stamp writes a time.
@@ -239,8 +224,8 @@ func (st *taskState) canceled() *ready {
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
 	st.writeHead(&w.writer)
-	w.stamp("canceledAt", st.endTime)
-	w.optText("reason", st.reason)
+	w.stamp("canceledAt", st.Ended)
+	w.optText("reason", st.Reason)
 	w.b = append(w.b, '}', '}')
 	return w
 }
@@ -248,7 +233,7 @@ func (st *taskState) canceled() *ready {
 // info returns the response to task.info, composed of stored items. A nil item
 // is omitted.
 func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams) *ready {
-	size := 384 + len(st.reason) + len(st.required)
+	size := 384 + len(st.Reason) + len(st.Required)
 	for _, list := range [][]store.Record{messages, artifacts} {
 		for _, r := range list {
 			size += len(r.Value)
@@ -259,7 +244,7 @@ func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams)
 	w.b = append(w.b, `{"type":"task","task":`...)
 	w.open()
 	st.writeHead(&w.writer)
-	w.stamp("updatedAt", st.updated)
+	w.stamp("updatedAt", st.Updated)
 	if !p.OmitMessages {
 		w.key("messages")
 		w.items(messages)
@@ -269,20 +254,20 @@ func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams)
 		w.items(artifacts)
 	}
 	if p.isPaged() {
-		w.number("messageCount", int64(st.messages))
-		w.number("artifactCount", int64(st.artifacts))
+		w.number("messageCount", int64(st.Messages))
+		w.number("artifactCount", int64(st.Artifacts))
 	}
-	switch st.status {
+	switch st.Status {
 	case TaskInputRequired:
-		w.optText("reason", st.required)
+		w.optText("reason", st.Required)
 	case TaskCompleted:
-		w.stamp("completedAt", st.endTime)
+		w.stamp("completedAt", st.Ended)
 	case TaskCanceled:
-		w.stamp("canceledAt", st.endTime)
-		w.optText("reason", st.reason)
+		w.stamp("canceledAt", st.Ended)
+		w.optText("reason", st.Reason)
 	case TaskFailed:
-		w.stamp("failedAt", st.endTime)
-		w.optText("reason", st.reason)
+		w.stamp("failedAt", st.Ended)
+		w.optText("reason", st.Reason)
 		if st.fault != nil {
 			w.key("error")
 			w.error(st.fault)

@@ -47,7 +47,7 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
-	final := t.state.status.Final()
+	final := t.state.Status.Final()
 	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: cmp.Or(t.state.traceID, call.TraceID)}
 	sub.Subscription = Subscription{ID: id, TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
 		CreatedAt: NewTimestamp(now()), Active: !final}
@@ -111,7 +111,7 @@ func (e *taskEngine) readSubscription(ctx context.Context, sub *subscription) er
 func (e *taskEngine) followLocked(ctx context.Context, t *liveTask, sub *subscription) (isFinal bool, err error) {
 	err = e.s.persist(ctx, func(ctx context.Context) error {
 		return e.editLocked(ctx, t, func(st *taskState) error {
-			if isFinal = st.status.Final(); isFinal {
+			if isFinal = st.Status.Final(); isFinal {
 				return ErrTaskAlreadyCompleted
 			}
 			st.followed++

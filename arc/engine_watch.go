@@ -100,7 +100,7 @@ func (e *taskEngine) watch(ctx context.Context, id string, yield func(*Task, err
 		}
 		if v.rev != seen {
 			task, err := v.st.task(split(v.fresh))
-			if !yield(task, err) || err != nil || v.st.status.Final() {
+			if !yield(task, err) || err != nil || v.st.Status.Final() {
 				return
 			}
 			delay = minWatchDelay

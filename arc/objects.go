@@ -5,8 +5,7 @@ package arc
 
 import "encoding/json"
 
-// A TaskStatus is the state of a task (section 7). the transitions of TaskStatus holds the
-// transitions.
+// A TaskStatus is the state of a task (section 7).
 type TaskStatus string
 
 // The states of a task.

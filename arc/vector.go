@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/hook"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/vector"
@@ -51,16 +52,16 @@ var vectors = vector.Ops{
 	"sse_encode":   vector.New(vectorSSEEncode),
 }
 
-func vectorTaskMachine(in struct{ Events []taskAction }) (any, error) {
-	state, list := TaskSubmitted, []any{}
+func vectorTaskMachine(in struct{ Events []engine.Action }) (any, error) {
+	task, list := engine.Task[TaskStatus]{Status: TaskSubmitted}, []any{}
 	for _, action := range in.Events {
-		next, events, err := state.next(action)
+		next, events, err := task.Step(&engine.Change{Action: action}, engine.Bounds{Items: len(in.Events)})
 		if err != nil {
-			list = append(list, map[string]any{"error": asCode(err), "status": next})
+			list = append(list, map[string]any{"error": task.Status.refused(), "status": next.Status})
 		} else {
-			list = append(list, map[string]any{"status": next, "emit": append([]Event{}, events...)})
+			list = append(list, map[string]any{"status": next.Status, "emit": events})
 		}
-		state = next
+		task = next
 	}
 	return list, nil
 }
