@@ -73,7 +73,7 @@ func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
 func (t *ChatTurn) Pause() {
 	t.chat.mu.Lock()
 	defer t.chat.mu.Unlock()
-	t.chat.pause = true
+	t.chat.turn.Pause()
 }
 
 // A ChatWriter writes the answer to a message. Its methods are safe for

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -128,7 +129,6 @@ func (j *chatJob) repeat() (any, error) {
 func (j *chatJob) pass() {
 	j.chat.mu.Lock()
 	defer j.chat.mu.Unlock()
-	j.chat.starting = false
 	j.chat.passLocked()
 }
 
@@ -152,10 +152,9 @@ func (j *chatJob) answer(ctx context.Context, cancel context.CancelCauseFunc) (a
 		turn.Metadata = j.fresh.metadata
 	}
 	lc.mu.Lock()
-	lc.pause = false
 	if !j.stateless {
 		lc.cancel = cancel
-		if isClosed(lc.closed) {
+		if lc.turn.IsEnded() {
 			cancel(ErrChatAlreadyClosed) // ended between the turn and here
 		}
 	}
@@ -323,7 +322,7 @@ func (j *chatJob) isEnded(ctx context.Context) bool {
 		return false
 	}
 	j.chat.mu.Lock()
-	isEnded := isClosed(j.chat.closed)
+	isEnded := j.chat.turn.IsEnded()
 	j.chat.mu.Unlock()
 	if isEnded || !j.table.s.isShared {
 		return isEnded
@@ -343,7 +342,7 @@ func (j *chatJob) commit(ctx context.Context, reply *Message) (*chatState, error
 		return j.fresh, nil
 	}
 	j.chat.mu.Lock()
-	isPaused := j.chat.pause
+	isPaused := j.chat.turn.Phase == engine.Pausing
 	j.chat.mu.Unlock()
 	err := j.keep(ctx, reply, func(next *chatState) {
 		next.updated = now()

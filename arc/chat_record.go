@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -235,7 +236,7 @@ func (r *chatRecord) end(ctx context.Context, reason string, isRepeated bool) (*
 			if st != nil && st.status == ChatClosed && (isRepeated || isTried && st.closed.Equal(at)) {
 				return nil
 			}
-			if fault := st.refuses(r.id, chatEnd); fault != nil {
+			if fault := st.refuses(r.id, engine.EndChat); fault != nil {
 				return fault
 			}
 			next := *st

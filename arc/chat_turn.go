@@ -175,7 +175,8 @@ func (lc *liveChat) cutLocked() {
 	if lc.cancel != nil {
 		lc.cancel(ErrChatAlreadyClosed)
 	}
-	if !isClosed(lc.closed) {
+	if !lc.turn.IsEnded() {
+		lc.turn.End()
 		close(lc.closed)
 	}
 }

@@ -6,11 +6,10 @@ package arc
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -45,13 +44,10 @@ type liveChat struct {
 	key  string
 	refs int // guarded by chatTable.mu
 
-	mu       sync.Mutex              // guards all that follows
-	starting bool                    // a chat.start runs, and nothing is kept yet
-	busy     bool                    // a message has the turn
-	waiting  []chan struct{}         // waiting messages, in order
-	cancel   context.CancelCauseFunc // ends the handler that has the turn
-	pause    bool                    // the chat is to be paused after this turn
-	closed   chan struct{}           // closed with the chat
+	mu     sync.Mutex                 // guards all that follows
+	turn   engine.Turn[chan struct{}] // a waiting message has a channel that is closed at its turn
+	cancel context.CancelCauseFunc    // ends the handler that has the turn
+	closed chan struct{}              // closed with the chat
 }
 
 func newChatTable(s *Server) *chatTable {
@@ -118,20 +114,20 @@ func decodeChat(b []byte) (*chatState, error) {
 // chatTaken refuses an id that another chat of the caller has.
 func chatTaken() *Error { return fieldError(ErrInvalidParams, "chatId", "names an open chat") }
 
-// fault is the error that a caller gets for an action that is refused.
-func (st *chatState) refuses(id string, a chatAction) *Error {
+// refuses returns the error that a caller gets for an action that is refused.
+func (st *chatState) refuses(id string, a engine.ChatAction) *Error {
 	var status ChatStatus
 	if st != nil {
 		status = st.status
 	}
-	_, err := status.next(a)
-	switch {
-	case err == nil:
+	if _, ok := engine.NextChat(status, a); ok {
 		return nil
-	case errors.Is(err, ErrInvalidParams):
+	}
+	code := status.refused()
+	if code == ErrInvalidParams {
 		return chatTaken()
 	}
-	return idFault(asCode(err), "chatId", id)
+	return idFault(code, "chatId", id)
 }
 
 func (c *chatTable) handler(method string) Handler {
@@ -198,10 +194,7 @@ func (j *chatJob) reserve(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		j.chat.mu.Lock()
-		defer j.chat.mu.Unlock()
-		j.chat.starting = false
-		j.chat.passLocked()
+		j.pass()
 	}
 	return err
 }
@@ -209,9 +202,6 @@ func (j *chatJob) reserve(ctx context.Context) error {
 // checkNew checks the state of a new chat at its turn: another process may have begun it. A repeated request
 // gets the stored answer.
 func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
-	j.chat.mu.Lock()
-	j.chat.starting = true
-	j.chat.mu.Unlock()
 	st, err := j.rec.load(ctx)
 	switch {
 	case err != nil:
@@ -220,7 +210,7 @@ func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
 		j.reply, err = j.storedAnswer(ctx, st)
 		return err
 	}
-	if fault := st.refuses(j.id, chatStart); fault != nil {
+	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
 		return fault
 	}
 	return nil
@@ -228,7 +218,7 @@ func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
 
 // reserveID reserves a new chat. If a repeated request started the chat, other messages
 // may be using it, so it queues instead.
-func (j *chatJob) reserveID(ctx context.Context) (turn <-chan struct{}, isRepeated bool, err error) {
+func (j *chatJob) reserveID(ctx context.Context) (turn chan struct{}, isRepeated bool, err error) {
 	lc := j.chat
 	st, err := j.rec.load(ctx)
 	if err != nil {
@@ -240,13 +230,13 @@ func (j *chatJob) reserveID(ctx context.Context) (turn <-chan struct{}, isRepeat
 		turn, err = j.queueLocked()
 		return turn, true, err
 	}
-	if lc.starting || lc.busy {
+	if lc.turn.IsTaken() {
 		return nil, false, chatTaken()
 	}
-	if fault := st.refuses(j.id, chatStart); fault != nil {
+	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
 		return nil, false, fault
 	}
-	lc.starting, lc.busy = true, true
+	lc.turn.Open()
 	return nil, false, nil
 }
 
@@ -291,9 +281,7 @@ func (j *chatJob) take(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		lc.mu.Lock()
-		defer lc.mu.Unlock()
-		lc.passLocked()
+		j.pass()
 	}
 	return err
 }
@@ -301,7 +289,7 @@ func (j *chatJob) take(ctx context.Context) error {
 // checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat.
 func (j *chatJob) checkTurn(ctx context.Context) error {
 	st, err := j.rec.load(ctx)
-	if fault := st.refuses(j.id, chatMessage); err == nil && fault != nil {
+	if fault := st.refuses(j.id, engine.MessageChat); err == nil && fault != nil {
 		err = fault
 	}
 	if err == nil && j.call.claim.Redelivered {
@@ -314,17 +302,17 @@ func (j *chatJob) checkTurn(ctx context.Context) error {
 }
 
 // queue checks the state of the chat and queues the message.
-func (j *chatJob) queue(ctx context.Context) (turn <-chan struct{}, err error) {
+func (j *chatJob) queue(ctx context.Context) (turn chan struct{}, err error) {
 	lc := j.chat
 	lc.mu.Lock()
-	isStarting := lc.starting
+	isNew := lc.turn.MayBeNew()
 	lc.mu.Unlock()
-	if !isStarting {
+	if !isNew {
 		st, err := j.rec.load(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if fault := st.refuses(j.id, chatMessage); fault != nil {
+		if fault := st.refuses(j.id, engine.MessageChat); fault != nil {
 			return nil, fault
 		}
 	}
@@ -335,22 +323,20 @@ func (j *chatJob) queue(ctx context.Context) (turn <-chan struct{}, err error) {
 
 // queueLocked takes the turn if it is free, else it returns a channel that is closed at
 // the turn. The lock of the chat must be held.
-func (j *chatJob) queueLocked() (turn <-chan struct{}, err error) {
+func (j *chatJob) queueLocked() (turn chan struct{}, err error) {
 	lc := j.chat
-	if !lc.busy {
-		lc.busy = true
+	if lc.turn.Enter() {
 		return nil, nil
 	}
-	if len(lc.waiting) >= j.table.s.opts.Limits.ChatQueueLimit {
+	next := make(chan struct{})
+	if !lc.turn.Wait(next, j.table.s.opts.Limits.ChatQueueLimit) {
 		return nil, idFault(ErrChatBufferOverflow, "chatId", j.id)
 	}
-	next := make(chan struct{})
-	lc.waiting = append(lc.waiting, next)
 	return next, nil
 }
 
 // wait waits for the turn; nil means that it is taken.
-func (lc *liveChat) wait(ctx context.Context, turn <-chan struct{}, id string) (err error) {
+func (lc *liveChat) wait(ctx context.Context, turn chan struct{}, id string) (err error) {
 	if turn == nil {
 		return nil
 	}
@@ -364,10 +350,7 @@ func (lc *liveChat) wait(ctx context.Context, turn <-chan struct{}, id string) (
 	}
 	lc.mu.Lock()
 	defer lc.mu.Unlock()
-	i := slices.IndexFunc(lc.waiting, func(c chan struct{}) bool { return c == turn })
-	if i >= 0 {
-		lc.waiting = slices.Delete(lc.waiting, i, i+1)
-	} else {
+	if !lc.turn.Remove(turn) {
 		lc.passLocked() // the turn came at the same moment
 	}
 	return err
@@ -376,13 +359,9 @@ func (lc *liveChat) wait(ctx context.Context, turn <-chan struct{}, id string) (
 // passLocked passes the turn to the next message. lc.mu must be held.
 func (lc *liveChat) passLocked() {
 	lc.cancel = nil
-	if len(lc.waiting) == 0 {
-		lc.busy = false
-		return
+	if next, ok := lc.turn.Leave(); ok {
+		close(next)
 	}
-	next := lc.waiting[0]
-	lc.waiting = lc.waiting[1:]
-	close(next)
 }
 
 // end closes a chat at once: what is being answered is cut off (ARC-D46).

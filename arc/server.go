@@ -437,12 +437,3 @@ func (s *Server) DebugHandler() http.Handler {
 		Name: "arc: " + s.opts.ID, Ready: s.Ready, Usage: debugpage.Rows(s.Usage), Stuck: s.life.Stuck,
 	})
 }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}

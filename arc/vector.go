@@ -68,32 +68,23 @@ func vectorTaskMachine(in struct{ Events []engine.Action }) (any, error) {
 
 func vectorChatMachine(in struct {
 	Stateless bool
-	Events    []chatAction
+	Events    []engine.ChatAction
 }) (any, error) {
 	state, list := ChatStatus(""), []any{}
 	for _, action := range in.Events {
-		next, err := state.next(action)
+		next, ok := engine.NextChat(state, action)
 		switch {
-		case err == nil && in.Stateless && state == "" && action == chatStart:
+		case ok && in.Stateless && state == "":
 			list = append(list, map[string]any{"status": ChatClosed}) // nothing is kept
 			continue
-		case err == nil:
+		case ok:
 			list = append(list, map[string]any{"status": next})
 		default:
-			list = append(list, map[string]any{"error": asCode(err), "status": next})
+			list = append(list, map[string]any{"error": state.refused(), "status": next})
 		}
 		state = next
 	}
 	return list, nil
-}
-
-// asCode returns the code of an error.
-func asCode(err error) Code {
-	var c Code
-	if errors.As(err, &c) {
-		return c
-	}
-	return asError(err).Code
 }
 
 // vectorCallbackURL returns the reason of a refusal, or "".
