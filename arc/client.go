@@ -42,13 +42,8 @@ type ClientOptions struct {
 	// value removes the bound.
 	IdleTimeout time.Duration
 
-	// MaxMessage bounds a response in bytes. Zero means 64 MiB; a negative value removes
-	// the bound.
-	MaxMessage int
-
-	// MaxEvent bounds the data of one event of a stream in bytes. Zero means 16 MiB; a
-	// negative value removes the bound.
-	MaxEvent int
+	// Limits bound what is received.
+	Limits ClientLimits
 
 	// Retry specifies the attempts of a request that the server has surely not received
 	// or that changes nothing (ARC-D49). Zero fields mean 3 attempts with delays below a
@@ -86,6 +81,12 @@ type ClientOptions struct {
 
 	// Logger receives retries and resumed streams. Nil means slog.Default().
 	Logger *slog.Logger
+}
+
+// ClientLimits is a group of [ClientOptions]. A negative value removes a bound.
+type ClientLimits struct {
+	MaxMessage int // bytes of a response; zero means 64 MiB
+	MaxEvent   int // bytes of the data of one event of a stream; zero means 16 MiB
 }
 
 // A Client sends requests as one agent to one endpoint. All its methods may be
@@ -134,7 +135,7 @@ func NewClient(target, self string, opts *ClientOptions) (*Client, error) {
 	c.retry = retry.Policy{MaxAttempts: o.Retry.MaxAttempts, Base: o.Retry.Base, Max: o.Retry.Max,
 		MaxRetryAfter: o.Retry.MaxRetryAfter, Limiter: new(retry.Limiter), Logger: o.Logger, Subject: "arc: request"}
 	c.http = httpx.NewClient(&httpx.ClientOptions{Prefix: "arc: ", HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure,
-		MaxResponse: int64(o.MaxMessage)})
+		MaxResponse: int64(o.Limits.MaxMessage)})
 	c.life = life.New(life.Options{Logger: o.Logger, Closed: ErrClosed})
 	c.buffers.New = func() any { return new(buffers) }
 	c.call = c.send
@@ -158,8 +159,8 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	o.Retry = &policy
 	o.Timeout = cmp.Or(o.Timeout, time.Minute)
 	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
-	o.MaxMessage = option.Count(o.MaxMessage, 64<<20)
-	o.MaxEvent = option.Count(o.MaxEvent, 16<<20)
+	o.Limits.MaxMessage = option.Count(o.Limits.MaxMessage, 64<<20)
+	o.Limits.MaxEvent = option.Count(o.Limits.MaxEvent, 16<<20)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	o.Interceptors, o.StreamInterceptors = slices.Clone(o.Interceptors), slices.Clone(o.StreamInterceptors)
 	return o

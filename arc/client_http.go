@@ -55,7 +55,7 @@ func (c *Client) isIdempotent(out *ClientRequest) bool {
 // once makes one attempt. Its error has a class if the request may be repeated.
 func (c *Client) once(ctx context.Context, x *transfer) (*Response, error) {
 	status, header, data := http.StatusOK, http.Header(nil), []byte(nil)
-	resp, err := x.do(ctx, int64(c.opts.MaxMessage))
+	resp, err := x.do(ctx, int64(c.opts.Limits.MaxMessage))
 	if err == nil {
 		status, header = resp.StatusCode, resp.Header
 		data, err = x.read(resp)

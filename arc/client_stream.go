@@ -221,7 +221,7 @@ func (r idleReader) Read(p []byte) (int, error) {
 
 // events reads a stream of events.
 func (s *streaming) events(ctx context.Context, resp *http.Response) error {
-	in := newStreamReader(idleReader{s, resp.Body}, &streamReaderOptions{MaxEvent: s.c.opts.MaxEvent, OnUnknownEvent: s.ignored(ctx)})
+	in := newStreamReader(idleReader{s, resp.Body}, &streamReaderOptions{MaxEvent: s.c.opts.Limits.MaxEvent, OnUnknownEvent: s.ignored(ctx)})
 	in.numbers = &s.numbers
 	for {
 		ev, err := in.Next()
@@ -288,7 +288,7 @@ func (s *streaming) drain(resp *http.Response) {
 // whole reads a response without a stream (ARC-D23, ARC-D24).
 func (s *streaming) whole(ctx context.Context, resp *http.Response) error {
 	media := mediaType(resp.Header)
-	limit := int64(s.c.opts.MaxMessage)
+	limit := int64(s.c.opts.Limits.MaxMessage)
 	data, err := io.ReadAll(io.LimitReader(idleReader{s, resp.Body}, limit+1))
 	switch {
 	case int64(len(data)) > limit && resp.StatusCode >= http.StatusBadRequest:

@@ -82,7 +82,7 @@ func TestClientStream(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.do}}
-			c := newTestClient(t, p, &ClientOptions{MaxEvent: 2000, MaxMessage: 2000})
+			c := newTestClient(t, p, &ClientOptions{Limits: ClientLimits{MaxEvent: 2000, MaxMessage: 2000}})
 			text, done, err := collect(startStream(c, t.Context(), nil))
 			require.Equal(t, tt.text, text)
 			var h *HTTPError

@@ -406,7 +406,7 @@ func TestClientAnswers(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := &peer{do: []reaction{tt.answer}}
-			c := newTestClient(t, p, &ClientOptions{MaxMessage: 4500})
+			c := newTestClient(t, p, &ClientOptions{Limits: ClientLimits{MaxMessage: 4500}})
 			_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 			var h *HTTPError
 			switch {

@@ -37,41 +37,6 @@ func StaticTokenSource(token string) TokenSource {
 	return TokenSourceFunc(func(context.Context, string) (string, error) { return token, nil })
 }
 
-// TargetTokenSource returns a [TokenSource] that chooses another one by the target agent,
-// or fallback for a target that is not in the map; nil sends no token. The map must not
-// change afterwards.
-func TargetTokenSource(targets map[string]TokenSource, fallback TokenSource) TokenSource {
-	return targetTokens{targets, fallback}
-}
-
-type targetTokens struct {
-	targets  map[string]TokenSource
-	fallback TokenSource
-}
-
-func (t targetTokens) source(target string) TokenSource {
-	if s, ok := t.targets[target]; ok {
-		return s
-	}
-	return t.fallback
-}
-
-// Token asks the source of the target.
-func (t targetTokens) Token(ctx context.Context, target string) (string, error) {
-	s := t.source(target)
-	if s == nil {
-		return "", nil
-	}
-	return s.Token(ctx, target)
-}
-
-// InvalidateToken calls the source of the target.
-func (t targetTokens) InvalidateToken(target, token string) {
-	if s, ok := t.source(target).(TokenInvalidator); ok {
-		s.InvalidateToken(target, token)
-	}
-}
-
 // refreshingTokens keeps a token. One of several goroutines gets the new token, the others
 // wait for it.
 type refreshingTokens struct {

@@ -17,7 +17,9 @@ import (
 
 // ARC-006: each target gets its own token.
 func TestTargetTokens(t *testing.T) {
-	src := TargetTokenSource(map[string]TokenSource{"b": StaticTokenSource("tb"), "c": nil}, StaticTokenSource("td"))
+	src := TokenSourceFunc(func(_ context.Context, target string) (string, error) {
+		return map[string]string{"b": "tb", "d": "td"}[target], nil
+	})
 	p := &peer{do: []reaction{ok(`{}`), ok(`{}`), ok(`{}`)}}
 	c := newTestClient(t, p, &ClientOptions{TokenSource: src})
 	for _, target := range []string{"b", "c", "d"} {
@@ -130,7 +132,7 @@ func TestRefusedToken(t *testing.T) {
 	}, 0)
 	p := &peer{do: []reaction{arcFault(401, ErrTokenExpired), reply(401, "text/plain", "no"), arcFault(403, ErrInsufficientScope),
 		arcFault(401, ErrTokenInvalid), stream(doneEvent)}}
-	c := newTestClient(t, p, &ClientOptions{TokenSource: TargetTokenSource(nil, src)})
+	c := newTestClient(t, p, &ClientOptions{TokenSource: src})
 	for _, want := range []string{"t1", "t2", "t3"} {
 		_, err := c.GetTask(t.Context(), "b", infoOf("t"), nil)
 		require.Error(t, err)

@@ -340,7 +340,7 @@ func (d *doctor) probePages(ctx context.Context, id string) error {
 		d.deviate("ARC-D37", "", "task.info without messages has the member messages")
 	}
 	if task.IsObject() && task.Get("messageCount").Absent() {
-		d.deviate("ARC-D79", "ClientOptions.MaxMessage bounds a whole history", "task.info has no pages")
+		d.deviate("ARC-D79", "ClientOptions.Limits.MaxMessage bounds a whole history", "task.info has no pages")
 	}
 	return nil
 }
