@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -63,9 +64,9 @@ type CallOptions struct {
 	// TraceID is the id of the workflow. Empty means the workflow of the context.
 	TraceID string
 
-	// RequestID is the id of the request. With the id of an earlier call, a server
+	// RequestID is the id of the request, of 1 to 256 bytes. With the id of an earlier call, a server
 	// that keeps results repeats its response. Empty means a random id.
-	RequestID ID
+	RequestID string
 
 	// Extra has members for the envelope that the specification does not define.
 	Extra Extra
@@ -167,12 +168,23 @@ func (c *Client) outgoing(ctx context.Context, target, method string, params jso
 func (c *Client) address(ctx context.Context, out *ClientRequest, target, method string, params json.RawMessage, opts *CallOptions) {
 	out.Request = Request{Method: method, RequestAgent: c.self, TargetAgent: target, Params: params, TraceID: TraceIDFromContext(ctx)}
 	if opts != nil {
-		out.Header, out.Timeout, out.Idempotent, out.ID = opts.Header.Clone(), opts.Timeout, opts.Idempotent, opts.RequestID
+		out.Header, out.Timeout, out.Idempotent, out.ID = opts.Header.Clone(), opts.Timeout, opts.Idempotent, textID(opts.RequestID)
 		out.Extra, out.TraceID = maps.Clone(opts.Extra), cmp.Or(opts.TraceID, out.TraceID)
 	}
 	if out.ID == "" {
 		out.ID = NewID()
 	}
+}
+
+// textID returns the id of a text, and none for an empty one. One that is not UTF-8 is invalid.
+func textID(text string) ID {
+	switch {
+	case text == "":
+		return ""
+	case !utf8.ValidString(text):
+		return `""`
+	}
+	return ID(strictjson.AppendString(nil, text))
 }
 
 // buffers is the memory of a call that can be used again.

@@ -176,11 +176,11 @@ func TestClientRequest(t *testing.T) {
 	ctx := ContextWithTraceID(t.Context(), "4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
 	_, err = c.GetTask(ctx, "b", infoOf("t"), &CallOptions{
 		Header: http.Header{"X-One": {"1"}, "Content-Type": {"text/plain"}, "authorization": {"Basic x"}},
-		Extra:  Extra{"vendor": json.RawMessage(`{"k": 1}`)}, RequestID: ID("7")})
+		Extra:  Extra{"vendor": json.RawMessage(`{"k": 1}`)}, RequestID: "order-\"7\""})
 	require.NoError(t, err)
 	require.Contains(t, p.bodies[1], `"traceId":"4bf92f35-77b3-4da6-a3ce-929d0e0e4736"`)
 	require.Contains(t, p.bodies[1], `"vendor":{"k":1}`)
-	require.Contains(t, p.bodies[1], `"id":7,`)
+	require.Contains(t, p.bodies[1], `"id":"order-\"7\"",`)
 	h := p.sent[1].Header
 	require.Regexp(t, `^00-4bf92f3577b34da6a3ce929d0e0e4736-[0-9a-f]{16}-01$`, h.Get("traceparent"))
 	require.Equal(t, "1", h.Get("X-One"))
@@ -362,12 +362,14 @@ func TestClientRefusesLocally(t *testing.T) {
 		{name: "params not an object", target: "b", method: "x.y", params: []int{1}, want: ErrInvalidParams},
 		{name: "params not JSON", target: "b", method: "x.y", params: json.RawMessage(`{`), want: ErrInvalidParams},
 		{name: "trace", target: "b", method: "x.y", opts: &CallOptions{TraceID: "a\nb"}, want: ErrInvalidTrace},
-		{name: "id", target: "b", method: "x.y", opts: &CallOptions{RequestID: "null"}, want: ErrInvalidFieldFormat},
+		{name: "long id", target: "b", method: "x.y", opts: &CallOptions{RequestID: strings.Repeat("x", 257)}, want: ErrInvalidFieldFormat},
+		{name: "id that is not UTF-8", target: "b", method: "x.y", opts: &CallOptions{RequestID: "a\xff"}, want: ErrInvalidFieldFormat},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := c.Call(t.Context(), tt.target, tt.method, tt.params, tt.opts)
 			require.ErrorIs(t, err, tt.want)
+			require.False(t, asError(err).Remote)
 			for _, err := range c.Stream(t.Context(), tt.target, tt.method, tt.params, tt.opts) {
 				require.ErrorIs(t, err, tt.want)
 			}

@@ -259,7 +259,7 @@ func (w *world) checkTime(ctx context.Context, name string, start time.Time) {
 // repeat makes a call at several servers with one request id, until one answers.
 func repeat[T any](w *world, c *sim.Client, name string, call func(client *arc.Client, o *arc.CallOptions) (T, error)) (answer T, err error) {
 	id := fmt.Sprintf("%s-%d-%d", name, c.ID, c.Uint64())
-	o := &arc.CallOptions{RequestID: arc.ID(strconv.Quote(id))}
+	o := &arc.CallOptions{RequestID: id}
 	err = errDown
 	for range 1 + c.IntN(4) {
 		if n, ok := w.callers[c.ID%len(w.callers)].Instance().(*caller); ok {
