@@ -144,6 +144,7 @@ var (
 // A FullError refuses an item over a bound.
 type FullError struct{ Limit int64 }
 
+// Error names the reason.
 func (e *FullError) Error() string { return "engine: the task is full" }
 
 // Step returns the task after a change, and the names of the events that it emits, which have the next numbers. The
