@@ -162,7 +162,7 @@ type answer struct {
 	header http.Header
 	media  string
 	body   []byte
-	arc    *arc.Response // nil if the body is none
+	arc    *arc.Response // nil if the body is not a response
 }
 
 // code returns the error code of the answer, or zero.

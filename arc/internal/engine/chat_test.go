@@ -31,7 +31,7 @@ func TestNextChatFollowsTable(t *testing.T) {
 	}
 }
 
-// A turnModel has the messages of a chat: the one that has the turn, and the waiting ones.
+// A turnModel has the holder of the turn of a chat, and the waiting messages.
 type turnModel struct {
 	holder  int // zero for none
 	isStart bool

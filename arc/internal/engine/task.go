@@ -73,7 +73,7 @@ func moved(to string, events ...string) transition {
 	return transition{to, append(events, "STATUS_CHANGE")}
 }
 
-// transitions is the whole machine of the tasks that are not over: what is not in it is refused.
+// transitions is the whole machine of unfinished tasks. An action without an entry is refused.
 var transitions = map[string]map[Action]transition{
 	submitted: {
 		Start:       moved(working, "TASK_STARTED"),
@@ -206,7 +206,7 @@ func (t *Task[S]) move(to S, c *Change) {
 	}
 }
 
-// A Fate is what follows for a task whose process has failed (ARC-D74, ARC-D76).
+// A Fate is the continuation of a task after the failure of its process (ARC-D74, ARC-D76).
 type Fate int
 
 // The fates.
@@ -219,8 +219,8 @@ const (
 // A Policy is how an agent treats interrupted work.
 type Policy struct{ AlwaysRerun, AlwaysFail bool }
 
-// Adopt returns the task with a new owner, and what follows: a task that has begun no work begins, one that waits
-// continues to wait without a run, and one whose work was cut off runs again or fails.
+// Adopt returns the task with a new owner, and its fate: a task that has begun no work begins, a waiting task
+// continues to wait without a run, and a task whose work was cut off runs again or fails.
 func (t Task[S]) Adopt(to lease.Owner, p Policy) (Task[S], Fate) {
 	t.Owner, t.IsParked = to, t.Status == inputRequired
 	switch {

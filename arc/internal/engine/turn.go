@@ -29,7 +29,8 @@ const (
 	turnEnd                    // chat.end
 )
 
-// turnTable is the whole machine of turns. What is not in it changes nothing: a message waits, and chat.start is refused.
+// turnTable is the whole machine of turns. An event without an entry changes nothing: a message waits, and chat.start is
+// refused.
 var turnTable = map[Phase]map[turnEvent]Phase{
 	Free:      {turnOpen: Starting, turnEnter: Answering, turnEnd: Ended},
 	Starting:  {turnPause: Pausing, turnLeave: Free, turnEnd: Canceling},
