@@ -237,6 +237,54 @@ func TestTakingOver(t *testing.T) {
 	})
 }
 
+// A Withdraw waits while the handler of its Offer fails, or its process has crashed, however long that takes
+// (AIR-D77).
+func TestWithdrawWaitsForOffer(t *testing.T) {
+	for _, name := range []string{"failure", "failure with store", "crash"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				thread, id := air.NewID(), air.NewID()
+				offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID = id, thread })
+				time.Sleep(time.Second)
+				withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+					d.ThreadID, d.Body = thread, &air.Withdraw{WithdrawnID: id}
+				})
+				var opts air.InboxOptions
+				if name != "failure" {
+					opts.Persistence.Store = store.NewMemory()
+				}
+				in := w.inbox(t, bob, opts)
+				if name == "crash" {
+					process := &frozen{Store: opts.Persistence.Store}
+					dying, h := w.slowInbox(t, bob, process)
+					var wg sync.WaitGroup
+					wg.Go(func() { dying.Receive(context.Background(), offer, true) })
+					<-h.called
+					process.isFrozen.Store(true)
+					h.answer <- nil
+					wg.Wait()
+				} else {
+					in.fail(errHandler)
+					in.Receive(t.Context(), offer, true)
+				}
+				for range 2 {
+					o := in.Receive(t.Context(), withdraw, true)
+					require.Equal(t, air.ClassLater, o.Class)
+					require.ErrorIs(t, o.Err, air.ErrConflict)
+					time.Sleep(11 * time.Minute)
+				}
+				in.fail(nil)
+				require.Equal(t, air.ClassDone, in.Receive(t.Context(), offer, true).Class)
+				o := in.Receive(t.Context(), withdraw, true)
+				require.Nil(t, o.Err)
+				require.Equal(t, air.ThreadWithdrawn, o.Delivery.Thread.State)
+			})
+		})
+	}
+}
+
 // A window that is full refuses instead of forgetting, per sender and thread, and
 // has room again to the millisecond (AIR-D43, AIR-120).
 func TestReplayWindowIsFull(t *testing.T) {

@@ -387,6 +387,25 @@ func (h *hold) checkOther(ctx context.Context, value []byte) error {
 	return h.admit(ctx, &other, math.MaxInt, true)
 }
 
+// isOpen reports whether a message is being handled, or will be handled again.
+func (l *ledger) isOpen(ctx context.Context, id replayKey, maxAttempts int) (bool, error) {
+	l.mu.Lock()
+	e, _ := l.failed.get(id)
+	_, isDone := l.handled.get(id)
+	isActive := l.active[id] != nil
+	l.mu.Unlock()
+	if isActive || isDone {
+		return isActive, nil
+	}
+	if l.shared != nil {
+		var err error
+		if e, err = l.shared.get(ctx, id); err != nil {
+			return false, err
+		}
+	}
+	return e.state == entryRunning || e.state == entryFailed && e.attempts < maxAttempts, nil
+}
+
 // claim records that this process handles the message.
 func (h *hold) claim(ctx context.Context, maxAttempts int, isForced bool) error {
 	s := h.l.shared

@@ -572,12 +572,25 @@ func (in *Inbox) parseSealed(env *Envelope, plain []byte) (Body, []byte, error) 
 	return nil, nil, holdable(unsupported(bodyType))
 }
 
-// checkEarly lets a pulled move wait that names a message which the thread has not seen (AIR-D77).
+// checkEarly lets a pulled move wait that names a message which the thread has not seen, and a Withdraw
+// until the message that it names is handled (AIR-D77).
 func (in *Inbox) checkEarly(ctx context.Context, a *arrival, d *Delivery) error {
-	if a.via != viaPull || !isMove(d.Body) || time.Since(a.pulled) >= maxEarlyWait {
+	if a.via != viaPull || !isMove(d.Body) {
 		return nil
 	}
 	env := d.Envelope
+	if w, ok := d.Body.(*Withdraw); ok {
+		isOpen, err := in.ledger.isOpen(ctx, hashKey('i', env.From, w.WithdrawnID, ""), in.opts.Limits.MaxAttempts)
+		switch {
+		case err != nil:
+			return ErrRelay.because("", err)
+		case isOpen:
+			return retryable(ErrConflict.err("the message to withdraw is not handled yet"))
+		}
+	}
+	if time.Since(a.pulled) >= maxEarlyWait {
+		return nil
+	}
 	th, err := in.threads.Get(ctx, env.ThreadID, env.From)
 	if err != nil {
 		return ErrRelay.because("", err)
@@ -614,7 +627,7 @@ func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) 
 			return recorded(err, h.end(ctx, err))
 		}
 		var after Thread
-		before, after, err = in.threads.apply(context.WithoutCancel(ctx), env, in.party(env), d.Body)
+		before, after, err = in.threads.apply(ctx, env, in.party(env), d.Body)
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
@@ -638,7 +651,7 @@ func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) 
 	}
 	in.log.WarnContext(ctx, "air: handler failed", "id", env.ID, "err", err)
 	if d.Thread != nil && h.isOwned(ctx) {
-		err = errors.Join(err, in.threads.revert(context.WithoutCancel(ctx), env, d.Body, before))
+		err = errors.Join(err, in.threads.revert(ctx, env, d.Body, before))
 	}
 	failed := ErrRelay.because("", err)
 	a.failures = 1

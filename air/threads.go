@@ -60,48 +60,46 @@ func (t *ThreadStore) key(threadID, peer string) string {
 
 // Get returns the current state of a thread. An unknown thread is pending.
 func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, error) {
-	th, _, err := t.load(ctx, t.key(threadID, peer))
-	return th, err
-}
-
-func (t *ThreadStore) load(ctx context.Context, key string) (Thread, store.Revision, error) {
-	e, err := t.kv.Get(ctx, key)
-	if errors.Is(err, store.ErrNotFound) {
-		return Thread{State: ThreadPending}, 0, nil
+	e, err := t.kv.Get(ctx, t.key(threadID, peer))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return Thread{State: ThreadPending}, nil
+	case err == nil:
+		e, err = store.Content(e)
 	}
 	if err != nil {
-		return Thread{}, 0, fmt.Errorf("air: loading a thread: %w", err)
+		return Thread{}, fmt.Errorf("air: loading a thread: %w", err)
 	}
-	th, err := unmarshalThread(e.Value)
-	return th, e.Revision, err
+	return unmarshalThread(e.Value)
 }
 
-// change applies f to the stored thread, again after each conflict with another writer, and returns
-// it before and after.
+// change applies f to the stored thread, and returns it before and after. f is called again after each
+// conflict with another writer. A change in doubt is repeated for 10 s, whatever becomes of ctx.
 func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
-	key := t.key(threadID, peer)
-	for {
-		th, rev, err := t.load(ctx, key)
-		if err != nil {
-			return before, after, err
+	ctx, cancel := storeContext(ctx)
+	defer cancel()
+	var refused error
+	_, err = store.Modify(ctx, t.kv, t.key(threadID, peer), t.ttl, func(old store.Entry, found bool) ([]byte, error) {
+		before = Thread{State: ThreadPending}
+		if found {
+			var err error
+			if before, err = unmarshalThread(old.Value); err != nil {
+				return nil, err
+			}
 		}
-		before = th
-		if err := f(&th); err != nil {
-			return before, before, err
+		after = before
+		if refused = f(&after); refused != nil {
+			return nil, refused
 		}
-		if rev == 0 {
-			_, err = t.kv.Create(ctx, key, marshalThread(&th), t.ttl)
-		} else {
-			_, err = t.kv.Update(ctx, key, marshalThread(&th), rev, t.ttl)
-		}
-		switch {
-		case err == nil:
-			return before, th, nil
-		case errors.Is(err, store.ErrExists), errors.Is(err, store.ErrConflict), errors.Is(err, store.ErrNotFound):
-			continue // another writer was first
-		}
-		return before, before, fmt.Errorf("air: saving a thread: %w", err)
+		return marshalThread(&after), nil
+	})
+	switch {
+	case err == nil:
+		return before, after, nil
+	case refused != nil:
+		return before, before, refused
 	}
+	return before, before, fmt.Errorf("air: saving a thread: %w", err)
 }
 
 // sumOf is a hash of a message, which all its forms share (AIR-D83). The id does not suffice: ids are
@@ -123,7 +121,7 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Bod
 	sum := sumOf(e.ID, e.InReplyTo, body)
 	return t.change(ctx, e.ThreadID, peer, func(th *Thread) error {
 		if th.applied(by, sum) {
-			return nil
+			return nil // the write ends a revert in doubt
 		}
 		moves := len(th.Moves)
 		if err := th.Apply(by, e.ID, e.InReplyTo, body); err != nil {
@@ -141,9 +139,10 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Bod
 func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before Thread) error {
 	sum := sumOf(e.ID, e.InReplyTo, body)
 	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
-		if th.lastSum == sum {
-			*th = before
+		if th.lastSum != sum {
+			return store.ErrUnchanged
 		}
+		*th = before
 		return nil
 	})
 	return err

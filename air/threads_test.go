@@ -4,8 +4,11 @@
 package air_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +46,35 @@ func TestThreadsKnowMessagesNotIDs(t *testing.T) {
 			require.ErrorIs(t, send(id, offered, &air.Accept{Price: air.MinorUnits(1, "USD")}), air.ErrThreadClosed)
 		}
 		require.Equal(t, 2, in.count())
+	})
+}
+
+// A doubtful store makes its first changes of threads, and returns errors.
+type doubtful struct {
+	store.Store
+	left atomic.Int32
+}
+
+func (d *doubtful) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	rev, err := d.Store.Create(ctx, key, value, ttl)
+	if strings.HasPrefix(key, "air/thread/") && d.left.Add(-1) >= 0 {
+		return 0, errors.New("connection reset")
+	}
+	return rev, err
+}
+
+// A move whose change of the thread is in doubt is handled once the store has answered, so that no later
+// one overtakes it.
+func TestThreadChangeInDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		s := &doubtful{Store: store.NewMemory()}
+		s.left.Store(3)
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: s}})
+		o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), true)
+		require.Nil(t, o.Err)
+		require.Equal(t, air.ThreadOffered, o.Delivery.Thread.State)
 	})
 }
 
