@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/internal/sim"
 	"github.com/fivewire/fivewire/store"
 )
@@ -26,6 +27,8 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"the ledger is lost":     {"M2", defect{store: without(func(key string) bool { return strings.Contains(key, "/i/") })}},
 		"a key is exchanged":     {"M3", defect{client: exchanged}},
 		"a thread is not stored": {"M5", defect{store: without(isOddThread)}},
+		"an Offer is lost":       {"M6", defect{client: withoutOffers}},
+		"an Offer is overtaken":  {"M6", defect{handler: overtaken}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -48,6 +51,41 @@ func replaced(method, path string, status int, body string) func(rt http.RoundTr
 			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
 		})
 	}
+}
+
+// withoutOffers answers pushed Offers instead of the relay.
+func withoutOffers(rt http.RoundTripper) http.RoundTripper {
+	return tripper(func(r *http.Request) (*http.Response, error) {
+		if r.Method != http.MethodPost || r.Body == nil {
+			return rt.RoundTrip(r)
+		}
+		data, err := io.ReadAll(r.Body)
+		_ = r.Body.Close()
+		if err != nil {
+			return nil, err
+		}
+		if bytes.Contains(data, []byte(`"description":"`+unanswered+`"`)) {
+			return &http.Response{StatusCode: 202, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+		}
+		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(data))
+		return rt.RoundTrip(r)
+	})
+}
+
+// overtaken handles Offers in the background.
+func overtaken(next air.Handler) air.Handler {
+	return air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+		if _, isOffer := d.Body.(*air.Offer); !isOffer {
+			return next.ServeAIR(ctx, d)
+		}
+		go func() {
+			defer func() { _ = recover() }() // a panic of the handler
+			time.Sleep(20 * time.Second)
+			_ = next.ServeAIR(context.WithoutCancel(ctx), d)
+		}()
+		return nil
+	})
 }
 
 // exchanged changes the text of pulled envelopes.

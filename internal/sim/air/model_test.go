@@ -23,7 +23,9 @@ import (
 //	M3 A message is refused only by the handler, as a move that another one has overtaken, or because its sender has
 //	   another key since.
 //	M4 After the faults the outboxes and the relay become empty.
-//	M5 The two parties of a negotiation agree on its state and on its last message, unless one has another key.
+//	M5 The two parties of a negotiation agree on its state and its moves, unless one has another key.
+//	M6 The handler gets the moves of one party of a negotiation in the order in which that party made them, and no move
+//	   is refused because an earlier one is missing.
 type model struct {
 	sim *sim.World
 
@@ -32,6 +34,8 @@ type model struct {
 	states   map[string]*state // by id
 	rotated  map[string]bool   // by DID
 	threads  []*thread
+	made     map[string][]string // ids of moves, by sender and thread
+	got      map[string][]string // those that a handler got, in the order of the first calls
 }
 
 // A state is what the handler of a recipient did with a message.
@@ -48,6 +52,12 @@ type thread struct {
 	from, to int
 }
 
+// noteType is the body type of a note. All other messages are moves.
+const noteType = "note"
+
+// unanswered is the description of an Offer that is not answered.
+const unanswered = "unanswered"
+
 // A kind is how the handler treats a message in the time of the faults.
 type kind int
 
@@ -62,7 +72,7 @@ const (
 
 func newModel(w *sim.World) *model {
 	return &model{sim: w, accepted: make(map[string]bool), states: make(map[string]*state),
-		rotated: make(map[string]bool)}
+		rotated: make(map[string]bool), made: make(map[string][]string), got: make(map[string][]string)}
 }
 
 func (m *model) stateLocked(id string) *state {
@@ -91,10 +101,35 @@ func (m *model) called(name string, d *air.Delivery) kind {
 		m.sim.Failf("M2", name, "%s is handled again after %d calls", id, s.calls)
 	}
 	s.calls++
+	m.gotLocked(name, d.Envelope, d.Body.BodyType())
 	if _, isNote := d.Body.(*air.Raw); isNote && m.hash(10, id) == 0 {
 		return kindReject
 	}
 	return max(0, kind(m.hash(12, id, s.calls))-7)
+}
+
+// make notes a message before it is sent.
+func (m *model) make(from string, d *air.Draft) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d.Body.BodyType() != noteType {
+		m.made[from+d.ThreadID] = append(m.made[from+d.ThreadID], d.ID)
+	}
+}
+
+// gotLocked notes a call of the handler and holds it to M6. m.mu must be held.
+func (m *model) gotLocked(name string, e *air.Envelope, bodyType string) {
+	key := e.From + e.ThreadID
+	if bodyType == noteType || slices.Contains(m.got[key], e.ID) {
+		return
+	}
+	at := slices.Index(m.made[key], e.ID)
+	for _, id := range m.got[key] {
+		if slices.Index(m.made[key], id) > at {
+			m.sim.Failf("M6", name, "%s of thread %s comes after %s", e.ID, e.ThreadID, id)
+		}
+	}
+	m.got[key] = append(m.got[key], e.ID)
 }
 
 func (m *model) finished(id string, isHandled bool) {
@@ -119,16 +154,34 @@ func (m *model) outcome(name string, o *air.ReceiveResult) {
 	m.sim.Event(name, "outcome", id, string(o.Class)+" "+string(o.Err.Code))
 	switch o.Class {
 	case air.ClassRefused:
-		isMove := o.Envelope.Type != "note" && o.Envelope.Type != "encrypted"
+		isConflict := errors.Is(o.Err, air.ErrConflict) || errors.Is(o.Err, air.ErrUnknownMessage)
+		isOrphan := isConflict && m.rotated[o.Envelope.From]
+		if isConflict && !isOrphan {
+			m.checkFirstLocked(name, o)
+		}
+		isMove := o.Envelope.Type != noteType && o.Envelope.Type != "encrypted"
 		overtaken := isMove && (errors.Is(o.Err, air.ErrConflict) || errors.Is(o.Err, air.ErrThreadClosed) || errors.Is(o.Err, air.ErrNotYourMove))
 		isRejected := errors.Is(o.Err, air.ErrBadRequest) && s.calls > 0
-		isForged := m.rotated[o.Envelope.From] && errors.Is(o.Err, air.ErrBadSignature)
+		isForged := m.rotated[o.Envelope.From] && errors.Is(o.Err, air.ErrBadSignature) || isOrphan
 		if o.FromRelay && !isRejected && !overtaken && !isForged {
 			m.sim.Failf("M3", name, "%s is refused: %v", id, o.Err)
 		}
 		s.isRefused = s.isRefused || isRejected || overtaken || isForged
 	case air.ClassHeld:
 		s.isHeld = s.isHeld || errors.Is(o.Err, air.ErrHandlerFailed)
+	}
+}
+
+// checkFirstLocked holds a refused move to M6. m.mu must be held.
+func (m *model) checkFirstLocked(name string, o *air.ReceiveResult) {
+	key := o.Envelope.From + o.Envelope.ThreadID
+	for _, id := range m.made[key] {
+		switch {
+		case id == o.Envelope.ID:
+			return
+		case m.accepted[id] && !slices.Contains(m.got[key], id):
+			m.sim.Failf("M6", name, "%s is refused before %s: %v", o.Envelope.ID, id, o.Err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -48,27 +49,35 @@ func (w *world) operate(c *sim.Client) {
 		_, _ = w.Call(c.ID, "rotate", func() (string, error) { return "", p.Rotate(ctx, seed) })
 	case n < 6:
 		t := &thread{id: air.NewID(), from: from, to: to}
-		w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Offer{Price: air.MinorUnits(5, "USD"),
-			Expires: time.Now().Add(24 * time.Hour)}}, to)
 		w.model.mu.Lock()
 		w.threads = append(w.threads, t)
 		w.model.mu.Unlock()
+		offer := &air.Offer{Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(24 * time.Hour)}
+		if c.IntN(2) == 0 {
+			offer.Description = unanswered
+		}
+		id, isSent := w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: offer}, to)
+		if isSent && offer.Description == unanswered {
+			w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Withdraw{WithdrawnID: id}}, to)
+		}
 	default:
 		w.send(ctx, c, p, &air.Draft{ThreadID: fmt.Sprintf("00000000-0000-4000-8000-%012d", c.IntN(2)),
-			Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, to)
+			Body: &air.Raw{Type: noteType, JSON: []byte(`{"type":"note"}`)}}, to)
 	}
 }
 
-// send sends a message. It is accepted if it was delivered, or is in the outbox.
-func (w *world) send(ctx context.Context, c *sim.Client, p *process, d *air.Draft, to int) {
+// send sends a message, and returns its id. It is accepted if it was delivered, or is in the outbox.
+func (w *world) send(ctx context.Context, c *sim.Client, p *process, d *air.Draft, to int) (id string, isAccepted bool) {
 	d.ID, d.To = air.NewID(), w.identity(to).DID()
 	_, err := w.Call(c.ID, "send "+d.ID, func() (string, error) {
 		_, err := p.Client.Send(ctx, d, &air.SendOptions{Seal: c.IntN(2) == 0})
 		return "", err
 	})
-	if err == nil || errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed() {
+	isAccepted = err == nil || errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed()
+	if isAccepted {
 		w.accept(d.ID)
 	}
+	return d.ID, isAccepted
 }
 
 // processes returns the running agents.
@@ -111,9 +120,10 @@ func (w *world) check() {
 				w.Failf("M5", "", "thread %s: %v", t.id, err)
 			}
 		}
-		if a, b := states[0], states[1]; a.State != b.State || a.LastMessageID != b.LastMessageID {
-			w.Failf("M5", "", "thread %s: agent %d has %s after %s, agent %d has %s after %s", t.id, t.from, a.State, a.LastMessageID,
-				t.to, b.State, b.LastMessageID)
+		if a, b := states[0], states[1]; a.State != b.State || a.LastMessageID != b.LastMessageID ||
+			!slices.EqualFunc(a.Moves, b.Moves, func(a, b air.Move) bool { return a.ID == b.ID && a.Party != b.Party && a.Price == b.Price }) {
+			w.Failf("M5", "", "thread %s: agent %d has %s after %s and %v, agent %d has %s after %s and %v", t.id, t.from, a.State,
+				a.LastMessageID, a.Moves, t.to, b.State, b.LastMessageID, b.Moves)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 package air
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ type world struct {
 type defect struct {
 	store   func(s store.Store) store.Store
 	client  func(rt http.RoundTripper) http.RoundTripper
-	handler func(d *air.Delivery)
+	handler air.Middleware
 }
 
 func newWorld(w *sim.World, d defect) *world {
@@ -172,10 +173,13 @@ func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.Agent, err = air.NewAgent(w.identity(i), air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
-		return w.serve(ctx, p, d)
-	}), &air.AgentOptions{
-		Resolver: r, HTTPClient: c, BodyTypes: []string{"note"}, Logger: quiet, ResendEvery: 20 * time.Second,
+	var h air.Handler = air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error { return w.serve(ctx, p, d) })
+	if w.broken.handler != nil {
+		h = w.broken.handler(h)
+	}
+	p.Agent, err = air.NewAgent(w.identity(i), h, &air.AgentOptions{
+		Interceptors: []air.Interceptor{w.noted(i)},
+		Resolver:     r, HTTPClient: c, BodyTypes: []string{noteType}, Logger: quiet, ResendEvery: 20 * time.Second,
 		Direct: i == agents-1, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
 		PublishKey: func(_ context.Context, next *air.Identity) error {
 			w.mu.Lock()
@@ -212,6 +216,18 @@ func (w *world) run(p *process) {
 	}
 }
 
+// noted gives each message of an agent its id, and notes it before it is sent.
+func (w *world) noted(i int) air.Interceptor {
+	return func(send air.SendFunc) air.SendFunc {
+		return func(ctx context.Context, draft *air.Draft, opts *air.SendOptions) (*air.Receipt, error) {
+			d := *draft
+			d.ID = cmp.Or(d.ID, air.NewID())
+			w.make(w.identity(i).DID(), &d)
+			return send(ctx, &d, opts)
+		}
+	}
+}
+
 // slowTimes are longer than PushWait, and than HandlerTimeout.
 var slowTimes = []time.Duration{20 * time.Second, 70 * time.Second}
 
@@ -222,9 +238,6 @@ var errHandler = errors.New("handler failed")
 func (w *world) serve(ctx context.Context, p *process, d *air.Delivery) error {
 	name, id := p.Node.Name(), d.Envelope.ID
 	kind := w.called(name, d)
-	if w.broken.handler != nil {
-		w.broken.handler(d)
-	}
 	err := w.answer(ctx, p, d, kind)
 	w.Event(name, "handled", id, fmt.Sprint(err == nil))
 	if !p.IsCrashed() && (err == nil || kind == kindReject) {
@@ -255,6 +268,9 @@ func (w *world) answer(ctx context.Context, p *process, d *air.Delivery, kind ki
 	n := p.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false)
 	switch b := d.Body.(type) {
 	case *air.Offer:
+		if b.Description == unanswered {
+			return nil
+		}
 		_, err = n.Counter(ctx, "less", b.Price, time.Now().Add(24*time.Hour))
 	case *air.Counter:
 		_, err = n.Accept(ctx)
