@@ -189,28 +189,39 @@ func (c *canon) number(out, s []byte, i int) ([]byte, int) {
 		return append(out, s[st:i]...), i
 	}
 	c.float = true
-	if s[i] == '.' {
-		d = i + 1
-		for i++; i < len(s) && s[i]-'0' < 10; i++ {
-		}
-		if i == d {
-			return out, -1
-		}
-	}
-	if i < len(s) && s[i]|0x20 == 'e' {
-		i++
-		if i < len(s) && (s[i] == '+' || s[i] == '-') {
-			i++
-		}
-		d = i
-		for i < len(s) && s[i]-'0' < 10 {
-			i++
-		}
-		if i == d {
-			return out, -1
-		}
+	if i = fractionEnd(s, i); i < 0 {
+		return out, -1
 	}
 	return append(out, s[st:i]...), i
+}
+
+// fractionEnd returns the end of the fraction and the exponent of a number, which begin at s[i], or -1.
+func fractionEnd(s []byte, i int) int {
+	if s[i] == '.' {
+		if i = digitsEnd(s, i+1); i < 0 {
+			return -1
+		}
+	}
+	if i >= len(s) || s[i]|0x20 != 'e' {
+		return i
+	}
+	i++
+	if i < len(s) && (s[i] == '+' || s[i] == '-') {
+		i++
+	}
+	return digitsEnd(s, i)
+}
+
+// digitsEnd returns the end of one or more digits, or -1.
+func digitsEnd(s []byte, i int) int {
+	first := i
+	for i < len(s) && s[i]-'0' < 10 {
+		i++
+	}
+	if i == first {
+		return -1
+	}
+	return i
 }
 
 func (c *canon) elements(out, s []byte, i, depth int) ([]byte, int) {
@@ -258,27 +269,17 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 			i, m.ke = e, int32(len(out))
 			name = out[m.ks+1 : m.ke-1]
 		} else {
-			if out, i = c.text(out, s, i, false); i < 0 {
+			if out, i = c.longName(out, s, i, &m); i < 0 {
 				return out, -1
 			}
-			m.ke = int32(len(out))
-			name = out[m.ks+1 : m.ke-1]
-			if bytes.IndexByte(name, '\\') >= 0 {
-				m.ts = int32(len(c.keys))
-				c.keys = unescape(c.keys, name)
-				m.te = int32(len(c.keys))
-				name = c.keys[m.ts:m.te]
-			}
+			name = c.name(out, &m)
 			hi, safe := nameKind(name)
 			high, odd = high || hi, odd || !safe
 		}
 		if n := len(c.mem); n > first && sorted {
-			switch compareUTF16(c.name(out, &c.mem[n-1]), name) {
-			case 0:
-				c.duplicate = true
-			case 1:
-				sorted = false
-			}
+			order := compareUTF16(c.name(out, &c.mem[n-1]), name)
+			c.duplicate = c.duplicate || order == 0
+			sorted = order <= 0
 		}
 		if i = space(s, i); i >= len(s) || s[i] != ':' {
 			return out, -1
@@ -313,6 +314,30 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 	if high {
 		c.checkOrder(out, ms)
 	}
+	c.keep(ms, base, depth)
+	c.mem = c.mem[:first]
+	if depth > 0 {
+		c.keys = c.keys[:keys]
+	}
+	return out, i
+}
+
+// longName copies a name with escapes or characters beyond ASCII.
+func (c *canon) longName(out, s []byte, i int, m *member) ([]byte, int) {
+	if out, i = c.text(out, s, i, false); i < 0 {
+		return out, -1
+	}
+	m.ke = int32(len(out))
+	if name := out[m.ks+1 : m.ke-1]; bytes.IndexByte(name, '\\') >= 0 {
+		m.ts = int32(len(c.keys))
+		c.keys = unescape(c.keys, name)
+		m.te = int32(len(c.keys))
+	}
+	return out, i
+}
+
+// keep stores the members of the object that begins at base, if it is the text or its body.
+func (c *canon) keep(ms []member, base, depth int) {
 	if depth == 0 {
 		c.top = append(c.top[:0], ms...)
 	} else if depth == 1 && c.inBody {
@@ -323,11 +348,6 @@ func (c *canon) members(out, s []byte, i, depth int) ([]byte, int) {
 			c.body[k].ve -= int32(base)
 		}
 	}
-	c.mem = c.mem[:first]
-	if depth > 0 {
-		c.keys = c.keys[:keys]
-	}
-	return out, i
 }
 
 // envelopeMember reads the value of a top-level member of an envelope. It stores the signature and

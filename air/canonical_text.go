@@ -109,19 +109,7 @@ func stringEnd(s []byte, i int) (end int, esc, wide bool) {
 			return i + 1, esc, wide
 		case c == '\\':
 			esc = true
-			i++
-			if i >= len(s) {
-				return -1, esc, wide
-			}
-			switch s[i] {
-			case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-				i++
-			case 'u':
-				if i+5 > len(s) || hex4(s[i+1:]) < 0 {
-					return -1, esc, wide
-				}
-				i += 5
-			default:
+			if i = escapeEnd(s, i+1); i < 0 {
 				return -1, esc, wide
 			}
 		case c < 0x20:
@@ -131,6 +119,22 @@ func stringEnd(s []byte, i int) (end int, esc, wide bool) {
 			i++
 		}
 	}
+}
+
+// escapeEnd returns the end of an escape whose letter is s[i], or -1.
+func escapeEnd(s []byte, i int) int {
+	if i >= len(s) {
+		return -1
+	}
+	switch s[i] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 1
+	case 'u':
+		if i+5 <= len(s) && hex4(s[i+1:]) >= 0 {
+			return i + 5
+		}
+	}
+	return -1
 }
 
 func space(s []byte, i int) int {

@@ -327,81 +327,98 @@ func textOf(value string) (string, bool) {
 
 // typed validates a body by its type and, if build is set, returns it.
 func (f fields) typed(bodyType string, p Profile, build bool) (Body, error) {
-	bad := func(name string) (Body, error) {
-		return nil, ErrInvalidEnvelope.err("body: " + name + " is missing or malformed")
-	}
 	switch bodyType {
 	case bodyTypeOffer, bodyTypeCounter:
-		description, ok := f.str("description")
-		if !ok || utf8.RuneCountInString(description) > 2048 {
-			return bad("description")
-		}
-		price, ok := parseMoney(f.get("price"))
-		if !ok {
-			return bad("price")
-		}
-		text, ok := f.str("expires_at")
-		if !ok {
-			return bad("expires_at")
-		}
-		expires, ok := parseTime(text, p)
-		switch {
-		case !ok:
-			return bad("expires_at")
-		case !build:
-		case bodyType == bodyTypeOffer:
-			return &Offer{Description: description, Price: price, Expires: expires}, nil
-		default:
-			return &Counter{Description: description, Price: price, Expires: expires}, nil
-		}
+		return f.proposal(bodyType, p, build)
 	case bodyTypeAccept:
 		price, ok := parseMoney(f.get("accepted_price"))
 		if !ok {
-			return bad("accepted_price")
+			return nil, badBody("accepted_price")
 		}
 		if build {
 			return &Accept{Price: price}, nil
 		}
 	case bodyTypeDecline, bodyTypeWithdraw:
-		reason, ok := f.str("reason")
-		if !ok && f.get("reason") != "" || utf8.RuneCountInString(reason) > 512 {
-			return bad("reason")
-		}
-		id := ""
-		if bodyType == bodyTypeWithdraw {
-			if id, ok = f.str("withdrawn_id"); !ok || !validID(id, p) {
-				return bad("withdrawn_id")
-			}
-		}
-		switch {
-		case !build:
-		case bodyType == bodyTypeDecline:
-			return &Decline{Reason: reason}, nil
-		default:
-			return &Withdraw{WithdrawnID: id, Reason: reason}, nil
-		}
+		return f.retreat(bodyType, p, build)
 	case bodyTypeEncrypted:
-		if alg, ok := f.str("alg"); !ok || alg != sealSuite {
-			return bad("alg")
-		}
-		if f.get("v") != "1" {
-			return bad("v")
-		}
-		epk, ok1 := f.str("epk")
-		nonce, ok2 := f.str("nonce")
-		ct, ok3 := f.str("ct")
-		if !ok1 || !ok2 || !ok3 {
-			return bad("epk, nonce or ct")
-		}
-		if build {
-			return &Encrypted{EphemeralKey: epk, Nonce: nonce, Ciphertext: ct}, nil
-		}
+		return f.encrypted(build)
 	default:
 		if build {
 			return &Raw{Type: bodyType, JSON: []byte(f.s)}, nil
 		}
 	}
 	return nil, nil
+}
+
+func badBody(name string) error {
+	return ErrInvalidEnvelope.err("body: " + name + " is missing or malformed")
+}
+
+// proposal is typed for an Offer and a Counter.
+func (f fields) proposal(bodyType string, p Profile, build bool) (Body, error) {
+	description, ok := f.str("description")
+	if !ok || utf8.RuneCountInString(description) > 2048 {
+		return nil, badBody("description")
+	}
+	price, ok := parseMoney(f.get("price"))
+	if !ok {
+		return nil, badBody("price")
+	}
+	text, ok := f.str("expires_at")
+	if !ok {
+		return nil, badBody("expires_at")
+	}
+	expires, ok := parseTime(text, p)
+	switch {
+	case !ok:
+		return nil, badBody("expires_at")
+	case !build:
+		return nil, nil
+	case bodyType == bodyTypeOffer:
+		return &Offer{Description: description, Price: price, Expires: expires}, nil
+	}
+	return &Counter{Description: description, Price: price, Expires: expires}, nil
+}
+
+// retreat is typed for a Decline and a Withdraw.
+func (f fields) retreat(bodyType string, p Profile, build bool) (Body, error) {
+	reason, ok := f.str("reason")
+	if !ok && f.get("reason") != "" || utf8.RuneCountInString(reason) > 512 {
+		return nil, badBody("reason")
+	}
+	id := ""
+	if bodyType == bodyTypeWithdraw {
+		if id, ok = f.str("withdrawn_id"); !ok || !validID(id, p) {
+			return nil, badBody("withdrawn_id")
+		}
+	}
+	switch {
+	case !build:
+		return nil, nil
+	case bodyType == bodyTypeDecline:
+		return &Decline{Reason: reason}, nil
+	}
+	return &Withdraw{WithdrawnID: id, Reason: reason}, nil
+}
+
+// encrypted is typed for a sealed body.
+func (f fields) encrypted(build bool) (Body, error) {
+	if alg, ok := f.str("alg"); !ok || alg != sealSuite {
+		return nil, badBody("alg")
+	}
+	if f.get("v") != "1" {
+		return nil, badBody("v")
+	}
+	epk, ok1 := f.str("epk")
+	nonce, ok2 := f.str("nonce")
+	ct, ok3 := f.str("ct")
+	if !ok1 || !ok2 || !ok3 {
+		return nil, badBody("epk, nonce or ct")
+	}
+	if !build {
+		return nil, nil
+	}
+	return &Encrypted{EphemeralKey: epk, Nonce: nonce, Ciphertext: ct}, nil
 }
 
 // parseMoney reads a canonical money object. It ignores unknown members (AIR-D29).

@@ -156,21 +156,30 @@ func quickNFC(s []byte) bool {
 		if i+2 >= len(s) || s[i+2]&0xc0 != 0x80 {
 			return false
 		}
-		switch {
-		case c >= 0xe5 && c <= 0xe8, c >= 0xeb && c <= 0xec: // U+5000..U+8FFF, U+B000..U+CFFF
-		case c == 0xe4 && s[i+1] >= 0xb8, c == 0xe9, // U+4E00, U+9FFF
-			c == 0xea && s[i+1] >= 0xb0,                                       // U+AC00
-			c == 0xed && (s[i+1] < 0x9e || s[i+1] == 0x9e && s[i+2] <= 0xa3),  // U+D7A3
-			c == 0xe2 && s[i+1] == 0x80 && s[i+2] >= 0x90 && s[i+2] <= 0xa7,   // U+2010..U+2027
-			c == 0xe3 && s[i+1] == 0x80 && s[i+2] <= 0x91,                     // U+3000..U+3011
-			c == 0xe3 && (s[i+1] == 0x81 || s[i+1] == 0x82 && s[i+2] <= 0x96), // U+3040..U+3096
-			c == 0xe3 && (s[i+1] == 0x82 && s[i+2] >= 0x9b || s[i+1] == 0x83): // U+309B..U+30FF
-		case c == 0xf0 && s[i+1] == 0x9f && s[i+2] >= 0x8c && i+3 < len(s) && s[i+3]&0xc0 == 0x80: // U+1F300..U+1FFFF
-			i++
-		default:
+		if c == 0xf0 && isEmoji(s[i:]) {
+			i += 4
+			continue
+		}
+		if c >= 0xf0 || !isQuick(rune(c&0x0f)<<12|rune(s[i+1]&0x3f)<<6|rune(s[i+2]&0x3f)) {
 			return false
 		}
 		i += 3
 	}
 	return true
+}
+
+// isEmoji reports whether a text begins with a character from U+1F300 to U+1FFFF. It has three bytes or more.
+func isEmoji(s []byte) bool {
+	return s[1] == 0x9f && s[2] >= 0x8c && len(s) > 3 && s[3]&0xc0 == 0x80
+}
+
+// isQuick reports whether a character from U+0800 to U+FFFF is in the ranges of quickNFC.
+func isQuick(r rune) bool {
+	switch {
+	case r >= 0x4e00:
+		return r <= 0x9fff || r >= 0xac00 && r <= 0xd7a3
+	case r >= 0x3000:
+		return r <= 0x3011 || r >= 0x3040 && r <= 0x3096 || r >= 0x309b && r <= 0x30ff
+	}
+	return r >= 0x2010 && r <= 0x2027
 }

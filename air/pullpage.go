@@ -50,39 +50,50 @@ func parsePage(text []byte, deployed bool) (*page, error) {
 		case "has_more":
 			p.more = string(m.value) == "true"
 		case "cursor":
-			if deployed {
-				n, err := strconv.ParseInt(string(m.value), 10, 64)
-				if err != nil || n < 0 {
-					return nil, errPage
-				}
-				p.cursor = strconv.FormatInt(n, 10)
-			} else if m.value[0] == '"' {
-				c, err := strictjson.Check(m.value, strictjson.Options{})
-				if err != nil {
-					return nil, errPage
-				}
-				p.cursor, _ = c.Text()
-			} else if m.value[0] != 'n' {
+			if !p.readCursor(m.value, deployed) {
 				return nil, errPage
 			}
 		case list:
-			if found || m.value[0] != '[' {
+			if found || !p.readItems(m.value, deployed) {
 				return nil, errPage
 			}
 			found = true
-			for _, e := range listItems(m.value) {
-				item, ok := parseItem(e, deployed)
-				if !ok {
-					return nil, errPage
-				}
-				p.items = append(p.items, item)
-			}
 		}
 	}
 	if !found || deployed && p.cursor == "" && len(p.items) > 0 {
 		return nil, errPage
 	}
 	return p, nil
+}
+
+// readItems appends the elements of a list.
+func (p *page) readItems(value []byte, deployed bool) bool {
+	if value[0] != '[' {
+		return false
+	}
+	for _, e := range listItems(value) {
+		item, ok := parseItem(e, deployed)
+		if !ok {
+			return false
+		}
+		p.items = append(p.items, item)
+	}
+	return true
+}
+
+// readCursor sets the cursor. A null leaves it unchanged.
+func (p *page) readCursor(value []byte, deployed bool) bool {
+	if deployed {
+		n, err := strconv.ParseInt(string(value), 10, 64)
+		p.cursor = strconv.FormatInt(n, 10)
+		return err == nil && n >= 0
+	}
+	if value[0] != '"' {
+		return value[0] == 'n'
+	}
+	c, err := strictjson.Check(value, strictjson.Options{})
+	p.cursor, _ = c.Text()
+	return err == nil
 }
 
 func parseItem(text []byte, deployed bool) (p pulled, ok bool) {

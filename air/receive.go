@@ -273,40 +273,44 @@ func (in *Inbox) prepare(ctx context.Context, a *arrival) (env *Envelope, c clai
 	if err != nil {
 		return env, c, err
 	}
-	claimedIt := false
+	isEnded := false
 	defer func() {
-		if !claimedIt {
+		if !isEnded {
 			err = errors.Join(err, c.h.drop(ctx, err)) // also after a panic
 		}
 	}()
+	isEnded, err = in.claim(ctx, a, c, key)
+	return env, c, err
+}
+
+// claim runs the steps from the ledger to the claim. isEnded is set unless the caller has to drop the hold.
+func (in *Inbox) claim(ctx context.Context, a *arrival, c claimed, key *PublicKey) (isEnded bool, err error) {
 	if err := c.h.load(ctx, in.opts.Limits.MaxAttempts, a.isForced()); err != nil {
 		a.attempts = c.h.prior.attempts
-		return env, c, notDue(err)
+		return false, notDue(err)
 	}
 	if a.via != viaPush {
 		if err := in.checkPulled(ctx, a, c, key); err != nil {
-			return env, c, err
+			return false, err
 		}
 	}
 	if err := c.h.exhausted(); err != nil {
-		return env, c, err
+		return false, err
 	}
 	if err := in.unseal(c.d); err != nil {
 		if a.via == viaPush && !isCode(err, ErrStaleKey) {
-			claimedIt = true
-			return env, c, in.record(ctx, c.h, err)
+			return true, in.record(ctx, c.h, err)
 		}
-		return env, c, err
+		return false, err
 	}
 	if err := in.checkEarly(ctx, a, c.d); err != nil {
-		return env, c, err
+		return false, err
 	}
 	if err := c.h.claim(ctx, in.opts.Limits.MaxAttempts, a.isForced()); err != nil {
-		return env, c, notDue(err)
+		return false, notDue(err)
 	}
-	claimedIt = true
 	c.d.Redelivered = c.h.prior.redelivered
-	return env, c, nil
+	return true, nil
 }
 
 // notDue returns the result of an attempt that must not begin.

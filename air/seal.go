@@ -173,9 +173,7 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 		return nil, false
 	}
 	multikey := &c.multikey
-	epk, ok := plainText(box.epk)
-	if !ok || len(epk) < 2 || epk[0] != 'z' || !decodeBase58(multikey[:], epk[1:]) ||
-		multikey[0] != byte(keyX25519) || multikey[1] != 1 || !reducedX25519(multikey[2:]) {
+	if !decodeEphemeral(multikey, box.epk) {
 		return nil, false
 	}
 	nonce, ok := decodeBase64(c.str[:0], box.nonce)
@@ -210,6 +208,13 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	}
 	plain, err := aead.Open(make([]byte, 0, len(ct)), c.nonce[:], ct, aad)
 	return plain, err == nil
+}
+
+// decodeEphemeral decodes the canonical text of a sender's key.
+func decodeEphemeral(multikey *[34]byte, value []byte) bool {
+	epk, ok := plainText(value)
+	return ok && len(epk) >= 2 && epk[0] == 'z' && decodeBase58(multikey[:], epk[1:]) &&
+		multikey[0] == byte(keyX25519) && multikey[1] == 1 && reducedX25519(multikey[2:])
 }
 
 // plainText returns the content of a canonical string without escapes.

@@ -97,33 +97,29 @@ var effects = map[string]effect{
 // outstanding one ([ErrPriceMismatch]) (AIR-D50). The error is [ErrUnknownMessage] for a Withdraw
 // whose id is not a move of the thread (AIR-D57). A body outside negotiations changes nothing.
 func (t *Thread) Apply(by Party, id, inReplyTo string, body Body) error {
-	e, ok := effects[body.BodyType()]
-	if _, raw := body.(*Raw); raw || !ok {
+	if !isMove(body) {
 		return nil
 	}
-	if t.State.closed() {
-		return ErrThreadClosed.err("the negotiation has ended")
-	}
-	o := t.Outstanding()
+	o, e := t.Outstanding(), effects[body.BodyType()]
 	next := e.open
 	if o == nil {
 		next = e.pending
 	}
-	if next == "" {
+	switch {
+	case t.State.closed():
+		return ErrThreadClosed.err("the negotiation has ended")
+	case next == "":
 		return ErrConflict.err("the message does not follow what happened in the thread")
-	}
-	if w, ok := body.(*Withdraw); ok {
-		if err := t.mayWithdraw(by, w.WithdrawnID); err != nil {
-			return err
-		}
-	}
-	if e.names && inReplyTo != o.ID {
+	case e.names && inReplyTo != o.ID:
 		return ErrConflict.err("in_reply_to is not the outstanding message")
-	}
-	if e.other && by == o.Party {
+	case e.other && by == o.Party:
 		return ErrNotYourMove.err("the other party has to answer")
 	}
 	switch b := body.(type) {
+	case *Withdraw:
+		if err := t.mayWithdraw(by, b.WithdrawnID); err != nil {
+			return err
+		}
 	case *Offer:
 		return t.move(next, Move{ID: id, Party: by, Price: b.Price})
 	case *Counter:

@@ -226,16 +226,20 @@ func (r *Registry) answerAgentLocked(req *http.Request, parts []string, body []b
 	var v any
 	var refused *refusal
 	secret := req.Header.Get("X-Agent-Secret")
-	switch rest := strings.Join(parts[2:], "/"); {
-	case rest == "" && req.Method == http.MethodGet:
+	route := req.Method + " " + strings.Join(parts[2:], "/")
+	if len(parts) == 4 && parts[2] == "attestations" {
+		route = req.Method + " attestations/*"
+	}
+	switch route {
+	case "GET ":
 		v = r.agentLocked(a)
-	case rest == "" && req.Method == http.MethodPut:
+	case "PUT ":
 		v, refused = r.updateLocked(a, secret, body)
-	case rest == "" && req.Method == http.MethodDelete:
+	case "DELETE ":
 		refused = refuse(http.StatusUnauthorized, "Missing X-Admin-Key")
-	case rest == "trust-score" && req.Method == http.MethodGet:
+	case "GET trust-score":
 		v = object{"air_id": a.airID, "total_score": score, "grade": grade, "components": components, "calculated_at": stamp(a.updated)}
-	case rest == "did-document" && req.Method == http.MethodGet:
+	case "GET did-document":
 		switch {
 		case a.document != nil:
 			return http.StatusOK, a.document, nil
@@ -243,12 +247,12 @@ func (r *Registry) answerAgentLocked(req *http.Request, parts []string, body []b
 			return http.StatusOK, document(a.did, a.key.String(), a.services), nil
 		}
 		refused = &refusal{http.StatusNotFound, object{"error": "Agent has no public key", "air_id": a.airID}}
-	case rest == "attestations" && req.Method == http.MethodGet:
+	case "GET attestations":
 		v = r.attestationsOfLocked(a)
-	case rest == "attestations" && req.Method == http.MethodPost:
+	case "POST attestations":
 		made = http.StatusCreated
 		v, refused = r.attestLocked(a, secret, body)
-	case len(parts) == 4 && parts[2] == "attestations" && req.Method == http.MethodDelete:
+	case "DELETE attestations/*":
 		v, refused = r.revokeLocked(a, parts[3], secret)
 	default:
 		refused = refuse(http.StatusNotFound, "Not found")

@@ -83,17 +83,21 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	case refused != nil && !final(refused), refused == nil && u.Fields != 0:
 		return nil, errors.Join(ErrKeyUnconfirmed, refused)
 	}
-	// The registry refused and has the old key. A new key of this call is useless; a new key of an
-	// earlier call with an unknown outcome is kept.
+	return nil, unrotated(path, made, refused)
+}
+
+// unrotated returns the error of a rotation that the registry refused, which has the old key. A new key
+// of this call is useless; a new key of an earlier call with an unknown outcome is kept.
+func unrotated(path string, made bool, refused error) error {
 	if made {
 		if err := os.Remove(path + nextSuffix); err != nil {
-			return nil, fmt.Errorf("air: removing the unused key: %w", errors.Join(err, refused))
+			return fmt.Errorf("air: removing the unused key: %w", errors.Join(err, refused))
 		}
 	}
 	if refused != nil && !errors.Is(refused, air.ErrBadRequest) {
-		return nil, refused
+		return refused
 	}
-	return nil, errors.Join(ErrKeyImmutable, refused)
+	return errors.Join(ErrKeyImmutable, refused)
 }
 
 // final reports whether a refusal means that nothing changed.
