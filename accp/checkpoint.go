@@ -6,6 +6,7 @@ package accp
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -147,7 +148,7 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 		return nil, err
 	}
 	s.failed = nil
-	cp := &Checkpoint{CheckpointInfo: infoOf(&c), HotTokensBefore: before, HotTokensAfter: s.core.tiers.Used, Facts: []Fact{}}
+	cp := &Checkpoint{CheckpointInfo: infoOf(&c), HotTokensBefore: before, HotTokensAfter: s.core.tiers.Used, Facts: make([]Fact, 0, len(facts))}
 	for _, f := range facts {
 		cp.Facts = append(cp.Facts, Fact(f))
 	}
@@ -155,8 +156,10 @@ func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint
 		return cp, nil
 	}
 	s.count(&s.stats.Checkpoints, 1)
-	s.logger.DebugContext(ctx, "accp: checkpoint made", "session", s.id, "id", cp.ID, "trigger", trigger,
-		"before", before, "after", cp.HotTokensAfter)
+	if s.logger.Enabled(ctx, slog.LevelDebug) {
+		s.logger.DebugContext(ctx, "accp: checkpoint made", "session", s.id, "id", cp.ID, "trigger", trigger,
+			"before", before, "after", cp.HotTokensAfter)
+	}
 	if a, ok := s.core.tiers.Announced(c.Hash, c.ID); ok && s.opts.Summaries.AdoptFromPeer {
 		s.refine(ctx, c.ID, a.Summary)
 	} else if s.opts.Summaries.Summarizer != nil {
@@ -238,7 +241,7 @@ func (s *Session) removeEntries(ctx context.Context, c *tier.Checkpoint) {
 		if e.key == "" {
 			continue
 		}
-		if err := s.private().kv.Delete(ctx, s.private().space(s.id, e.scope)+e.key, 0); err != nil {
+		if err := s.private().kv.Delete(ctx, s.private().key(s.id, e.scope, e.key), 0); err != nil {
 			s.logger.WarnContext(ctx, "accp: checkpoint not removed", "session", s.id, "checkpoint", c.ID, "err", err)
 		}
 	}

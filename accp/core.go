@@ -325,7 +325,7 @@ func (s *Session) write(ctx context.Context, kind record.Kind, entry any) error 
 	}
 	if kind == record.Snapshot || s.log.IsEmpty() {
 		// The key shows the record to other sides, see remove.
-		err = overwrite(ctx, s.opts.Persistence.Store, s.private().space(s.id, "side")+s.self, nil, 2*keepRecord(s.opts.Persistence.Retention))
+		err = overwrite(ctx, s.opts.Persistence.Store, s.private().key(s.id, "side", s.self), nil, 2*keepRecord(s.opts.Persistence.Retention))
 	}
 	switch {
 	case err != nil:

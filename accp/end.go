@@ -72,7 +72,7 @@ func (s *Session) End(ctx context.Context, opts *EndSessionOptions) error {
 // ending sides finds no other key. The session must be entered.
 func (s *Session) remove(ctx context.Context) error {
 	kv, t := s.opts.Persistence.Store, s.private()
-	sides := t.space(s.id, "side")
+	sides := t.key(s.id, "side", "")
 	err := s.log.Remove(ctx)
 	if err == nil {
 		err = kv.Delete(ctx, sides+s.self, 0)

@@ -326,8 +326,8 @@ func (s *Server) reserve(c *caller, n int64) (func(), error) {
 
 // overBudget returns the error for the peer of a *budget.Error, and any other error as it is.
 func overBudget(err error) error {
-	var b *budget.Error
-	if !errors.As(err, &b) {
+	b, ok := errors.AsType[*budget.Error](err)
+	if !ok {
 		return err
 	}
 	return &Error{Code: ErrBudgetExceeded, Message: "over budget", Cause: err, Details: Params{

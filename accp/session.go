@@ -216,7 +216,7 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	s.core.cancelled.max, s.core.last.max, s.hotLimit = s.core.seen.max, maxSenders, maxHotFrames
 	s.core = s.core.reset()
 	if s.opts.Persistence.Store != nil && id != "" {
-		s.log, s.dirty = record.New(s.opts.Persistence.Store, s.private().space(id, "session")+self, keepRecord(s.opts.Persistence.Retention)), true
+		s.log, s.dirty = record.New(s.opts.Persistence.Store, s.private().key(id, "session", self), keepRecord(s.opts.Persistence.Retention)), true
 	}
 	return s, nil
 }

@@ -58,18 +58,23 @@ func (s *Session) private() entries {
 
 func (s *Session) shared() entries { return entries{s.opts.Persistence.SharedStore, "accp-shared/"} }
 
-// root returns the prefix of all keys of a session.
-func (t entries) root(sid string) string {
+// segment returns a session id as a part of keys.
+func segment(sid string) string {
 	name := url.PathEscape(sid)
 	if len(name) > 256 {
 		sum := sha256.Sum256([]byte(sid))
 		name = "%x" + hex.EncodeToString(sum[:]) // in an escaped name two hex digits follow every %
 	}
-	return t.prefix + name + "/"
+	return name
 }
 
-// space returns the prefix of the keys of a tier of a session.
-func (t entries) space(sid string, scope Scope) string { return t.root(sid) + string(scope) + "/" }
+// root returns the prefix of all keys of a session.
+func (t entries) root(sid string) string { return t.prefix + segment(sid) + "/" }
+
+// key returns a key in a tier of a session. An empty name returns the prefix of its keys.
+func (t entries) key(sid string, scope Scope, name string) string {
+	return t.prefix + segment(sid) + "/" + string(scope) + "/" + name
+}
 
 func (t entries) get(ctx context.Context, sid string, scope Scope, key string) (Value, error) {
 	v, _, err := t.getUntil(ctx, sid, scope, key)
@@ -78,7 +83,7 @@ func (t entries) get(ctx context.Context, sid string, scope Scope, key string) (
 
 // getUntil returns a value and its expiry time.
 func (t entries) getUntil(ctx context.Context, sid string, scope Scope, key string) (Value, int64, error) {
-	e, err := t.kv.Get(ctx, t.space(sid, scope)+key)
+	e, err := t.kv.Get(ctx, t.key(sid, scope, key))
 	switch {
 	case errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrInvalid):
 		return Value{}, 0, fail(ErrRefNotFound, "$%s.%s", scope, key)
@@ -120,7 +125,7 @@ func expiry(ttl time.Duration) (until int64, kept time.Duration) {
 
 // entry returns the stored form of v.
 func entry(v Value, until int64) ([]byte, error) {
-	return storedCodec.AppendValue(binary.BigEndian.AppendUint64(nil, uint64(until)), v)
+	return storedCodec.AppendValue(binary.BigEndian.AppendUint64(make([]byte, 0, 512), uint64(until)), v)
 }
 
 // keepRecord returns the lifetime of a record after a frame. The entries that were stored before the
@@ -173,7 +178,7 @@ func (t entries) write(
 	if err != nil {
 		return 0, err
 	}
-	key = t.space(sid, scope) + key
+	key = t.key(sid, scope, key)
 	if err = f(key, data, kept); err != nil && !errors.Is(err, store.ErrExists) {
 		err = &Error{Code: ErrInternal, Message: "writing the store", Cause: err}
 	}
@@ -183,7 +188,7 @@ func (t entries) write(
 // count returns the number of entries of a session that have not expired.
 func (t entries) count(ctx context.Context, sid string, scope Scope) (int, error) {
 	n := 0
-	for e, err := range t.kv.List(ctx, t.space(sid, scope)) {
+	for e, err := range t.kv.List(ctx, t.key(sid, scope, "")) {
 		if err != nil {
 			return 0, &Error{Code: ErrInternal, Message: "listing the store", Cause: err}
 		}
@@ -311,8 +316,10 @@ func digest(v Value) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	var out [2 * sha256.Size]byte
 	sum := sha256.Sum256(text)
-	return hex.EncodeToString(sum[:]), nil
+	hex.Encode(out[:], sum[:])
+	return string(out[:]), nil
 }
 
 // addressed reports whether key is an address of v.

@@ -140,6 +140,9 @@ func measure(frame []byte, at cut, counter TokenCounter) FrameBudget {
 	}
 	b.Total = b.Header + b.Body + b.Metadata
 	check := func(name string, n, soft, hard int) {
+		if n > soft && b.Soft == nil {
+			b.Soft = make([]string, 0, 4)
+		}
 		if n > soft {
 			b.Soft = append(b.Soft, name)
 		}
