@@ -124,6 +124,25 @@ func TestDecodeEnvelope(t *testing.T) {
 	}
 }
 
+// The error of a frame without its envelope names each missing field, and the option for frames of the draft.
+func TestMissingEnvelopeIsNamed(t *testing.T) {
+	for frame, text := range map[string]string{
+		"@a>req:x{}":                         "metadata without mid, seq, ts; Decode reads frames without envelope",
+		"@a>req:x{}[mid:49679033e07c]":       "metadata without seq, ts; Decode reads",
+		"@a>req:x{}[mid:49679033e07c,ts:2]":  "metadata without seq; Decode reads",
+		"@a>req:x{}[mid:49679033e07c,seq:2]": "metadata without ts; Lenient accepts",
+		"@a>req:x{}[mid:4967,seq:1,ts:2]":    "mid must be 12 hex digits, unless Lenient is set",
+		"@a>req:x{}[mid:abcd,seq:1,ttl:2]":   "metadata without ts; Decode reads",
+	} {
+		_, err := new(accp.Codec).DecodeEnvelope([]byte(frame))
+		require.ErrorContains(t, err, text, frame)
+	}
+	for _, frame := range []string{"@a>req:x{}[mid:49679033e07c,seq:2]", "@a>req:x{}[mid:4967,seq:1,ts:2]"} {
+		_, err := (&accp.Codec{Lenient: true}).DecodeEnvelope([]byte(frame))
+		require.NoError(t, err, "as the error says")
+	}
+}
+
 func TestSessionAccess(t *testing.T) {
 	s := session(t, nil)
 	require.Equal(t, "s1", s.ID())

@@ -3,6 +3,8 @@
 
 package accp
 
+import "strings"
+
 // This file implements the steps of the two pipelines that need no session.
 
 // Append appends m as one frame to dst: it resolves the schema, abbreviates the keys, omits values that
@@ -335,19 +337,36 @@ func dot(s string) int {
 // live.
 func (c *Codec) ValidateEnvelope(m *Message) error {
 	meta := m.Meta
+	if meta == nil {
+		meta = &Meta{}
+	}
+	hasTime := meta.TS.Set || c.Lenient && meta.TTL.N <= 0
 	switch {
-	case meta == nil:
-		return fail(ErrParse, "no metadata")
-	case meta.MID == "":
-		return fail(ErrParse, "no mid")
-	case !meta.Seq.Set:
-		return fail(ErrParse, "no seq")
-	case !meta.TS.Set && (!c.Lenient || meta.TTL.N > 0):
-		return fail(ErrParse, "no ts")
+	case meta.MID == "" || !meta.Seq.Set || !hasTime:
+		return errNoEnvelope(meta, hasTime)
 	case !c.Lenient && !isHex12(meta.MID):
-		return fail(ErrInvalidType, "mid must be 12 hex digits")
+		return fail(ErrInvalidType, "mid must be 12 hex digits, unless Lenient is set")
 	}
 	return nil
+}
+
+// errNoEnvelope names the missing fields of an envelope.
+func errNoEnvelope(meta *Meta, hasTime bool) error {
+	var missing []string
+	if meta.MID == "" {
+		missing = append(missing, "mid")
+	}
+	if !meta.Seq.Set {
+		missing = append(missing, "seq")
+	}
+	if !hasTime {
+		missing = append(missing, "ts")
+	}
+	hint := "Decode reads frames without envelope"
+	if meta.MID != "" && meta.Seq.Set && meta.TTL.N <= 0 {
+		hint = "Lenient accepts frames without it"
+	}
+	return fail(ErrParse, "metadata without %s; %s", strings.Join(missing, ", "), hint)
 }
 
 // checkChain checks that m has a correlation id where one is required: in cancel, in answers of the
