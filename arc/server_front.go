@@ -36,6 +36,9 @@ func (s *Server) front(opts front.Options, next http.Handler) http.Handler {
 	origins := s.origins
 	origins.Methods, origins.Headers = opts.Methods, "Authorization, Content-Type, traceparent, "+opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			httpx.Bound(w, r, s.opts.Timing.ReadTimeout)
+		}
 		if origins.CORS(w, r) {
 			return
 		}
@@ -49,7 +52,7 @@ func (s *Server) front(opts front.Options, next http.Handler) http.Handler {
 		}
 		in := requestOf(r)
 		x := &exchange{in: &in, agent: s.opts.ID}
-		fault, err := s.receive(w, r, x)
+		fault, err := s.receive(w, r, x, opts.PassRefused)
 		defer x.body.Release()
 		isRefused := fault != nil && (err != nil || !opts.PassRefused || x.principal != nil || s.opts.Auth.Authenticator == nil)
 		if isRefused {

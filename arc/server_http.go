@@ -55,7 +55,7 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{agent: s.opts.ID, startTime: time.Now()}
 	x.web = webCall{rw: w, opts: &s.opts, in: requestOf(r)}
 	x.in = &x.web.in
-	fault, err := s.receive(w, r, x)
+	fault, err := s.receive(w, r, x, true)
 	defer x.body.Release()
 	if fault == nil && err != nil {
 		s.respond(w, r, x, s.refusedBody(x, err))
@@ -71,14 +71,17 @@ func requestOf(r *http.Request) ServerRequest {
 		AgentPath: one(h, "X-Arc-Path"), LastEventID: one(h, "Last-Event-Id"), Header: h, RemoteAddr: r.RemoteAddr}
 }
 
-// receive authenticates the caller of x, reserves memory for the body, and reads it. After a fault the body is a
-// small one or empty. An error means that the body is too large or incomplete.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange) (fault *Error, err error) {
+// receive authenticates the caller of x, reserves memory for the body, and reads it. After a fault the body is
+// small and read only if readsRefused, or empty. An error means that the body is too large or incomplete.
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange, readsRefused bool) (fault *Error, err error) {
 	limit := int64(s.opts.Limits.MaxMessage)
 	if limit < 0 || r.ContentLength <= limit {
 		if x.principal, fault = s.authenticate(r.Context(), x); fault == nil && (r.ContentLength < 0 || r.ContentLength > small) {
 			fault = s.reserveBody(r, x)
 		}
+	}
+	if fault != nil && !readsRefused {
+		return fault, nil
 	}
 	if fault != nil && (limit < 0 || limit > maxUnauthenticated) {
 		limit = maxUnauthenticated

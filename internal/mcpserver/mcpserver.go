@@ -219,6 +219,9 @@ func (f Front) Handler(next http.Handler) http.Handler {
 	f.Origins.Methods, f.Origins.Headers = http.MethodPost, CORSHeaders
 	memory := budget.New(budget.Limits{Logger: f.Logger}, nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			httpx.Bound(w, r, f.ReadTimeout)
+		}
 		if f.Origins.CORS(w, r) {
 			return
 		}
