@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +34,7 @@ type socketPeer struct {
 
 	mu     sync.Mutex
 	ws     *websocket.Conn // guarded by mu
+	ctx    context.Context // of the request; guarded by mu
 	opened chan struct{}   // closed when ws is set
 	done   sync.WaitGroup
 }
@@ -60,7 +62,7 @@ func (p *socketPeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	isFirst := p.ws == nil
 	if isFirst {
-		p.ws = ws
+		p.ws, p.ctx = ws, r.Context()
 		close(p.opened)
 	}
 	p.mu.Unlock()
@@ -77,11 +79,31 @@ func (p *socketPeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// send sends a message. A connection that has ended takes nothing.
+// send sends a message in frames that end within characters. A connection that has ended takes nothing.
 func (p *socketPeer) send(text string) {
 	p.t.Logf("sent     %s", text)
-	if ws := p.conn(); ws != nil {
-		_ = ws.Write(context.Background(), websocket.MessageText, []byte(text))
+	ws := p.conn()
+	if ws == nil {
+		return
+	}
+	w, err := ws.Writer(context.Background(), websocket.MessageText)
+	for piece := range slices.Chunk([]byte(text), max(7, (len(text)+19)/20)) {
+		if err != nil {
+			return
+		}
+		_, err = w.Write(piece)
+	}
+	if err == nil {
+		_ = w.Close()
+	}
+}
+
+// halfClose ends the direction to the client.
+func (p *socketPeer) halfClose() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx != nil {
+		halfClose(p.ctx)
 	}
 }
 
@@ -128,7 +150,7 @@ func (p *a2eLivePeer) step(in *Input) (Answer, error) {
 		}
 	case in.Has("eof"):
 		if in.Bool("eof") && isFirst {
-			p.close()
+			p.halfClose()
 		}
 	case len(in.Names()) > 1 || !in.Has("at"):
 		action := p.byClient(in)

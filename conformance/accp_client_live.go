@@ -114,7 +114,7 @@ func (p *accpLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text := p.toRun([]byte(a.body))
 	p.t.Logf("sent     %d %s", a.status, text)
 	w.WriteHeader(a.status)
-	_, _ = w.Write(text)
+	writeSlowly(w, text)
 }
 
 // An accpOwnClient is a client of package accp.

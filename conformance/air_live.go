@@ -406,7 +406,7 @@ func (r airReply) serve(w http.ResponseWriter) {
 		w.Header()[name] = values
 	}
 	w.WriteHeader(r.status)
-	_, _ = w.Write(r.body)
+	writeSlowly(w, r.body)
 }
 
 func (f *airDocuments) lookupCount() int { return int(f.lookups.Load()) }

@@ -117,7 +117,10 @@ func (p *arcLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	w.WriteHeader(reply.status)
-	_, _ = w.Write(bytes.ReplaceAll([]byte(reply.body), []byte("${ID}"), []byte(arcIDToken(body))))
+	writeSlowly(w, bytes.ReplaceAll([]byte(reply.body), []byte("${ID}"), []byte(arcIDToken(body))))
+	if reply.header.Get("Content-Type") == "text/event-stream" && !strings.Contains(reply.body, "event: done") && !strings.Contains(reply.body, "event: error") {
+		leaveHalfClosed(w, r)
+	}
 }
 
 // An arcOwnClient is a client of package arc.

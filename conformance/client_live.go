@@ -6,6 +6,7 @@ package conformance
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -165,6 +166,31 @@ func mismatch(requests error) error {
 		return nil
 	}
 	return &Mismatch{Differences: []Difference{{Path: "in.steps", Want: "(a request for each reply)", Got: requests.Error()}}}
+}
+
+// writeSlowly sends the body of an answer in pieces, which end within lines and characters.
+func writeSlowly(w http.ResponseWriter, body []byte) {
+	stream := http.NewResponseController(w)
+	for piece := range slices.Chunk(body, max(7, (len(body)+19)/20)) {
+		if _, err := w.Write(piece); err != nil {
+			return
+		}
+		_ = stream.Flush()
+		time.Sleep(4 * time.Millisecond)
+	}
+}
+
+// leaveHalfClosed ends the answer to a request without the end of its encoding, and reads until the client ends the
+// other direction.
+func leaveHalfClosed(w http.ResponseWriter, r *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	halfClose(r.Context())
+	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_, _ = io.Copy(io.Discard, conn)
 }
 
 // resetConnection ends the connection of a request, so that the client sees a reset.

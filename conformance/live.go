@@ -280,13 +280,25 @@ func (p *livePool) end() {
 	p.idle = nil
 }
 
+// connectionKey is the key of the connection in the context of a request.
+type connectionKey struct{}
+
+// halfClose ends the direction to the client of a request. The other direction stays open.
+func halfClose(ctx context.Context) {
+	if tcp, ok := ctx.Value(connectionKey{}).(*net.TCPConn); ok {
+		_ = tcp.CloseWrite()
+	}
+}
+
 // serveLoopback serves until the end of t, and returns the URL.
 func serveLoopback(t interface{ Cleanup(func()) }, address string, h http.Handler) (string, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return "", err
 	}
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, c)
+	}}
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close() })
 	return "http://" + l.Addr().String(), nil

@@ -4,7 +4,11 @@
 package conformance
 
 import (
+	"encoding/json"
+	"io"
+	"net"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -95,6 +99,56 @@ func TestLiveServerPool(t *testing.T) {
 		require.Equal(t, starts, ends)
 	}
 }
+
+// A client receives an answer in pieces, and a cut stream leaves its connection open in one direction.
+func TestLiveClientFears(t *testing.T) {
+	var reads int
+	var answer []byte
+	var late error
+	open := func(_ T, url string, _ json.RawMessage, _ func(json.RawMessage)) (Client, error) {
+		return rawClient(func() {
+			conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/arc"))
+			require.NoError(t, err)
+			defer conn.Close()
+			_, err = io.WriteString(conn, "POST /arc HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+			require.NoError(t, err)
+			piece := make([]byte, 4096)
+			for {
+				n, err := conn.Read(piece)
+				answer = append(answer, piece[:n]...)
+				if err != nil {
+					require.ErrorIs(t, err, io.EOF)
+					break
+				}
+				reads++
+			}
+			for range 3 {
+				_, late = io.WriteString(conn, "more")
+				time.Sleep(20 * time.Millisecond)
+			}
+		}), nil
+	}
+	p, err := LiveClient("arc", time.Second, open)
+	require.NoError(t, err)
+	p.Name = "fake"
+	runOne(t, p, "client_script", `"in":{"client":{"requestAgent":"a"},"steps":[{"call":{"method":"chat.start"},"replies":[{"status":200,`+
+		`"contentType":"text/event-stream","body":"event: stream\ndata: {\"text\":\"the first and only event\"}\n\n"}]}]},`+
+		`"want":{"steps":[{"outcome":"truncated"}]}`) // fails: this is no client of arc
+	require.Greater(t, reads, 5)
+	require.Contains(t, string(answer), "Transfer-Encoding: chunked")
+	require.NotContains(t, string(answer), "\r\n0\r\n", "the end of the chunks")
+	require.NoError(t, late, "the other direction")
+}
+
+// A rawClient does the same for each action.
+type rawClient func()
+
+func (c rawClient) Do(json.RawMessage) (json.RawMessage, error) {
+	c()
+	return json.RawMessage(`{"outcome":"truncated"}`), nil
+}
+
+func (c rawClient) Close() {}
 
 // A request of a client with jitter may come at half of the wanted delay, and at any later time.
 func TestLaterRequests(t *testing.T) {
