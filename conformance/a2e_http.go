@@ -168,7 +168,7 @@ func (r *a2eReader) answer() (Answer, error) {
 	text := r.body.String()
 	for _, line := range strings.Split(text, "\n") {
 		if id, ok := strings.CutPrefix(line, "id: "); ok {
-			n, err := strconv.Atoi(id)
+			n, err := strconv.Atoi(strings.TrimSuffix(id, "\r"))
 			if err != nil {
 				return nil, err
 			}

@@ -57,6 +57,14 @@ func TestConformPythonServer(t *testing.T) {
 	require.Equal(t, conformance.StatusPassed, verdict(t, report, "ARC-007"))
 }
 
+// The independent host differs in the listed cases, and in no others.
+func TestConformPythonHost(t *testing.T) {
+	python := filepath.Join(peers(t, "python"), "python", "bin", "python")
+	report := conform(t, true, "server", "-protocol", "a2e", "-op", "http_script", "-baseline", filepath.Join("peers", "python", "a2e_known.json"),
+		"--", python, filepath.Join("peers", "python", "a2e_host.py"), "fixture")
+	require.Contains(t, report, `"passed": 2,`)
+}
+
 // verdict returns the verdict of a JSON report on a requirement.
 func verdict(t *testing.T, report, id string) conformance.Status {
 	t.Helper()

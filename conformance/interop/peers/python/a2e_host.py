@@ -6,11 +6,13 @@ is told on them to serve HTTP with server-sent events."""
 import http.server
 import json
 import queue
+import re
 import sys
 import threading
 import time
 import uuid
 
+import a2e
 from a2e import Violation, decode, encode
 
 BEGAN = time.time()
@@ -91,7 +93,9 @@ class Host:
     def call(self, m):
         req, name, arguments = m["id"], m["tool_name"], m["arguments"]
         result = {"success": True, "tool_name": name, "data": None, "truncated": False, "duration_ms": 1, "events": []}
-        if name == "add":
+        if name == "echo":
+            result["data"] = arguments
+        elif name == "add":
             result["data"] = arguments["a"] + arguments["b"]
         elif name == "say":
             if arguments["text"] == "fail":
@@ -125,9 +129,11 @@ def stdio():
 
 
 class Session:
+    token = "secret"
+
     def __init__(self):
         self.lines = queue.Queue()
-        self.host = Host(self.lines.put)
+        self.host = Host(self.lines.put, Session.token)
         self.sent = []  # what went out, for readers that come back
         self.lock = threading.Lock()
 
@@ -172,10 +178,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/send" and (s := self.session()):
             if b"\n" in body:
                 s.host.violations.append("a body of more than one message: %r" % body)
-            s.host.handle(body)
+            for line in body.splitlines():
+                s.host.handle(line)
             if not s.host.open:
                 self.over(s)
             self.answer(200, {"ok": True})
+        elif self.path != "/send":
+            self.answer(404, {"detail": "Not Found"})
 
     def do_DELETE(self):
         if s := self.session():
@@ -185,7 +194,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/health":
             return self.answer(200, {"status": "ok"})
-        if self.path != "/stream" or not (s := self.session()):
+        if self.path != "/stream":
+            return self.answer(405 if self.path in ("/session", "/send") else 404, {"detail": "Not Found"})
+        if not (s := self.session()):
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -206,7 +217,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(b"id: %d\r\ndata: %s\r\n\r\n" % (len(s.sent), line[:-1]))
 
 
-def listen():
+def listen(token="secret"):
+    Session.token = token
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -220,6 +232,10 @@ def violations():
 if __name__ == "__main__":
     if sys.argv[1:] == ["stdio"]:
         stdio()
+    elif sys.argv[1:] == ["fixture"]:  # for conform server
+        a2e._ID = re.compile(r"\S+\Z")  # its agents choose short ids
+        print(json.dumps({"url": listen("s3cret")}), flush=True)
+        threading.Event().wait()
     else:
         from peer import serve
         serve({"listen": listen, "violations": violations})
