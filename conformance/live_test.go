@@ -133,7 +133,7 @@ func TestLiveClientFears(t *testing.T) {
 	p.Name = "fake"
 	runOne(t, p, "client_script", `"in":{"client":{"requestAgent":"a"},"steps":[{"call":{"method":"chat.start"},"replies":[{"status":200,`+
 		`"contentType":"text/event-stream","body":"event: stream\ndata: {\"text\":\"the first and only event\"}\n\n"}]}]},`+
-		`"want":{"steps":[{"outcome":"truncated"}]}`) // fails: this is no client of arc
+		`"want":{"steps":[{"outcome":"truncated"}]}`) // fails: the request is not one of arc
 	require.Greater(t, reads, 5)
 	require.Contains(t, string(answer), "Transfer-Encoding: chunked")
 	require.NotContains(t, string(answer), "\r\n0\r\n", "the end of the chunks")

@@ -20,8 +20,9 @@ import (
 
 const (
 	maxWait     = 3 * time.Second // of a case without -slow
-	maxSlowWait = 2 * time.Minute
+	maxSlowWait = 4 * time.Minute
 	maxServers  = 8 // that run at once
+	maxSlow     = 16
 )
 
 // reasons explain why a case does not run against a server.
@@ -73,6 +74,9 @@ func (c *config) server() (*conformance.Report, error) {
 		return why == ""
 	})
 	parallel := maxServers
+	if c.slow { // most of them wait
+		parallel = maxSlow
+	}
 	if c.url != "" {
 		parallel = 1
 	}
