@@ -49,9 +49,10 @@ func conform(t *testing.T, passes bool, args ...string) string {
 // The server of arc-sdk differs in the listed cases, and in no others. Its media type differs in every answer, so the
 // list is that of a server with the right one.
 func TestConformPythonServer(t *testing.T) {
+	t.Parallel() // it waits most of the time
 	report := conform(t, false, "server", "-protocol", "arc", "-timeout", "1s", "-suite", "conduct", "-url", startARCFixture(t))
 	require.Equal(t, conformance.StatusFailed, verdict(t, report, "ARC-004"))
-	report = conform(t, true, "server", "-protocol", "arc", "-timeout", "1s", "-baseline", filepath.Join("peers", "python", "arc_known.json"),
+	report = conform(t, true, "server", "-protocol", "arc", "-timeout", "2s", "-baseline", filepath.Join("peers", "python", "arc_known.json"),
 		"-url", startARCFixture(t, "media"))
 	require.Equal(t, conformance.StatusKnownFailure, verdict(t, report, "ARC-055"))
 	require.Equal(t, conformance.StatusPassed, verdict(t, report, "ARC-007"))
@@ -59,6 +60,7 @@ func TestConformPythonServer(t *testing.T) {
 
 // The independent host differs in the listed cases, and in no others.
 func TestConformPythonHost(t *testing.T) {
+	t.Parallel()
 	python := filepath.Join(peers(t, "python"), "python", "bin", "python")
 	report := conform(t, true, "server", "-protocol", "a2e", "-op", "http_script", "-baseline", filepath.Join("peers", "python", "a2e_known.json"),
 		"--", python, filepath.Join("peers", "python", "a2e_host.py"), "fixture")
