@@ -166,7 +166,7 @@ func testA2EExamples(t *testing.T, bin string) {
 	out := runExample(t, filepath.Join(bin, "a2e-agent"), filepath.Join(bin, "a2e-host"))
 	require.Contains(t, out, "tool: count_words: Count the words and letters of a text\n")
 	require.Contains(t, out, `result: {"words":3,"letters":14}`)
-	require.Contains(t, out, `stdout: {"text":"hello\n"}`)
+	require.Contains(t, out, "process: hello\n")
 }
 
 // The table of token savings has the figures of the workflow, which depend on random ids by
