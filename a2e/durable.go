@@ -326,14 +326,19 @@ func (d *durable) deliver(ctx context.Context, key string, scope *budget.Scope, 
 		d.storage.release(key, func(other *storedBody) bool { return other == b })
 		return err
 	}
+	// The entry is stored, so its owner learns of it although the sender is gone.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeOutage)
+	defer cancel()
 	if k := d.local(key); k != nil && k.ctx.Err() == nil {
-		k.touch()
-		return nil
+		if isOwner, err := l.Alive(ctx, k.owner); err == nil && isOwner { // by the clock, which a stopped process sees first
+			k.touch()
+			return nil
+		}
 	}
 	d.pollInbox(key, b, pos)
 	r, err := d.load(ctx, key) // after the entry, because a new owner reads the entries after its change
 	if err == nil && !r.IsEnded {
-		_ = l.Tell(ctx, r.Owner, sessionKind, []byte(key)) // a later owner reads the entries
+		err = l.Tell(ctx, r.Owner, sessionKind, []byte(key)) // a later owner reads the entries
 	}
 	return err
 }

@@ -156,6 +156,43 @@ func TestFailingStoreRefusesBodies(t *testing.T) {
 	})
 }
 
+// A leaving store ends a request when it has stored its body.
+type leaving struct {
+	store.Store
+	cancel context.CancelFunc
+}
+
+func (l *leaving) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	pos, err := l.Store.Append(ctx, stream, id, value, ttl)
+	if l.cancel != nil && strings.HasPrefix(stream, "a2e/in/") {
+		l.cancel()
+	}
+	return pos, err
+}
+
+// A stored body reaches the host of its session although its sender leaves meanwhile.
+func TestBodyOfALeavingAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := store.NewMemory(), &effects{started: map[string]int{}, done: map[string]int{}}
+		from := &leaving{Store: db}
+		owner := newDurableProcess(t, db, e, a2e.Persistence{InstanceID: "one"}, nil)
+		other := newDurableProcess(t, from, e, a2e.Persistence{InstanceID: "two"}, nil)
+		t.Cleanup(func() { _ = owner.host.Close(); _ = other.host.Close() })
+		time.Sleep(time.Second)
+		secret := openDurable(t, owner, `"tools"`)
+		ctx, cancel := context.WithCancel(t.Context())
+		from.cancel = cancel
+		r := httptest.NewRequestWithContext(ctx, "POST", "http://a2e.test/send", strings.NewReader(
+			request("tool/call/req", "c1", `"tool_name":"work","arguments":{"id":"x"}`)))
+		r.Header.Set("X-Session-Id", secret)
+		other.handler.ServeHTTP(httptest.NewRecorder(), r)
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		time.Sleep(time.Second)
+		_, done := e.counts("x")
+		require.Equal(t, 1, done)
+	})
+}
+
 // WaitRecovered returns when the sessions of a failed host run in the next one (A2E-D67).
 func TestWaitRecovered(t *testing.T) {
 	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, _ func() *durableProcess) {
