@@ -104,15 +104,17 @@ func (l *Limits) values() map[int]int64 {
 		unix.RLIMIT_CPU: max(int64(l.MaxCPUTime/time.Second), 1)}
 }
 
-// restrictTree sets the limits of the processes that were started before their parent had its limits.
+// restrictTree sets the limits of the processes that were started before their parent had its limits. A process
+// has no mark while it begins another program, so the second search without a change is the last one.
 func (l *Limits) restrictTree(mark string) {
-	isDone := false
-	for start := time.Now(); !isDone && time.Since(start) < killTime; {
-		isDone = true
+	start := time.Now()
+	for quiet := 0; quiet < 2 && time.Since(start) < killTime; quiet++ {
 		for pid, found := range marks() {
-			if found == mark {
-				changed, err := l.restrict(pid)
-				isDone = isDone && (!changed || err != nil)
+			if found != mark {
+				continue
+			}
+			if changed, err := l.restrict(pid); changed && err == nil {
+				quiet = -1
 			}
 		}
 	}

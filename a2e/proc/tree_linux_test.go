@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -40,6 +41,10 @@ func TestEarlyChildrenGetLimits(t *testing.T) {
 		return strings.Fields(rest)[0]
 	}
 	require.NotEqual(t, "77", files())
+	require.Eventually(t, func() bool { // no longer a copy of the shell, nor between the two programs
+		text, err := os.ReadFile("/proc/" + strings.TrimSpace(line) + "/cmdline")
+		return err == nil && strings.HasPrefix(string(text), "sleep")
+	}, time.Minute, time.Millisecond)
 	l.restrictTree(mark)
 	require.Equal(t, fmt.Sprint(l.MaxFiles), files())
 }
