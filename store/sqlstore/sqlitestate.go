@@ -385,9 +385,10 @@ func (s *sqliteDB) sweep(ctx context.Context) (more bool, err error) {
 	if s.isReadOnly {
 		return false, nil
 	}
+	var isMore bool // no result, since the function may still run after an error
 	var damaged error
 	err = s.free(ctx, func(t *tx) error {
-		more, damaged = false, nil
+		isMore, damaged = false, nil
 		if err := t.load(); err != nil {
 			return err
 		}
@@ -404,17 +405,17 @@ func (s *sqliteDB) sweep(ctx context.Context) (more bool, err error) {
 			if err != nil {
 				return err
 			}
-			more = more || n == sweepMost
+			isMore = isMore || n == sweepMost
 		}
-		if !more {
+		if !isMore {
 			t.state.swept = t.now
 		}
 		return nil
 	})
 	if err != nil {
-		return false, err // the function may still run
+		return false, err
 	}
-	return more, damaged
+	return isMore, damaged
 }
 
 // sweep removes expired rows of a table. It keeps a row whose expiry is damaged, and reports it.
