@@ -19,8 +19,8 @@ import (
 	"github.com/fivewire/fivewire/store/natsstore"
 )
 
-// TestServerHangs: while the server is stopped, every call without a deadline ends as unknown, also
-// beside writes that fill the connection, and afterwards the store works again.
+// TestServerHangs: while the server is stopped, every call without a deadline ends as unknown, even
+// if other writes fill the connection. Afterwards the store works again.
 func TestServerHangs(t *testing.T) {
 	address := testkit.FreeAddress(t)
 	server := exec.Command(os.Args[0])
