@@ -99,8 +99,8 @@ type altarSessions struct {
 
 var altarSessionText = regexp.MustCompile(`("session_id"\s*:\s*")([A-Za-z0-9][A-Za-z0-9._:@-]{0,63})(")`)
 
-// toRun translates a text of the script.
-func (x *altarSessions) toRun(text []byte) []byte {
+// translate replaces the session ids of a text. The mutex is held during the calls of f.
+func (x *altarSessions) translate(text []byte, f func(id string) string) []byte {
 	if x.suffix == "" {
 		return text
 	}
@@ -108,7 +108,13 @@ func (x *altarSessions) toRun(text []byte) []byte {
 	defer x.mu.Unlock()
 	return altarSessionText.ReplaceAllFunc(text, func(b []byte) []byte {
 		m := altarSessionText.FindSubmatch(b)
-		id := string(m[2])
+		return slices.Concat(m[1], []byte(f(string(m[2]))), m[3])
+	})
+}
+
+// toRun translates a text of the script.
+func (x *altarSessions) toRun(text []byte) []byte {
+	return x.translate(text, func(id string) string {
 		n, err := strconv.Atoi(strings.TrimPrefix(id, "sess-"))
 		switch {
 		case err == nil && n >= 1 && n <= len(x.ids):
@@ -116,20 +122,14 @@ func (x *altarSessions) toRun(text []byte) []byte {
 		case !strings.HasPrefix(id, "s-"):
 			id += x.suffix
 		}
-		return slices.Concat(m[1], []byte(id), m[3])
+		return id
 	})
 }
 
 // toScript translates a text of the Host.
 func (x *altarSessions) toScript(text []byte) []byte {
-	if x.suffix == "" {
-		return text
-	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return altarSessionText.ReplaceAllFunc(text, func(b []byte) []byte {
-		m := altarSessionText.FindSubmatch(b)
-		id, isOwn := strings.CutSuffix(string(m[2]), x.suffix)
+	return x.translate(text, func(id string) string {
+		id, isOwn := strings.CutSuffix(id, x.suffix)
 		if !isOwn && !strings.HasPrefix(id, "s-") {
 			n := slices.Index(x.ids, id)
 			if n < 0 {
@@ -138,7 +138,7 @@ func (x *altarSessions) toScript(text []byte) []byte {
 			}
 			id = fmt.Sprintf("sess-%d", n+1)
 		}
-		return slices.Concat(m[1], []byte(id), m[3])
+		return id
 	})
 }
 
