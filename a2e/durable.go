@@ -326,7 +326,7 @@ func (d *durable) deliver(ctx context.Context, key string, scope *budget.Scope, 
 		d.storage.release(key, func(other *storedBody) bool { return other == b })
 		return err
 	}
-	// The entry is stored: its owner is told of it also after the sender has disconnected.
+	// The entry is stored: it is announced to its owner even if the sender has disconnected.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeOutage)
 	defer cancel()
 	if k := d.local(key); k != nil && k.ctx.Err() == nil {

@@ -170,7 +170,7 @@ func (l *leaving) Append(ctx context.Context, stream, id string, value []byte, t
 	return pos, err
 }
 
-// A stored body reaches the host of its session although its sender disconnects before the owner is told.
+// A stored body reaches the host of its session although its sender disconnects before the owner is notified.
 func TestBodyOfALeavingAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, e := store.NewMemory(), &effects{started: map[string]int{}, done: map[string]int{}}
