@@ -15,8 +15,9 @@ import (
 )
 
 // A Handler answers messages. It must be safe for concurrent use. The context ends when the chain
-// of the message is cancelled, the server closes, or the connection is lost: for a req over WebSocket
-// only if the client does not return within [Timing].ResumeWindow.
+// of the message is cancelled, the server closes, or the connection is lost: for a transaction, and for a
+// req over WebSocket, only if the client does not return within [Timing].ResumeWindow. A transaction that
+// returns an error after that is not run again (ACCP-D72).
 //
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
 // Remote. That and any other error is logged and sent as [ErrInternal]. If a handler sends nothing
@@ -139,6 +140,8 @@ type exchange struct {
 	caller   *caller
 	request  *Message // that is answered
 	resume   *resume  // nil: the handler ends with its request
+
+	isInterrupted bool // the handler returned an error after the end of its context
 }
 
 // decode returns the message of a frame with an envelope, keys as written.
@@ -267,7 +270,7 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 	sent := w.close()
 	if err != nil {
 		e.record.end(outcomeFailed, err)
-		if ctx.Err() != nil {
+		if e.isInterrupted = ctx.Err() != nil; e.isInterrupted {
 			e.record.end(outcomeCanceled, err)
 		}
 		if m.Intent == IntentFail {

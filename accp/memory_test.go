@@ -598,7 +598,7 @@ func TestUnsentAnswerOfTransactionIsRecorded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/session/") }}
-			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}, Timing: accp.Timing{ResumeWindow: -1}})
 			ctx, disconnect := context.WithCancel(t.Context())
 			defer disconnect()
 			runs := int64(0)
@@ -624,6 +624,64 @@ func TestUnsentAnswerOfTransactionIsRecorded(t *testing.T) {
 			require.Contains(t, body, tt.want)
 			require.Equal(t, 1, strings.Count(body, "[mid:"), body)
 			require.EqualValues(t, 1, runs)
+		})
+	}
+}
+
+// A transaction continues after its caller was killed, and the caller's next life gets the outcome. A handler that
+// returns an error after the end of its context may have had its effect, so it does not run again (ACCP-D72, ACCP-D75).
+func TestTransactionOfKilledCallerRunsOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		work   time.Duration
+		window time.Duration
+		end    func(s *userServer, disconnect func())
+		want   string
+	}{
+		"continues":  {2 * time.Second, 0, func(_ *userServer, disconnect func()) { disconnect() }, "runs:1"},
+		"window":     {time.Hour, 0, func(_ *userServer, disconnect func()) { disconnect() }, "code:E9999"},
+		"no window":  {time.Hour, -1, func(_ *userServer, disconnect func()) { disconnect() }, "code:E9999"},
+		"canceled":   {time.Hour, 0, func(s *userServer, _ func()) { s.postFrame("a", frame("cancel:transaction{}", 2, "sid:s1", "cid:c1")) }, "code:E9999"},
+		"restarted":  {time.Hour, 0, func(s *userServer, _ func()) { _ = s.Close() }, "code:E9999"},
+		"not killed": {time.Second, 0, func(*userServer, func()) {}, "runs:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var runs atomic.Int64
+				kv := store.NewMemory()
+				open := func() *userServer {
+					s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}, Timing: accp.Timing{ResumeWindow: tt.window}})
+					s.Handle("req", "transaction", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+						n := runs.Add(1)
+						select {
+						case <-time.After(tt.work):
+							return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(n)}})
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}))
+					return s
+				}
+				s := open()
+				ctx, disconnect := context.WithCancel(t.Context())
+				defer disconnect()
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath,
+					strings.NewReader(string(frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1", "cid:c1"))))
+				r.Header.Set("Content-Type", accp.MediaType)
+				r.Header.Set("User", "a")
+				go func() {
+					defer func() { _ = recover() }() // of a response that is cut off
+					s.ServeHTTP(httptest.NewRecorder(), r)
+				}()
+				synctest.Wait()
+				tt.end(s, disconnect)
+				time.Sleep(15 * time.Second)
+				if s.Ready() != nil {
+					s = open()
+				}
+				require.Contains(t, s.post("a", "s2", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String(), tt.want)
+				require.EqualValues(t, 1, runs.Load())
+				require.NoError(t, s.Close())
+			})
 		})
 	}
 }

@@ -153,6 +153,11 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			return once.Result{Forget: true}, nil
 		}
 		hasRun = true
+		if k.isTransaction && e.resume == nil {
+			var end func()
+			ctx, end = e.detach(ctx, s.timing.ResumeWindow)
+			defer end()
+		}
 		rec := &recorder{digest: k.Digest, resume: e.resume}
 		defer s.runs.add(k.Key, rec)()
 		out := e.out
@@ -169,6 +174,9 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 		}
 		defer func() { e.out = out }()
 		rerr = s.run(ctx, e, r)
+		if k.isTransaction && e.isInterrupted && !rec.isComplete {
+			return once.Result{}, errInterrupted // it may have had its effect
+		}
 		return once.Result{Data: rec.data, Forget: !rec.isComplete}, nil
 	})
 	other.stop()
@@ -186,6 +194,9 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	}
 	return e.fail(err, r.Message)
 }
+
+// errInterrupted is the outcome of a transaction whose handler returned an error after the end of its context.
+var errInterrupted = errors.New("accp: the handler was interrupted")
 
 // isRemembered reports whether the outcome of the request with a repeated frame is known or awaited.
 func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, frame []byte) bool {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
@@ -75,10 +76,32 @@ func (r *resume) detach(cause error) {
 	}
 }
 
-// hasLeft reports whether the peer has closed the connection to end its use.
+// hasLeft reports whether the peer has closed the connection to end its use, or the server closes.
 func hasLeft(cause error) bool {
 	e, ok := errors.AsType[*wsconn.CloseError](cause)
-	return ok && e.Code == wsconn.CodeNormal
+	return ok && e.Code == wsconn.CodeNormal || errors.Is(cause, life.ErrClosed)
+}
+
+// detach returns a context for the handler of an HTTP request that outlives the loss of its connection by the
+// window. Each message after the loss is part of the outcome only.
+func (e *exchange) detach(request context.Context, window time.Duration) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(request))
+	r := &resume{window: window, cancel: cancel, watchers: 1}
+	out := e.out
+	e.resume, e.out = r, func(session *Session, m *Message) error {
+		err := out(session, m)
+		if err != nil && request.Err() != nil && r.isHolding() {
+			return nil
+		}
+		return err
+	}
+	stop := context.AfterFunc(request, func() { r.detach(context.Cause(request)) })
+	return ctx, func() {
+		stop()
+		r.end()
+		cancel(nil)
+		e.out = out
+	}
 }
 
 // end releases the timer at the end of the handler.

@@ -101,8 +101,8 @@ func accpChild(ctx context.Context, s store.Store) error {
 		return err
 	}
 	srv.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-		// A write whose context ends may be made, and the error of the handler permits another run.
-		if _, err := s.Append(context.WithoutCancel(ctx), "runs", accp.NewID(), []byte(m.Params.Text("transaction_id")), 0); err != nil {
+		// A write whose context ends may be made although it fails: such a transaction is not run again.
+		if _, err := s.Append(ctx, "runs", accp.NewID(), []byte(m.Params.Text("transaction_id")), 0); err != nil {
 			return err
 		}
 		time.Sleep(rand.N(20 * time.Millisecond))
