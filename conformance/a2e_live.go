@@ -6,11 +6,10 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -35,38 +34,37 @@ func a2eLiveProtocol() liveProtocol {
 				return "several processes"
 			case step.Get("audit") != nil:
 				return "private state"
-			case step.Get("eof") != nil:
-				return "own option" // a connection that is closed in one direction
 			}
 			return ""
 		},
+		transports: []string{"stdio", "tcp"}, needsLines: func(step strictjson.Value) bool { return step.Get("eof") != nil },
 		shared: "{}", needsOwn: func(step strictjson.Value) bool { return bytes.Contains(step, []byte("memory/")) },
 		serve: newA2EFixture,
 	}
 }
 
 // newA2EFixture returns a host with a fixture.
-func newA2EFixture(fixture, _ string) (http.Handler, func() error, error) {
+func newA2EFixture(fixture, _ string) (*Fixture, error) {
 	in, err := fixtureInput("host", fixture)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	h, _ := a2eHostOn(in, store.NewMemory())
 	if err := in.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	web, err := a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}, Heartbeat: -1})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	socket, err := a2e.NewWebSocketHandler(h, nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", web)
 	mux.Handle(a2eSocketPath, socket)
-	return mux, h.Close, nil
+	return &Fixture{Handler: mux, Close: h.Close, ServeLines: func(conn io.ReadWriteCloser) { _ = h.Serve(context.Background(), conn) }}, nil
 }
 
 // fixtureInput returns an input with the text of a fixture as its only member.
@@ -87,7 +85,7 @@ func a2eOpenLiveHost(_ T, in *Input, s *liveServer) (Step, error) {
 		return nil, err
 	}
 	out := &a2eLines{}
-	ws, err := s.dial(a2eSocketPath, a2e.Subprotocol, nil, func(data []byte, err error) {
+	c, err := s.connect(a2eSocketPath, a2e.Subprotocol, nil, func(data []byte, err error) {
 		for line := range strings.Lines(string(data)) {
 			out.lines.add(strings.TrimSuffix(line, "\n"))
 		}
@@ -97,8 +95,11 @@ func a2eOpenLiveHost(_ T, in *Input, s *liveServer) (Step, error) {
 		if step.Repeatable() {
 			for _, line := range step.StringsOr("lines") {
 				s.t.Logf("sent     %s", line)
-				_ = ws.Write(context.Background(), websocket.MessageText, []byte(line)) // a closed session takes nothing
+				_ = c.write([]byte(line)) // a closed session takes nothing
 				time.Sleep(quiet)
+			}
+			if step.Bool("eof") {
+				c.endWrite()
 			}
 		}
 		time.Sleep(quiet)

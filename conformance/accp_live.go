@@ -6,7 +6,6 @@ package conformance
 import (
 	"bytes"
 	"context"
-	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
@@ -27,12 +26,12 @@ func accpLiveProtocol() liveProtocol {
 		needsOwn: func(step strictjson.Value) bool { // its runs are counted
 			return bytes.Contains(step, []byte("execute")) || bytes.Contains(step, []byte("req:transaction"))
 		},
-		serve: func(string, string) (http.Handler, func() error, error) {
+		serve: func(string, string) (*Fixture, error) {
 			s, err := newACCPDesk()
 			if err != nil {
-				return nil, nil, err
+				return nil, err
 			}
-			return s, func() error { return s.Shutdown(context.Background()) }, nil
+			return &Fixture{Handler: s, Close: func() error { return s.Shutdown(context.Background()) }}, nil
 		},
 	}
 }

@@ -458,10 +458,10 @@ func (f *airLive) deliver(in *Input) (Answer, error) {
 }
 
 // newAIRFixture returns an inbox or a relay with a fixture.
-func newAIRFixture(fixture, sink string) (http.Handler, func() error, error) {
+func newAIRFixture(fixture, sink string) (*Fixture, error) {
 	all, err := fixtureInput("fixture", fixture)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	in := all.Object("fixture")
 	client := &http.Client{Transport: hooksTransport{sink}}
@@ -469,20 +469,20 @@ func newAIRFixture(fixture, sink string) (http.Handler, func() error, error) {
 	if airWord(in, "server", "inbox", "relay") == "relay" {
 		r, err := resolver()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		srv, err := newAIRRelay(in, r)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		return srv, srv.Close, in.Err()
+		return &Fixture{Handler: srv, Close: srv.Close}, in.Err()
 	}
 	r, err := newAIRReceiver(in, resolver)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	r.decide = func(d *air.Delivery) string { return airReport(sink, d) }
-	return r.inbox, func() error { r.close(); return nil }, in.Err()
+	return &Fixture{Handler: r.inbox, Close: func() error { r.close(); return nil }}, in.Err()
 }
 
 // airReport tells the conform command of a delivery and returns the outcome of the handler.

@@ -6,10 +6,11 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
-	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strconv"
@@ -17,8 +18,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -39,11 +38,10 @@ func altarLiveProtocol() liveProtocol {
 				return "several processes"
 			case step.Get("drain") != nil, step.Get("reload") != nil, in.Get("options").Get("audit") != nil:
 				return "private state"
-			case step.Get("wireB64") != nil:
-				return "own option" // a connection of lines
 			}
 			return ""
 		},
+		transports: []string{"tcp"}, needsLines: func(step strictjson.Value) bool { return step.Get("wireB64") != nil },
 		shared: "{}", needsOwn: func(step strictjson.Value) bool { // the moment of the start, or ids that the Host chooses
 			wire, _ := step.Get("wire").Text()
 			return step.Get("expires") != nil || strings.Contains(wire, `"CreateSession","session_id":"sess-`)
@@ -53,22 +51,24 @@ func altarLiveProtocol() liveProtocol {
 }
 
 // newAltarFixture returns a Host with a fixture.
-func newAltarFixture(fixture, _ string) (http.Handler, func() error, error) {
+func newAltarFixture(fixture, _ string) (*Fixture, error) {
 	in, err := fixtureInput("options", fixture)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	f := &altarHost{}
 	if err := f.configure(in.ObjectOr("options")); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := in.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := f.start(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return f.host, f.host.Close, nil
+	return &Fixture{Handler: f.host, Close: f.host.Close, ServeLines: func(conn io.ReadWriteCloser) {
+		_ = f.host.Serve(context.Background(), altar.NewStreamConn(conn, &altar.StreamConnOptions{MaxMessage: f.maxMessage}), nil)
+	}}, nil
 }
 
 // altarLive is the fixture of a host_script in another process.
@@ -81,7 +81,7 @@ type altarLive struct {
 }
 
 type altarLiveConn struct {
-	ws       *websocket.Conn
+	*liveConn
 	header   http.Header
 	announce []byte      // of a Runtime
 	closed   atomic.Bool // by a step
@@ -155,14 +155,13 @@ func (x *altarSessions) created(authorization string, text []byte) {
 }
 
 // destroy ends the sessions of the run.
-func (x *altarSessions) destroy(host http.Handler) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for id, authorization := range x.owner {
-		r := httptest.NewRequest(http.MethodPost, "/altar/v1/messages", strings.NewReader(fmt.Sprintf(`{"type":"DestroySession","session_id":%q}`, id)))
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Authorization", authorization)
-		host.ServeHTTP(httptest.NewRecorder(), r)
+func (f *altarLive) destroy() {
+	f.mu.Lock()
+	owners := maps.Clone(f.owner)
+	f.mu.Unlock()
+	for id, authorization := range owners {
+		header := http.Header{"Authorization": {authorization}}
+		f.ask(header, fmt.Sprintf(`{"type":"DestroySession","session_id":%q,"request_id":"last"}`, id))
 	}
 }
 
@@ -181,7 +180,7 @@ func altarOpenLive(t T, in *Input, s *liveServer) (Step, error) {
 		s.client.CloseIdleConnections()
 		f.wg.Wait()
 		if s.isShared {
-			f.destroy(s)
+			f.destroy()
 			f.withdraw()
 		}
 	})
@@ -223,7 +222,7 @@ func (f *altarLive) act(in *Input) error {
 			c.announce = wire
 		}
 		f.t.Logf("sent     %s", wire)
-		_ = c.ws.Write(context.Background(), websocket.MessageText, wire) // until the Host closes the connection
+		_ = c.write(wire) // until the Host closes the connection
 	case in.Has("close"):
 		c := f.conns[in.String("close")]
 		if c == nil {
@@ -231,7 +230,7 @@ func (f *altarLive) act(in *Input) error {
 			break
 		}
 		c.closed.Store(true)
-		_ = c.ws.CloseNow()
+		c.close()
 	case in.Has("http"):
 		f.wg.Go(f.exchange(in, http.HandlerFunc(f.serve)))
 	default:
@@ -249,27 +248,63 @@ func (f *altarLive) withdraw() {
 			continue
 		}
 		c.closed.Store(true)
-		_ = c.ws.CloseNow()
-		answered := make(chan struct{}, 1)
-		ws, err := f.dial(altar.WebSocketPath, "altar.v1", c.header, func(frame []byte, err error) {
-			if err != nil || bytes.Contains(frame, []byte(`"withdraw"`)) {
-				select {
-				case answered <- struct{}{}:
-				default:
-				}
+		c.close()
+		f.ask(c.header, string(c.announce), `{"type":"FulfillTools","session_id":"*","tool_names":[],"request_id":"last"}`)
+	}
+}
+
+// ask sends messages on a connection, and waits for the answer to the request "last".
+func (f *altarLive) ask(header http.Header, messages ...string) {
+	answered := make(chan struct{}, 1)
+	c, err := f.connect(header, func(frame []byte, err error) {
+		if err != nil || bytes.Contains(frame, []byte(`"last"`)) {
+			select {
+			case answered <- struct{}{}:
+			default:
 			}
-		})
-		if err != nil {
-			continue
 		}
-		for _, wire := range []string{string(c.announce), `{"type":"FulfillTools","session_id":"*","tool_names":[],"request_id":"withdraw"}`} {
-			_ = ws.Write(context.Background(), websocket.MessageText, []byte(wire)) // a Host that has exited needs nothing
+	})
+	if err != nil {
+		return
+	}
+	defer c.close()
+	for _, wire := range messages {
+		_ = c.write([]byte(wire)) // a Host that has exited needs nothing
+	}
+	select {
+	case <-answered:
+	case <-time.After(f.client.Timeout):
+	}
+}
+
+// connect connects to the Host. A connection of lines is authenticated by its first message.
+func (f *altarLive) connect(header http.Header, received func([]byte, error)) (*liveConn, error) {
+	token := strings.TrimPrefix(header.Get("Authorization"), "Bearer ")
+	if f.pool.Transport == "" || token == "" {
+		return f.liveServer.connect(altar.WebSocketPath, "altar.v1", header, received)
+	}
+	answered, isFirst := make(chan struct{}), true
+	c, err := f.liveServer.connect("", "", nil, func(message []byte, err error) {
+		if isFirst {
+			isFirst = false
+			close(answered)
+			if err == nil {
+				return
+			}
 		}
-		select {
-		case <-answered:
-		case <-time.After(f.client.Timeout):
-		}
-		_ = ws.CloseNow()
+		received(message, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.write(fmt.Appendf(nil, `{"type":"Authenticate","token":%q}`, token)); err != nil {
+		return nil, err
+	}
+	select {
+	case <-answered:
+		return c, nil
+	case <-time.After(f.client.Timeout):
+		return nil, errors.New("the Host does not answer Authenticate")
 	}
 }
 
@@ -290,7 +325,7 @@ func (f *altarLive) open(name string, header http.Header) error {
 	c := &altarLiveConn{header: header}
 	f.conns[name] = c
 	var err error
-	c.ws, err = f.dial(altar.WebSocketPath, "altar.v1", header, func(frame []byte, err error) {
+	c.liveConn, err = f.connect(header, func(frame []byte, err error) {
 		switch {
 		case err == nil:
 			f.created(header.Get("Authorization"), frame)

@@ -107,22 +107,22 @@ func isARCRead(in *Input) bool {
 }
 
 // newARCFixture returns a server with a fixture of a serve_script.
-func newARCFixture(fixture, sink string) (http.Handler, func() error, error) {
+func newARCFixture(fixture, sink string) (*Fixture, error) {
 	o, err := arcFixtureOptions(fixture)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	o.Webhook.Transport = hooksTransport{sink}
 	arctest.ExactWebhooks(o.Webhook, arcLookup)
 	s, err := arc.NewServer(o)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	arcFixtureAgents(s)
 	if !slices.Contains([]string{"open", "auth", "limits", "rate"}, fixture) {
 		(&arcFurtherAgents{gate: newGate(), counters: &arcCounters{counts: map[string]int{}}}).register(s)
 	}
-	return s, s.Close, nil
+	return &Fixture{Handler: s, Close: s.Close}, nil
 }
 
 // A hooksTransport sends requests for https://HOST/PATH to /HOST/PATH of a sink.

@@ -18,14 +18,24 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A Starter starts a server under test with a fixture, and returns its URL and the function
-// that ends it. Requests of the server to https://HOST/PATH have to go to sink/HOST/PATH.
-type Starter func(fixture, sink string) (url string, end func(), err error)
+// A Starter starts a server under test with a fixture. Requests of the server to
+// https://HOST/PATH have to go to sink/HOST/PATH.
+type Starter func(fixture, sink string) (*Started, error)
+
+// Started is a running server under test.
+type Started struct {
+	// URL is http://HOST:PORT, and with the transport "tcp" tcp://HOST:PORT.
+	URL string
+
+	// Conn is the only connection, with the transport "stdio". Its method CloseWrite ends one direction.
+	Conn io.ReadWriteCloser
+
+	// End ends the server.
+	End func()
+}
 
 // LiveOptions describes how servers under test are started, and how long they may take.
 type LiveOptions struct {
@@ -42,6 +52,13 @@ type LiveOptions struct {
 	// SinkAddress is where the requests of the servers go, one server at a time. If it is empty, each
 	// server has a separate address.
 	SinkAddress string
+
+	// Transport is "stdio" or "tcp" for connections whose messages are lines. If it is empty, the
+	// connections are those of HTTP and WebSocket.
+	Transport string
+
+	// Fixture, if it is not empty, is that of the only server, whose requests cannot be seen.
+	Fixture string
 }
 
 // A liveProtocol is how the servers of a protocol are tested in real time.
@@ -64,8 +81,14 @@ type liveProtocol struct {
 	// needsOwn reports whether a step cannot run against such a server.
 	needsOwn func(step strictjson.Value) bool
 
+	// transports are those of [LiveOptions] that its servers may have.
+	transports []string
+
+	// needsLines reports whether a step needs one of these transports; nil: never.
+	needsLines func(step strictjson.Value) bool
+
 	// serve returns a server of this module with a fixture.
-	serve func(fixture, sink string) (http.Handler, func() error, error)
+	serve func(fixture, sink string) (*Fixture, error)
 }
 
 func liveProtocols() map[string]liveProtocol {
@@ -79,6 +102,10 @@ func LiveServer(protocol string, o LiveOptions) (Protocol, func(), error) {
 	if !ok {
 		return Protocol{}, nil, fmt.Errorf("conformance: the servers of %q cannot be tested", protocol)
 	}
+	if o.Transport != "" && !slices.Contains(p.transports, o.Transport) {
+		return Protocol{}, nil, fmt.Errorf("conformance: the servers of %s are not tested by %s", protocol, o.Transport)
+	}
+	o.Fresh = o.Fresh || o.Transport == "stdio"
 	pool := &livePool{LiveOptions: o}
 	ops := make(map[string]Op)
 	for op, open := range p.open {
@@ -109,16 +136,6 @@ func (p liveProtocol) sharedFixture(op string, in strictjson.Value) string {
 	return p.fixture(op, in)
 }
 
-// NewFixture returns a server of this module with a fixture, and the function that ends
-// it. An empty fixture is the usual one (see [SharedFixture]). Its requests to https://HOST/PATH go to sink/HOST/PATH.
-func NewFixture(protocol, fixture, sink string) (http.Handler, func() error, error) {
-	p, ok := liveProtocols()[protocol]
-	if !ok {
-		return nil, nil, fmt.Errorf("conformance: there are no fixtures of %q", protocol)
-	}
-	return p.serve(cmp.Or(fixture, p.shared), sink)
-}
-
 // SharedFixture returns the usual fixture of a server that is tested with several cases, one
 // after the other.
 func SharedFixture(protocol string) string { return liveProtocols()[protocol].shared }
@@ -129,16 +146,22 @@ const minGap = 250 * time.Millisecond
 // NotLive returns why a case cannot run against a server in real time: "clock",
 // "several processes", "private state", "own option" or "other side", or the empty string if
 // it can. A case that waits longer than limit needs another clock, and so does one that has two
-// moments close to each other. With a fixture, the only server has it, and its requests cannot be seen.
-func (c *Case) NotLive(limit time.Duration, fixture string) string {
+// moments close to each other.
+func (c *Case) NotLive(limit time.Duration, o LiveOptions) string {
 	p := liveProtocols()[c.Protocol]
 	if p.open[c.Op] == nil {
 		return "other side"
 	}
-	if fixture != "" && p.sharedFixture(c.Op, c.in) != fixture {
+	if o.Fixture != "" && p.sharedFixture(c.Op, c.in) != o.Fixture {
 		return "own option"
 	}
-	return c.notLive(limit, p.notLive)
+	return c.notLive(limit, func(in, step strictjson.Value) string {
+		isWeb := step.Get("http") != nil || step.Get("stream") != nil
+		if o.Transport != "" && isWeb || o.Transport == "" && p.needsLines != nil && p.needsLines(step) {
+			return "own option"
+		}
+		return p.notLive(in, step)
+	})
 }
 
 // notLive returns the first reason of the steps, or that they wait.
@@ -187,7 +210,8 @@ type liveServer struct {
 	fixture string
 	pool    *livePool
 	client  *http.Client
-	base    string // scheme and host of the server
+	base    string             // scheme and host of the server
+	stdio   io.ReadWriteCloser // the only connection of the server, or nil
 
 	isShared bool                // with other cases
 	keepHost bool                // of requests, instead of that of the server
@@ -210,11 +234,11 @@ func (s *liveServer) start(sink http.Handler) error {
 			p.finish()
 		}
 	})
-	u, err := url.Parse(p.url)
+	u, err := url.Parse(p.URL)
 	if err != nil {
 		return err
 	}
-	s.base = u.Scheme + "://" + u.Host
+	s.base, s.stdio = u.Scheme+"://"+u.Host, p.Conn
 	return nil
 }
 
@@ -229,8 +253,9 @@ type livePool struct {
 // A liveProcess is a server under test.
 type liveProcess struct {
 	partT
-	fixture, url string
-	sink         atomic.Pointer[http.Handler] // of its case
+	*Started
+	fixture string
+	sink    atomic.Pointer[http.Handler] // of its case
 }
 
 // take returns a server that has had other cases, if it may, or a new one.
@@ -255,12 +280,11 @@ func (p *livePool) take(fixture string, mayBeUsed bool) (*liveProcess, error) {
 	if err != nil {
 		return nil, err
 	}
-	var end func()
-	if l.url, end, err = p.Start(fixture, sink); err != nil {
+	if l.Started, err = p.Start(fixture, sink); err != nil {
 		l.finish()
 		return nil, err
 	}
-	l.Cleanup(end)
+	l.Cleanup(l.End)
 	return l, nil
 }
 
@@ -338,37 +362,6 @@ func (s *liveServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.t.Logf("received no answer: %v", err)
 		w.WriteHeader(599) // no server has it
 	}
-}
-
-// dial connects by WebSocket. Messages go to received, whose last call has an error. The
-// connection ends with t.
-func (s *liveServer) dial(path, subprotocol string, header http.Header, received func([]byte, error)) (*websocket.Conn, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), s.client.Timeout)
-	defer cancel()
-	ws, _, err := websocket.Dial(ctx, s.base+path, &websocket.DialOptions{
-		HTTPClient: &http.Client{Transport: s.client.Transport}, HTTPHeader: header, Subprotocols: []string{subprotocol}})
-	if err != nil {
-		return nil, err
-	}
-	ws.SetReadLimit(16 << 20)
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			_, data, err := ws.Read(context.Background())
-			if err == nil {
-				s.t.Logf("received %s", data)
-			}
-			received(data, err)
-			if err != nil {
-				return
-			}
-		}
-	})
-	s.t.Cleanup(func() {
-		_ = ws.CloseNow()
-		done.Wait()
-	})
-	return ws, nil
 }
 
 // A tape collects what a fixture sends, for the steps of its script.

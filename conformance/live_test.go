@@ -81,15 +81,15 @@ func TestScriptLive(t *testing.T) {
 // A server has one case after the other, unless a case needs its own, or all have one.
 func TestLiveServerPool(t *testing.T) {
 	set := Embedded().Filter(func(c *Case) bool {
-		return c.Protocol == "accp" && c.Suite == "http" && c.NotLive(time.Second, "") == ""
+		return c.Protocol == "accp" && c.Suite == "http" && c.NotLive(time.Second, LiveOptions{}) == ""
 	})
 	for _, isFresh := range []bool{false, true} {
 		starts, ends := 0, 0
-		p, end, err := LiveServer("accp", LiveOptions{Limit: 20 * time.Second, Fresh: isFresh, Start: func(fixture, sink string) (string, func(), error) {
+		p, end, err := LiveServer("accp", LiveOptions{Limit: 20 * time.Second, Fresh: isFresh, Start: func(fixture, sink string) (*Started, error) {
 			starts++
-			h, end, err := NewFixture("accp", fixture, sink)
-			s := httptest.NewServer(h)
-			return s.URL, func() { ends++; s.Close(); _ = end() }, err
+			f, err := NewFixture("accp", fixture, sink)
+			s := httptest.NewServer(f.Handler)
+			return &Started{URL: s.URL, End: func() { ends++; s.Close(); _ = f.Close() }}, err
 		}})
 		require.NoError(t, err)
 		report := Run(&caseT{}, set, []Protocol{p}, nil)

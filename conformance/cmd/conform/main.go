@@ -72,6 +72,7 @@ type config struct {
 	output, require        string
 	timeout                time.Duration
 	url, fixture, sink     string
+	transport              string
 	fresh                  bool
 	slow                   bool
 	mode                   string
@@ -115,6 +116,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.StringVar(&c.fixture, "fixture", "", "server mode with -url: the fixture of the server (default: open for arc, {} for a2e and altar, desk for accp, "+
 		"a relay with all mailboxes for air)")
 	fs.StringVar(&c.sink, "sink", "", "server mode with -url: listen at this address for the requests of the server, whose CONFORM_SINK is http://ADDRESS")
+	fs.StringVar(&c.transport, "transport", "", "server and client mode: connections whose messages are lines, by stdio (servers of a2e) or tcp (a2e and altar)")
 	fs.BoolVar(&c.fresh, "fresh", false, "server mode: start a server for each case")
 	fs.BoolVar(&c.slow, "slow", false, "server and client mode: run the cases that wait for more than 3 s, too")
 	if len(args) == 0 {
@@ -129,6 +131,9 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 		return nil, err
 	}
 	c.mode, c.command = args[0], fs.Args()
+	if strings.HasPrefix(c.url, "tcp://") {
+		c.transport = "tcp"
+	}
 	switch {
 	case !slices.Contains([]string{"codec", "server", "client"}, c.mode):
 		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client", c.mode)
@@ -136,6 +141,10 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 		return nil, errors.New("-url: only in server mode, and without a command")
 	case (c.sink != "" || c.fixture != "") && c.url == "":
 		return nil, errors.New("-sink and -fixture: only with -url")
+	case c.transport != "" && c.transport != "stdio" && c.transport != "tcp":
+		return nil, fmt.Errorf("-transport %s: want stdio or tcp", c.transport)
+	case c.transport != "" && c.mode == "codec", c.transport == "stdio" && (c.mode != "server" || c.url != ""):
+		return nil, fmt.Errorf("-transport %s: not in this mode", c.transport)
 	case c.url == "" && len(c.command) == 0:
 		return nil, fmt.Errorf("the command of the implementation is missing: conform %s -- COMMAND", c.mode)
 	case c.output != "text" && c.output != "json":

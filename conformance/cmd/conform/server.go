@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"slices"
 	"strings"
@@ -55,19 +56,19 @@ func (c *config) server() (*conformance.Report, error) {
 	if c.url != "" && c.sink == "" && name == "air" {
 		return nil, errors.New("-url: a server of air asks for documents; name the address where it finds them by -sink")
 	}
-	protocol, end, err := conformance.LiveServer(name, conformance.LiveOptions{Start: c.startServer, Limit: c.timeout, Fresh: c.fresh, SinkAddress: c.sink})
+	o := conformance.LiveOptions{Start: c.startServer, Limit: c.timeout, Fresh: c.fresh, SinkAddress: c.sink, Transport: c.transport}
+	if c.url != "" {
+		o.Fixture = cmp.Or(c.fixture, conformance.SharedFixture(name))
+	}
+	protocol, end, err := conformance.LiveServer(name, o)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	fixture := ""
-	if c.url != "" {
-		fixture = cmp.Or(c.fixture, conformance.SharedFixture(name))
-	}
 	limit := c.waitLimit()
 	skipped := make(map[string][]string)
 	selected := set.Filter(func(k *conformance.Case) bool {
-		why := k.NotLive(limit, fixture)
+		why := k.NotLive(limit, o)
 		if why != "" {
 			skipped[why] = append(skipped[why], k.ID)
 		}
@@ -112,27 +113,36 @@ func notRun(skipped map[string][]string) []string {
 	return notes
 }
 
-// startServer returns the URL of -url, or starts the command for one case.
-func (c *config) startServer(fixture, sink string) (string, func(), error) {
+// startServer returns the server of -url, or starts the command for one case.
+func (c *config) startServer(fixture, sink string) (*conformance.Started, error) {
 	if c.url != "" {
-		return c.url, func() {}, nil
+		return &conformance.Started{URL: c.url, End: func() {}}, nil
 	}
 	stderr := &tail{}
 	cmd := exec.Command(c.command[0], c.command[1:]...)
-	cmd.Env = append(cmd.Environ(), "CONFORM_FIXTURE="+fixture, "CONFORM_SINK="+sink)
+	cmd.Env = append(cmd.Environ(), "CONFORM_FIXTURE="+fixture, "CONFORM_SINK="+sink, "CONFORM_TRANSPORT="+c.transport)
 	cmd.Stderr = stderr
 	cmd.WaitDelay = exitTime
 	command.OwnGroup(cmd)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", nil, err
+		return nil, err
+	}
+	var in io.WriteCloser
+	if c.transport == "stdio" {
+		if in, err = cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
 	}
 	if err := cmd.Start(); err != nil {
-		return "", nil, fmt.Errorf("the server cannot be started: %w", err)
+		return nil, fmt.Errorf("the server cannot be started: %w", err)
 	}
 	end := func() {
 		command.KillGroup(cmd)
 		_ = cmd.Wait()
+	}
+	if in != nil {
+		return &conformance.Started{Conn: stdio{out, in}, End: end}, nil
 	}
 	first := make(chan []byte, 1)
 	go func() {
@@ -144,14 +154,24 @@ func (c *config) startServer(fixture, sink string) (string, func(), error) {
 	case line = <-first:
 	case <-time.After(c.timeout):
 		end()
-		return "", nil, fmt.Errorf("the server did not print its URL within %v", c.timeout)
+		return nil, fmt.Errorf("the server did not print its URL within %v", c.timeout)
 	}
 	var started struct {
 		URL string `json:"url"`
 	}
 	if err := json.Unmarshal(line, &started); err != nil || started.URL == "" {
 		end()
-		return "", nil, fmt.Errorf(`the server wrote %q to its standard output, want {"url":...}; standard error: %s`, clip(line), stderr)
+		return nil, fmt.Errorf(`the server wrote %q to its standard output, want {"url":...}; standard error: %s`, clip(line), stderr)
 	}
-	return started.URL, end, nil
+	return &conformance.Started{URL: started.URL, End: end}, nil
 }
+
+// A stdio is the connection to a server by its standard input and output.
+type stdio struct {
+	io.ReadCloser
+	in io.WriteCloser
+}
+
+func (s stdio) Write(b []byte) (int, error) { return s.in.Write(b) }
+func (s stdio) CloseWrite() error           { return s.in.Close() }
+func (s stdio) Close() error                { return errors.Join(s.in.Close(), s.ReadCloser.Close()) }

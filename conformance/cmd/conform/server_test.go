@@ -155,10 +155,16 @@ func TestServer(t *testing.T) {
 	if !ok {
 		t.Skip("the conform command runs this")
 	}
-	h, end, err := conformance.NewFixture(protocol, os.Getenv("CONFORM_FIXTURE"), os.Getenv("CONFORM_SINK"))
+	if name == "none" {
+		os.Stdout = testeeOutput
+		require.NoError(t, conformance.ServeFixture(protocol))
+		os.Stdout = os.Stderr
+		return
+	}
+	f, err := conformance.NewFixture(protocol, os.Getenv("CONFORM_FIXTURE"), os.Getenv("CONFORM_SINK"))
 	require.NoError(t, err)
-	defer func() { _ = end() }()
-	s := httptest.NewServer(serverFaults[name](h))
+	defer func() { _ = f.Close() }()
+	s := httptest.NewServer(serverFaults[name](f.Handler))
 	fmt.Fprintf(testeeOutput, "{\"url\":%q}\n", s.URL)
 	select {}
 }
@@ -193,28 +199,33 @@ func TestServerOwnPackage(t *testing.T) {
 		live, all int // at least so many of so many cases
 		note      string
 		suite     string // the one suite with the race detector
+		transport string
 	}{
-		{"arc", []string{"serve_script"}, 3, 4, "10 cases did not run: several processes", "conduct"},
-		{"a2e", []string{"host_script", "http_script"}, 3, 4, "2 cases did not run: several processes", "http"},
-		{"altar", []string{"host_script"}, 3, 5, "2 cases did not run: several processes", "scripts"},
-		{"accp", []string{"http-script", "ws-script"}, 3, 4, "5 cases did not run: clock", "http"},
-		{"air", []string{"inbox_script", "relay_script"}, 2, 3, "6 cases did not run: several processes", "conduct"},
+		{"arc", []string{"serve_script"}, 3, 4, "10 cases did not run: several processes", "conduct", ""},
+		{"a2e", []string{"host_script", "http_script"}, 3, 4, "2 cases did not run: several processes", "http", ""},
+		{"a2e", []string{"host_script", "http_script"}, 3, 5, "own option, ", "lifecycle", "stdio"},
+		{"altar", []string{"host_script"}, 3, 5, "2 cases did not run: several processes", "scripts", ""},
+		{"altar", []string{"host_script"}, 3, 5, "own option, ", "scripts", "tcp"},
+		{"accp", []string{"http-script", "ws-script"}, 3, 4, "5 cases did not run: clock", "http", ""},
+		{"air", []string{"inbox_script", "relay_script"}, 2, 3, "6 cases did not run: several processes", "conduct", ""},
 	} {
-		t.Run(tt.protocol, func(t *testing.T) {
+		t.Run(tt.protocol+" "+tt.transport, func(t *testing.T) {
 			all, live := 0, 0
 			for _, c := range conformance.Embedded().Cases() {
 				if c.Protocol == tt.protocol && slices.Contains(tt.ops, c.Op) {
 					all++
-					if c.NotLive(maxSlowWait, "") == "" {
+					if c.NotLive(maxSlowWait, conformance.LiveOptions{Transport: tt.transport}) == "" {
 						live++
 					}
 				}
 			}
 			require.GreaterOrEqual(t, live*tt.all, all*tt.live, "%d of %d cases", live, all)
-			allOf5 += all
-			liveOf5 += live
+			if tt.transport == "" {
+				allOf5 += all
+				liveOf5 += live
+			}
 			require.Regexp(t, fmt.Sprintf("(?m)^\\| `%s` .*\\| %d of %d \\|$", tt.protocol, live, all), string(readme))
-			args := []string{"-baseline", baseline}
+			args := []string{"-baseline", baseline, "-transport", tt.transport}
 			if race.Enabled {
 				args = append(args, "-suite", tt.suite)
 			}
@@ -260,22 +271,30 @@ func TestServerURL(t *testing.T) {
 	type server struct {
 		protocol, suite, fixture string
 		minCases                 int
+		hasLines                 bool
 	}
 	for _, tt := range some([]server{
-		{"accp", "http", "", 8}, {"air", "relaying", "", 60}, {"air", "receiving", inbox, 20}, {"arc", "conduct,server-edges", "auth", 8},
-		{"arc", "conduct", "", 8}, {"a2e", "http,http-edges,host-edges", "", 8}, {"altar", "scripts", "", 15},
+		{"accp", "http", "", 8, false}, {"air", "relaying", "", 60, false}, {"air", "receiving", inbox, 20, false},
+		{"arc", "conduct,server-edges", "auth", 8, false}, {"arc", "conduct", "", 8, false},
+		{"a2e", "http,http-edges,host-edges", "", 8, false}, {"altar", "scripts", "", 15, false}, {"altar", "host", "", 15, true},
 	}...) {
 		t.Run(tt.protocol, func(t *testing.T) {
 			free, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			sink := free.Addr().String()
 			require.NoError(t, free.Close())
-			h, end, err := conformance.NewFixture(tt.protocol, tt.fixture, "http://"+sink)
+			f, err := conformance.NewFixture(tt.protocol, tt.fixture, "http://"+sink)
 			require.NoError(t, err)
-			defer func() { _ = end() }()
-			s := httptest.NewServer(h)
-			defer s.Close()
-			args := []string{"server", "-protocol", tt.protocol, "-baseline", baseline, "-suite", tt.suite, "-url", s.URL + "/path", "-fixture", tt.fixture, "-sink", sink, "-o", "json"}
+			defer func() { _ = f.Close() }()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			go func() { _ = f.Serve(l, tt.hasLines) }()
+			url := "http://" + l.Addr().String() + "/path"
+			if tt.hasLines {
+				url = "tcp://" + l.Addr().String()
+			}
+			args := []string{"server", "-protocol", tt.protocol, "-baseline", baseline, "-suite", tt.suite, "-url", url, "-fixture", tt.fixture, "-sink", sink, "-o", "json"}
 			runs := 2
 			if tt.protocol == "altar" { // takes long
 				runs = 1
@@ -300,6 +319,9 @@ func TestServerErrors(t *testing.T) {
 		{"-sink and -fixture: only with -url", []string{"server", "-protocol", "air", "-sink", "127.0.0.1:1", "--", "true"}},
 		{"name the address where it finds them by -sink", []string{"server", "-protocol", "air", "-url", "http://127.0.0.1:1"}},
 		{"client mode needs one -protocol", []string{"client", "--", "true"}},
+		{"-transport pipe: want stdio or tcp", []string{"server", "-protocol", "a2e", "-transport", "pipe", "--", "true"}},
+		{"-transport stdio: not in this mode", []string{"client", "-protocol", "a2e", "-transport", "stdio", "--", "true"}},
+		{"the servers of arc are not tested by tcp", []string{"server", "-protocol", "arc", "-transport", "tcp", "--", "true"}},
 		{"-url: only in server mode", []string{"codec", "-url", "http://127.0.0.1:1", "--", "true"}},
 	} {
 		var out, errs bytes.Buffer
