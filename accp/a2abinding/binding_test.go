@@ -8,17 +8,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2aclient"
-	"github.com/a2aproject/a2a-go/a2agrpc"
-	"github.com/a2aproject/a2a-go/a2asrv"
-	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+	grpc0 "github.com/a2aproject/a2a-go/v2/a2agrpc/v0"
+	grpc1 "github.com/a2aproject/a2a-go/v2/a2agrpc/v1"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -93,39 +95,56 @@ type binding struct {
 	connect func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client
 }
 
-var overHTTP = binding{"JSON-RPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
-	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(handler))
-	hc := &http.Client{Transport: &http.Transport{}}
-	c, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}}, a2aclient.WithJSONRPCTransport(hc))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = c.Destroy()
-		hc.CloseIdleConnections()
-		web.Close()
-	})
-	return c
-}}
+// overJSON is JSON-RPC of a protocol version.
+func overJSON(name string, version a2a.ProtocolVersion, serve func(a2asrv.RequestHandler, ...a2asrv.TransportOption) http.Handler) binding {
+	return binding{name, func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+		web := httptest.NewServer(serve(handler))
+		hc := &http.Client{Transport: &http.Transport{}}
+		c, err := a2aclient.NewFromEndpoints(t.Context(),
+			[]*a2a.AgentInterface{{URL: web.URL, ProtocolBinding: a2a.TransportProtocolJSONRPC, ProtocolVersion: version}},
+			a2aclient.WithJSONRPCTransport(hc), a2av0.WithJSONRPCTransport(a2av0.JSONRPCTransportConfig{Client: hc}))
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			_ = c.Destroy()
+			hc.CloseIdleConnections()
+			web.Close()
+		})
+		return c
+	}}
+}
 
-// overGRPC is the SDK's gRPC transport over a pipe in memory.
-var overGRPC = binding{"gRPC", func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
-	pipe := bufconn.Listen(1 << 20)
-	server := grpc.NewServer()
-	a2agrpc.NewHandler(handler).RegisterWith(server)
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(pipe) }()
-	c, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: "passthrough:///pipe", Transport: a2a.TransportProtocolGRPC}},
-		a2aclient.WithGRPCTransport(grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) })))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		_ = c.Destroy()
-		server.Stop()
-		<-served
-	})
-	return c
-}}
+// overGRPC is gRPC of a protocol version over a pipe in memory.
+func overGRPC(name string, version a2a.ProtocolVersion, register func(a2asrv.RequestHandler, *grpc.Server),
+	transport func(...grpc.DialOption) a2aclient.FactoryOption) binding {
+	return binding{name, func(t *testing.T, handler a2asrv.RequestHandler) *a2aclient.Client {
+		pipe := bufconn.Listen(1 << 20)
+		server := grpc.NewServer()
+		register(handler, server)
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(pipe) }()
+		c, err := a2aclient.NewFromEndpoints(t.Context(),
+			[]*a2a.AgentInterface{{URL: "passthrough:///pipe", ProtocolBinding: a2a.TransportProtocolGRPC, ProtocolVersion: version}},
+			transport(grpc.WithTransportCredentials(insecure.NewCredentials()),
+				grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return pipe.DialContext(ctx) })))
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			_ = c.Destroy()
+			server.Stop()
+			<-served
+		})
+		return c
+	}}
+}
 
-var transports = []binding{overHTTP, overGRPC}
+var (
+	overHTTP   = overJSON("JSON-RPC 1.0", a2a.Version, a2asrv.NewJSONRPCHandler)
+	transports = []binding{
+		overHTTP,
+		overJSON("JSON-RPC 0.3", a2av0.Version, a2av0.NewJSONRPCHandler),
+		overGRPC("gRPC 1.0", a2a.Version, func(h a2asrv.RequestHandler, s *grpc.Server) { grpc1.NewHandler(h).RegisterWith(s) }, grpc1.WithGRPCTransport),
+		overGRPC("gRPC 0.3", a2av0.Version, func(h a2asrv.RequestHandler, s *grpc.Server) { grpc0.NewHandler(h).RegisterWith(s) }, grpc0.WithGRPCTransport),
+	}
+)
 
 func request(op, data string) *accp.Message {
 	return &accp.Message{Intent: accp.IntentReq, Op: op, Params: accp.Params{{Key: "data", Value: accp.String(data)}}}
@@ -203,11 +222,11 @@ func TestWaitingTask(t *testing.T) {
 	executor, err := a2abinding.NewExecutor(d.agent)
 	require.NoError(t, err)
 	continued := make(chan a2a.TaskID, 16)
-	client := overHTTP.connect(t, a2asrv.NewHandler(foreign{func(ctx context.Context, req *a2asrv.RequestContext, q eventqueue.Queue) error {
+	client := overHTTP.connect(t, a2asrv.NewHandler(foreign{func(ctx context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
 		if req.StoredTask != nil {
 			continued <- req.TaskID
 		}
-		return executor.Execute(ctx, req, q)
+		return executor.Execute(ctx, req)
 	}}))
 	c, err := a2abinding.NewClient(client, "planner", nil)
 	require.NoError(t, err)
@@ -234,7 +253,7 @@ func TestWaitingTask(t *testing.T) {
 			require.Equal(t, wait.Meta.CID, answer.Meta.CID)
 		}
 		id := <-continued
-		task, err := client.GetTask(t.Context(), &a2a.TaskQueryParams{ID: id})
+		task, err := client.GetTask(t.Context(), &a2a.GetTaskRequest{ID: id})
 		require.NoError(t, err)
 		require.True(t, task.Status.State.Terminal())
 	}
@@ -246,7 +265,7 @@ func TestWaitingTask(t *testing.T) {
 	} {
 		sid := fmt.Sprintf("s%d", 20+i)
 		send := func(m *a2a.Message) *a2a.Task {
-			res, err := client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: m})
+			res, err := client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: m})
 			require.NoError(t, err)
 			task, ok := res.(*a2a.Task)
 			require.True(t, ok)
@@ -311,18 +330,16 @@ func TestCancel(t *testing.T) {
 			// Any client of A2A can cancel the task.
 			frame := newFrame(t, "s7", 1, request(accp.OpGenerate, "hold"))
 			var id a2a.TaskID
-			for event, err := range client.SendStreamingMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, frame)}) {
+			for event, err := range client.SendStreamingMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, frame)}) {
 				require.NoError(t, err)
 				switch e := event.(type) {
 				case *a2a.TaskArtifactUpdateEvent:
 					id = e.TaskID
-					task, err := client.CancelTask(t.Context(), &a2a.TaskIDParams{ID: id})
+					task, err := client.CancelTask(t.Context(), &a2a.CancelTaskRequest{ID: id})
 					require.NoError(t, err)
 					require.Equal(t, a2a.TaskStateCanceled, task.Status.State)
 				case *a2a.TaskStatusUpdateEvent:
-					if e.Final {
-						require.Equal(t, a2a.TaskStateCanceled, e.Status.State)
-					}
+					require.Equal(t, a2a.TaskStateCanceled, e.Status.State)
 				}
 			}
 			require.NotEmpty(t, id)
@@ -332,7 +349,7 @@ func TestCancel(t *testing.T) {
 }
 
 // newFrame writes a frame of a session that no other part of the test uses.
-func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) a2a.Part {
+func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) *a2a.Part {
 	t.Helper()
 	out := *m
 	out.From = "someone"
@@ -356,10 +373,10 @@ func TestOrdinaryClient(t *testing.T) {
 	seq := int64(0)
 	send := func(m *accp.Message) (a2a.SendMessageResult, error) {
 		seq++
-		return client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "", seq, m))})
+		return client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "", seq, m))})
 	}
 	states := map[string]a2a.TaskState{
-		accp.OpAnalyze: a2a.TaskStateCompleted, accp.OpApprove: a2a.TaskStateInputRequired, accp.OpNotify: a2a.TaskStateWorking,
+		accp.OpAnalyze: a2a.TaskStateCompleted, accp.OpApprove: a2a.TaskStateInputRequired, accp.OpNotify: a2a.TaskStateCompleted,
 		accp.OpReject: a2a.TaskStateFailed, accp.OpGenerate: a2a.TaskStateCompleted, "unheard": a2a.TaskStateFailed,
 	}
 	for op, want := range states {
@@ -389,7 +406,9 @@ func TestOrdinaryClient(t *testing.T) {
 		require.Len(t, task.Status.Message.Parts, 1) // ACCP-164
 		m, err := new(accp.Codec).DecodeEnvelope(frames[0])
 		require.NoError(t, err)
-		require.Equal(t, string(want), bridge.TaskState(m.Intent), op)
+		if m.Intent != accp.IntentAck {
+			require.Equal(t, string(want), "TASK_STATE_"+strings.ToUpper(strings.ReplaceAll(bridge.TaskState(m.Intent), "-", "_")), op)
+		}
 	}
 
 	// A frame without a request creates no task.
@@ -404,25 +423,26 @@ func TestOrdinaryClient(t *testing.T) {
 	res, err = send(late)
 	require.NoError(t, err)
 	require.Equal(t, a2a.TaskStateCanceled, res.(*a2a.Task).Status.State)
-	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser,
-		a2a.TextPart{Text: "no frame", Metadata: map[string]any{"contentType": "Application/ACCP; x=y"}})})
+	res, err = client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser,
+		&a2a.Part{Content: a2a.Text("no frame"), Metadata: map[string]any{"contentType": "Application/ACCP; x=y"}})})
 	require.NoError(t, err)
 	m, err := new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Message).Parts)[0])
 	require.NoError(t, err)
 	require.Equal(t, accp.ErrParse, accp.ErrorFromMessage(m).Code)
-	res, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(accp.OpAnalyze, "x")))})
+	res, err = client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(accp.OpAnalyze, "x")))})
 	require.NoError(t, err)
 	m, err = new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Task).Status.Message.Parts)[0])
 	require.NoError(t, err)
 	require.Equal(t, accp.ErrPolicyDenied, accp.ErrorFromMessage(m).Code)
 
 	// Another content is refused.
-	for _, p := range []a2a.Part{
-		a2a.TextPart{Text: "@a>req:plan{}"},
-		a2a.TextPart{Text: "@a>req:plan{}", Metadata: map[string]any{"mimeType": "text/plain"}},
-		a2a.DataPart{Data: map[string]any{"mimeType": accp.MediaType}},
+	for _, p := range []*a2a.Part{
+		a2a.NewTextPart("@a>req:plan{}"),
+		{Content: a2a.Text("@a>req:plan{}"), Metadata: map[string]any{"mimeType": "text/plain"}},
+		{Content: a2a.Text("@a>req:plan{}"), MediaType: "text/plain", Metadata: map[string]any{"mimeType": accp.MediaType}},
+		a2a.NewDataPart(map[string]any{"mimeType": accp.MediaType}),
 	} {
-		_, err = client.SendMessage(t.Context(), &a2a.MessageSendParams{Message: a2a.NewMessage(a2a.MessageRoleUser, p)})
+		_, err = client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, p)})
 		require.Error(t, err)
 	}
 	_, err = a2abinding.FramePart([]byte("no frame"))
@@ -432,7 +452,7 @@ func TestOrdinaryClient(t *testing.T) {
 // The authorizer decides by the caller that the transport has authenticated (ACCP-D55).
 func TestAuthorize(t *testing.T) {
 	d := newDesk(t)
-	web := httptest.NewServer(a2abinding.ForwardHeader(a2asrv.NewJSONRPCHandler(d.handler)))
+	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(d.handler))
 	defer web.Close()
 	plain := &http.Transport{}
 	defer plain.CloseIdleConnections()
@@ -440,7 +460,7 @@ func TestAuthorize(t *testing.T) {
 		transport http.RoundTripper
 		want      error
 	}{{plain, accp.ErrPolicyDenied}, {bindingtest.WithKey{Next: plain}, nil}} {
-		client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
+		client, err := a2aclient.NewFromEndpoints(t.Context(), []*a2a.AgentInterface{a2a.NewAgentInterface(web.URL, a2a.TransportProtocolJSONRPC)},
 			a2aclient.WithJSONRPCTransport(&http.Client{Transport: tt.transport}))
 		require.NoError(t, err)
 		c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{SessionID: "forbidden"})
@@ -451,55 +471,62 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
+type execute = func(ctx context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error]
+
 // An A2A executor without ACCP.
-type foreign struct {
-	execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error
+type foreign struct{ execute execute }
+
+func (f foreign) Execute(ctx context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return f.execute(ctx, req)
 }
 
-func (f foreign) Execute(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
-	return f.execute(ctx, req, queue)
+func (f foreign) Cancel(context.Context, *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return failing(a2a.ErrTaskNotCancelable)(nil, nil)
 }
 
-func (f foreign) Cancel(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
-	return a2a.ErrTaskNotCancelable
+func failing(err error) execute {
+	return func(context.Context, *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+		return func(yield func(a2a.Event, error) bool) { yield(nil, err) }
+	}
 }
 
 func TestForeignAgents(t *testing.T) {
-	final := func(state a2a.TaskState, parts ...a2a.Part) func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
-		return func(ctx context.Context, req *a2asrv.RequestContext, q eventqueue.Queue) error {
-			if err := q.Write(ctx, a2a.NewSubmittedTask(req, req.Message)); err != nil {
-				return err
+	authenticated := make(chan struct{})
+	defer close(authenticated)
+	final := func(state a2a.TaskState, parts ...*a2a.Part) execute {
+		return func(_ context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+			return func(yield func(a2a.Event, error) bool) {
+				var m *a2a.Message
+				if parts != nil {
+					m = a2a.NewMessageForTask(a2a.MessageRoleAgent, req, parts...)
+				}
+				isRead := yield(a2a.NewSubmittedTask(req, req.Message), nil) && yield(a2a.NewStatusUpdateEvent(req, state, m), nil)
+				if isRead && state == a2a.TaskStateAuthRequired { // the execution continues
+					<-authenticated
+					yield(a2a.NewStatusUpdateEvent(req, a2a.TaskStateCompleted, nil), nil)
+				}
 			}
-			var m *a2a.Message
-			if parts != nil {
-				m = a2a.NewMessageForTask(a2a.MessageRoleAgent, req, parts...)
-			}
-			event := a2a.NewStatusUpdateEvent(req, state, m)
-			event.Final = true
-			return q.Write(ctx, event)
 		}
 	}
 	for name, tt := range map[string]struct {
-		execute func(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error
+		execute execute
 		want    error
 	}{
-		"text": {func(ctx context.Context, _ *a2asrv.RequestContext, q eventqueue.Queue) error {
-			return q.Write(ctx, a2a.NewMessage(a2a.MessageRoleAgent, a2a.TextPart{Text: "hello"}))
+		"text": {func(context.Context, *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+			return func(yield func(a2a.Event, error) bool) {
+				yield(a2a.NewMessage(a2a.MessageRoleAgent, a2a.NewTextPart("hello")), nil)
+			}
 		}, accp.ErrInvalidType},
-		"text in a task":       {final(a2a.TaskStateCompleted, a2a.TextPart{Text: "hello"}), accp.ErrInvalidType},
+		"text in a task":       {final(a2a.TaskStateCompleted, a2a.NewTextPart("hello")), accp.ErrInvalidType},
 		"completed":            {final(a2a.TaskStateCompleted), accp.ErrInvalidType},
 		"failed":               {final(a2a.TaskStateFailed), accp.ErrInternal},
 		"rejected":             {final(a2a.TaskStateRejected), accp.ErrPolicyDenied},
 		"wants authentication": {final(a2a.TaskStateAuthRequired), accp.ErrPolicyDenied},
 		"canceled":             {final(a2a.TaskStateCanceled), accp.ErrInternal},
-		"bad frame": {final(a2a.TaskStateCompleted, a2a.TextPart{Text: "@a>done", Metadata: map[string]any{"mimeType": accp.MediaType}}),
+		"bad frame": {final(a2a.TaskStateCompleted, &a2a.Part{Content: a2a.Text("@a>done"), MediaType: accp.MediaType}),
 			accp.ErrParse},
-		"unsupported": {func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
-			return a2a.ErrUnsupportedOperation
-		}, accp.ErrInvalidIntent},
-		"content": {func(context.Context, *a2asrv.RequestContext, eventqueue.Queue) error {
-			return a2a.ErrUnsupportedContentType
-		}, accp.ErrInvalidType},
+		"unsupported": {failing(a2a.ErrUnsupportedOperation), accp.ErrInvalidIntent},
+		"content":     {failing(a2a.ErrUnsupportedContentType), accp.ErrInvalidType},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := overHTTP.connect(t, a2asrv.NewHandler(foreign{tt.execute}))
@@ -530,14 +557,14 @@ func TestCutStream(t *testing.T) {
 					ID     any
 					Method string
 				}
-				if json.NewDecoder(r.Body).Decode(&call) != nil || call.Method == "tasks/cancel" {
+				if json.NewDecoder(r.Body).Decode(&call) != nil || call.Method == "CancelTask" {
 					cancelled <- struct{}{}
 					w.WriteHeader(http.StatusInternalServerError)
 					return
 				}
 				w.Header().Set("Content-Type", "text/event-stream")
-				for _, e := range []any{a2a.NewStatusUpdateEvent(info, a2a.TaskStateSubmitted, nil), a2a.NewArtifactEvent(info, chunk)} {
-					b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": call.ID, "result": e})
+				for _, e := range []a2a.Event{a2a.NewStatusUpdateEvent(info, a2a.TaskStateSubmitted, nil), a2a.NewArtifactEvent(info, chunk)} {
+					b, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": call.ID, "result": a2a.StreamResponse{Event: e}})
 					if err != nil {
 						panic(err)
 					}
@@ -551,7 +578,7 @@ func TestCutStream(t *testing.T) {
 			defer web.Close()
 			plain := &http.Transport{}
 			defer plain.CloseIdleConnections()
-			client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
+			client, err := a2aclient.NewFromEndpoints(t.Context(), []*a2a.AgentInterface{a2a.NewAgentInterface(web.URL, a2a.TransportProtocolJSONRPC)},
 				a2aclient.WithJSONRPCTransport(&http.Client{Transport: plain}))
 			require.NoError(t, err)
 			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{}})
@@ -571,7 +598,7 @@ func TestCutStream(t *testing.T) {
 func TestLostConnection(t *testing.T) {
 	web := httptest.NewServer(http.NotFoundHandler())
 	web.Close()
-	client, err := a2aclient.NewFromEndpoints(t.Context(), []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}})
+	client, err := a2aclient.NewFromEndpoints(t.Context(), []*a2a.AgentInterface{a2a.NewAgentInterface(web.URL, a2a.TransportProtocolJSONRPC)})
 	require.NoError(t, err)
 	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)

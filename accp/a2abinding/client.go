@@ -15,8 +15,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/hook"
@@ -83,7 +83,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	message.ContextID, message.TaskID = t.context, t.open[chain]
 	t.mu.Unlock()
 	b := &body{t: t, ctx: r.Context(), m: m, chain: chain, seen: map[uint64]struct{}{}}
-	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.MessageSendParams{Message: message}))
+	b.next, b.stop = iter.Pull2(t.a2a.SendStreamingMessage(r.Context(), &a2a.SendMessageRequest{Message: message}))
 	return &http.Response{
 		StatusCode: http.StatusOK, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: r,
 		Header: http.Header{"Content-Type": {accp.MediaType}}, Body: b,
@@ -151,8 +151,7 @@ func (b *body) fill() {
 	case !ok && b.cut():
 		b.err = io.ErrUnexpectedEOF
 	case !ok:
-		b.finished, b.err = true, io.EOF
-		b.close()
+		b.end()
 	case err != nil:
 		b.err = err
 		if code := codeOf(err); code != "" && b.ctx.Err() == nil {
@@ -161,8 +160,16 @@ func (b *body) fill() {
 		}
 	default:
 		b.events++
-		b.event(event)
+		if b.event(event); b.finished {
+			b.end()
+		}
 	}
+}
+
+// end ends the body after the last event.
+func (b *body) end() {
+	b.finished, b.err = true, io.EOF
+	b.close()
 }
 
 // cut reports whether the events ended before the task. An agent that does not stream answers with
@@ -184,12 +191,10 @@ func (b *body) event(event a2a.Event) {
 			b.parts(artifact.Parts)
 		}
 		b.status(e.Status)
-		b.finished = b.finished || b.state == a2a.TaskStateInputRequired || b.state == a2a.TaskStateAuthRequired
 	case *a2a.TaskStatusUpdateEvent:
 		b.conversation(e.ContextID)
 		b.task, b.state = e.TaskID, e.Status.State
 		b.status(e.Status)
-		b.finished = b.finished || e.Final
 	case *a2a.TaskArtifactUpdateEvent:
 		b.task = e.TaskID
 		if e.Artifact != nil {
@@ -210,7 +215,7 @@ func (b *body) status(s a2a.TaskStatus) {
 	if s.Message != nil {
 		b.parts(s.Message.Parts)
 	}
-	b.finished = b.finished || s.State.Terminal()
+	b.finished = b.finished || s.State.Terminal() || s.State == a2a.TaskStateInputRequired || s.State == a2a.TaskStateAuthRequired
 }
 
 func (b *body) parts(parts a2a.ContentParts) {
@@ -233,11 +238,11 @@ func (b *body) close() {
 		b.fail(accp.ErrInvalidType, "the answer holds no frame")
 	case b.task == "" && b.events > 0: // an empty message: no answer
 	case b.state == a2a.TaskStateRejected, b.state == a2a.TaskStateAuthRequired:
-		b.fail(accp.ErrPolicyDenied, "the task is "+string(b.state))
+		b.fail(accp.ErrPolicyDenied, "the task is "+stateName(b.state))
 	case b.state == a2a.TaskStateCompleted, b.state == a2a.TaskStateInputRequired:
 		b.fail(accp.ErrInvalidType, "the answer holds no frame")
 	default:
-		b.fail(accp.ErrInternal, "the task is "+string(b.state))
+		b.fail(accp.ErrInternal, "the task is "+stateName(b.state))
 	}
 }
 
@@ -251,7 +256,7 @@ func (b *body) Close() error {
 	b.finished = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.ctx), 5*time.Second)
 	defer cancel()
-	_, err := b.t.a2a.CancelTask(ctx, &a2a.TaskIDParams{ID: b.task})
+	_, err := b.t.a2a.CancelTask(ctx, &a2a.CancelTaskRequest{ID: b.task})
 	if err != nil && !errors.Is(err, a2a.ErrTaskNotCancelable) && !errors.Is(err, a2a.ErrTaskNotFound) {
 		return fmt.Errorf("accp: cancelling task %s: %w", b.task, err)
 	}

@@ -9,9 +9,9 @@ import (
 	"log"
 	"net/http/httptest"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2aclient"
-	"github.com/a2aproject/a2a-go/a2asrv"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
@@ -35,7 +35,7 @@ func Example() {
 	web := httptest.NewServer(a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(executor)))
 	defer web.Close()
 
-	a2aClient, err := a2aclient.NewFromEndpoints(ctx, []a2a.AgentInterface{{URL: web.URL, Transport: a2a.TransportProtocolJSONRPC}},
+	a2aClient, err := a2aclient.NewFromEndpoints(ctx, []*a2a.AgentInterface{a2a.NewAgentInterface(web.URL, a2a.TransportProtocolJSONRPC)},
 		a2aclient.WithJSONRPCTransport(web.Client()))
 	if err != nil {
 		log.Fatal(err)

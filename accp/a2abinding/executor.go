@@ -8,14 +8,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2asrv"
-	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/fivewire/fivewire/accp"
-	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
 // An Executor answers A2A messages that hold frames. It is safe for concurrent use and keeps no
@@ -27,8 +26,8 @@ var _ a2asrv.AgentExecutor = (*Executor)(nil)
 // NewExecutor returns an executor for agent, which must not be nil, with its sessions, limits,
 // middleware and authorizer.
 // The request that the authorizer receives has the context of the SDK, in which
-// [a2asrv.CallContextFrom] finds the user. Its header is the metadata of a gRPC request; for an
-// HTTP request it is empty unless [ForwardHeader] wraps the handler of the SDK.
+// [a2asrv.CallContextFrom] finds the user. Its header is that of the HTTP request, or the metadata of
+// the gRPC request.
 func NewExecutor(agent *accp.Server) (*Executor, error) {
 	if agent == nil {
 		return nil, errors.New("accp: new A2A executor: no server")
@@ -36,18 +35,20 @@ func NewExecutor(agent *accp.Server) (*Executor, error) {
 	return &Executor{agent: agent}, nil
 }
 
-// ForwardHeader wraps the JSON-RPC handler of the SDK, so that the agent receives the header of a
-// request.
-func ForwardHeader(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, _ := a2asrv.WithCallContext(r.Context(), a2asrv.NewRequestMeta(r.Header))
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
 // Execute answers the frames of a message. A message without a frame is
 // [a2a.ErrUnsupportedContentType].
-func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
+func (e *Executor) Execute(ctx context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		if err := e.execute(ctx, req, yield); err != nil && !errors.Is(err, errStopped) {
+			yield(nil, err)
+		}
+	}
+}
+
+// errStopped reports that the SDK takes no more events.
+var errStopped = errors.New("accp: the execution has stopped")
+
+func (e *Executor) execute(ctx context.Context, req *a2asrv.ExecutorContext, yield func(a2a.Event, error) bool) error {
 	if req.Message == nil {
 		return fmt.Errorf("accp: no message: %w", a2a.ErrInvalidParams)
 	}
@@ -55,7 +56,7 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 	if len(frames) == 0 {
 		return fmt.Errorf("accp: the message holds no frame: %w", a2a.ErrUnsupportedContentType)
 	}
-	out := &answer{ctx: ctx, req: req, queue: queue}
+	out := &answer{req: req, yield: yield}
 	c := accp.Codec{Lenient: true}   // to classify the frame
 	out.task = req.StoredTask != nil // the task waits for this frame
 	for _, f := range frames {
@@ -66,7 +67,7 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 		out.cancel = out.cancel || m.Intent == accp.IntentCancel
 		if opensTask(m) && !out.task {
 			out.task = true
-			out.write(a2a.NewStatusUpdateEvent(req, a2a.TaskStateSubmitted, nil))
+			out.write(a2a.NewSubmittedTask(req, req.Message))
 		}
 	}
 	for _, f := range frames {
@@ -76,10 +77,10 @@ func (e *Executor) Execute(ctx context.Context, req *a2asrv.RequestContext, queu
 }
 
 // Cancel ends a task. The SDK then ends the context of its execution and of the handler.
-func (e *Executor) Cancel(ctx context.Context, req *a2asrv.RequestContext, queue eventqueue.Queue) error {
-	event := a2a.NewStatusUpdateEvent(req, a2a.TaskStateCanceled, nil)
-	event.Final = true
-	return queue.Write(ctx, event)
+func (e *Executor) Cancel(_ context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		yield(a2a.NewStatusUpdateEvent(req, a2a.TaskStateCanceled, nil), nil)
+	}
 }
 
 // serve passes one frame to the agent. It records in out that an answer was truncated.
@@ -89,8 +90,8 @@ func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
 		out.broken = true
 		return
 	}
-	if call, ok := a2asrv.CallContextFrom(ctx); ok && call.RequestMeta() != nil {
-		for k, v := range call.RequestMeta().List() {
+	if call, ok := a2asrv.CallContextFrom(ctx); ok {
+		for k, v := range call.ServiceParams().List() {
 			r.Header[http.CanonicalHeaderKey(k)] = v
 		}
 	}
@@ -115,9 +116,8 @@ func (e *Executor) serve(ctx context.Context, frame []byte, out *answer) {
 
 // An answer converts the frames of an agent, one per line, to A2A events.
 type answer struct {
-	ctx    context.Context
-	req    *a2asrv.RequestContext
-	queue  eventqueue.Queue
+	req    *a2asrv.ExecutorContext
+	yield  func(a2a.Event, error) bool
 	task   bool // a task is running; otherwise all frames go into one message
 	cancel bool // a frame cancels the task
 
@@ -178,7 +178,7 @@ func (a *answer) frame(frame []byte) {
 		return
 	}
 	a.release()
-	state := a2a.TaskState(bridge.TaskState(m.Intent))
+	state := taskState(m.Intent)
 	if state == a2a.TaskStateUnspecified || state == a2a.TaskStateSubmitted {
 		state = a2a.TaskStateWorking
 	}
@@ -198,8 +198,8 @@ func (a *answer) release() {
 }
 
 func (a *answer) write(event a2a.Event) {
-	if a.err == nil {
-		a.err = a.queue.Write(a.ctx, event)
+	if a.err == nil && !a.yield(event, nil) {
+		a.err = errStopped
 	}
 }
 
@@ -234,7 +234,9 @@ func (a *answer) finish() error {
 	if a.cancel && event.Status.State != a2a.TaskStateFailed {
 		event.Status.State = a2a.TaskStateCanceled
 	}
-	event.Final = true
+	if event.Status.State == a2a.TaskStateWorking { // the SDK ends no task in this state
+		event.Status.State = a2a.TaskStateCompleted
+	}
 	a.write(event)
 	return a.err
 }

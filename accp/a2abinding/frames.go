@@ -10,14 +10,15 @@ import (
 	"strings"
 	"time"
 
-	"github.com/a2aproject/a2a-go/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2a"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
 // FramePart returns a frame as the part of a message or an artifact. The frame must satisfy the
 // grammar.
-func FramePart(frame []byte) (a2a.Part, error) {
+func FramePart(frame []byte) (*a2a.Part, error) {
 	var f accp.Frame
 	if err := new(accp.Codec).DecodeFrame(frame, &f); err != nil {
 		return nil, err
@@ -25,33 +26,50 @@ func FramePart(frame []byte) (a2a.Part, error) {
 	return part(frame), nil
 }
 
-func part(frame []byte) a2a.Part {
-	return a2a.TextPart{Text: string(frame), Metadata: map[string]any{"mimeType": accp.MediaType}}
+// part has the media type also in the metadata, where protocol version 0.3 has it.
+func part(frame []byte) *a2a.Part {
+	return &a2a.Part{Content: a2a.Text(frame), MediaType: accp.MediaType, Metadata: map[string]any{"mimeType": accp.MediaType}}
 }
 
 // ExtractFrames returns the frames among the parts of a message or an artifact, unchanged. It skips
 // parts of other media types.
 func ExtractFrames(parts a2a.ContentParts) (frames [][]byte) {
 	for _, p := range parts {
-		var t a2a.TextPart
-		switch p := p.(type) {
-		case a2a.TextPart:
-			t = p
-		case *a2a.TextPart:
-			t = *p
-		default:
+		if p == nil {
 			continue
 		}
-		for _, key := range []string{"mimeType", "contentType"} {
-			if typ, ok := t.Metadata[key].(string); ok {
-				if isFrame(typ) {
-					frames = append(frames, []byte(t.Text))
-				}
-				break // the first type present determines the result
-			}
+		if text, ok := p.Content.(a2a.Text); ok && isFrame(mediaType(p)) {
+			frames = append(frames, []byte(text))
 		}
 	}
 	return frames
+}
+
+// mediaType returns the media type of a part of version 1.0 or 0.3.
+func mediaType(p *a2a.Part) string {
+	if p.MediaType != "" {
+		return p.MediaType
+	}
+	for _, key := range []string{"mimeType", "contentType"} {
+		if typ, ok := p.Metadata[key].(string); ok {
+			return typ
+		}
+	}
+	return ""
+}
+
+// taskState returns the state of a task after a frame, or no state.
+func taskState(i accp.Intent) a2a.TaskState {
+	name := bridge.TaskState(i)
+	if name == "" {
+		return a2a.TaskStateUnspecified
+	}
+	return a2a.TaskState("TASK_STATE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
+}
+
+// stateName returns the name of a state in texts.
+func stateName(s a2a.TaskState) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(s.String(), "TASK_STATE_"), "_", "-"))
 }
 
 func isFrame(contentType string) bool {

@@ -8,25 +8,13 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2asrv"
-	"github.com/a2aproject/a2a-go/a2asrv/eventqueue"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
 )
-
-// An events queue records the written events.
-type events struct {
-	eventqueue.Queue
-	written []a2a.Event
-}
-
-func (q *events) Write(_ context.Context, e a2a.Event) error {
-	q.written = append(q.written, e)
-	return nil
-}
 
 // Any message is refused, or ends with one last event: a message, or a final status of a task that
 // was submitted before. All content is frames.
@@ -39,18 +27,23 @@ func FuzzExecute(f *testing.F) {
 
 	executor, err := a2abinding.NewExecutor(agent)
 	require.NoError(f, err)
-	f.Add([]byte(`[{"kind":"text","text":"@a>req:analyze{d:x}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))
-	f.Add([]byte(`[{"kind":"text","text":"@a>req:analyze{}[mid:00000000000a,seq:1,ts:1714000000,part:1/2]","metadata":{"contentType":"application/accp"}},{"kind":"text","text":"x"}]`))
-	f.Add([]byte(`[{"kind":"text","text":"@a>ack:x{}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))
-	f.Add([]byte(`[{"kind":"data","data":{"a":1}},{"kind":"text","text":"","metadata":{"mimeType":7,"contentType":"application/accp"}}]`))
+	f.Add([]byte(`[{"text":"@a>req:analyze{d:x}[mid:00000000000a,seq:1,ts:1714000000]","mediaType":"application/accp"}]`))
+	f.Add([]byte(`[{"text":"@a>req:analyze{}[mid:00000000000a,seq:1,ts:1714000000,part:1/2]","metadata":{"contentType":"application/accp"}},{"text":"x"}]`))
+	f.Add([]byte(`[{"text":"@a>ack:x{}[mid:00000000000a,seq:1,ts:1714000000]","metadata":{"mimeType":"application/accp"}}]`))
+	f.Add([]byte(`[{"data":{"a":1}},{"text":"","metadata":{"mimeType":7,"contentType":"application/accp"}}]`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var parts a2a.ContentParts
 		if json.Unmarshal(raw, &parts) != nil {
 			return
 		}
-		q := &events{}
-		req := &a2asrv.RequestContext{Message: a2a.NewMessage(a2a.MessageRoleUser, parts...), TaskID: "t", ContextID: "c"}
-		err := executor.Execute(t.Context(), req, q)
+		var written []a2a.Event
+		req := &a2asrv.ExecutorContext{Message: a2a.NewMessage(a2a.MessageRoleUser, parts...), TaskID: "t", ContextID: "c"}
+		var err error
+		for e, eerr := range executor.Execute(t.Context(), req) {
+			if err = eerr; err == nil {
+				written = append(written, e)
+			}
+		}
 		if len(a2abinding.ExtractFrames(parts)) == 0 {
 			require.ErrorIs(t, err, a2a.ErrUnsupportedContentType)
 			return
@@ -60,22 +53,24 @@ func FuzzExecute(f *testing.F) {
 			return
 		}
 		all := func(parts a2a.ContentParts) { require.Len(t, a2abinding.ExtractFrames(parts), len(parts)) }
-		for i, event := range q.written {
-			last := i == len(q.written)-1
+		for i, event := range written {
+			last := i == len(written)-1
 			switch e := event.(type) {
 			case *a2a.Message:
-				require.Len(t, q.written, 1)
+				require.Len(t, written, 1)
 				all(e.Parts)
 			case *a2a.TaskStatusUpdateEvent:
-				require.Equal(t, last, e.Final)
-				require.Equal(t, i == 0, e.Status.State == a2a.TaskStateSubmitted)
+				require.Equal(t, last, e.Status.State.Terminal() || e.Status.State == a2a.TaskStateInputRequired)
 				if e.Status.Message != nil {
 					all(e.Status.Message.Parts)
 				}
+			case *a2a.Task:
+				require.Zero(t, i)
+				require.Equal(t, a2a.TaskStateSubmitted, e.Status.State)
 			default:
 				t.Fatalf("unexpected %T", event)
 			}
 		}
-		require.NotEmpty(t, q.written)
+		require.NotEmpty(t, written)
 	})
 }

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/a2aproject/a2a-go/a2a"
-	"github.com/a2aproject/a2a-go/a2aclient"
-	"github.com/a2aproject/a2a-go/a2aclient/agentcard"
-	"github.com/a2aproject/a2a-go/a2asrv"
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2aclient/agentcard"
+	"github.com/a2aproject/a2a-go/v2/a2acompat/a2av0"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
 	"github.com/stretchr/testify/require"
@@ -40,15 +41,38 @@ func a2aDesk(t *testing.T) string {
 	executor, err := a2abinding.NewExecutor(agent)
 	require.NoError(t, err)
 	mux := http.NewServeMux()
-	mux.Handle("/a2a", a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(executor)))
-	card := &a2a.AgentCard{Name: "desk", Description: "desk", Version: "1", ProtocolVersion: "0.3.0", PreferredTransport: a2a.TransportProtocolJSONRPC,
-		Capabilities: a2a.AgentCapabilities{Streaming: true}, DefaultInputModes: []string{"application/accp"}, DefaultOutputModes: []string{"application/accp"}, Skills: []a2a.AgentSkill{}}
+	handler := a2asrv.NewHandler(executor)
+	mux.Handle("/a2a", a2asrv.NewJSONRPCHandler(handler))
+	mux.Handle("/a2a0", a2av0.NewJSONRPCHandler(handler))
 	ts := httptest.NewServer(mux)
 	t.Cleanup(ts.Close)
-	card.URL = ts.URL + "/a2a"
-	mux.Handle(a2asrv.WellKnownAgentCardPath, a2asrv.NewStaticAgentCardHandler(card))
+	card := &a2a.AgentCard{Name: "desk", Description: "desk", Version: "1", Capabilities: a2a.AgentCapabilities{Streaming: true},
+		DefaultInputModes: []string{"application/accp"}, DefaultOutputModes: []string{"application/accp"}, Skills: []a2a.AgentSkill{},
+		SupportedInterfaces: []*a2a.AgentInterface{
+			{URL: ts.URL + "/a2a0", ProtocolBinding: a2a.TransportProtocolJSONRPC, ProtocolVersion: a2av0.Version},
+			a2a.NewAgentInterface(ts.URL+"/a2a", a2a.TransportProtocolJSONRPC),
+		}}
+	mux.Handle(a2asrv.WellKnownAgentCardPath, a2asrv.NewAgentCardHandler(a2av0.NewStaticAgentCardProducer(card)))
 	return ts.URL
 }
+
+// a2aClient returns a client of the agent with the card at a URL, of protocol version 1.0 or 0.3.
+func a2aClient(ctx context.Context, t *testing.T, url string) *accp.Client {
+	t.Helper()
+	card, err := a2aResolver.Resolve(ctx, url)
+	require.NoError(t, err)
+	require.NotEmpty(t, card.SupportedInterfaces)
+	require.True(t, strings.HasPrefix(card.SupportedInterfaces[0].URL, url))
+	ac, err := a2aclient.NewFromCard(ctx, card, a2aclient.WithJSONRPCTransport(http.DefaultClient),
+		a2av0.WithJSONRPCTransport(a2av0.JSONRPCTransportConfig{Client: http.DefaultClient}))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ac.Destroy() })
+	c, err := a2abinding.NewClient(ac, "planner", nil)
+	require.NoError(t, err)
+	return c
+}
+
+var a2aResolver = &agentcard.Resolver{Client: http.DefaultClient, CardParser: a2av0.NewAgentCardParser()}
 
 type a2aStatus struct {
 	Kind   string
@@ -95,10 +119,10 @@ func TestA2AJavaScriptClient(t *testing.T) {
 	for _, e := range events {
 		states = append(states, e.Kind+" "+e.Status.State)
 	}
-	require.Equal(t, []string{"status-update submitted", "status-update working", "status-update completed"}, states)
+	require.Equal(t, []string{"task submitted", "status-update working", "status-update completed"}, states)
 	require.Equal(t, accp.IntentAck, decode(events[1].Status.Message.Parts).Intent)
 	require.True(t, events[2].Final)
-	p.into(&task, request{"op": "get", "id": events[0].TaskID})
+	p.into(&task, request{"op": "get", "id": events[1].TaskID})
 	require.Equal(t, "completed", task.Status.State)
 
 	p.into(&task, request{"op": "send", "text": frame("boom", "0000000000c1"), "mimeType": "application/accp"})
@@ -119,14 +143,7 @@ func TestA2AJavaScriptServers(t *testing.T) {
 		p.into(&url, request{"op": "listen", "kind": kind})
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
-		card, err := agentcard.DefaultResolver.Resolve(ctx, url)
-		require.NoError(t, err)
-		require.True(t, strings.HasPrefix(card.URL, url))
-		ac, err := a2aclient.NewFromCard(ctx, card, a2aclient.WithJSONRPCTransport(http.DefaultClient))
-		require.NoError(t, err)
-		defer func() { _ = ac.Destroy() }()
-		c, err := a2abinding.NewClient(ac, "planner", nil)
-		require.NoError(t, err)
+		c := a2aClient(ctx, t, url)
 		return c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
 	}
 	m, err := ask("frames")

@@ -3,7 +3,7 @@ module github.com/fivewire/fivewire/conformance/interop
 go 1.26.0
 
 require (
-	github.com/a2aproject/a2a-go v0.3.3
+	github.com/a2aproject/a2a-go/v2 v2.4.0
 	github.com/fivewire/fivewire v0.0.0
 	github.com/fivewire/fivewire/a2e/mcpbridge v0.0.0
 	github.com/fivewire/fivewire/accp/a2abinding v0.0.0
@@ -17,6 +17,7 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/a2aproject/a2a-go v0.3.15 // indirect
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/fivewire/fivewire/internal/jwt v0.0.0 // indirect
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
@@ -29,21 +30,24 @@ require (
 	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/crypto v0.58.0 // indirect
+	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	google.golang.org/genproto/googleapis/api v0.0.0-20250715232539-7130f93afb79 // indirect
-	google.golang.org/genproto/googleapis/rpc v0.0.0-20250715232539-7130f93afb79 // indirect
-	google.golang.org/grpc v1.73.0 // indirect
-	google.golang.org/protobuf v1.36.6 // indirect
+	google.golang.org/genproto/googleapis/api v0.0.0-20260427160629-7cedc36a6bc4 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260427160629-7cedc36a6bc4 // indirect
+	google.golang.org/grpc v1.82.1 // indirect
+	google.golang.org/protobuf v1.36.11 // indirect
 	pgregory.net/rapid v1.3.0 // indirect
 )
 
 tool (
 	github.com/a2aproject/a2a-go/examples/helloworld/client
 	github.com/a2aproject/a2a-go/examples/helloworld/server/jsonrpc
+	github.com/a2aproject/a2a-go/v2/examples/helloworld/client
+	github.com/a2aproject/a2a-go/v2/examples/helloworld/server/jsonrpc
 	github.com/modelcontextprotocol/go-sdk/examples/client/listfeatures
 	github.com/modelcontextprotocol/go-sdk/examples/server/everything
 )
