@@ -32,6 +32,7 @@ type DeadLetter struct {
 	Arrived    time.Time // when it was first received
 	Attempts   int       // failed calls of the handler
 	Held       time.Time // when it became a dead letter
+	After      string    // EnvelopeID of a dead letter from the same sender that has to be handled first; usually ""
 }
 
 // Bounds of dead letters (AIR-D76).
@@ -58,8 +59,12 @@ type letters struct {
 }
 
 type letterInfo struct {
-	from string
-	size int
+	from, envelopeID, after string
+	size                    int
+}
+
+func (d *DeadLetter) info() letterInfo {
+	return letterInfo{d.From, d.EnvelopeID, d.After, len(d.Envelope) + letterBytesMinimum}
 }
 
 func letterID(e *Envelope) string {
@@ -105,7 +110,7 @@ func (l *letters) get(ctx context.Context, id string) (*DeadLetter, error) {
 
 // put stores a letter. If the letter exists, it gets the new code.
 func (l *letters) put(ctx context.Context, d DeadLetter) error {
-	if err := l.refresh(ctx); err != nil {
+	if err := l.refresh(ctx, letterIndexMaxAge); err != nil {
 		return err
 	}
 	old, err := l.get(ctx, d.ID)
@@ -133,10 +138,25 @@ func (l *letters) put(ctx context.Context, d DeadLetter) error {
 	return err
 }
 
-// refresh reads the index if it is too old.
-func (l *letters) refresh(ctx context.Context) error {
+// find returns the ids of the letters of a sender that match.
+func (l *letters) find(ctx context.Context, from string, match func(letterInfo) bool) (ids []string, err error) {
+	if err := l.refresh(ctx, time.Second); err != nil {
+		return nil, err
+	}
 	l.mu.Lock()
-	isFresh := l.index != nil && time.Since(l.read) < letterIndexMaxAge
+	defer l.mu.Unlock()
+	for id, info := range l.index {
+		if info.from == from && match(info) {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// refresh reads the index if it is too old.
+func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
+	l.mu.Lock()
+	isFresh := l.index != nil && time.Since(l.read) < maxAge
 	l.mu.Unlock()
 	if isFresh {
 		return nil
@@ -149,7 +169,7 @@ func (l *letters) refresh(ctx context.Context) error {
 	defer l.mu.Unlock()
 	l.index, l.read = make(map[string]letterInfo), time.Now()
 	for _, d := range list {
-		l.index[d.ID] = letterInfo{d.From, len(d.Envelope) + letterBytesMinimum}
+		l.index[d.ID] = d.info()
 		l.last = later(l.last, d.Held)
 	}
 	return nil
@@ -162,22 +182,33 @@ func (l *letters) reserve(d *DeadLetter) error {
 	if _, ok := l.index[d.ID]; ok && !d.Held.IsZero() {
 		return nil
 	}
-	size, fromSender := len(d.Envelope)+letterBytesMinimum, 0
-	for _, info := range l.index {
-		size += info.size
-		if info.from == d.From {
-			fromSender++
-		}
-	}
-	if len(l.index) >= maxLetters || size > maxLetterBytes || fromSender >= maxSenderLetters {
+	if l.isFullLocked(d.From, len(d.Envelope)+letterBytesMinimum) {
 		return errLettersFull
 	}
 	if d.Held.IsZero() {
 		d.Held = later(time.Now(), l.last.Add(1))
 		l.last = d.Held
 	}
-	l.index[d.ID] = letterInfo{d.From, len(d.Envelope) + letterBytesMinimum}
+	l.index[d.ID] = d.info()
 	return nil
+}
+
+// isFullLocked reports whether a letter of a sender has no room. l.mu must be held.
+func (l *letters) isFullLocked(from string, size int) bool {
+	fromSender := 0
+	for _, info := range l.index {
+		size += info.size
+		if info.from == from {
+			fromSender++
+		}
+	}
+	return len(l.index) >= maxLetters || size > maxLetterBytes || fromSender >= maxSenderLetters
+}
+
+func (l *letters) isFull(from string, size int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.isFullLocked(from, size)
 }
 
 func (l *letters) forget(id string) {
@@ -210,7 +241,8 @@ func (in *Inbox) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
 }
 
 // Redeliver receives the envelope of a dead letter again, with all checks but the clock. The letter is
-// removed if the class of the result is done or refused; otherwise it has the new code. The error is [store.ErrNotFound] if the letter is absent.
+// removed if the class of the result is done or refused, and the letters that wait for it are received, too;
+// otherwise it has the new code. The error is [store.ErrNotFound] if the letter is absent.
 func (in *Inbox) Redeliver(ctx context.Context, id string) (*ReceiveResult, error) {
 	d, err := in.letters.get(ctx, id)
 	if err != nil {
@@ -220,12 +252,22 @@ func (in *Inbox) Redeliver(ctx context.Context, id string) (*ReceiveResult, erro
 	o := in.receiveAs(ctx, &arrival{data: d.Envelope, via: viaLetter, arrived: d.Arrived, pulled: time.Now(), record: r})
 	switch {
 	case o.Class == ClassDone || o.Class == ClassRefused:
-		return o, in.letters.remove(ctx, id)
+		return o, errors.Join(in.letters.remove(ctx, id), in.redeliverAfter(ctx, d))
 	case o.Class == ClassLater && !errors.Is(o.Err, errElsewhere):
 		d.Code, d.Detail, d.Attempts = o.Err.Code, o.Err.Message, d.Attempts+o.failures
 		return o, in.letters.put(ctx, *d)
 	}
 	return o, nil
+}
+
+// redeliverAfter receives the letters again that wait for the message of a letter (AIR-D77).
+func (in *Inbox) redeliverAfter(ctx context.Context, d *DeadLetter) error {
+	ids, err := in.letters.find(ctx, d.From, func(l letterInfo) bool { return l.after == d.EnvelopeID })
+	for _, id := range ids {
+		_, failed := in.Redeliver(ctx, id)
+		err = errors.Join(err, failed)
+	}
+	return err
 }
 
 // Discard removes a dead letter. A further copy of its envelope is a replay.

@@ -285,6 +285,72 @@ func TestWithdrawWaitsForOffer(t *testing.T) {
 	}
 }
 
+// A Withdraw of a dead letter becomes a dead letter, and is handled after its Offer (AIR-D77).
+func TestWithdrawOfDeadLetter(t *testing.T) {
+	for _, name := range []string{"failed", "failed with store", "stale", "discarded", "redelivered first"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				threadID, id := air.NewID(), air.NewID()
+				offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID = id, threadID })
+				opts := air.InboxOptions{Limits: air.Limits{MaxAttempts: 1}}
+				if name != "failed" {
+					opts.Persistence.Store = store.NewMemory()
+				}
+				in := w.inbox(t, bob, opts)
+				if name == "stale" {
+					time.Sleep(301 * time.Second)
+				} else {
+					in.fail(errHandler)
+				}
+				require.Equal(t, air.ClassHeld, in.Receive(t.Context(), offer, true).Class)
+				withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+					d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: id}
+				})
+				o := in.Receive(t.Context(), withdraw, true)
+				require.Equal(t, air.ClassHeld, o.Class)
+				require.ErrorIs(t, o.Err, air.ErrConflict)
+				time.Sleep(11 * time.Minute)
+				in.fail(nil)
+				letters := listed(t, in)
+				require.Len(t, letters, 2)
+				require.Empty(t, letters[0].After)
+				require.Equal(t, id, letters[1].After)
+				switch name {
+				case "discarded":
+					require.NoError(t, in.Discard(t.Context(), letters[0].ID))
+					o, err := in.Redeliver(t.Context(), letters[1].ID)
+					require.NoError(t, err)
+					require.Equal(t, air.ClassRefused, o.Class)
+					require.Empty(t, listed(t, in))
+					return
+				case "redelivered first":
+					o, err := in.Redeliver(t.Context(), letters[1].ID)
+					require.NoError(t, err)
+					require.Equal(t, air.ClassHeld, o.Class)
+				}
+				o, err := in.Redeliver(t.Context(), letters[0].ID)
+				require.NoError(t, err)
+				require.Equal(t, air.ThreadOffered, o.Delivery.Thread.State)
+				require.Empty(t, listed(t, in))
+				got := in.got[len(in.got)-1]
+				require.Equal(t, air.ThreadWithdrawn, got.Thread.State)
+				require.Len(t, got.Thread.Moves, 1)
+			})
+		})
+	}
+}
+
+func listed(t *testing.T, in *mailroom) (list []air.DeadLetter) {
+	t.Helper()
+	for d, err := range in.DeadLetters(t.Context()) {
+		require.NoError(t, err)
+		list = append(list, d)
+	}
+	return list
+}
+
 // A window that is full refuses instead of forgetting, per sender and thread, and
 // has room again to the millisecond (AIR-D43, AIR-120).
 func TestReplayWindowIsFull(t *testing.T) {

@@ -387,8 +387,8 @@ func (h *hold) checkOther(ctx context.Context, value []byte) error {
 	return h.admit(ctx, &other, math.MaxInt, true)
 }
 
-// isOpen reports whether a message is being handled, or will be handled again.
-func (l *ledger) isOpen(ctx context.Context, id replayKey, maxAttempts int) (bool, error) {
+// isOpen reports whether a message is being handled, or its handler has failed.
+func (l *ledger) isOpen(ctx context.Context, id replayKey) (bool, error) {
 	l.mu.Lock()
 	e, _ := l.failed.get(id)
 	_, isDone := l.handled.get(id)
@@ -403,7 +403,7 @@ func (l *ledger) isOpen(ctx context.Context, id replayKey, maxAttempts int) (boo
 			return false, err
 		}
 	}
-	return e.state == entryRunning || e.state == entryFailed && e.attempts < maxAttempts, nil
+	return e.state == entryRunning || e.state == entryFailed, nil
 }
 
 // claim records that this process handles the message.

@@ -75,6 +75,20 @@ func TestDeadLettersAreBounded(t *testing.T) {
 		require.False(t, o.Final)
 		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, carol, bob.DID(), old), true).Class)
 		require.Len(t, letters(t, in.Inbox), 1001)
+
+		// The Offer of a Withdraw may be one that has no room (AIR-D77).
+		withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Withdraw{WithdrawnID: air.NewID()} })
+		require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
+		time.Sleep(4 * time.Minute)
+		require.NoError(t, in.Discard(t.Context(), listed(t, in)[0].ID))
+		require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
+		time.Sleep(7 * time.Minute)
+		require.Equal(t, air.ClassRefused, in.Receive(t.Context(), withdraw, true).Class)
+		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), old), true).Class)
+		withdraw = signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Withdraw{WithdrawnID: air.NewID()} })
+		require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
+		time.Sleep(11 * time.Minute)
+		require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
 	})
 }
 

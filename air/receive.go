@@ -104,8 +104,9 @@ type arrival struct {
 	slots chan struct{} // of handlers; nil means no bound
 	sum   replayKey
 
-	attempts     int // failed calls of the handler
-	failures     int // of those, in this attempt
+	after        string // the id of the dead letter that the envelope waits for
+	attempts     int    // failed calls of the handler
+	failures     int    // of those, in this attempt
 	work, memory budget.Hold
 	unverified   budget.Hold // until the signature has verified
 }
@@ -579,20 +580,16 @@ func (in *Inbox) parseSealed(env *Envelope, plain []byte) (Body, []byte, error) 
 // checkEarly lets a pulled move wait that names a message which the thread has not seen, and a Withdraw
 // until the message that it names is handled (AIR-D77).
 func (in *Inbox) checkEarly(ctx context.Context, a *arrival, d *Delivery) error {
-	if a.via != viaPull || !isMove(d.Body) {
+	if a.via != viaPull && a.via != viaLetter || !isMove(d.Body) {
 		return nil
 	}
 	env := d.Envelope
-	if w, ok := d.Body.(*Withdraw); ok {
-		isOpen, err := in.ledger.isOpen(ctx, hashKey('i', env.From, w.WithdrawnID, ""), in.opts.Limits.MaxAttempts)
-		switch {
-		case err != nil:
-			return ErrRelay.because("", err)
-		case isOpen:
-			return retryable(ErrConflict.err("the message to withdraw is not handled yet"))
+	if w, ok := d.Body.(*Withdraw); ok && w.WithdrawnID != env.ID {
+		if err := in.checkWithdrawn(ctx, a, env.From, w.WithdrawnID); err != nil {
+			return err
 		}
 	}
-	if time.Since(a.pulled) >= maxEarlyWait {
+	if a.via == viaLetter || time.Since(a.pulled) >= maxEarlyWait && !in.letters.isFull(env.From, in.opts.Limits.MaxMessage) {
 		return nil
 	}
 	th, err := in.threads.Get(ctx, env.ThreadID, env.From)
@@ -604,6 +601,25 @@ func (in *Inbox) checkEarly(ctx context.Context, a *arrival, d *Delivery) error 
 	}
 	if err := th.Apply(in.party(env), env.ID, env.InReplyTo, d.Body); err != nil {
 		return retryable(err)
+	}
+	return nil
+}
+
+// checkWithdrawn lets a Withdraw wait for the message with an id: as a dead letter for a dead letter.
+func (in *Inbox) checkWithdrawn(ctx context.Context, a *arrival, from, id string) error {
+	isOpen, err := in.ledger.isOpen(ctx, hashKey('i', from, id, ""))
+	if err != nil {
+		return ErrRelay.because("", err)
+	}
+	waiting, err := in.letters.find(ctx, from, func(l letterInfo) bool { return l.envelopeID == id })
+	switch {
+	case err != nil:
+		return ErrRelay.because("", err)
+	case len(waiting) > 0:
+		a.after = id
+		return holdable(ErrConflict.err("the message to withdraw is a dead letter"))
+	case isOpen:
+		return retryable(ErrConflict.err("the message to withdraw is not handled yet"))
 	}
 	return nil
 }
@@ -735,7 +751,7 @@ func (in *Inbox) finish(ctx context.Context, a *arrival, o *ReceiveResult, d *De
 func (in *Inbox) hold(ctx context.Context, a *arrival, o *ReceiveResult) {
 	env := o.Envelope
 	err := in.letters.put(ctx, DeadLetter{ID: letterID(env), Envelope: a.data, From: env.From, EnvelopeID: env.ID,
-		Code: o.Err.Code, Detail: o.Err.Message, Arrived: a.arrived, Attempts: a.attempts})
+		Code: o.Err.Code, Detail: o.Err.Message, Arrived: a.arrived, Attempts: a.attempts, After: a.after})
 	if err != nil {
 		o.Class = ClassLater
 		in.log.Log(ctx, in.refusals.Level("letter"), "air: dead letter not stored", "id", env.ID, "err", err)

@@ -17,7 +17,8 @@ import (
 
 // A model has the accepted messages and their outcomes.
 //
-//	M1 An accepted message was handled, was rejected by the handler, or is a dead letter whose handler failed.
+//	M1 An accepted message was handled or was rejected by the handler, after its owner has received the dead letters
+//	   again.
 //	M2 The handler does not get a message again that it took or rejected, unless it is marked as redelivered. While
 //	   the clock of the store jumps, the lease of a process may end.
 //	M3 A message is refused only by the handler, as a move that another one has overtaken, or because its sender has
@@ -34,8 +35,10 @@ type model struct {
 	states   map[string]*state // by id
 	rotated  map[string]bool   // by DID
 	threads  []*thread
-	made     map[string][]string // ids of moves, by sender and thread
-	got      map[string][]string // those that a handler got, in the order of the first calls
+
+	isRedelivered bool                // the dead letters
+	made          map[string][]string // ids of moves, by sender and thread
+	got           map[string][]string // those that a handler got, in the order of the first calls
 }
 
 // A state is what the handler of a recipient did with a message.
@@ -43,7 +46,7 @@ type state struct {
 	calls             int
 	isFinished        bool // the handler has returned without a failure
 	isHandled         bool
-	isRefused, isHeld bool
+	isRefused, isHeld bool // isHeld: it is a dead letter
 }
 
 // A thread is a negotiation between two agents.
@@ -57,6 +60,10 @@ const noteType = "note"
 
 // unanswered is the description of an Offer that is not answered.
 const unanswered = "unanswered"
+
+// hopeless is the description of an Offer whose handler fails until it is redelivered by its owner. It is not
+// answered.
+const hopeless = "hopeless"
 
 // A kind is how the handler treats a message in the time of the faults.
 type kind int
@@ -168,7 +175,7 @@ func (m *model) outcome(name string, o *air.ReceiveResult) {
 		}
 		s.isRefused = s.isRefused || isRejected || overtaken || isForged
 	case air.ClassHeld:
-		s.isHeld = s.isHeld || errors.Is(o.Err, air.ErrHandlerFailed)
+		s.isHeld = true
 	}
 }
 
@@ -207,14 +214,21 @@ func (m *model) checkMessages(texts map[string]string) {
 	}
 }
 
-// missingLocked returns the accepted messages without an outcome. m.mu must be held.
+// missingLocked returns the accepted messages without an outcome and without a dead letter, unless redelivered. m.mu
+// must be held.
 func (m *model) missingLocked() (ids []string) {
 	for _, id := range slices.Sorted(maps.Keys(m.accepted)) {
-		if s := m.stateLocked(id); !s.isHandled && !s.isRefused && !s.isHeld {
+		if s := m.stateLocked(id); !s.isHandled && !s.isRefused && (!s.isHeld || m.isRedelivered) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
+}
+
+func (m *model) redelivers() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.isRedelivered
 }
 
 func (m *model) isMissing() bool {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/internal/sim"
+	"github.com/fivewire/fivewire/store"
 )
 
 func TestSeed(t *testing.T) { t.Run("air", func(t *testing.T) { sim.Seeds(t, profile(defect{})) }) }
@@ -53,11 +54,12 @@ func (w *world) operate(c *sim.Client) {
 		w.threads = append(w.threads, t)
 		w.model.mu.Unlock()
 		offer := &air.Offer{Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(24 * time.Hour)}
-		if c.IntN(2) == 0 {
-			offer.Description = unanswered
+		offer.Description = []string{"", "", "", unanswered, unanswered, hopeless}[c.IntN(6)]
+		if offer.Description == hopeless && to == agents-1 {
+			offer.Description = unanswered // a refused push stays in the outbox of its sender
 		}
 		id, isSent := w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: offer}, to)
-		if isSent && offer.Description == unanswered {
+		if isSent && offer.Description != "" {
 			w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Withdraw{WithdrawnID: id}}, to)
 		}
 	default:
@@ -100,13 +102,14 @@ func (w *world) check() {
 	}
 	texts := map[string]string{}
 	left := w.queued(ctx, list, texts)
-	for i := 0; i < 60 && (left != "" || w.isMissing()); i++ {
+	for i := 0; i < 90 && (left != "" || w.isMissing()); i++ {
 		_ = w.Sleep(ctx, 30*time.Second)
 		left = w.queued(ctx, list, texts)
 	}
 	if left != "" {
-		w.Failf("M4", "", "half an hour after the faults: %s", left)
+		w.Failf("M4", "", "45 minutes after the faults: %s", left)
 	}
+	w.redeliver(ctx, list)
 	w.checkMessages(texts)
 	for _, t := range w.threads {
 		if w.rotated[w.identity(t.from).DID()] || w.rotated[w.identity(t.to).DID()] {
@@ -124,6 +127,26 @@ func (w *world) check() {
 			!slices.EqualFunc(a.Moves, b.Moves, func(a, b air.Move) bool { return a.ID == b.ID && a.Party != b.Party && a.Price == b.Price }) {
 			w.Failf("M5", "", "thread %s: agent %d has %s after %s and %v, agent %d has %s after %s and %v", t.id, t.from, a.State,
 				a.LastMessageID, a.Moves, t.to, b.State, b.LastMessageID, b.Moves)
+		}
+	}
+}
+
+// redeliver receives the dead letters of all agents again.
+func (w *world) redeliver(ctx context.Context, list []*process) {
+	w.model.mu.Lock()
+	w.isRedelivered = true
+	w.model.mu.Unlock()
+	for _, p := range list {
+		for d, err := range p.Inbox.DeadLetters(ctx) {
+			if err == nil {
+				_, err = p.Inbox.Redeliver(ctx, d.ID)
+			}
+			if err != nil && !errors.Is(err, store.ErrNotFound) { // it followed another letter
+				w.Failf("M1", p.Node.Name(), "dead letter %s: %v", d.EnvelopeID, err)
+			}
+		}
+		for d := range p.Inbox.DeadLetters(ctx) {
+			w.Failf("M1", p.Node.Name(), "dead letter %s stays: %s %s", d.EnvelopeID, d.Code, d.Detail)
 		}
 	}
 }

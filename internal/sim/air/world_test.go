@@ -262,13 +262,15 @@ func (w *world) answer(ctx context.Context, p *process, d *air.Delivery, kind ki
 			return &air.Error{Code: air.ErrUnauthorized, Remote: true}
 		}
 	}
-	if p.IsCrashed() || ctx.Err() != nil {
+	offer, isOffer := d.Body.(*air.Offer)
+	isHopeless := isOffer && offer.Description == hopeless && !w.redelivers()
+	if isHopeless || p.IsCrashed() || ctx.Err() != nil {
 		return errHandler
 	}
 	n := p.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false)
 	switch b := d.Body.(type) {
 	case *air.Offer:
-		if b.Description == unanswered {
+		if b.Description != "" {
 			return nil
 		}
 		_, err = n.Counter(ctx, "less", b.Price, time.Now().Add(24*time.Hour))
