@@ -4,11 +4,14 @@
 package natsstore_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,6 +144,50 @@ func TestOlderCopy(t *testing.T) {
 	report, err = embedded.Verify(dir)
 	require.NoError(t, err)
 	require.NoError(t, report.Err())
+}
+
+// A server that starts again with older data is refused by the open store, for reads, too. Verify reports what is left.
+func TestLossWhileOpen(t *testing.T) {
+	dir, older, addr := t.TempDir(), t.TempDir(), ""
+	start := func() *embedded.Server {
+		srv, err := embedded.Start(dir, &embedded.Options{Listen: cmp.Or(addr, "127.0.0.1:0")})
+		require.NoError(t, err)
+		addr = strings.TrimPrefix(srv.URL(), "nats://")
+		return srv
+	}
+	srv := start()
+	s, err := natsstore.Open(t.Context(), srv.URL(), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	appendOne := func() (seq uint64) {
+		seq, err := s.Append(t.Context(), "s", "", []byte("x"), 0)
+		require.NoError(t, err)
+		return seq
+	}
+	have := appendOne()
+	srv.Shutdown()
+	require.NoError(t, os.CopyFS(older, os.DirFS(filepath.Join(dir, "jetstream"))))
+	srv = start()
+	want := appendOne()
+	records, err := s.Read(t.Context(), "s", 0, 10)
+	require.NoError(t, err)
+	require.Len(t, records, 2, "a restart loses nothing")
+	srv.Shutdown()
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream")))
+	require.NoError(t, os.CopyFS(filepath.Join(dir, "jetstream"), os.DirFS(older)))
+	srv = start()
+	t.Cleanup(srv.Shutdown)
+	var loss *store.LossError
+	require.Eventually(t, func() bool {
+		_, err := s.Read(t.Context(), "s", 0, 10)
+		return errors.As(err, &loss)
+	}, 30*time.Second, 50*time.Millisecond)
+	require.Equal(t, []uint64{have, want}, []uint64{loss.Have, loss.Want})
+	_, err = s.Get(t.Context(), "k")
+	require.ErrorIs(t, err, store.ErrCorrupt)
+	report, err := s.Verify(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int{1, 1}, []int{report.Damaged, report.Records})
 }
 
 // TestVerify: Verify counts what is stored while others write, and names a changed message, a wrong id, and

@@ -77,7 +77,7 @@ func (s *Store) enter(ctx context.Context, what, name string) (context.Context, 
 	if err := store.ValidateName(what, name); err != nil {
 		return nil, nil, err
 	}
-	return s.begin(ctx)
+	return s.beginIntact(ctx)
 }
 
 // enterWrite is enter for a call that stores a value.
@@ -94,7 +94,7 @@ func (s *Store) enterWrite(ctx context.Context, what, name string, value []byte,
 	if err := store.ValidateTTL(ttl); err != nil {
 		return nil, nil, err
 	}
-	return s.begin(ctx)
+	return s.beginIntact(ctx)
 }
 
 // put writes the message of a key.

@@ -60,7 +60,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, 
 // keys returns the keys with that prefix in order, some of which may be deleted
 // or expired.
 func (s *Store) keys(ctx context.Context, prefix string) ([]string, error) {
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.beginIntact(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (s *Store) subjects(ctx context.Context, a *area, filter string) ([]string,
 
 // entriesOf fetches the entries of existing keys in that order, up to the first failure.
 func (s *Store) entriesOf(ctx context.Context, keys []string) ([]store.Entry, error) {
-	ctx, end, err := s.begin(ctx)
+	ctx, end, err := s.beginIntact(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,10 @@ const (
 
 	markLag = 100 * time.Millisecond
 
+	// A loss is seen so many times, with so much time between, before it counts.
+	lossLooks = 5
+	lossPause = 500 * time.Millisecond
+
 	// lossMargin is how many numbers are skipped after an accepted loss, beyond those of the mark.
 	lossMargin = 2000
 )
@@ -133,6 +137,41 @@ func (s *Store) compareMark(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// checkEnds compares the ends of both areas with what this process read or stored. A new leader of a cluster may be
+// behind for a moment, so a loss has to last.
+func (s *Store) checkEnds(ctx context.Context) error {
+	for _, a := range []*area{s.kv, s.log} {
+		want := a.highest.Load()
+		for n := 1; ; n++ {
+			info, err := s.info(ctx, a, "", 0)
+			if err != nil {
+				return err
+			}
+			if info.lastSeq >= want {
+				break
+			}
+			if n == lossLooks {
+				return s.lose(a, info.lastSeq, want)
+			}
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(lossPause):
+			}
+		}
+	}
+	return nil
+}
+
+// lose makes all later calls return a loss.
+func (s *Store) lose(a *area, have, want uint64) error {
+	loss := &store.LossError{Path: a.name, Have: have, Want: want}
+	if s.lost.CompareAndSwap(nil, loss) {
+		s.opts.Logger.Error("natsstore: data lost", "err", loss)
+	}
+	return loss
 }
 
 // skip stores messages that replace each other until the number last is used.

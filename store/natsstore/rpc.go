@@ -242,7 +242,7 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 		return seq, err
 	}
 	if seq <= highest { // it was given to another message before
-		return 0, &store.LossError{Path: a.name, Have: seq - 1, Want: highest}
+		return 0, s.lose(a, seq-1, highest)
 	}
 	a.note(seq)
 	return seq, nil

@@ -95,6 +95,8 @@ type Store struct {
 	closed bool           // guarded by mu
 	calls  sync.WaitGroup // calls that run; Add under mu only while not closed
 
+	lost atomic.Pointer[store.LossError] // found while the store is open; later calls return it
+
 	life context.Context // of this store, not of a call: ended by Close
 	stop context.CancelFunc
 	work sync.WaitGroup // goroutines of the store
@@ -342,11 +344,21 @@ func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// attend runs the periodic work: compare the clocks, check the number of replicas, end idle
-// subscriptions, sweep.
+// beginIntact is begin for calls that a loss of data ends.
+func (s *Store) beginIntact(ctx context.Context) (context.Context, func(), error) {
+	if loss := s.lost.Load(); loss != nil {
+		return nil, nil, loss
+	}
+	return s.begin(ctx)
+}
+
+// attend runs the periodic work: compare the clocks, check the number of replicas and the ends of the data, end idle
+// subscriptions, sweep. Each new connection checks the ends, too: a server that starts again may have lost them.
 func (s *Store) attend() {
 	tick := time.NewTicker(5 * time.Second)
 	defer tick.Stop()
+	connected := s.nc.StatusChanged(nats.CONNECTED)
+	defer s.nc.RemoveStatusListener(connected)
 	looked, swept := time.Now(), time.Now()
 	var sweep <-chan time.Time
 	if s.opts.SweepInterval > 0 && s.opts.SweepInterval < time.Second*5 {
@@ -358,13 +370,17 @@ func (s *Store) attend() {
 		select {
 		case <-s.life.Done():
 			return
+		case <-connected:
+			if err := s.checkEnds(s.life); err != nil {
+				s.opts.Logger.Debug("natsstore: look", "err", err)
+			}
 		case <-sweep:
 			s.trySweep()
 			swept = time.Now()
 		case <-tick.C:
 			s.wakes.tidy()
 			if time.Since(looked) >= time.Minute {
-				if err := errors.Join(s.refreshReplicas(s.life), s.setClock(s.life, 3)); err != nil {
+				if err := errors.Join(s.refreshReplicas(s.life), s.setClock(s.life, 3), s.checkEnds(s.life)); err != nil {
 					s.opts.Logger.Debug("natsstore: look", "err", err)
 				}
 				looked = time.Now()

@@ -49,8 +49,9 @@
 // by an older copy, or copied without its log. Options.AcceptLoss accepts the loss. The mark is at
 // most 100 ms (with AsyncCommit one second) and 1,000 positions behind: a smaller loss is not noticed.
 //
-// With PostgreSQL, Options.MarkFile is such a file, on the machine of the process. A call that gets a position
-// which was given before is a [store.LossError] in any case.
+// With PostgreSQL, Options.MarkFile is such a file, on the machine of the process. Without it, too, each new
+// connection is compared with the positions that the process was given, and a call that gets one of them again returns
+// a [store.LossError].
 //
 // A copy of the file without its -wal lacks everything since the last checkpoint, which may be
 // all of it. Use [Store.Backup], which writes a complete copy while the store is in use, or copy the

@@ -180,7 +180,7 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 		return nil, err
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		if err := p.setUp(ctx, conn); err != nil {
+		if err := errors.Join(p.setUp(ctx, conn), p.checkEnd(ctx, conn)); err != nil {
 			return err
 		}
 		for _, name := range []string{"lock", "append", "notify"} {

@@ -152,3 +152,19 @@ func TestPostgresMark(t *testing.T) {
 	_, err = s.Update(t.Context(), "k", nil, e.Revision, 0)
 	require.ErrorAs(t, err, &loss)
 }
+
+// A server that was restored while the store is open is refused for reads, too.
+func TestPostgresLossWhileOpen(t *testing.T) {
+	d := postgres(t)
+	d.url += "&application_name=" + d.opts.Schema
+	s := d.open(t)
+	highest := appendN(t, s, 20)
+	d.exec(t, fmt.Sprintf("DELETE FROM %[1]s.records WHERE seq > 10; SELECT setval('%[1]s.positions', 10)", d.opts.Schema))
+	d.exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name = '`+d.opts.Schema+`'`)
+	var loss *store.LossError
+	for range 2 {
+		_, err := s.Read(t.Context(), "s", 0, 100)
+		require.ErrorAs(t, err, &loss)
+		require.Equal(t, []uint64{10, highest}, []uint64{loss.Have, loss.Want})
+	}
+}

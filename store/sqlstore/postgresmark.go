@@ -69,6 +69,20 @@ func (p *postgres) compare(ctx context.Context, m *marker) error {
 	return err
 }
 
+// checkEnd compares the end of the data with the positions that this process was given, on each new connection: a server
+// that was restored, or a standby that was promoted, may have lost the end.
+func (p *postgres) checkEnd(ctx context.Context, conn *pgx.Conn) error {
+	want := p.highest.Load()
+	if want == 0 || p.opts.AsyncCommit {
+		return nil
+	}
+	have, err := p.lastPosition(ctx, conn)
+	if err == nil && have < want {
+		return &store.LossError{Path: p.place(), Have: have, Want: want}
+	}
+	return err
+}
+
 // lastPosition returns the highest position that the server has given.
 func (p *postgres) lastPosition(ctx context.Context, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
