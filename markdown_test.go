@@ -96,6 +96,42 @@ func TestSecurityNamesTests(t *testing.T) {
 	}
 }
 
+// The promises of SECURITY.md name every invariant that a simulation judges, and no other.
+func TestSecurityNamesInvariants(t *testing.T) {
+	text, err := os.ReadFile("SECURITY.md")
+	require.NoError(t, err)
+	_, promises, _ := strings.Cut(string(text), "## Promises\n")
+	promises, _, _ = strings.Cut(promises, "\n## ")
+	rows := regexp.MustCompile(`(?m)^\| (.*) \|$`).FindAllStringSubmatch(promises, -1)
+	require.Greater(t, len(rows), 10)
+	named := make(map[string][]string) // by folder
+	for _, row := range rows[1:] {
+		cells := strings.Split(row[1], " | ")
+		require.Len(t, cells, 4, row[1])
+		require.Regexp(t, `^\d,\d00$`, cells[3])
+		machines := codePattern.FindAllStringSubmatch(cells[2], -1)
+		require.NotEmpty(t, machines, row[1])
+		named[machines[0][1]] = append(named[machines[0][1]], strings.Fields(cells[1])...)
+	}
+	files, err := filepath.Glob("internal/sim/*/*_test.go")
+	require.NoError(t, err)
+	judged := make(map[string][]string)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		dir := filepath.ToSlash(filepath.Dir(file))
+		for _, m := range regexp.MustCompile(`Failf\("([A-Z]\d)"`).FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains(judged[dir], m[1]) {
+				judged[dir] = append(judged[dir], m[1])
+			}
+		}
+	}
+	require.Len(t, named, len(judged))
+	for dir, ids := range judged {
+		require.ElementsMatch(t, ids, named[dir], dir)
+	}
+}
+
 // The README names each example.
 func TestREADMENamesExamples(t *testing.T) {
 	text, err := os.ReadFile("README.md")

@@ -382,7 +382,7 @@ func publish(t *testing.T, cells ...*resultCell) {
 	data, err = json.MarshalIndent(all, "", "  ")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile("results.json", append(data, '\n'), 0o600))
-	require.NoError(t, os.WriteFile("RESULTS.md", page(all), 0o600))
+	require.NoError(t, os.WriteFile("RESULTS.md", page(t, all), 0o600))
 }
 
 // engineVersion returns the version of an engine, of the driver or library in go.mod.
@@ -402,12 +402,28 @@ func engineVersion(t *testing.T, engine string) (version string) {
 	return strings.Fields(after)[0]
 }
 
-// page is the Markdown form of the results.
-func page(cells []*resultCell) []byte {
+// The page is that of the results, promises and mutants of today. The long form writes it.
+func TestResultsPage(t *testing.T) {
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		publish(t)
+	}
+	data, err := os.ReadFile("results.json")
+	require.NoError(t, err)
+	var all []*resultCell
+	require.NoError(t, json.Unmarshal(data, &all))
+	text, err := os.ReadFile("RESULTS.md")
+	require.NoError(t, err)
+	require.Equal(t, string(page(t, all)), string(text))
+}
+
+// page is the Markdown form of the results, with the promises of SECURITY.md and the mutants of the kernels.
+func page(t *testing.T, cells []*resultCell) []byte {
+	t.Helper()
 	var b, services strings.Builder
 	b.WriteString("# Results of faults\n\nWritten by the long form of the tests in this folder.\n" +
 		"\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
-		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed.\n\n")
+		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed. " +
+		"The engine in memory ends with its process.\n\n")
 	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence | version, date |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	services.WriteString("\n## Services\n\nProcesses of a service share one engine, and each fault meets one of them. A row is written if the invariants of the service held: " +
 		"nothing\nacknowledged is lost, and nothing runs twice that must not.\n\n" +
@@ -420,7 +436,25 @@ func page(cells []*resultCell) []byte {
 		fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %s | %s, %s |\n",
 			c.Fault, c.Engine, c.Rounds, c.Refused, c.Acknowledged, c.Lost, c.Doubled, c.Reordered, c.Invented, c.silence(), c.Version, c.Date)
 	}
-	return []byte(b.String() + services.String())
+	security, err := os.ReadFile("../../SECURITY.md")
+	require.NoError(t, err)
+	_, promises, ok := strings.Cut(string(security), "## Promises\n")
+	require.True(t, ok)
+	promises, _, _ = strings.Cut(promises[strings.Index(promises, "\n|"):], "\n\n")
+	data, err := os.ReadFile("../../internal/sim/kernels/testdata/mutants.json")
+	require.NoError(t, err)
+	var list []struct {
+		Name, Profile, Invariant string
+		Seed                     uint64
+	}
+	require.NoError(t, json.Unmarshal(data, &list))
+	var mutants strings.Builder
+	for _, m := range list {
+		fmt.Fprintf(&mutants, "| %s | %s of %s | %d |\n", m.Name, m.Invariant, m.Profile, m.Seed)
+	}
+	return []byte(b.String() + services.String() +
+		"\n## Promises\n\nThose of [SECURITY.md](../../SECURITY.md#promises): the invariants that judge a promise, the machine that tries to break it, and its seeds a day.\n" + promises + "\n" +
+		"\n## Mutants\n\nA mutant is a defect in a kernel of state. Seeds begin with 1, and one of 2,000 has to find it.\n\n| mutant | found by | seeds needed |\n|---|---|---|\n" + mutants.String())
 }
 
 // silence returns the longest silence as text, which is empty if it was not measured.

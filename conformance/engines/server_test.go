@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,11 +47,13 @@ func serveNATS(dir, address string, cluster []string) {
 	select {}
 }
 
-// serverFaults are the faults of the servers of engines. The function disturbs the server once.
-var serverFaults = []struct {
+// A serverFault is a fault of the server of an engine, or of the network in front of it. The function disturbs once.
+type serverFault struct {
 	fault, engine string
 	create        func(t *testing.T) (p *place, disturb func() error)
-}{
+}
+
+var serverFaults = append(partitions(), []serverFault{
 	{"kill -9 of the server", "NATS", func(t *testing.T) (*place, func() error) {
 		p, server := natsServer(t)
 		return p, func() error { return server.Kill(0) }
@@ -92,6 +97,92 @@ var serverFaults = []struct {
 			return errors.Join(exec.Command(control, "kill").Run(), exec.Command(control, "start").Run())
 		}
 	}},
+}...)
+
+// partitions are the faults of the network between processes and their server, in each direction and in both.
+func partitions() (all []serverFault) {
+	for _, d := range []struct {
+		fault      string
+		directions []int
+	}{{"requests withheld for 2 s", []int{toServer}}, {"answers withheld for 2 s", []int{toClient}}, {"partition for 2 s", []int{toServer, toClient}}} {
+		all = append(all, serverFault{d.fault, "NATS", func(t *testing.T) (*place, func() error) {
+			address := testkit.FreeAddress(t)
+			natsProcess(t, address)
+			natsPlace(t, address)
+			l := newWire(t, address)
+			return natsPlace(t, l.Addr().String()), func() error { return l.cut(2*time.Second, d.directions) }
+		}}, serverFault{d.fault, "PostgreSQL", func(t *testing.T) (*place, func() error) {
+			p := postgres(t)
+			location, err := url.Parse(os.Getenv(postgresEnv))
+			require.NoError(t, err)
+			l := newWire(t, location.Host)
+			p.name = strings.Replace(p.name, location.Host, l.Addr().String(), 1)
+			return p, func() error { return l.cut(2*time.Second, d.directions) }
+		}})
+	}
+	return all
+}
+
+// A wire is a proxy to a server, with a lock for each direction of its bytes.
+type wire struct {
+	net.Listener
+	address string
+	pass    [2]sync.RWMutex
+}
+
+const toServer, toClient = 0, 1
+
+func newWire(t *testing.T, address string) *wire {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	l := &wire{Listener: ln, address: address}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go l.serve(client)
+		}
+	}()
+	return l
+}
+
+func (l *wire) serve(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", l.address)
+	if err != nil {
+		return
+	}
+	go func() {
+		defer client.Close()
+		l.forward(client, server, toClient)
+	}()
+	defer server.Close()
+	l.forward(server, client, toServer)
+}
+
+func (l *wire) forward(to io.Writer, from io.Reader, direction int) {
+	for buf := make([]byte, 32<<10); ; {
+		n, err := from.Read(buf)
+		l.pass[direction].RLock()
+		_, writeErr := to.Write(buf[:n])
+		l.pass[direction].RUnlock()
+		if err != nil || writeErr != nil {
+			return
+		}
+	}
+}
+
+// cut withholds the bytes of some directions for a time.
+func (l *wire) cut(d time.Duration, directions []int) error {
+	for _, i := range directions {
+		l.pass[i].Lock()
+		defer l.pass[i].Unlock()
+	}
+	time.Sleep(d)
+	return nil
 }
 
 // stopPostgres stops all processes of PostgreSQL for 2 s.

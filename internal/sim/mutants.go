@@ -4,6 +4,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -18,12 +19,16 @@ import (
 // A Mutant is a defect that an invariant finds. Its edits replace text that a file has once; the new text
 // applies if isMutant(Name).
 type Mutant struct {
-	Name      string
-	Profile   string
-	Invariant string
-	Seed      uint64 `json:",omitempty"` // that found it
-	IsRare    bool   `json:",omitempty"` // found in long runs only
-	Edits     []struct{ File, Old, New string }
+	Name      string `json:"name"`
+	Profile   string `json:"profile"`
+	Invariant string `json:"invariant"`
+	Seed      uint64 `json:"seed"`             // the first one that finds it
+	IsRare    bool   `json:"isRare,omitempty"` // found in long runs only
+	Edits     []struct {
+		File string `json:"file"`
+		Old  string `json:"old"`
+		New  string `json:"new"`
+	} `json:"edits"`
 }
 
 const (
@@ -44,7 +49,8 @@ var failurePattern = regexp.MustCompile(`seed (0x[0-9a-f]+) violates (\w+):`)
 
 // Mutants requires that the invariants of the profiles of a package find each mutant of testdata/mutants.json
 // within 2,000 seeds. It builds the tests of the package once, with an overlay that has all mutants, and chooses a
-// mutant by an environment variable. Unless the run is a long one, a mutant gets 300 seeds, its kept seed first.
+// mutant by an environment variable. Unless the run is a long one, a mutant gets 300 seeds, its kept seed first. A long
+// run finds the first seed of each, and keeps it in the file.
 func Mutants(t *testing.T, module string) {
 	text, err := os.ReadFile(filepath.Join("testdata", "mutants.json"))
 	var mutants []Mutant
@@ -56,13 +62,17 @@ func Mutants(t *testing.T, module string) {
 	}
 	binary := buildMutants(t, module, mutants)
 	limit := 300
-	if os.Getenv("FIVEWIRE_LONG") != "" {
+	isLong := os.Getenv("FIVEWIRE_LONG") != ""
+	if isLong {
 		limit = mutantSeeds
 	}
-	for _, m := range mutants {
+	for i, m := range mutants {
 		t.Run(m.Name, func(t *testing.T) {
 			if m.IsRare && limit < mutantSeeds {
 				t.Skip("found in long runs only")
+			}
+			if isLong {
+				m.Seed = 0
 			}
 			cmd := exec.Command(binary, "-test.run", "^TestSeed$/^"+m.Profile+"$", "-test.timeout", "10m", "-events", "0", "-only", m.Invariant,
 				"-first", strconv.FormatUint(m.Seed, 10))
@@ -76,8 +86,28 @@ func Mutants(t *testing.T, module string) {
 				t.Errorf("mutant %s: seed %s finds %s, want %s", m.Name, found[1], found[2], m.Invariant)
 			default:
 				t.Logf("%s: %s by seed %s", m.Name, m.Invariant, found[1])
+				mutants[i].Seed, _ = strconv.ParseUint(string(found[1]), 0, 64)
 			}
 		})
+	}
+	if isLong && !t.Failed() {
+		keepMutants(t, mutants)
+	}
+}
+
+// keepMutants writes testdata/mutants.json.
+func keepMutants(t *testing.T, mutants []Mutant) {
+	t.Helper()
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	err := e.Encode(mutants)
+	if err == nil {
+		err = os.WriteFile(filepath.Join("testdata", "mutants.json"), b.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 
