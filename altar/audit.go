@@ -79,7 +79,7 @@ func (h *Host) Stats() Stats {
 	s := h.stats
 	s.Connections = len(h.conns)
 	s.Runtimes = len(h.order)
-	s.Sessions = h.sessions.own
+	s.Sessions = h.sessions.Own()
 	s.StoredResults = h.records.Len()
 	return s
 }

@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
 // A Principal is the authenticated caller (ALT-136). Tenant and ID together own sessions and
@@ -27,13 +29,11 @@ type Principal struct {
 }
 
 // principal is the key of the objects that a Principal owns.
-type principal struct{ tenant, name string }
-
-func (id *Principal) principal() principal {
+func (id *Principal) principal() core.Principal {
 	if id == nil {
-		return principal{}
+		return core.Principal{}
 	}
-	return principal{id.Tenant, id.ID}
+	return core.Principal{Tenant: id.Tenant, Name: id.ID}
 }
 
 func (id *Principal) grants(claim, value string) bool {
@@ -129,14 +129,14 @@ type FulfillmentRequest struct {
 // context must name the caller itself and may claim only grants of the principal.
 func DefaultSecurityContext(id *Principal, requested *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()
-	out := &SecurityContext{PrincipalID: p.name, TenantID: p.tenant}
+	out := &SecurityContext{PrincipalID: p.Name, TenantID: p.Tenant}
 	if requested == nil {
 		return out, nil
 	}
-	if requested.PrincipalID != "" && requested.PrincipalID != p.name {
+	if requested.PrincipalID != "" && requested.PrincipalID != p.Name {
 		return nil, Errorf(ErrAuthorizationFailed, reasonPrincipalMismatch, "the security context names another principal")
 	}
-	if requested.TenantID != "" && requested.TenantID != p.tenant {
+	if requested.TenantID != "" && requested.TenantID != p.Tenant {
 		return nil, Errorf(ErrAuthorizationFailed, reasonTenantMismatch, "the security context names another tenant")
 	}
 	for claim, value := range requested.Claims {

@@ -199,7 +199,7 @@ func BenchmarkRoute(b *testing.B) {
 			i, routed := 0, &hostCall{}
 			b.ReportAllocs()
 			for b.Loop() {
-				s := h.sessions.byID[ids[i%sessions]]
+				s := h.session(ids[i%sessions])
 				name, pin, err := resolveTool(h.manifest.has, "math/add")
 				if err != nil {
 					b.Fatal(err)

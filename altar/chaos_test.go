@@ -147,9 +147,9 @@ func chaos(t *testing.T, seed uint64) {
 	require.Zero(t, st.StoredResults)
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()
-	require.Empty(t, s.h.calls)
-	for _, one := range s.h.sessions.byID {
-		require.Empty(t, one.calls)
-		require.Empty(t, one.inquiries)
+	require.Zero(t, s.h.sessions.Calls())
+	for one := range s.h.sessions.All() {
+		require.Nil(t, one.First())
+		require.False(t, one.IsExpected(""))
 	}
 }

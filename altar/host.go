@@ -39,21 +39,15 @@ type Host struct {
 	startedAt time.Time
 	manifest  *contracts
 	conns     map[*hostConn]bool
-	runtimes  map[string]*owner      // by runtime id
-	order     []*hostConn            // connected Runtimes in order of handshake
-	wildcard  *core.Registry         // of the "*" fulfilments
-	inquiries map[*hostConn]*inquiry // to standing Runtimes
-	special   map[*session]bool      // sessions with separate fulfilments
-	heldIn    map[*session]bool      // sessions with held calls
-	routings  []*routing             // for the Router, after unlock
-	sessions  sessionTable
-	calls     map[string]*hostCall // held or running; by invocation id
+	runtimes  map[string]*owner // by runtime id
+	order     []*hostConn       // connected Runtimes in order of handshake
+	routings  []*routing        // for the Router, after unlock
+	sessions  *core.Sessions
 	records   *core.Records
 	lastEnd   *claim      // of the last call that ended under this lock
 	lastClaim *claim      // the last one under this lock
 	touched   []*hostCall // whose streams may get credit at the end of the event
 	starved   []*hostCall // whose streams got none because the budget is used up
-	tails     int         // ended calls whose chunks wait for connections
 	stats     Stats
 	audited   uint64         // number of the last record
 	events    []*AuditRecord // for Audit, passed after unlock
@@ -93,13 +87,8 @@ type contract struct {
 // Authenticator and AllowAnonymous.
 func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h := &Host{
-		conns:     make(map[*hostConn]bool),
-		runtimes:  make(map[string]*owner),
-		wildcard:  &core.Registry{},
-		inquiries: make(map[*hostConn]*inquiry),
-		special:   make(map[*session]bool),
-		heldIn:    make(map[*session]bool),
-		calls:     make(map[string]*hostCall),
+		conns:    make(map[*hostConn]bool),
+		runtimes: make(map[string]*owner),
 	}
 	h.startedAt = time.Now()
 	if opts != nil {
@@ -119,7 +108,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
 	h.records = core.NewRecords(h.opts.Limits.MaxStoredResults)
 	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
-	h.sessions.init()
+	h.sessions = core.NewSessions(&h.timers)
 	h.endedAt = core.Timer{Event: timerCall(func(now time.Time) { h.forgetCalls(now) })}
 	h.starvedAt = core.Timer{Event: timerCall(func(time.Time) { h.retryStarved() })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
@@ -130,9 +119,8 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	}
 	if h.opts.Cluster != nil {
 		h.offersChanged = make(chan struct{})
-		h.probe = &session{h: h, id: randid.New("offers-"), kind: probeSession}
-		h.probe.expiry = core.Timer{Event: h.probe}
-		h.sessions.add(h.probe)
+		h.probe = h.newSession(randid.New("offers-"), core.Principal{}, core.ProbeSession, 0, h.startedAt)
+		h.sessions.Add(&h.probe.Session)
 		_ = h.life.Go("offers", h.watchOffers)
 	}
 	return h, nil
@@ -195,10 +183,7 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	h.auditLocked(now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
 	h.manifest = next
 	unlike := h.matchOffers()
-	h.wildcard = h.wildcard.Keep(next.has)
-	for s := range h.special {
-		h.setRegistry(s, s.own.Keep(next.has))
-	}
+	h.sessions.Change(nil, func(r *core.Registry) *core.Registry { return r.Keep(next.has) })
 	for _, rt := range h.order {
 		h.requestAll(rt, true, now)
 	}
@@ -217,7 +202,11 @@ func (h *Host) lock() time.Time {
 
 func (h *Host) runDue(now time.Time) {
 	for t := h.timers.Next(now); t != nil; t = h.timers.Next(now) {
-		t.Event.(timerFunc).fired(now)
+		if a, ok := t.Event.(*core.Inquiry); ok {
+			h.judge(h.sessions.Expired(a), now)
+		} else {
+			t.Event.(timerFunc).fired(now)
+		}
 		h.grant(now)
 	}
 }
@@ -322,7 +311,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 
 // checkIdle signals Shutdown when no call is in flight.
 func (h *Host) checkIdle() {
-	if h.draining && h.stats.InFlight == 0 && h.tails == 0 && h.idle != nil {
+	if h.draining && h.stats.InFlight == 0 && h.sessions.Tails() == 0 && h.idle != nil {
 		select {
 		case <-h.idle:
 		default:

@@ -6,8 +6,6 @@ package altar
 import (
 	"cmp"
 	"encoding/json"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
@@ -31,8 +29,7 @@ type hostCall struct {
 	corr     string // of the first request
 
 	claim     *claim        // nil without a store
-	isHeld    bool          // in s.waiters
-	isCounted bool          // in s.counts, before the dispatch
+	isCounted bool          // as a turn, before the dispatch
 	routing   *routing      // while the Router chooses
 	attempt   int           // of another Host, see [ForwardedCall]
 	tried     []core.Offer  // that refused it
@@ -45,9 +42,14 @@ type hostCall struct {
 	work    budget.Hold // of one call
 	memory  budget.Hold // of the bytes of the call
 	charged int64       // bytes of memory
+}
 
-	seq        uint64    // in the session, in order of arrival
-	prev, next *hostCall // in the list of active calls of the session
+// callOf returns the call of the core with its additions.
+func callOf(c *core.Call) *hostCall {
+	if c == nil {
+		return nil
+	}
+	return c.Data.(*hostCall)
 }
 
 // rt returns the connection of the Runtime that the call was dispatched to last, or nil.
@@ -136,7 +138,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
 	switch {
 	case hc.isClosed:
 		return
-	case s.isEnded:
+	case s.IsEnded():
 		err = errUnknownSession()
 	case err == nil:
 		isRepeat, err = h.repeatOf(hc, call, m, now)
@@ -172,10 +174,10 @@ func (h *Host) resolveCall(hc *hostConn, m *ToolCall, now time.Time) (s *session
 
 // repeatOf answers a call whose invocation id was used before in its session, and reports whether it was.
 func (h *Host) repeatOf(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) (isRepeat bool, err *Error) {
-	if before := c.s.calls[c.id]; before != nil {
+	if before := callOf(c.s.Call(c.id)); before != nil {
 		return true, h.repeat(hc, before, m, c.print, now)
 	}
-	if old := c.s.records.Find(c.id); old != nil && !h.superseded(hc, old) {
+	if old := c.s.Records.Find(c.id); old != nil && !h.superseded(hc, old) {
 		return true, h.replayRecord(hc, c.s, old, m, c.print, now)
 	}
 	return false, nil
@@ -203,11 +205,7 @@ func (h *Host) startCall(hc *hostConn, c *hostCall, m *ToolCall, unfit error, no
 			return
 		}
 	}
-	c.s.calls[c.id] = c
-	if h.calls[c.id] == nil { // else it is only looked for in the store
-		h.calls[c.id] = c
-	}
-	c.s.active.push(c)
+	c.s.Enter(&c.Call, c.id)
 	h.stats.InFlight++
 	h.slide(c.s, now)
 	h.attach(hc, c, m, now)
@@ -217,7 +215,7 @@ func (h *Host) startCall(hc *hostConn, c *hostCall, m *ToolCall, unfit error, no
 	case to.rt != nil || to.among != nil:
 		h.assign(c, to, now)
 	default:
-		h.hold(c)
+		c.s.Hold(&c.Call)
 	}
 }
 
@@ -226,13 +224,13 @@ func (h *Host) initCall(c *hostCall, m *ToolCall) {
 	var stream *core.Stream
 	if c.contract.Streaming {
 		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
-		stream.IsForwarded = c.s.kind == guestSession
+		stream.IsForwarded = c.s.Kind == core.GuestSession
 	}
 	c.Call = core.NewCall(core.CallLimits{
 		Limit: cmp.Or(c.contract.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
 		IsIdempotent: c.contract.Idempotent, IsPinned: c.pin != "", Params: len(c.normal),
 	}, stream, &h.timers)
-	c.Deadline.Event, c.Gap.Event, c.Grace.Event = (*callDeadline)(c), (*callGap)(c), (*callGone)(c)
+	c.Data, c.Deadline.Event, c.Gap.Event, c.Grace.Event = c, (*callDeadline)(c), (*callGap)(c), (*callGone)(c)
 }
 
 // admitCall makes the checks after that for a repeat.
@@ -243,8 +241,8 @@ func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Er
 	case unfit != nil:
 		return asError(unfit)
 	}
-	other, open := h.calls[m.InvocationID], h.records.Open(m.InvocationID)
-	if other != nil && other.s != s || open != nil && open.Scope != &s.records {
+	other, open := callOf(h.sessions.InUse(m.InvocationID)), h.records.Open(m.InvocationID)
+	if other != nil && other.s != s || open != nil && open.Scope != &s.Records {
 		return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
 	}
 	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
@@ -287,7 +285,7 @@ func errDraining() *Error { return Errorf(ErrInternal, ReasonDraining, "the Host
 // slide prolongs a session that is used, if it is that kind (ALT-D19).
 func (h *Host) slide(s *session, now time.Time) {
 	if h.opts.Timing.SlidingSessionTTL {
-		h.timers.Set(&s.expiry, now.Add(s.ttl))
+		h.timers.Set(&s.Expiry, now.Add(s.TTL))
 		h.prolong(s)
 	}
 }
@@ -349,14 +347,9 @@ func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *at
 // dispatch sends a call to a Runtime (ALT-116).
 func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 	if c.pin == "" && !c.isCounted {
-		c.s.count(c.contract.Name)
+		c.s.CountTurn(c.contract.Name)
 	}
-	h.unhold(c)
 	c.isCounted = false
-	if rt.calls == nil {
-		rt.calls = make(map[*hostCall]bool, 1)
-	}
-	rt.calls[c] = true
 	c.Dispatch(&rt.runtime, now)
 	h.stats.Dispatched++
 	if rt.remote != nil {
@@ -371,7 +364,7 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 
 func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 	out := &ToolCall{
-		InvocationID: c.id, SessionID: c.s.id, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
+		InvocationID: c.id, SessionID: c.s.ID, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
 		Header: Header{CorrelationID: c.corr},
 	}
 	if rt.can(CapDeadlines) {
@@ -385,7 +378,7 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 }
 
 func (c *hostCall) event(kind string, err *Error) *AuditRecord {
-	e := &AuditRecord{Operation: kind, Principal: c.s.principal.name, Tenant: c.s.principal.tenant, SessionID: c.s.id,
+	e := &AuditRecord{Operation: kind, Principal: c.s.Principal.Name, Tenant: c.s.Principal.Tenant, SessionID: c.s.ID,
 		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
 	if rt := c.Runtime(); rt != nil {
 		e.RuntimeID = rt.ID
@@ -406,19 +399,12 @@ func (hc *hostConn) toolName(contract string) string {
 	return s
 }
 
-// judgeHeld routes the held calls of a session again.
-func (h *Host) judgeHeld(s *session, now time.Time) {
-	for _, c := range inOrder(slices.Collect(maps.Keys(s.waiters))) {
+// judge routes held calls again.
+func (h *Host) judge(list []*core.Call, now time.Time) {
+	for _, c := range list {
 		if c.State() == core.Held {
-			h.judgeCall(c, now)
+			h.judgeCall(callOf(c), now)
 		}
-	}
-}
-
-// judgeAll routes all held calls again.
-func (h *Host) judgeAll(now time.Time) {
-	for _, s := range slices.SortedFunc(maps.Keys(h.heldIn), func(a, b *session) int { return cmp.Compare(a.seq, b.seq) }) {
-		h.judgeHeld(s, now)
 	}
 }
 
@@ -433,7 +419,7 @@ func (h *Host) judgeCall(c *hostCall, now time.Time) {
 	case err == nil:
 		h.assign(c, to, now)
 	case err.Reason() != ReasonOverloaded && h.waits(c, now):
-		h.hold(c)
+		c.s.Hold(&c.Call)
 	case c.HasFailedOver():
 		h.fail(c, err, "", now) // it has run
 	default:
@@ -462,7 +448,7 @@ func (h *Host) lost(c *hostCall, now time.Time) {
 		if until, waits := h.waitsUntil(c, now); waits {
 			c.FailOver()
 			c.Wait(until)
-			h.hold(c)
+			c.s.Hold(&c.Call)
 			return
 		}
 	}

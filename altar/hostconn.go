@@ -52,9 +52,7 @@ type hostConn struct {
 	// of a Runtime
 	runtime      core.Runtime
 	capabilities []string
-	wildcard     bool               // sent a "*" fulfilment
-	calls        map[*hostCall]bool // running
-	inquiries    map[*session]bool  // with an open inquiry
+	wildcard     bool // sent a "*" fulfilment
 	heartbeat    core.Timer
 	refulfill    core.Timer
 	lastReceived time.Time
@@ -348,7 +346,7 @@ func (hc *hostConn) sent(m Message, err error) bool {
 	case *ToolCall:
 		now := hc.h.lock()
 		defer hc.h.unlock()
-		if c := hc.h.calls[m.InvocationID]; c != nil && c.IsAt(&hc.runtime) {
+		if c := callOf(hc.h.sessions.InUse(m.InvocationID)); c != nil && c.IsAt(&hc.runtime) {
 			c.CloseAnswer() // the Runtime has no call to answer
 			hc.h.fail(c, unsendable, "", now)
 		}
@@ -406,7 +404,7 @@ func (h *Host) send(hc *hostConn, m Message) {
 		return
 	}
 	hc.out.put(m, budget.Hold{})
-	if hc.role == roleRuntime && !hc.out.hasSpace(hc.limit.double(len(h.sessions.byID)), 0) {
+	if hc.role == roleRuntime && !hc.out.hasSpace(hc.limit.double(h.sessions.Len()), 0) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}
@@ -583,7 +581,7 @@ func (h *Host) clientOnly(hc *hostConn, m Message) bool {
 		if _, ok := m.(*CreateSession); ok {
 			operation = "session.refused"
 		}
-		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionOf(m), CorrelationID: m.header().CorrelationID, Error: err}, hc)
+		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionIDOf(m), CorrelationID: m.header().CorrelationID, Error: err}, hc)
 	}
 	h.answer(hc, m, err)
 	return false
@@ -650,7 +648,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	switch {
 	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
 		h.stats.Dropped++
-		if c := h.calls[bad.InvocationID]; c != nil && c.IsAt(&hc.runtime) {
+		if c := callOf(h.sessions.InUse(bad.InvocationID)); c != nil && c.IsAt(&hc.runtime) {
 			h.fail(c, errInvalidResult(), "protocol_error", now)
 		}
 	case isAnswer(bad.Type), bad.Type == "CancelCall", bad.Type == "StreamCredit":

@@ -5,6 +5,7 @@ package altar
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -41,14 +42,13 @@ func (h *Host) toolResult(hc *hostConn, m *ToolResult, now time.Time) {
 
 // answerFor returns the running call that a Runtime may answer, or nil.
 func (h *Host) answerFor(hc *hostConn, m Message, id string, final bool) *hostCall {
-	c, o := h.calls[id], h.records.Open(id)
+	c, o := callOf(h.sessions.InUse(id)), h.records.Open(id)
 	switch {
 	case c != nil && c.IsAt(&hc.runtime):
 		return c
 	case c != nil && c.Runtime() == &hc.runtime && c.State() > core.Running:
 		if final { // the id is free for other sessions now
 			c.CloseAnswer()
-			delete(h.calls, id)
 		}
 	case o != nil && o.IsOwedBy(&hc.runtime):
 		if final {
@@ -97,7 +97,7 @@ func (h *Host) cancelAt(rt *hostConn, c *hostCall, reason string) {
 		return
 	}
 	if reason != "" && rt.can(CapCancellation) {
-		h.send(rt, &CancelCall{InvocationID: c.id, SessionID: c.s.id, Reason: reason, Header: Header{CorrelationID: c.corr}})
+		h.send(rt, &CancelCall{InvocationID: c.id, SessionID: c.s.ID, Reason: reason, Header: Header{CorrelationID: c.corr}})
 	}
 }
 
@@ -105,7 +105,7 @@ func (h *Host) cancelAt(rt *hostConn, c *hostCall, reason string) {
 // recorded.
 func (h *Host) end(c *hostCall, e ending, now time.Time) {
 	h.finishRuntime(c, e, now)
-	if c.claim == nil || c.s.isEnded || h.closed {
+	if c.claim == nil || c.s.IsEnded() || h.closed {
 		h.announceEnd(c, e, now)
 		return
 	}
@@ -165,12 +165,10 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 // finishRuntime ends a call for its Runtime.
 func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 	err := end.err
-	h.unhold(c)
 	c.routing = nil
 	isHeld := c.State() < core.Running && end.record
 	isRunning := c.Release(resultOf(err), h.opts.Limits.BreakerThreshold, h.opts.Timing.BreakerCooldown, now)
 	if isRunning {
-		delete(c.rt().calls, c)
 		if err == nil {
 			h.stats.Succeeded++
 		} else {
@@ -187,9 +185,6 @@ func (h *Host) finishRuntime(c *hostCall, end ending, now time.Time) {
 			e.Chunks = c.Stream.Order().Expected()
 		}
 		h.auditLocked(now, e, nil)
-	}
-	if !c.IsOwed() && h.calls[c.id] == c {
-		delete(h.calls, c.id)
 	}
 }
 
@@ -222,14 +217,8 @@ func (h *Host) removeCall(c *hostCall, record bool, now time.Time) {
 	}
 	c.End(core.Done)
 	c.claim = nil
-	c.s.active.remove(c)
+	c.s.Leave(&c.Call)
 	c.work.Release()
-	if h.calls[c.id] == c {
-		delete(h.calls, c.id)
-	}
-	if c.s.calls[c.id] == c {
-		delete(c.s.calls, c.id)
-	}
 	h.stats.InFlight--
 	h.record(c, record, now)
 	c.normal, c.metadata = nil, nil
@@ -251,14 +240,8 @@ func (h *Host) leaveAll(c *hostCall) {
 
 // linger keeps an ended call while chunks or its end wait for connections, and frees it otherwise.
 func (h *Host) linger(c *hostCall) {
-	if len(c.at) > 0 && !c.s.isEnded {
-		if c.s.tails == nil {
-			c.s.tails = make(map[*hostCall]bool)
-		}
-		if !c.s.tails[c] {
-			c.s.tails[c] = true
-			h.tails++
-		}
+	if len(c.at) > 0 && !c.s.IsEnded() {
+		c.s.Linger(&c.Call)
 		if c.charge() == nil {
 			return
 		}
@@ -267,10 +250,7 @@ func (h *Host) linger(c *hostCall) {
 		}
 	}
 	h.leaveAll(c)
-	if c.s.tails[c] {
-		delete(c.s.tails, c)
-		h.tails--
-	}
+	c.s.Dismiss(&c.Call)
 	c.memory.Release()
 	c.Stream = nil
 }
@@ -294,12 +274,12 @@ func (h *Host) cancelCall(hc *hostConn, m *CancelCall, now time.Time) {
 		h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: m.SessionID, InvocationID: m.InvocationID,
 			CorrelationID: m.CorrelationID, Error: err}, hc)
 	} else {
-		if c := s.calls[m.InvocationID]; c != nil && c.State() < core.Ending {
+		if c := callOf(s.Call(m.InvocationID)); c != nil && c.State() < core.Ending {
 			h.abort(c, errCallCancelled(), "cancelled", now)
 			return
 		}
-		for c := range s.tails {
-			if c.id == m.InvocationID {
+		for _, tail := range s.Tails() {
+			if c := callOf(tail); c.id == m.InvocationID {
 				h.dropTail(c, errCallCancelled())
 				h.checkIdle()
 			}
@@ -320,6 +300,14 @@ func (h *Host) clientGone(hc *hostConn, now time.Time) {
 	hc.waiting = nil
 }
 
+// sortedWaiting returns the attachments of a connection in the order in which
+// their calls came, session by session.
+func sortedWaiting(m map[string]*attachment) []*attachment {
+	return slices.SortedFunc(maps.Values(m), func(a, b *attachment) int {
+		return cmp.Or(cmp.Compare(a.c.s.ID, b.c.s.ID), cmp.Compare(a.c.Seq(), b.c.Seq()))
+	})
+}
+
 func (h *Host) detach(a *attachment, now time.Time) {
 	c := a.c
 	delete(a.hc.waiting, c.id)
@@ -331,7 +319,7 @@ func (h *Host) detach(a *attachment, now time.Time) {
 	h.touch(c)
 	c.Collected -= a.size
 	a.hc, a.parts, a.size = nil, nil, 0
-	if len(c.at) == 0 && c.s.tails[c] {
+	if len(c.at) == 0 && c.s.IsLingering(&c.Call) {
 		h.linger(c)
 		h.checkIdle()
 	}

@@ -115,9 +115,9 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 		require.Equal(t, 1, s.h.Stats().Sessions)
 		s.h.lock()
 		defer s.h.unlock()
-		require.Empty(t, s.h.calls)
+		require.Zero(t, s.h.sessions.Calls())
 		require.Zero(t, s.h.records.Len())
-		require.Zero(t, s.h.tails)
+		require.Zero(t, s.h.sessions.Tails())
 	})
 }
 

@@ -60,13 +60,12 @@ func (h *Host) background(f func()) {
 
 // claims reports whether a call needs a record in the store.
 func (h *Host) claims(c *hostCall) bool {
-	return h.ledger != nil && c.s.kind == ownSession
+	return h.ledger != nil && c.s.Kind == core.OwnSession
 }
 
 // claimCall checks in the store whether a call is a repeat, and records the intent to run it before
 // its dispatch. h.mu must be held.
 func (h *Host) claimCall(c *hostCall, refusal *Error, now time.Time) {
-	h.unhold(c)
 	c.Claim()
 	cl := &claim{refusal: refusal, done: make(chan struct{}), decided: make(chan struct{})}
 	_, unplaced := h.place(c, now)
@@ -115,7 +114,7 @@ func (cl *claim) awaitTurn(ctx context.Context) {
 func (h *Host) runClaim(ctx context.Context, c *hostCall, cl *claim) {
 	decided := sync.OnceFunc(func() { close(cl.decided) })
 	defer decided()
-	call := &ledger.Call{Session: c.s.id, ID: c.id, Digest: sha256.Sum256(append([]byte(c.toolName+"\x00"), c.print.Sum[:]...))}
+	call := &ledger.Call{Session: c.s.ID, ID: c.id, Digest: sha256.Sum256(append([]byte(c.toolName+"\x00"), c.print.Sum[:]...))}
 	if cl.isQuery || cl.refusal != nil {
 		state, err := h.ledger.Find(call)
 		if err != nil || state == once.StateAbsent {
@@ -186,7 +185,7 @@ func mayRepeat(c *hostCall) bool {
 // not noticed the end must not run it again.
 func (h *Host) claimResult(c *hostCall, cl *claim, k once.Claim, p once.Policy) once.Result {
 	h.mu.Lock()
-	isEnding, isOver, end, isDispatched := cl.isEnding, c.s.isEnded, cl.end, !c.Start().IsZero()
+	isEnding, isOver, end, isDispatched := cl.isEnding, c.s.IsEnded(), cl.end, !c.Start().IsZero()
 	h.mu.Unlock()
 	out := &storedOutcome{result: end.result}
 	switch {
@@ -227,7 +226,7 @@ func (h *Host) replayedOutcome(c *hostCall, data []byte, err error) (*storedOutc
 	}
 	if err != nil {
 		if h.ctx.Err() == nil {
-			h.opts.Logger.ErrorContext(h.ctx, "altar: call not claimed", "session", c.s.id, "invocation_id", c.id, "err", err)
+			h.opts.Logger.ErrorContext(h.ctx, "altar: call not claimed", "session", c.s.ID, "invocation_id", c.id, "err", err)
 		}
 		return nil, errStore()
 	}
@@ -344,7 +343,7 @@ func (h *Host) recorded(c *hostCall, cl *claim, data []byte, replayed bool, err 
 	if replayed { // the lease had expired, and another Host answered this call
 		other, _ = h.replayedOutcome(c, data, err)
 	} else if err != nil && h.ctx.Err() == nil {
-		h.opts.Logger.ErrorContext(h.ctx, "altar: call outcome not recorded", "session", c.s.id, "invocation_id", c.id, "err", err)
+		h.opts.Logger.ErrorContext(h.ctx, "altar: call outcome not recorded", "session", c.s.ID, "invocation_id", c.id, "err", err)
 	}
 	if cl.after != nil {
 		select {

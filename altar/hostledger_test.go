@@ -194,7 +194,7 @@ func TestDestroyedWhileRead(t *testing.T) {
 				}
 				synctest.Wait()
 				require.NotContains(t, b.h.Sessions(), "s")
-				require.Empty(t, b.h.sessions.looks)
+				require.Zero(t, b.h.sessions.Looks())
 			})
 		})
 	}
@@ -287,7 +287,7 @@ func TestDestroyedWhileWritten(t *testing.T) {
 		close(gate)
 		next[*SessionCreated](w)
 		require.NotContains(t, a.h.Sessions(), "s")
-		require.Empty(t, a.h.sessions.looks)
+		require.Zero(t, a.h.sessions.Looks())
 		other.send(call("i", "math/add", `{"a":1,"b":2}`))
 		require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
 	})

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/store"
@@ -284,7 +285,7 @@ func (o *HostOptions) withDefaults() {
 	num(&o.Limits.RuntimeQueueLimit, 4096)
 	num(&o.Limits.MaxRuntimeQueue, 8<<20)
 	if o.newSessionID == nil {
-		o.newSessionID = func() string { return randid.New(generatedPrefix) }
+		o.newSessionID = func() string { return randid.New(core.GeneratedPrefix) }
 	}
 	if o.Auth.SecurityContextResolver == nil {
 		o.Auth.SecurityContextResolver = func(_ context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error) {

@@ -31,8 +31,8 @@ func (h *Host) fingerprint(tool string, params json.RawMessage) core.Fingerprint
 // record keeps the outcome of a call. It keeps no buffer larger than the payload, and of the
 // parameters only a fingerprint.
 func (h *Host) record(c *hostCall, isForRepeats bool, now time.Time) {
-	isForRepeats = isForRepeats && !c.s.isEnded
-	r := &core.Record{Scope: &c.s.records, ID: c.id, Print: c.print, Attempt: c.attempt, Contract: c.contract.Name, EndedAt: now}
+	isForRepeats = isForRepeats && !c.s.IsEnded()
+	r := &core.Record{Scope: &c.s.Records, ID: c.id, Print: c.print, Attempt: c.attempt, Contract: c.contract.Name, EndedAt: now}
 	if rt := c.Runtime(); rt != nil {
 		r.RuntimeID = rt.ID
 	}
@@ -105,6 +105,7 @@ func (h *Host) replayRecord(hc *hostConn, s *session, r *core.Record, m *ToolCal
 		own.ResumeFrom = last.ChunkID // the parts are dropped anyway
 	}
 	c := &hostCall{Call: core.NewCall(core.CallLimits{}, stream, nil), h: h, s: s, id: r.ID}
+	c.Data = c
 	a := h.attach(hc, c, &own, now)
 	if a == nil {
 		return errNotRetained()
@@ -119,8 +120,8 @@ func (h *Host) replayRecord(hc *hostConn, s *session, r *core.Record, m *ToolCal
 }
 
 func (h *Host) replayed(s *session, r *core.Record, m *ToolCall, now time.Time) {
-	h.auditLocked(now, &AuditRecord{Operation: "call.replayed", Principal: s.principal.name, Tenant: s.principal.tenant,
-		SessionID: s.id, InvocationID: r.ID, CorrelationID: m.CorrelationID, Contract: r.Contract, RuntimeID: r.RuntimeID}, nil)
+	h.auditLocked(now, &AuditRecord{Operation: "call.replayed", Principal: s.Principal.Name, Tenant: s.Principal.Tenant,
+		SessionID: s.ID, InvocationID: r.ID, CorrelationID: m.CorrelationID, Contract: r.Contract, RuntimeID: r.RuntimeID}, nil)
 }
 
 func errReused() *Error {

@@ -4,7 +4,6 @@
 package altar
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -14,7 +13,7 @@ import (
 // An owner is the principal and connection of a runtime id (ALT-D16).
 type owner struct {
 	id        string
-	principal principal
+	principal core.Principal
 	conn      *hostConn  // nil: not connected
 	forget    core.Timer // runs while it is not connected
 }
@@ -123,7 +122,7 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 func (o *owner) forgetter(h *Host) timerFunc {
 	return timerCall(func(time.Time) {
 		delete(h.runtimes, o.id)
-		h.wildcard = h.wildcard.Without(o.id)
+		h.sessions.Forget(o.id)
 	})
 }
 
@@ -151,7 +150,7 @@ func (h *Host) agreed(announced []string) []string {
 // go elsewhere, in order of session creation, then of arrival (ALT-D24).
 func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 	h.auditLocked(now, &AuditRecord{Operation: "runtime.gone", RuntimeID: hc.runtime.ID}, hc)
-	hc.runtime.IsConnected, hc.runtime.LostAt = false, now
+	list := h.sessions.Lost(&hc.runtime, now)
 	h.timers.Stop(&hc.heartbeat)
 	h.handshakes++
 	h.order = slices.DeleteFunc(h.order, func(o *hostConn) bool { return o == hc })
@@ -163,15 +162,12 @@ func (h *Host) runtimeGone(hc *hostConn, now time.Time) {
 		h.timers.Set(&own.forget, now.Add(h.opts.Persistence.TombstoneTTL))
 	}
 	h.records.Disconnected(&hc.runtime)
-	list := slices.Collect(maps.Keys(hc.calls))
-	hc.calls = nil
-	list = h.appendSettled(list, hc)
-	for _, c := range slices.Compact(inOrder(list)) {
+	for _, c := range list {
 		switch {
 		case c.IsAt(&hc.runtime):
-			h.lost(c, now)
+			h.lost(callOf(c), now)
 		case c.State() == core.Held:
-			h.judgeCall(c, now)
+			h.judgeCall(callOf(c), now)
 		}
 	}
 }

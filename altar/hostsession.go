@@ -5,7 +5,6 @@ package altar
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
@@ -13,212 +12,40 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 )
 
-// holdFor is the time for which a call waits for responses to RequestFulfillment (ALT-D15).
-const holdFor = time.Second
-
-// A sessionKind tells whose a session is.
-type sessionKind int
-
-const (
-	ownSession   sessionKind = iota
-	guestSession             // of another Host, see [Host.ServeForwarded]
-	probeSession             // of the Host itself, see [Host.RuntimeOffers]
-)
-
 // sessionOver is the notification of an ended session for the Cluster.
 type sessionOver struct{ id, how string }
 
-// A session isolates fulfilments, calls and outcomes (ALT-006, ALT-012).
+// A session is a session of the core with what messages and the store need of it.
 type session struct {
+	core.Session
+
 	h         *Host
-	id        string
-	principal principal
 	info      SessionInfo
-	ttl       time.Duration
-	kind      sessionKind
 	forwarded bool // calls of it went to other Hosts
 	saving    bool // its end is being written to the store
 	unsaved   bool // the end has changed during the write
-	isEnded   bool
-	expiry    core.Timer
-
-	own       *core.Registry    // fulfilments of the session; nil: those of all sessions
-	counts    map[string]uint64 // dispatches by bare name, by contract
-	inquiries map[*hostConn]*inquiry
-	calls     map[string]*hostCall // in flight
-	records   core.RecordScope
-	active    callList           // in flight, in order of arrival
-	waiters   map[*hostCall]bool // held calls
-	tails     map[*hostCall]bool // ended, but chunks wait for connections
 	scope     *budget.Scope
 	place     budget.Hold
-
-	seq        uint64   // in order of creation
-	prev, next *session // likewise
 }
 
-// An inquiry is a RequestFulfillment without a response, or the handshake of a standing Runtime.
-type inquiry struct {
-	h     *Host
-	s     *session // nil: all
-	rt    *hostConn
-	timer core.Timer
-}
-
-func (a *inquiry) fired(now time.Time) {
-	if a.s == nil {
-		delete(a.h.inquiries, a.rt)
-		a.h.judgeAll(now)
-		return
+// sessionOf returns the session of the core with its additions.
+func sessionOf(s *core.Session) *session {
+	if s == nil {
+		return nil
 	}
-	delete(a.s.inquiries, a.rt)
-	delete(a.rt.inquiries, a.s)
-	a.h.judgeHeld(a.s, now)
+	return s.Data.(*session)
 }
+
+// session returns a live session, or nil.
+func (h *Host) session(id string) *session { return sessionOf(h.sessions.Find(id)) }
 
 // fired is the expiry of a session.
 func (s *session) fired(now time.Time) {
-	if h := s.h; h.ledger != nil && h.opts.Timing.SlidingSessionTTL && s.kind == ownSession && !h.closed {
+	if h := s.h; h.ledger != nil && h.opts.Timing.SlidingSessionTTL && s.Kind == core.OwnSession && !h.closed {
 		h.background(func() { h.expire(s) })
 		return
 	}
 	s.h.endSession(s, "expired", ReasonSessionExpired, nil, now)
-}
-
-func (s *session) expect(h *Host, rt *hostConn, now time.Time) {
-	if s.inquiries == nil {
-		s.inquiries = make(map[*hostConn]*inquiry)
-	}
-	h.expect(s.inquiries, s, rt, now)
-	if rt.inquiries == nil {
-		rt.inquiries = make(map[*session]bool)
-	}
-	rt.inquiries[s] = true
-}
-
-// expect adds an inquiry to a table.
-func (h *Host) expect(table map[*hostConn]*inquiry, s *session, rt *hostConn, now time.Time) {
-	a := table[rt]
-	if a == nil {
-		a = &inquiry{h: h, s: s, rt: rt}
-		a.timer = core.Timer{Event: a}
-		table[rt] = a
-	}
-	h.timers.Set(&a.timer, now.Add(holdFor))
-}
-
-// removeInquiry ends the inquiry to a Runtime, and reports whether the table had one.
-func (h *Host) removeInquiry(table map[*hostConn]*inquiry, rt *hostConn) bool {
-	a := table[rt]
-	if a == nil {
-		return false
-	}
-	h.timers.Stop(&a.timer)
-	delete(table, rt)
-	if a.s != nil {
-		delete(rt.inquiries, a.s)
-	}
-	return true
-}
-
-// outstanding reports whether an open inquiry could provide a Runtime for a call.
-func (s *session) outstanding(pin string) bool {
-	for _, table := range []map[*hostConn]*inquiry{s.inquiries, s.h.inquiries} {
-		for rt := range table {
-			if pin == "" || rt.runtime.ID == pin {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// A sessionTable holds the live sessions in order of creation, and the tombstones of ended ids.
-type sessionTable struct {
-	byID        map[string]*session
-	first, last *session
-	own         int
-	seq         uint64
-
-	tombstones tombstones
-	looks      map[string]*storeAccess // that are being read from or written to the store
-}
-
-// A storeAccess counts the store operations in progress for one session id.
-type storeAccess struct {
-	n         int // how many ask
-	destroyed bool
-}
-
-// lookFor starts a store operation on a session that is not in the table.
-func (t *sessionTable) lookFor(id string) *storeAccess {
-	l := t.looks[id]
-	if l == nil {
-		l = &storeAccess{}
-		t.looks[id] = l
-	}
-	l.n++
-	return l
-}
-
-// looked ends a store operation, and reports whether the session was destroyed during it.
-func (t *sessionTable) looked(id string, l *storeAccess) (destroyed bool) {
-	if l.n--; l.n == 0 {
-		delete(t.looks, id)
-	}
-	return l.destroyed
-}
-
-func (t *sessionTable) init() {
-	t.byID = make(map[string]*session)
-	t.looks = make(map[string]*storeAccess)
-	t.tombstones = newTombstones(10_000, 100_000)
-}
-
-func (t *sessionTable) add(s *session) {
-	t.byID[s.id] = s
-	t.seq++
-	s.seq = t.seq
-	if s.kind == ownSession {
-		t.own++
-	}
-	s.prev = t.last
-	if t.last != nil {
-		t.last.next = s
-	} else {
-		t.first = s
-	}
-	t.last = s
-}
-
-// remove removes a session. Its next pointer stays, so that an iteration can continue.
-func (t *sessionTable) remove(s *session, forget time.Time) {
-	delete(t.byID, s.id)
-	if s.kind == ownSession {
-		t.own--
-	}
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		t.first = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	} else {
-		t.last = s.prev
-	}
-	if !strings.HasPrefix(s.id, generatedPrefix) {
-		t.tombstones.add(s.id, s.principal, forget)
-	}
-}
-
-// generatedPrefix begins the ids that a Host generates, and that no client can suggest. They do not
-// return, so they need no tombstone.
-const generatedPrefix = "s-"
-
-// used reports whether an id is live or has a tombstone (ALT-D18).
-func (t *sessionTable) used(id string, now time.Time) bool {
-	return t.byID[id] != nil || t.tombstones.has(id, now)
 }
 
 // createSession makes a session (ALT-090 to ALT-095).
@@ -249,7 +76,7 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	if err == nil && h.draining {
 		err = errDraining()
 	}
-	made := &session{h: h, principal: p}
+	made := &session{Session: core.Session{Principal: p}, h: h}
 	if err == nil {
 		err = h.reserveSession(made, hc.budgetKey())
 	}
@@ -264,14 +91,14 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			made.place.Release()
 		}
 	}()
-	id := h.newSessionID(m.SessionID, now)
+	id := h.sessions.PickID(m.SessionID, validIdentifier, h.opts.newSessionID, now)
 	if id == "" {
 		h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
 		return
 	}
 	ttl, start := h.sessionTTL(m), now
 	if h.ledger != nil {
-		r := &ledger.Session{Name: p.name, Tenant: p.tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: (*ledger.Security)(security), Metadata: m.Metadata}
+		r := &ledger.Session{Name: p.Name, Tenant: p.Tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: (*ledger.Security)(security), Metadata: m.Metadata}
 		h.unlock()
 		stored, l, fault := h.storeSession(id, r)
 		now = h.lock()
@@ -280,15 +107,15 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 			return
 		}
 	}
-	s := h.sessions.byID[id] // a client may have used it already, see summon
+	s := h.session(id) // a client may have used it already, see summon
 	if s == nil {
-		s = h.newSession(id, p, ttl, start)
+		s = h.newSession(id, p, core.OwnSession, ttl, start)
 		s.scope, s.place, isKept = h.budget.Scope(hc.budgetKey(), id), made.place, true
 		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
 		if security != nil {
 			s.info.SecurityContext = *security
 		}
-		h.sessions.add(s)
+		h.sessions.Add(&s.Session)
 	}
 	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 	h.auditLocked(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
@@ -308,8 +135,8 @@ func (h *Host) sessionTTL(m *CreateSession) time.Duration {
 }
 
 // isStored answers a client whose session was not stored, or has ended since. Otherwise it reports true.
-func (h *Host) isStored(hc *hostConn, m *CreateSession, id string, l *storeAccess, fault error, ttl time.Duration, now time.Time) bool {
-	destroyed := l != nil && h.sessions.looked(id, l)
+func (h *Host) isStored(hc *hostConn, m *CreateSession, id string, l *core.Look, fault error, ttl time.Duration, now time.Time) bool {
+	destroyed := l != nil && h.sessions.Looked(id, l)
 	switch {
 	case fault != nil:
 		h.logError("session not stored", fault)
@@ -317,39 +144,28 @@ func (h *Host) isStored(hc *hostConn, m *CreateSession, id string, l *storeAcces
 		return false
 	case hc.isClosed:
 		return false
-	case destroyed || h.sessions.byID[id] == nil && h.sessions.used(id, now): // another client knew the id
+	case destroyed || h.session(id) == nil && h.sessions.IsUsed(id, now): // another client knew the id
 		h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
 		return false
 	}
 	return true
 }
 
-// newSessionID returns the requested id, or a generated one if it is taken or invalid (ALT-D18). It
-// returns "" if all generated ids are taken.
-func (h *Host) newSessionID(requested string, now time.Time) string {
-	if requested != "" && validIdentifier(requested) && !strings.HasPrefix(requested, generatedPrefix) && !h.sessions.used(requested, now) {
-		return requested
-	}
-	for range 1 << 20 {
-		if id := h.opts.newSessionID(); validIdentifier(id) && !h.sessions.used(id, now) {
-			return id
-		}
-	}
-	return ""
-}
-
 // newSession makes a session without entering it anywhere.
-func (h *Host) newSession(id string, p principal, ttl time.Duration, now time.Time) *session {
-	s := &session{h: h, id: id, principal: p, ttl: ttl, calls: make(map[string]*hostCall)}
-	s.info, s.records.Principal = SessionInfo{ID: id}, p
-	s.expiry = core.Timer{Event: s}
-	h.timers.Set(&s.expiry, now.Add(ttl))
+func (h *Host) newSession(id string, p core.Principal, kind core.SessionKind, ttl time.Duration, now time.Time) *session {
+	s := &session{Session: core.Session{ID: id, Principal: p, Kind: kind, TTL: ttl}, h: h, info: SessionInfo{ID: id}}
+	s.Data = s
+	var expires time.Time
+	if kind != core.ProbeSession {
+		expires = now.Add(ttl)
+	}
+	h.sessions.Init(&s.Session, expires, s)
 	return s
 }
 
 // reserveSession charges a session to its principal, whose key is that of the budget.
 func (h *Host) reserveSession(s *session, key string) *Error {
-	s.scope = h.budget.Scope(key, s.id)
+	s.scope = h.budget.Scope(key, s.ID)
 	place, err := s.scope.Reserve(budget.Items, 1)
 	s.place = place
 	return overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
@@ -359,15 +175,15 @@ func (h *Host) reserveSession(s *session, key string) *Error {
 func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
 		if !rt.wildcard && !rt.can(CapStanding) {
-			h.requestFulfillment(rt, s, now)
+			h.requestFulfillment(rt, &s.Session, now)
 		}
 	}
 }
 
 // own returns a live session of the caller, or nil (ALT-D20).
 func (h *Host) own(hc *hostConn, id string) *session {
-	s := h.sessions.byID[id]
-	if s == nil || s.kind != ownSession || s.principal != hc.identity.principal() {
+	s := h.session(id)
+	if s == nil || s.Kind != core.OwnSession || s.Principal != hc.identity.principal() {
 		return nil
 	}
 	return s
@@ -384,42 +200,34 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 		return
 	}
 	h.endSession(s, "destroyed", ReasonSessionDestroyed, hc, now)
-	h.reply(hc, m, &SessionDestroyed{SessionID: s.id, Reason: "destroyed"})
+	h.reply(hc, m, &SessionDestroyed{SessionID: s.ID, Reason: "destroyed"})
 }
 
 // endSession ends a session and everything in it (ALT-D19), for a connection, or without one for the
 // clock.
 func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, now time.Time) {
-	s.isEnded = true
 	s.place.Release()
-	h.timers.Stop(&s.expiry)
-	h.sessions.remove(s, now.Add(h.opts.Persistence.TombstoneTTL))
+	h.sessions.End(&s.Session, now.Add(h.opts.Persistence.TombstoneTTL))
 	err := Errorf(ErrSessionInvalid, reason, "the session has ended")
-	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.id, Error: err}, by)
-	for c := s.active.first; c != nil; c = s.active.first {
+	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.ID, Error: err}, by)
+	for first := s.First(); first != nil; first = s.First() {
+		c := callOf(first)
 		if c.State() == core.Ending { // ended before; recording it is unnecessary
 			h.announceEnd(c, c.claim.end, now)
 			continue
 		}
 		h.abort(c, err, string(reason), now)
 	}
-	for c := range s.tails {
-		h.dropTail(c, err)
+	for _, c := range s.Tails() {
+		h.dropTail(callOf(c), err)
 	}
-	for rt, a := range s.inquiries {
-		h.timers.Stop(&a.timer)
-		delete(rt.inquiries, s)
-	}
-	h.records.EndScope(&s.records)
-	s.inquiries, s.calls = nil, nil
-	delete(h.special, s)
-	delete(h.heldIn, s)
+	h.records.EndScope(&s.Records)
 	if s.forwarded {
-		h.overs = append(h.overs, sessionOver{s.id, how})
+		h.overs = append(h.overs, sessionOver{s.ID, how})
 	}
 	for _, rt := range h.order {
-		if rt.can(CapSessionEvents) && s.registry().Fulfils(&rt.runtime) {
-			h.send(rt, &SessionDestroyed{SessionID: s.id, Reason: how})
+		if rt.can(CapSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
+			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}
 }
@@ -430,7 +238,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	if s == nil {
 		return
 	}
-	answer := &ToolList{SessionID: s.id, Tools: []ToolInfo{}}
+	answer := &ToolList{SessionID: s.ID, Tools: []ToolInfo{}}
 	var failed *Error
 	for i, c := range list {
 		err := h.guard("Authorizer", func() error {
@@ -447,10 +255,10 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	defer h.unlock()
 	switch {
 	case hc.isClosed:
-	case s.isEnded:
-		h.refuseRequest(hc, m, s.id, errUnknownSession(), now)
+	case s.IsEnded():
+		h.refuseRequest(hc, m, s.ID, errUnknownSession(), now)
 	case failed != nil:
-		h.refuseRequest(hc, m, s.id, failed, now)
+		h.refuseRequest(hc, m, s.ID, failed, now)
 	default:
 		h.reply(hc, m, answer)
 	}
@@ -476,7 +284,7 @@ func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info Sessi
 		return nil, info, nil, nil
 	}
 	for _, c := range h.manifest.list {
-		ids := s.registry().Connected(c.Name)
+		ids := s.Registry().Connected(c.Name)
 		for _, o := range h.offers[c.Name] {
 			if !slices.Contains(ids, o.RuntimeID) {
 				ids = append(ids, o.RuntimeID)
@@ -494,9 +302,9 @@ func (h *Host) Sessions() []string {
 	h.lock()
 	defer h.unlock()
 	var ids []string
-	for s := h.sessions.first; s != nil; s = s.next {
-		if s.kind == ownSession {
-			ids = append(ids, s.id)
+	for s := range h.sessions.All() {
+		if s.Kind == core.OwnSession {
+			ids = append(ids, s.ID)
 		}
 	}
 	return ids

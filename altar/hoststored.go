@@ -23,7 +23,7 @@ func (h *Host) ledgerOptions() ledger.Options {
 			h.lock()
 			defer h.unlock()
 			for _, f := range all {
-				h.changeWildcard(func(r *core.Registry) *core.Registry { return h.restored(r, f) })
+				h.sessions.Change(nil, func(r *core.Registry) *core.Registry { return h.restored(r, f) })
 			}
 		},
 		OnSessionEnd: h.destroyedElsewhere,
@@ -43,13 +43,13 @@ func (h *Host) summon(id string, client bool) bool {
 		return true
 	}
 	now := h.lock()
-	s := h.sessions.byID[id]
-	isKnown := s != nil && (s.kind != guestSession || !client) || s == nil && h.sessions.used(id, now)
+	s := h.session(id)
+	isKnown := s != nil && (s.Kind != core.GuestSession || !client) || s == nil && h.sessions.IsUsed(id, now)
 	if isKnown {
 		h.unlock()
 		return true
 	}
-	l := h.sessions.lookFor(id)
+	l := h.sessions.Look(id)
 	h.unlock()
 	r, err := h.ledger.Session(id)
 	var fulfilled []ledger.Fulfillment
@@ -58,7 +58,7 @@ func (h *Host) summon(id string, client bool) bool {
 	}
 	now = h.lock()
 	defer h.unlock()
-	destroyed := h.sessions.looked(id, l)
+	destroyed := h.sessions.Looked(id, l)
 	switch {
 	case err != nil:
 		h.logError("session not read", err)
@@ -71,30 +71,28 @@ func (h *Host) summon(id string, client bool) bool {
 
 // addStored enters a session of the store, and reports false if it finds no place in the budget.
 func (h *Host) addStored(id string, r *ledger.Session, fulfilled []ledger.Fulfillment, now time.Time) bool {
-	p, expires := principal{r.Tenant, r.Name}, time.Unix(0, r.Expires)
-	s := h.sessions.byID[id]
+	p, expires := core.Principal{Tenant: r.Tenant, Name: r.Name}, time.Unix(0, r.Expires)
+	s := h.session(id)
 	switch {
-	case s != nil && s.kind == guestSession && s.principal == p:
+	case s != nil && s.Kind == core.GuestSession && s.Principal == p:
 		// Calls of it were forwarded to this Host; now its clients come, too.
-		h.sessions.remove(s, now)
-		s.kind = ownSession
-		h.sessions.add(s)
-		h.timers.Set(&s.expiry, expires)
-	case s != nil || h.sessions.used(id, now):
+		h.sessions.Adopt(&s.Session)
+		h.timers.Set(&s.Expiry, expires)
+	case s != nil || h.sessions.IsUsed(id, now):
 		return true // another goroutine was faster
 	default:
-		s = h.newSession(id, p, expires.Sub(now), now)
+		s = h.newSession(id, p, core.OwnSession, expires.Sub(now), now)
 		if h.reserveSession(s, principalKey(p, "")) != nil {
-			h.timers.Stop(&s.expiry)
+			h.timers.Stop(&s.Expiry)
 			return false
 		}
 		for _, f := range fulfilled {
-			h.setRegistry(s, h.restored(s.registry(), f))
+			h.sessions.Change(&s.Session, func(r *core.Registry) *core.Registry { return h.restored(r, f) })
 		}
-		h.sessions.add(s)
+		h.sessions.Add(&s.Session)
 		h.askAll(s, now)
 	}
-	s.ttl = time.Duration(r.TTL)
+	s.TTL = time.Duration(r.TTL)
 	s.info.Metadata = r.Metadata
 	if r.Security != nil {
 		s.info.SecurityContext = SecurityContext(*r.Security)
@@ -102,8 +100,8 @@ func (h *Host) addStored(id string, r *ledger.Session, fulfilled []ledger.Fulfil
 	return true
 }
 
-// sessionOf returns the session that a message needs.
-func sessionOf(m Message) string {
+// sessionIDOf returns the session that a message needs.
+func sessionIDOf(m Message) string {
 	switch m := m.(type) {
 	case *ToolCall:
 		return m.SessionID
@@ -174,17 +172,17 @@ func (h *Host) restored(r *core.Registry, f ledger.Fulfillment) *core.Registry {
 
 // storeSession creates a session in the store under a free id, and returns the id and the store
 // operation started on it.
-func (h *Host) storeSession(id string, r *ledger.Session) (stored string, l *storeAccess, err error) {
+func (h *Host) storeSession(id string, r *ledger.Session) (stored string, l *core.Look, err error) {
 	for range 1000 {
 		h.lock()
-		l = h.sessions.lookFor(id)
+		l = h.sessions.Look(id)
 		h.unlock()
 		if err = h.ledger.CreateSession(id, r); !errors.Is(err, store.ErrExists) {
 			return id, l, err
 		}
 		now := h.lock()
-		h.sessions.looked(id, l)
-		id = h.newSessionID("", now)
+		h.sessions.Looked(id, l)
+		id = h.sessions.PickID("", validIdentifier, h.opts.newSessionID, now)
 		h.unlock()
 		if id == "" {
 			break
@@ -213,10 +211,8 @@ func (h *Host) destroyStored(hc *hostConn, m *DestroySession) bool {
 func (h *Host) destroyedElsewhere(id string) {
 	now := h.lock()
 	defer h.unlock()
-	if access := h.sessions.looks[id]; access != nil {
-		access.destroyed = true // what is being read may be older
-	}
-	if s := h.sessions.byID[id]; s != nil && s.kind == ownSession {
+	h.sessions.Destroyed(id)
+	if s := h.session(id); s != nil && s.Kind == core.OwnSession {
 		h.endSession(s, "destroyed", ReasonSessionDestroyed, nil, now)
 	}
 }
@@ -224,7 +220,7 @@ func (h *Host) destroyedElsewhere(id string) {
 // prolong writes the new expiry of a session with a sliding lifetime. One write is in progress at a
 // time, and the last expiry is written last.
 func (h *Host) prolong(s *session) {
-	if h.ledger == nil || s.kind != ownSession {
+	if h.ledger == nil || s.Kind != core.OwnSession {
 		return
 	}
 	if s.saving {
@@ -236,9 +232,9 @@ func (h *Host) prolong(s *session) {
 		for isUnsaved := true; isUnsaved; {
 			h.mu.Lock()
 			s.unsaved = false
-			due := s.expiry.Due()
+			due := s.Expiry.Due()
 			h.mu.Unlock()
-			if err := h.ledger.ChangeSession(s.id, func(r *ledger.Session) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
+			if err := h.ledger.ChangeSession(s.ID, func(r *ledger.Session) { r.Expires = max(r.Expires, due.UnixNano()) }); err != nil {
 				h.logError("session expiry not stored", err)
 			}
 			h.mu.Lock()
@@ -251,13 +247,13 @@ func (h *Host) prolong(s *session) {
 
 // expire ends a session whose lifetime has expired, unless another Host has extended it.
 func (h *Host) expire(s *session) {
-	r, err := h.ledger.Session(s.id)
+	r, err := h.ledger.Session(s.ID)
 	now := h.lock()
 	defer h.unlock()
 	switch {
-	case s.isEnded || s.expiry.IsSet():
+	case s.IsEnded() || s.Expiry.IsSet():
 	case err == nil && r != nil && time.Unix(0, r.Expires).After(now):
-		h.timers.Set(&s.expiry, time.Unix(0, r.Expires))
+		h.timers.Set(&s.Expiry, time.Unix(0, r.Expires))
 	default:
 		h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 	}
@@ -266,7 +262,7 @@ func (h *Host) expire(s *session) {
 // prepare does what a message needs of the store before it is handled, and
 // reports whether that was possible.
 func (h *Host) prepare(hc *hostConn, m Message) bool {
-	if !h.summon(sessionOf(m), hc.role != roleRuntime) {
+	if !h.summon(sessionIDOf(m), hc.role != roleRuntime) {
 		return false
 	}
 	if d, ok := m.(*DestroySession); ok {
@@ -285,7 +281,7 @@ func (h *Host) storeOwner(hc *hostConn, m *AnnounceRuntime) (bool, *Error) {
 		return true, nil
 	}
 	p := hc.identity.principal()
-	mine, err := h.ledger.Own(m.RuntimeID, p.name, p.tenant)
+	mine, err := h.ledger.Own(m.RuntimeID, p.Name, p.Tenant)
 	if err != nil {
 		h.logError("Runtime owner not recorded", err)
 		return false, Errorf(ErrInternal, "", "the Host cannot read who owns the runtime id")

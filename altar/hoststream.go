@@ -266,7 +266,7 @@ func (h *Host) sendCredit(c *hostCall, credit int64) {
 		rt.remote.gate.raise(credit)
 		return
 	}
-	h.send(rt, &StreamCredit{InvocationID: c.id, SessionID: c.s.id, Credit: credit})
+	h.send(rt, &StreamCredit{InvocationID: c.id, SessionID: c.s.ID, Credit: credit})
 }
 
 // retryStarved gives the streams that got no credit another chance.
@@ -281,7 +281,7 @@ func (h *Host) retryStarved() {
 // streamCredit takes the credit of a client. One that fits no stream of the connection is dropped.
 func (h *Host) streamCredit(hc *hostConn, m *StreamCredit, now time.Time) {
 	a := hc.waiting[m.InvocationID]
-	if a == nil || a.c.s.id != m.SessionID || a.c.Stream == nil || hc.isHTTP() {
+	if a == nil || a.c.s.ID != m.SessionID || a.c.Stream == nil || hc.isHTTP() {
 		h.dropped(hc, m, "no stream of the connection")
 		return
 	}

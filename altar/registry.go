@@ -20,11 +20,11 @@ func (h *Host) waits(c *hostCall, now time.Time) bool {
 // waitsUntil reports whether a call that no Runtime can take waits for one, and until when it waits for an
 // absent one.
 func (h *Host) waitsUntil(c *hostCall, now time.Time) (until time.Time, waits bool) {
-	until = c.s.registry().AbsentSince(c.contract.Name, c.pin).Add(h.opts.Timing.RuntimeGracePeriod)
+	until = c.s.Registry().AbsentSince(c.contract.Name, c.pin).Add(h.opts.Timing.RuntimeGracePeriod)
 	if until.After(now) {
 		return until, true
 	}
-	return time.Time{}, c.s.outstanding(c.pin)
+	return time.Time{}, c.s.IsExpected(c.pin)
 }
 
 // A Candidate is a Runtime that could take a call.
@@ -84,16 +84,16 @@ type choice struct {
 // place chooses the Runtime for a call: one of this Host or, if there is none, one of another Host. The error
 // is the reason if there is no candidate.
 func (h *Host) place(c *hostCall, now time.Time) (choice, *Error) {
-	d := core.Demand{Contract: c.contract.Name, Pin: c.pin, Turn: c.s.counts[c.contract.Name], Now: now}
+	d := core.Demand{Contract: c.contract.Name, Pin: c.pin, Turn: c.s.Turn(c.contract.Name), Now: now}
 	d.HasSpace = func(rt *core.Runtime) bool { return h.hasSpace(connOf(rt), c) }
-	rt, lack := c.s.registry().Route(&d)
+	rt, lack := c.s.Registry().Route(&d)
 	switch {
 	case rt != nil && c.pin == "" && h.opts.Router != nil:
-		return choice{among: c.s.registry().Candidates(&d)}, nil
+		return choice{among: c.s.Registry().Candidates(&d)}, nil
 	case rt != nil:
 		return choice{rt: connOf(rt)}, nil
 	}
-	if c.s.kind != guestSession {
+	if c.s.Kind != core.GuestSession {
 		if offer, ok := h.offers.Next(&d, c.tried); ok {
 			return choice{rt: h.remoteConn(offer)}, nil
 		}
@@ -112,7 +112,7 @@ func connOf(rt *core.Runtime) *hostConn { return rt.Data.(*hostConn) }
 
 // hasSpace reports whether a Runtime takes a further call.
 func (h *Host) hasSpace(hc *hostConn, c *hostCall) bool {
-	return hc.runtime.Running < h.opts.Limits.MaxConcurrentPerRuntime && hc.out.hasSpace(hc.limit, len(c.normal))
+	return hc.runtime.Running() < h.opts.Limits.MaxConcurrentPerRuntime && hc.out.hasSpace(hc.limit, len(c.normal))
 }
 
 // A routing is a call that the Router chooses a Runtime for, without the lock of the Host.
@@ -129,13 +129,12 @@ func (h *Host) assign(c *hostCall, to choice, now time.Time) {
 		h.dispatch(c, to.rt, now)
 		return
 	}
-	r := &routing{c: c, among: to.among, request: RouteRequest{c.s.id, c.contract.Name, c.s.counts[c.contract.Name]}}
+	r := &routing{c: c, among: to.among, request: RouteRequest{c.s.ID, c.contract.Name, c.s.Turn(c.contract.Name)}}
 	for _, rt := range to.among {
-		r.candidates = append(r.candidates, Candidate{rt.ID, rt.Running})
+		r.candidates = append(r.candidates, Candidate{rt.ID, rt.Running()})
 	}
-	h.unhold(c)
 	c.routing = r
-	c.s.count(c.contract.Name)
+	c.s.CountTurn(c.contract.Name)
 	c.Choose(now)
 	h.routings = append(h.routings, r)
 }
@@ -159,7 +158,7 @@ func (h *Host) askRouter(r *routing) {
 	}
 	c.EndChoice()
 	c.routing = nil
-	if !c.s.registry().CanTake(c.contract.Name, rt) || !h.hasSpace(connOf(rt), c) {
+	if !c.s.Registry().CanTake(c.contract.Name, rt) || !h.hasSpace(connOf(rt), c) {
 		h.judgeCall(c, now)
 		return
 	}
@@ -196,7 +195,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		h.unlock()
 		return
 	}
-	if m.SessionID != AllSessions && h.sessions.byID[m.SessionID] == nil {
+	if m.SessionID != AllSessions && h.sessions.Find(m.SessionID) == nil {
 		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), time.Now())
 		h.unlock()
 		return
@@ -248,26 +247,16 @@ func (h *Host) register(hc *hostConn, m *FulfillTools, names []string, ack *Ackn
 		}
 		return r.With(&hc.runtime, names, m.Replace)
 	}
-	one := h.sessions.byID[m.SessionID]
-	switch {
-	case m.SessionID == AllSessions:
-		hc.wildcard = true
-		h.changeWildcard(change)
-	case one == nil:
+	one := h.sessions.Find(m.SessionID)
+	if one == nil && m.SessionID != AllSessions {
 		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
 		return
-	default:
-		h.setRegistry(one, change(one.registry()))
 	}
+	hc.wildcard = hc.wildcard || one == nil
+	h.sessions.Change(one, change)
 	h.reply(hc, m, ack)
 	h.auditFulfillment(hc, m, names, ack, now)
-	if one != nil {
-		h.removeInquiry(one.inquiries, hc)
-		h.judgeHeld(one, now)
-		return
-	}
-	h.appendSettled(nil, hc)
-	h.judgeAll(now)
+	h.judge(h.sessions.Responded(one, &hc.runtime), now)
 }
 
 func (h *Host) auditFulfillment(hc *hostConn, m *FulfillTools, names []string, ack *AcknowledgeFulfillment, now time.Time) {
@@ -279,33 +268,6 @@ func (h *Host) auditFulfillment(hc *hostConn, m *FulfillTools, names []string, a
 	}
 	for _, r := range ack.Rejected {
 		h.auditLocked(now, &AuditRecord{Operation: "fulfillment.refused", RuntimeID: hc.runtime.ID, SessionID: m.SessionID, Contract: r.ToolName, Error: r.Error}, hc)
-	}
-}
-
-// registry returns the fulfilments in a session.
-func (s *session) registry() *core.Registry {
-	if s.own != nil {
-		return s.own
-	}
-	return s.h.wildcard
-}
-
-// setRegistry sets the fulfilments in a session. Most sessions have those of all sessions.
-func (h *Host) setRegistry(s *session, r *core.Registry) {
-	if r == h.wildcard || r.Equal(h.wildcard) {
-		s.own = nil
-		delete(h.special, s)
-		return
-	}
-	s.own = r
-	h.special[s] = true
-}
-
-// changeWildcard changes the fulfilments in all sessions.
-func (h *Host) changeWildcard(change func(r *core.Registry) *core.Registry) {
-	h.wildcard = change(h.wildcard)
-	for s := range h.special {
-		h.setRegistry(s, change(s.own))
 	}
 }
 
@@ -340,16 +302,16 @@ func (h *Host) requestAll(rt *hostConn, isReload bool, now time.Time) {
 		if isReload {
 			h.send(rt, &RequestFulfillment{SessionID: AllSessions})
 		}
-		h.expect(h.inquiries, nil, rt, now)
+		h.sessions.Expect(nil, &rt.runtime, now)
 		return
 	}
-	for s := h.sessions.first; s != nil; s = s.next {
+	for s := range h.sessions.All() {
 		h.requestFulfillment(rt, s, now)
 	}
 }
 
 // requestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).
-func (h *Host) requestFulfillment(rt *hostConn, s *session, now time.Time) {
-	h.send(rt, &RequestFulfillment{SessionID: s.id})
-	s.expect(h, rt, now)
+func (h *Host) requestFulfillment(rt *hostConn, s *core.Session, now time.Time) {
+	h.send(rt, &RequestFulfillment{SessionID: s.ID})
+	h.sessions.Expect(s, &rt.runtime, now)
 }

@@ -136,7 +136,7 @@ func (h *Host) setOffers(list []RuntimeOffer) {
 		h.allOffers = append(h.allOffers, core.Offer(o))
 	}
 	unlike := h.matchOffers()
-	h.judgeAll(now)
+	h.judge(h.sessions.Held(), now)
 	h.unlock()
 	h.logUnlike(unlike)
 }
@@ -179,7 +179,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	}
 	call := &ForwardedCall{
 		HostID: h.opts.ID, RuntimeID: rt.runtime.ID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
-		SessionID: c.s.id, SessionTTL: c.s.expiry.Due().Sub(now), Principal: c.s.principal.name, Tenant: c.s.principal.tenant,
+		SessionID: c.s.ID, SessionTTL: c.s.Expiry.Due().Sub(now), Principal: c.s.Principal.Name, Tenant: c.s.Principal.Tenant,
 		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.Rest(now),
 	}
 	if c.HasFailedOver() {
@@ -357,23 +357,22 @@ func (call *ForwardedCall) message() (*ToolCall, *Error) {
 // guest returns the session of a forwarded call. It is made when its first call
 // comes; no client of this Host can use it.
 func (h *Host) guest(call *ForwardedCall, now time.Time) (*session, *Error) {
-	p := principal{call.Tenant, call.Principal}
-	s := h.sessions.byID[call.SessionID]
+	p := core.Principal{Tenant: call.Tenant, Name: call.Principal}
+	s := h.session(call.SessionID)
 	switch {
-	case s != nil && (s.principal != p || s.kind == probeSession),
-		s == nil && (call.Join || h.sessions.used(call.SessionID, now) || call.SessionTTL <= 0 || !validIdentifier(call.SessionID)):
+	case s != nil && (s.Principal != p || s.Kind == core.ProbeSession),
+		s == nil && (call.Join || h.sessions.IsUsed(call.SessionID, now) || call.SessionTTL <= 0 || !validIdentifier(call.SessionID)):
 		return nil, errUnknownSession()
 	case s == nil:
-		s = h.newSession(call.SessionID, p, call.SessionTTL, now)
-		s.kind = guestSession
+		s = h.newSession(call.SessionID, p, core.GuestSession, call.SessionTTL, now)
 		if e := h.reserveSession(s, principalKey(p, "")); e != nil {
-			h.timers.Stop(&s.expiry)
+			h.timers.Stop(&s.Expiry)
 			return nil, e
 		}
-		h.sessions.add(s)
+		h.sessions.Add(&s.Session)
 		h.askAll(s, now)
-	case s.kind == guestSession && now.Add(call.SessionTTL).After(s.expiry.Due()):
-		h.timers.Set(&s.expiry, now.Add(call.SessionTTL)) // it slides over there
+	case s.Kind == core.GuestSession && now.Add(call.SessionTTL).After(s.Expiry.Due()):
+		h.timers.Set(&s.Expiry, now.Add(call.SessionTTL)) // it slides over there
 	}
 	return s, nil
 }
@@ -394,8 +393,8 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 func (h *Host) EndForwardedSession(sessionID, reason string) {
 	now := h.lock()
 	defer h.unlock()
-	s := h.sessions.byID[sessionID]
-	if s == nil || s.kind != guestSession {
+	s := h.session(sessionID)
+	if s == nil || s.Kind != core.GuestSession {
 		return
 	}
 	if reason == "expired" {
@@ -435,7 +434,7 @@ func (h *Host) ownOffers() []RuntimeOffer {
 	for _, rt := range h.order {
 		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtime.ID}
 		for _, c := range h.manifest.list {
-			if h.probe.registry().Has(c.Name, &rt.runtime) {
+			if h.probe.Registry().Has(c.Name, &rt.runtime) {
 				o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)
 			}
 		}
@@ -449,10 +448,10 @@ func (h *Host) ownOffers() []RuntimeOffer {
 // noteOffers wakes who watches the offers if they may have changed. It is called
 // before the lock is given back.
 func (h *Host) noteOffers() {
-	if h.probe == nil || h.offered0 == (offersState{h.manifest, h.probe.registry(), h.handshakes}) {
+	if h.probe == nil || h.offered0 == (offersState{h.manifest, h.probe.Registry(), h.handshakes}) {
 		return
 	}
-	h.offered0 = offersState{h.manifest, h.probe.registry(), h.handshakes}
+	h.offered0 = offersState{h.manifest, h.probe.Registry(), h.handshakes}
 	close(h.offersChanged)
 	h.offersChanged = make(chan struct{})
 }

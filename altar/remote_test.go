@@ -186,7 +186,7 @@ func (m *mesh) empty(t *testing.T) {
 	synctest.Wait()
 	for name, h := range m.hosts {
 		h.lock()
-		require.Empty(t, h.calls, name)
+		require.Zero(t, h.sessions.Calls(), name)
 		require.Zero(t, h.stats.InFlight, name)
 		h.unlock()
 	}
@@ -251,7 +251,7 @@ func TestRemoteCalls(t *testing.T) {
 		require.NoError(t, sess.Destroy(ctx))
 		synctest.Wait()
 		require.Equal(t, []string{"s destroyed"}, m.endedSessions)
-		require.Len(t, m.hosts["b"].sessions.byID, 1, "only what it asks its Runtimes in is left")
+		require.Equal(t, 1, m.hosts["b"].sessions.Len(), "only what it asks its Runtimes in is left")
 		m.empty(t)
 	})
 }

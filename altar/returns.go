@@ -44,7 +44,7 @@ func (h *Host) stray(hc *hostConn, m Message) (id string, stray bool) {
 	}
 	h.mu.Lock()
 	var want *field
-	if c := h.calls[id]; c != nil && c.IsAt(&hc.runtime) {
+	if c := callOf(h.sessions.InUse(id)); c != nil && c.IsAt(&hc.runtime) {
 		want = c.contract.returns
 	}
 	h.mu.Unlock()
@@ -64,7 +64,7 @@ func (h *Host) stray(hc *hostConn, m Message) (id string, stray bool) {
 // says, so that it cannot smuggle in content either.
 func (h *Host) strayed(hc *hostConn, id string, now time.Time) {
 	h.stats.Dropped++
-	if c := h.calls[id]; c != nil && c.IsAt(&hc.runtime) {
+	if c := callOf(h.sessions.InUse(id)); c != nil && c.IsAt(&hc.runtime) {
 		h.fail(c, errInvalidResult(), "protocol_error", now)
 	}
 }

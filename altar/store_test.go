@@ -244,7 +244,7 @@ func TestRestart(t *testing.T) {
 				_ = thief.conn.Send(&AnnounceRuntime{RuntimeID: "r-h", ProtocolVersion: ProtocolVersion})
 				require.ErrorIs(t, next[*ErrorMessage](thief).Err, reasonRuntimeIDTaken)
 				b.h.lock()
-				require.Equal(t, "v", b.h.sessions.byID["s"].info.Metadata["k"])
+				require.Equal(t, "v", b.h.session("s").info.Metadata["k"])
 				b.h.unlock()
 
 				time.Sleep(10 * time.Minute)

@@ -51,6 +51,13 @@ type Call struct {
 	// The timers of the call. Gap is that of a missing chunk or, of a held call, of an absent Runtime.
 	Deadline, Gap, Grace Timer
 
+	Data any // opaque
+
+	id         string
+	session    *Session // nil: the call was not entered
+	seq        uint64   // in the session, in order of arrival
+	prev, next *Call    // likewise
+
 	limits        CallLimits
 	timers        *Timers
 	state         CallState
@@ -76,6 +83,9 @@ func NewCall(l CallLimits, stream *Stream, timers *Timers) Call {
 // State returns the state.
 func (c *Call) State() CallState { return c.state }
 
+// Seq returns the number of the call in its session.
+func (c *Call) Seq() uint64 { return c.seq }
+
 // Runtime returns the Runtime that the call was dispatched to last, or nil.
 func (c *Call) Runtime() *Runtime { return c.rt }
 
@@ -98,7 +108,10 @@ func (c *Call) Bytes() int64 {
 }
 
 // Claim makes a held call wait for its record.
-func (c *Call) Claim() { c.state = Claiming }
+func (c *Call) Claim() {
+	c.unhold()
+	c.state = Claiming
+}
 
 // Continue makes a call with its record continue. One that was cut off elsewhere has lost a Runtime.
 func (c *Call) Continue(hasFailedOver bool) {
@@ -114,6 +127,7 @@ func (c *Call) Wait(until time.Time) {
 
 // Choose bounds the time in which a Runtime is chosen for the call.
 func (c *Call) Choose(now time.Time) {
+	c.unhold()
 	c.timers.Stop(&c.Gap)
 	c.state, c.rt = Held, nil
 	c.timers.Set(&c.Deadline, now.Add(c.limits.Limit))
@@ -124,9 +138,13 @@ func (c *Call) EndChoice() { c.timers.Stop(&c.Deadline) }
 
 // Dispatch makes a Runtime run the call.
 func (c *Call) Dispatch(rt *Runtime, now time.Time) {
+	c.unhold()
 	c.timers.Stop(&c.Gap)
 	c.state, c.rt = Running, rt
-	rt.Running++
+	if rt.calls == nil {
+		rt.calls = make(map[*Call]bool, 1)
+	}
+	rt.calls[c] = true
 	c.isTrial = !c.limits.IsPinned && rt.Breaker.Begin()
 	if c.start.IsZero() {
 		c.start = now
@@ -213,23 +231,27 @@ func (c *Call) FailOver() {
 func (c *Call) Refuse() { c.requeue() }
 
 func (c *Call) requeue() {
-	c.rt.Running--
+	delete(c.rt.calls, c)
 	c.rt.Breaker.End(Neutral, c.isTrial, 0, 0, time.Time{})
 	c.state, c.rt, c.isAnswered = Held, nil, false
 }
 
 // Release ends a call for its Runtime, and reports whether that ran it.
 func (c *Call) Release(r CallResult, tripsAfter int, pause time.Duration, now time.Time) (isRunning bool) {
+	c.unhold()
 	c.timers.Stop(&c.Deadline)
 	c.timers.Stop(&c.Gap)
 	c.timers.Stop(&c.Grace)
 	c.isOwed = false
 	if c.state != Running {
+		c.freeID()
 		return false
 	}
-	c.rt.Running--
+	delete(c.rt.calls, c)
 	c.rt.Breaker.End(c.outcome(r), c.isTrial, tripsAfter, pause, now)
-	c.isOwed = !c.isAnswered && c.rt.IsConnected
+	if c.isOwed = !c.isAnswered && c.rt.IsConnected; !c.isOwed {
+		c.freeID()
+	}
 	return true
 }
 
@@ -256,8 +278,13 @@ func (c *Call) Owing() *Runtime {
 // IsOwed reports whether the Runtime of the ended call owed its final message.
 func (c *Call) IsOwed() bool { return c.isOwed }
 
-// CloseAnswer notes that no final message of the Runtime will come.
-func (c *Call) CloseAnswer() { c.isAnswered, c.isOwed = true, false }
+// CloseAnswer notes that no final message of the Runtime will come. The id of an ended call is free then.
+func (c *Call) CloseAnswer() {
+	c.isAnswered, c.isOwed = true, false
+	if c.state > Running {
+		c.freeID()
+	}
+}
 
 // End moves a released call to Ending or to Done.
 func (c *Call) End(s CallState) { c.state = s }

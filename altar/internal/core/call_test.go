@@ -244,7 +244,7 @@ func (w *callWorld) dispatch() {
 		n.start = w.now
 	}
 	n.silent(w.now)
-	w.check(rt.Running == 1, "the Runtime runs %d calls", rt.Running)
+	w.check(rt.Running() == 1, "the Runtime runs %d calls", rt.Running())
 }
 
 func (w *callWorld) chunk() {
@@ -338,7 +338,7 @@ func (w *callWorld) lose() {
 	}
 	n.losses++
 	w.call.FailOver()
-	w.check(n.rt.Running == 0, "the lost Runtime runs a call")
+	w.check(n.rt.Running() == 0, "the lost Runtime runs a call")
 	n.state, n.rt = Held, nil
 	if w.r.IntN(2) == 0 {
 		n.absent = w.now.Add(5 * time.Second)
@@ -362,7 +362,7 @@ func (w *callWorld) end(res CallResult) {
 	owes := isRunning && !n.answered && n.rt.IsConnected
 	w.check((w.call.Owing() != nil) == owes && w.call.IsOwed() == owes, "a final message is owed: %v", !owes)
 	if isRunning {
-		w.check(n.rt.Running == 0, "the Runtime runs %d calls", n.rt.Running)
+		w.check(n.rt.Running() == 0, "the Runtime runs %d calls", n.rt.Running())
 		w.check(n.rt.Breaker.IsTripped() == (want == Failure), "result %d counts as %d", res, want)
 	}
 	w.call.End(Ending)

@@ -14,13 +14,17 @@ type Runtime struct {
 	ID          string
 	IsConnected bool
 	LostAt      time.Time // when its connection ended
-	Running     int       // calls
 	Breaker     Breaker
 	TakesCredit bool // its streams wait for credit
 	Data        any
 
+	calls      map[*Call]bool     // running
+	inquiries  map[*Session]bool  // with an open inquiry
 	unanswered map[string]*Record // whose final message it owes; by id
 }
+
+// Running returns the number of running calls.
+func (rt *Runtime) Running() int { return len(rt.calls) }
 
 // A Registry lists the Runtimes that fulfil each contract, in one session or in all sessions with
 // equal fulfilments. It is immutable: a change makes a copy, so that thousands of sessions
