@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -201,4 +202,50 @@ func sourceFiles(t *testing.T, dir string) (list []*ast.File) {
 		}
 	}
 	return list
+}
+
+// maxComplexity bounds the branches of a function, plus one, below the folders of branching.
+const maxComplexity = 15
+
+var branching = []string{"altar"}
+
+func TestFunctionsAreSimple(t *testing.T) {
+	for _, dir := range branching {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			require.NoError(t, err)
+			for _, decl := range f.Decls {
+				if fn, ok := decl.(*ast.FuncDecl); ok && fn.Body != nil {
+					require.LessOrEqual(t, complexity(fn), maxComplexity, "%s: %s", path, fn.Name.Name)
+				}
+			}
+			return nil
+		}))
+	}
+}
+
+// complexity returns the number of branches of a function, plus one.
+func complexity(fn *ast.FuncDecl) int {
+	n := 1
+	ast.Inspect(fn.Body, func(node ast.Node) bool {
+		isBranch := false
+		switch node := node.(type) {
+		case *ast.IfStmt, *ast.ForStmt, *ast.RangeStmt:
+			isBranch = true
+		case *ast.CaseClause:
+			isBranch = node.List != nil
+		case *ast.CommClause:
+			isBranch = node.Comm != nil
+		case *ast.BinaryExpr:
+			isBranch = node.Op == token.LAND || node.Op == token.LOR
+		}
+		if isBranch {
+			n++
+		}
+		return true
+	})
+	return n
 }

@@ -52,6 +52,13 @@ func checked(m Message) any {
 		return (*destroySession)(m)
 	case *SessionDestroyed:
 		return (*sessionDestroyed)(m)
+	}
+	return checkedCall(m)
+}
+
+// checkedCall is checked for the messages of calls and of connections.
+func checkedCall(m Message) any {
+	switch m := m.(type) {
 	case *StreamCredit:
 		return (*streamCredit)(m)
 	case *Authenticate:

@@ -163,8 +163,8 @@ func (p *pendingCall) grant(ctx context.Context, credit int64) {
 	}
 }
 
-// start sends a call.
-func (s *Session) start(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (*pendingCall, error) {
+// newCall makes a call that is not sent yet.
+func (s *Session) newCall(tool string, params any, o *CallOptions, collect bool) (*pendingCall, error) {
 	var opts CallOptions
 	if o != nil {
 		opts = *o
@@ -206,33 +206,25 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 			return nil, bad.Err
 		}
 	}
-	l, err := c.connect(ctx)
+	return p, nil
+}
+
+// start sends a call.
+func (s *Session) start(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (*pendingCall, error) {
+	p, err := s.newCall(tool, params, o, collect)
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return nil, ErrClosed
+	c, call := s.c, &p.call
+	l, err := c.connect(ctx)
+	if err == nil {
+		l, err = c.enter(p, l)
 	}
-	if c.calls[call.InvocationID] != nil {
-		c.mu.Unlock()
-		return nil, fmt.Errorf("altar: call: invocation id %q is in flight", call.InvocationID)
+	if err != nil {
+		return nil, err
 	}
-	c.seq++
-	p.seq = c.seq
-	c.calls[call.InvocationID] = p
-	p.sent = true
-	if c.link != l { // lost in between: the reconnect repeats the call
-		if c.link != nil {
-			l = c.link
-		} else {
-			c.retryLocked()
-		}
-	}
-	c.mu.Unlock()
-	if opts.Timeout > 0 { // the Host may be silent (ALT-D46)
-		p.timer = time.AfterFunc(opts.Timeout+deadlineSlack, func() { p.abort(errDeadline()) })
+	if o != nil && o.Timeout > 0 { // the Host may be silent (ALT-D46)
+		p.timer = time.AfterFunc(o.Timeout+deadlineSlack, func() { p.abort(errDeadline()) })
 	}
 	if err := l.send(ctx, call); asError(err) != nil { // else it waits for another connection, or for ctx
 		c.mu.Lock()
@@ -241,6 +233,30 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		return nil, err
 	}
 	return p, nil
+}
+
+// enter adds a call to those in flight, and returns the connection to send it on: l or a newer one.
+func (c *Client) enter(p *pendingCall, l *clientLink) (*clientLink, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return nil, ErrClosed
+	case c.calls[p.call.InvocationID] != nil:
+		return nil, fmt.Errorf("altar: call: invocation id %q is in flight", p.call.InvocationID)
+	}
+	c.seq++
+	p.seq = c.seq
+	c.calls[p.call.InvocationID] = p
+	p.sent = true
+	switch {
+	case c.link == l:
+	case c.link != nil:
+		l = c.link
+	default:
+		c.retryLocked() // lost in between: the reconnect repeats the call
+	}
+	return l, nil
 }
 
 // deadlineSlack is how long the Host's error of a call that takes too long is waited for.

@@ -149,52 +149,34 @@ func (d *decoder) message() (Message, *jsonmap.Fault) {
 		f := jsonmap.Read(&d.cursor, &w)
 		return &ErrorMessage{Err: w.err, Header: w.Header}, f
 	}
-	m := newMessage(name)
-	if m == nil {
+	newMessage := newMessages[string(name)]
+	if newMessage == nil {
 		return nil, (&jsonmap.Fault{Reason: unknownType}).In("type")
 	}
+	m := newMessage()
 	f := jsonmap.Read(&d.cursor, checked(m))
 	return m, f
 }
 
-// newMessage returns a message with the defaults of absent fields, or nil. It is for the types
-// that are read as they are.
-func newMessage(name []byte) Message {
-	switch string(name) {
-	case "AnnounceRuntime":
-		return &AnnounceRuntime{Capabilities: []string{}}
-	case "AcknowledgeRuntime":
-		return &AcknowledgeRuntime{Capabilities: []string{}}
-	case "RequestFulfillment":
-		return &RequestFulfillment{}
-	case "FulfillTools":
-		return &FulfillTools{}
-	case "CreateSession":
-		return &CreateSession{}
-	case "SessionCreated":
-		return &SessionCreated{}
-	case "DestroySession":
-		return &DestroySession{}
-	case "SessionDestroyed":
-		return &SessionDestroyed{}
-	case "StreamCredit":
-		return &StreamCredit{}
-	case "Authenticate":
-		return &Authenticate{}
-	case "Authenticated":
-		return &Authenticated{}
-	case "ListTools":
-		return &ListTools{}
-	case "ToolList":
-		return &ToolList{}
-	case "CancelCall":
-		return &CancelCall{}
-	case "Ping":
-		return &Ping{}
-	case "Pong":
-		return &Pong{}
-	}
-	return nil
+// newMessages make messages with the defaults of absent fields. They are those that are read as
+// they are.
+var newMessages = map[string]func() Message{
+	"AnnounceRuntime":    func() Message { return &AnnounceRuntime{Capabilities: []string{}} },
+	"AcknowledgeRuntime": func() Message { return &AcknowledgeRuntime{Capabilities: []string{}} },
+	"RequestFulfillment": func() Message { return &RequestFulfillment{} },
+	"FulfillTools":       func() Message { return &FulfillTools{} },
+	"CreateSession":      func() Message { return &CreateSession{} },
+	"SessionCreated":     func() Message { return &SessionCreated{} },
+	"DestroySession":     func() Message { return &DestroySession{} },
+	"SessionDestroyed":   func() Message { return &SessionDestroyed{} },
+	"StreamCredit":       func() Message { return &StreamCredit{} },
+	"Authenticate":       func() Message { return &Authenticate{} },
+	"Authenticated":      func() Message { return &Authenticated{} },
+	"ListTools":          func() Message { return &ListTools{} },
+	"ToolList":           func() Message { return &ToolList{} },
+	"CancelCall":         func() Message { return &CancelCall{} },
+	"Ping":               func() Message { return &Ping{} },
+	"Pong":               func() Message { return &Pong{} },
 }
 
 // decodeFailure returns the error of a frame that is an object, but no valid message m.

@@ -5,6 +5,7 @@ package altar
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"unicode/utf8"
 
@@ -87,15 +88,23 @@ func (d *direct) Close() error {
 func sound(m Message) bool {
 	switch m := m.(type) {
 	case *ToolCall:
-		return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
-			utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 && (m.Credit == nil || *m.Credit >= 0) && vetJSON(m.Parameters, true)
+		return soundCall(m)
 	case *ToolResult:
-		return m.Error == nil && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false) &&
-			(len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
+		return m.Error == nil && soundAnswer(m.InvocationID, m.Header, m.Payload) && (len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
 	case *StreamChunk:
-		return m.Error == nil && m.ChunkID >= 0 && validInvocationID(m.InvocationID) && vetHeader(m.Header) && vetJSON(m.Payload, false)
+		return m.Error == nil && m.ChunkID >= 0 && soundAnswer(m.InvocationID, m.Header, m.Payload)
 	}
 	return false
+}
+
+func soundCall(m *ToolCall) bool {
+	return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
+		utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 &&
+		(m.Credit == nil || *m.Credit >= 0) && vetJSON(m.Parameters, true)
+}
+
+func soundAnswer(id string, header Header, payload json.RawMessage) bool {
+	return validInvocationID(id) && vetHeader(header) && vetJSON(payload, false)
 }
 
 // vet returns a message as [DecodeMessage] would after [AppendMessage].

@@ -454,14 +454,14 @@ func (h *Host) expel(hc *hostConn, why goodbye, now time.Time) {
 // handle processes one message or one invalid frame, and reports whether the connection continues.
 // Either m or bad is nil.
 func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
-	if bad != nil && bad.salvaged != nil && hc.role == roleRuntime { // the role is settled before any answer
-		m, bad = bad.salvaged, nil
-	}
 	if bad != nil {
-		return h.handleBad(hc, bad)
+		if bad.salvaged == nil || hc.role != roleRuntime { // the role is settled before any answer
+			return h.handleBad(hc, bad)
+		}
+		m = bad.salvaged
 	}
 	hc.bad = 0
-	if h.ledger != nil && (hc.identity != nil || h.opts.Auth.AllowAnonymous) && !h.prepare(hc, m) {
+	if !h.prepare(hc, m) {
 		h.unavailable(hc, m)
 		return !h.isOver(hc)
 	}
@@ -485,24 +485,29 @@ func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
 	case *ListTools:
 		h.listTools(hc, m)
 	default:
-		var stray bool
-		var id string
-		if h.opts.ResultTypes != nil && hc.runtime.ID != "" {
-			id, stray = h.stray(hc, m)
-		}
-		now := h.lock()
-		switch {
-		case hc.isClosed:
-		case stray:
-			hc.lastReceived = now
-			h.strayed(hc, id, now)
-		default:
-			hc.lastReceived = now
-			h.simple(hc, m, now)
-		}
-		h.unlock()
+		h.handleSimple(hc, m)
 	}
 	return !h.isOver(hc)
+}
+
+// handleSimple processes a message that needs no hook but the types of results.
+func (h *Host) handleSimple(hc *hostConn, m Message) {
+	var stray bool
+	var id string
+	if h.opts.ResultTypes != nil && hc.runtime.ID != "" {
+		id, stray = h.stray(hc, m)
+	}
+	now := h.lock()
+	defer h.unlock()
+	if hc.isClosed {
+		return
+	}
+	hc.lastReceived = now
+	if stray {
+		h.strayed(hc, id, now)
+	} else {
+		h.simple(hc, m, now)
+	}
 }
 
 // isThrottled refuses a request of a client that does not read its answers, or whose principal sends

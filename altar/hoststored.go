@@ -262,6 +262,9 @@ func (h *Host) expire(s *session) {
 // prepare does what a message needs of the store before it is handled, and
 // reports whether that was possible.
 func (h *Host) prepare(hc *hostConn, m Message) bool {
+	if h.ledger == nil || hc.identity == nil && !h.opts.Auth.AllowAnonymous {
+		return true
+	}
 	if !h.summon(sessionIDOf(m), hc.role != roleRuntime) {
 		return false
 	}

@@ -193,6 +193,11 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
+	h.respond(w, r, hc, kind)
+}
+
+// respond writes the responses to a message.
+func (h *Host) respond(w http.ResponseWriter, r *http.Request, hc *hostConn, kind string) {
 	first, _ := hc.next(r.Context())
 	if first == nil {
 		if r.Context().Err() == nil {

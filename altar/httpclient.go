@@ -281,7 +281,12 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if !ok {
 		return fmt.Errorf("status %d without a message", res.StatusCode)
 	}
-	frames := newFrameReader(res.Body, c.opts.MaxMessage)
+	return c.receive(m, res.Body, isCall, kind, gate)
+}
+
+// receive takes in the messages of a response.
+func (c *httpConn) receive(m Message, body io.Reader, isCall bool, kind string, gate *creditGate) error {
+	frames := newFrameReader(body, c.opts.MaxMessage)
 	for {
 		frame, err := frames.Next()
 		var bad *DecodeError

@@ -281,20 +281,7 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 			n.mismatch(ReasonWrongType, ParamType{f.base, dims}, v)
 			return
 		}
-		n.dst = append(n.dst, '[')
-		i := 0
-		for e := v.Elements(); e.Next(); i++ {
-			if i > 0 {
-				n.dst = append(n.dst, ',')
-			}
-			n.enter("", i)
-			n.value(f, dims-1, e.Value)
-			n.exit()
-			if n.full() {
-				return
-			}
-		}
-		n.dst = append(n.dst, ']')
+		n.array(f, dims, v)
 		return
 	}
 	reason := Reason("")
@@ -330,6 +317,23 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	if reason != "" {
 		n.mismatch(reason, ParamType{f.base, 0}, v)
 	}
+}
+
+func (n *normalizer) array(f *field, dims int, v strictjson.Value) {
+	n.dst = append(n.dst, '[')
+	i := 0
+	for e := v.Elements(); e.Next(); i++ {
+		if i > 0 {
+			n.dst = append(n.dst, ',')
+		}
+		n.enter("", i)
+		n.value(f, dims-1, e.Value)
+		n.exit()
+		if n.full() {
+			return
+		}
+	}
+	n.dst = append(n.dst, ']')
 }
 
 func (n *normalizer) integer(v strictjson.Value) Reason {
@@ -433,50 +437,33 @@ func (n *normalizer) binary(v strictjson.Value) Reason {
 	if !ok {
 		return ReasonWrongType
 	}
-	start := len(n.dst)
-	n.dst = append(n.dst, '"')
-	body := s
-	for len(body) > 0 && body[len(body)-1] == '=' {
-		body = body[:len(body)-1]
-	}
+	body := bytes.TrimRight(s, "=")
 	pad := len(s) - len(body)
 	want := (4 - len(body)%4) % 4
 	if want == 3 || pad != 0 && pad != want {
-		n.dst = n.dst[:start]
 		return ReasonInvalidBase64
 	}
-	standard, url := false, false
+	start := len(n.dst)
+	n.dst = append(n.dst, '"')
+	n.dst = append(n.dst, body...)
+	isURL := false
 	last := byte(0)
-	for _, c := range body {
-		switch {
-		case 'A' <= c && c <= 'Z':
-			last = c - 'A'
-		case 'a' <= c && c <= 'z':
-			last = c - 'a' + 26
-		case '0' <= c && c <= '9':
-			last = c - '0' + 52
-		case c == '+':
-			last, standard = 62, true
-		case c == '/':
-			last, standard = 63, true
-		case c == '-':
-			last, url, c = 62, true, '+'
-		case c == '_':
-			last, url, c = 63, true, '/'
-		default:
+	for i, c := range body {
+		last = sextets[c]
+		if last == noSextet || isURL && (c == '+' || c == '/') {
 			n.dst = n.dst[:start]
 			return ReasonInvalidBase64
 		}
-		n.dst = append(n.dst, c)
+		if c == '-' || c == '_' {
+			if !isURL && bytes.ContainsAny(body[:i], "+/") {
+				n.dst = n.dst[:start]
+				return ReasonInvalidBase64
+			}
+			isURL = true
+			n.dst[start+1+i] = standardAlphabet[last]
+		}
 	}
-	unused := byte(0) // bits of the last character that no byte takes
-	switch want {
-	case 1:
-		unused = 0x03
-	case 2:
-		unused = 0x0f
-	}
-	if standard && url || last&unused != 0 {
+	if last&[4]byte{1: 0x03, 2: 0x0f}[want] != 0 { // bits of the last character that no byte takes
 		n.dst = n.dst[:start]
 		return ReasonInvalidBase64
 	}
@@ -484,3 +471,20 @@ func (n *normalizer) binary(v strictjson.Value) Reason {
 	n.dst = append(n.dst, '"')
 	return ""
 }
+
+const (
+	standardAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	noSextet         = 0xff
+)
+
+// sextets has the values of the characters of both alphabets of base64.
+var sextets = func() (table [256]byte) {
+	for i := range table {
+		table[i] = noSextet
+	}
+	for i, c := range []byte(standardAlphabet) {
+		table[c] = byte(i)
+	}
+	table['-'], table['_'] = 62, 63
+	return table
+}()

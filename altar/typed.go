@@ -4,9 +4,11 @@
 package altar
 
 import (
+	"cmp"
 	"context"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -148,31 +150,28 @@ func structParams(t reflect.Type, above []reflect.Type) ([]Parameter, error) {
 		if !f.IsExported() {
 			continue
 		}
-		if name == "" {
-			name = f.Name
-		}
-		p := Parameter{Name: name, Required: true, Description: f.Tag.Get("description")}
-		if p.Description == "" {
-			p.Description = f.Tag.Get("jsonschema")
-		}
-		for option := range strings.SplitSeq(options, ",") {
-			switch option {
-			case "omitempty", "omitzero":
-				p.Required = false
-			case "string":
-				return nil, fmt.Errorf("field %s.%s: the json option string has no counterpart", t, f.Name)
-			}
-		}
-		if f.Type.Kind() == reflect.Pointer {
-			p.Required = false
-		}
-		var err error
-		if p.Type, p.Properties, err = goType(f.Type, above); err != nil {
+		p, err := fieldParam(f, cmp.Or(name, f.Name), options, above)
+		if err != nil {
 			return nil, fmt.Errorf("field %s.%s: %w", t, f.Name, err)
 		}
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+// fieldParam returns the parameter of a field with the options of its json tag.
+func fieldParam(f reflect.StructField, name, options string, above []reflect.Type) (p Parameter, err error) {
+	p = Parameter{Name: name, Required: f.Type.Kind() != reflect.Pointer, Description: cmp.Or(f.Tag.Get("description"), f.Tag.Get("jsonschema"))}
+	for option := range strings.SplitSeq(options, ",") {
+		switch option {
+		case "omitempty", "omitzero":
+			p.Required = false
+		case "string":
+			return p, errors.New("the json option string has no counterpart")
+		}
+	}
+	p.Type, p.Properties, err = goType(f.Type, above)
+	return p, err
 }
 
 var textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()

@@ -215,17 +215,7 @@ func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar
 		p.fail(altar.ReasonWrongType, path)
 		return out
 	}
-	for m := v.Members(); m.Next() && !p.lossy; {
-		name := string(m.Name)
-		switch {
-		case slices.Contains(admConstraints, name):
-			if !m.Value.Absent() {
-				p.fail(altar.ReasonUnsupportedConstraint, form.Pointer(path, name))
-			}
-		case !slices.Contains([]string{"type", "description", "items", "properties", "required"}, name):
-			p.fail(altar.ReasonUnknownField, form.Pointer(path, name))
-		}
-	}
+	p.checkMembers(v, path)
 	word, ok := p.Text(v, path, "type", true)
 	if !ok {
 		return out
@@ -263,6 +253,21 @@ func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar
 	}
 	p.properties(v, path, depth, &out)
 	return out
+}
+
+// checkMembers fails on the members of a schema that a contract cannot express.
+func (p *importer) checkMembers(v strictjson.Value, path string) {
+	for m := v.Members(); m.Next() && !p.lossy; {
+		name := string(m.Name)
+		switch {
+		case slices.Contains(admConstraints, name):
+			if !m.Value.Absent() {
+				p.fail(altar.ReasonUnsupportedConstraint, form.Pointer(path, name))
+			}
+		case !slices.Contains([]string{"type", "description", "items", "properties", "required"}, name):
+			p.fail(altar.ReasonUnknownField, form.Pointer(path, name))
+		}
+	}
 }
 
 func (p *importer) properties(v strictjson.Value, path string, depth int, out *altar.Parameter) {

@@ -157,35 +157,14 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 	}
 	a.r.alive(a.to.HostID)
 	kind := m.Header.Get(kindHeader)
-	count, ok := countOf(m)
-	content := kind == framePart || kind == frameMessage || kind == frameRefused
-	switch want := a.count; {
-	case !ok, content && count != want+1, !content && count != want:
+	if !a.isNext(m, kind) {
 		return true, errLost // something is missing
-	case content:
-		a.count++
-		a.size = len(m.Data)
 	}
 	switch kind {
 	case frameOpen:
 		a.open(m.Reply)
 	case framePart, frameMessage:
-		if len(a.parts)+len(m.Data) > a.r.opts.MaxMessage {
-			a.isDone = true
-			a.yield(nil, errLost)
-			return true, nil
-		}
-		if a.parts = append(a.parts, m.Data...); kind == framePart {
-			a.consumed()
-			return false, nil
-		}
-		text := a.parts
-		a.parts = nil
-		msg, err := altar.DecodeMessage(text, nil)
-		if err != nil {
-			return true, errLost
-		}
-		return a.message(msg), nil
+		return a.part(m.Data, kind == frameMessage)
 	case frameRefused:
 		msg, err := altar.DecodeMessage(m.Data, nil)
 		e, ok := msg.(*altar.ErrorMessage)
@@ -197,6 +176,40 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 		return true, errLost
 	}
 	return false, nil
+}
+
+// isNext counts a frame, and reports whether none is missing before it.
+func (a *answer) isNext(m *nats.Msg, kind string) bool {
+	count, ok := countOf(m)
+	if kind != framePart && kind != frameMessage && kind != frameRefused {
+		return ok && count == a.count
+	}
+	if !ok || count != a.count+1 {
+		return false
+	}
+	a.count++
+	a.size = len(m.Data)
+	return true
+}
+
+// part handles a part of a message, and reports whether the response is complete.
+func (a *answer) part(data []byte, isLast bool) (done bool, err error) {
+	if len(a.parts)+len(data) > a.r.opts.MaxMessage {
+		a.isDone = true
+		a.yield(nil, errLost)
+		return true, nil
+	}
+	if a.parts = append(a.parts, data...); !isLast {
+		a.consumed()
+		return false, nil
+	}
+	text := a.parts
+	a.parts = nil
+	msg, err := altar.DecodeMessage(text, nil)
+	if err != nil {
+		return true, errLost
+	}
+	return a.message(msg), nil
 }
 
 // message yields one message, and reports whether it was the last.

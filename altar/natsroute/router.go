@@ -215,7 +215,7 @@ func (r *Cluster) handle(a *announcement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.peers[a.Host]
-	if p != nil && p.boot != a.Boot && !a.Bye || p != nil && p.boot == a.Boot && a.Bye {
+	if p != nil && (p.boot == a.Boot) == a.Bye {
 		r.giveUp(a.Host) // it has ended or restarted
 		p = nil
 	}

@@ -69,15 +69,15 @@ func TestTombstonesAgreeWithModel(t *testing.T) {
 
 // A naiveSession is a session as a list of all that has happened in it.
 type naiveSession struct {
-	s        *Session
-	expires  time.Time
-	ended    time.Time
-	asked    []naiveInquiry
-	calls    []*Call
-	held     map[*Call]bool
-	runs     map[*Call]*Runtime
-	turns    map[string]uint64
-	fulfills map[*Runtime]bool // the contract "tool"
+	s         *Session
+	expires   time.Time
+	ended     time.Time
+	inquiries []naiveInquiry
+	calls     []*Call
+	held      map[*Call]bool
+	runs      map[*Call]*Runtime
+	turns     map[string]uint64
+	fulfills  map[*Runtime]bool // the contract "tool"
 }
 
 type naiveInquiry struct {
@@ -87,18 +87,18 @@ type naiveInquiry struct {
 
 // A sessionWorld is Sessions with their model.
 type sessionWorld struct {
-	t        *testing.T
-	seed     uint64
-	r        *rand.Rand
-	now      time.Time
-	timers   Timers
-	sessions *Sessions
-	all      []*naiveSession // ever made, in order of creation
-	asked    []naiveInquiry  // standing Runtimes
-	fulfills map[*Runtime]bool
-	runtimes []*Runtime
-	n        int
-	seen     map[string]int
+	t         *testing.T
+	seed      uint64
+	r         *rand.Rand
+	now       time.Time
+	timers    Timers
+	sessions  *Sessions
+	all       []*naiveSession // ever made, in order of creation
+	inquiries []naiveInquiry  // standing Runtimes
+	fulfills  map[*Runtime]bool
+	runtimes  []*Runtime
+	n         int
+	seen      map[string]int
 }
 
 func (w *sessionWorld) live() (list []*naiveSession) {
@@ -165,7 +165,7 @@ func (w *sessionWorld) end(m *naiveSession) {
 		m.s.Leave(c)
 	}
 	require.Nil(w.t, m.s.First())
-	m.calls, m.asked = nil, nil
+	m.calls, m.inquiries = nil, nil
 }
 
 // advance fires the timers that are due.
@@ -180,10 +180,10 @@ func (w *sessionWorld) advance() {
 			i := slices.IndexFunc(w.all, func(m *naiveSession) bool { return m.s == e.s })
 			list := w.sessions.Expired(e)
 			if i < 0 {
-				w.asked = without(w.asked, e.rt)
+				w.inquiries = without(w.inquiries, e.rt)
 				require.Equal(w.t, w.waiting(nil), list, "seed %d", w.seed)
 			} else {
-				w.all[i].asked = without(w.all[i].asked, e.rt)
+				w.all[i].inquiries = without(w.all[i].inquiries, e.rt)
 				require.Equal(w.t, w.waiting(w.all[i]), list, "seed %d", w.seed)
 			}
 			w.seen["expired"]++
@@ -191,7 +191,7 @@ func (w *sessionWorld) advance() {
 	}
 	for _, m := range w.live() {
 		require.True(w.t, m.expires.After(w.now), "seed %d: session %s has not expired", w.seed, m.s.ID)
-		for _, a := range m.asked {
+		for _, a := range m.inquiries {
 			require.True(w.t, a.due.After(w.now), "seed %d: an inquiry has not expired", w.seed)
 		}
 	}
@@ -201,10 +201,10 @@ func (w *sessionWorld) expect(m *naiveSession) {
 	rt := w.runtime()
 	a := naiveInquiry{rt, w.now.Add(time.Second)}
 	if m == nil {
-		w.asked = append(without(w.asked, rt), a)
+		w.inquiries = append(without(w.inquiries, rt), a)
 		w.sessions.Expect(nil, rt, w.now)
 	} else {
-		m.asked = append(without(m.asked, rt), a)
+		m.inquiries = append(without(m.inquiries, rt), a)
 		w.sessions.Expect(m.s, rt, w.now)
 	}
 }
@@ -214,15 +214,15 @@ func (w *sessionWorld) respond(m *naiveSession) {
 	rt := w.runtime()
 	if m != nil {
 		w.fulfill(m, rt)
-		m.asked = without(m.asked, rt)
+		m.inquiries = without(m.inquiries, rt)
 		require.Equal(w.t, w.waiting(m), w.sessions.Responded(m.s, rt), "seed %d", w.seed)
 		return
 	}
 	w.fulfill(nil, rt)
 	for _, m := range w.live() {
-		m.asked = without(m.asked, rt)
+		m.inquiries = without(m.inquiries, rt)
 	}
-	w.asked = without(w.asked, rt)
+	w.inquiries = without(w.inquiries, rt)
 	require.Equal(w.t, w.waiting(nil), w.sessions.Responded(nil, rt), "seed %d", w.seed)
 }
 
@@ -244,17 +244,17 @@ func (w *sessionWorld) lose() {
 	i := w.r.IntN(len(w.runtimes))
 	rt := w.runtimes[i]
 	var want []*Call
-	isStanding := slices.ContainsFunc(w.asked, func(a naiveInquiry) bool { return a.rt == rt })
+	isStanding := slices.ContainsFunc(w.inquiries, func(a naiveInquiry) bool { return a.rt == rt })
 	for _, m := range w.live() {
-		isAsked := slices.ContainsFunc(m.asked, func(a naiveInquiry) bool { return a.rt == rt })
+		isAsked := slices.ContainsFunc(m.inquiries, func(a naiveInquiry) bool { return a.rt == rt })
 		for _, c := range m.calls {
 			if m.runs[c] == rt || m.held[c] && (isAsked || isStanding) {
 				want = append(want, c)
 			}
 		}
-		m.asked = without(m.asked, rt)
+		m.inquiries = without(m.inquiries, rt)
 	}
-	w.asked = without(w.asked, rt)
+	w.inquiries = without(w.inquiries, rt)
 	got := w.sessions.Lost(rt, w.now)
 	require.Equal(w.t, want, got, "seed %d", w.seed)
 	w.seen["lost"] += len(got)
@@ -344,7 +344,7 @@ func (w *sessionWorld) step() {
 	}
 }
 
-// check compares what can be asked.
+// check compares what can be inquiries.
 func (w *sessionWorld) check() {
 	live := w.live()
 	var ids []string
@@ -361,9 +361,9 @@ func (w *sessionWorld) check() {
 			require.Equal(w.t, m.fulfills[rt] || w.fulfills[rt], m.s.Registry().Has("tool", rt), "seed %d: session %s", w.seed, m.s.ID)
 		}
 		pin := fmt.Sprint(w.r.IntN(4))
-		isAsked := func(a naiveInquiry) bool { return a.rt.ID == pin }
-		require.Equal(w.t, slices.ContainsFunc(m.asked, isAsked) || slices.ContainsFunc(w.asked, isAsked), m.s.IsExpected(pin), "seed %d: session %s", w.seed, m.s.ID)
-		require.Equal(w.t, len(m.asked)+len(w.asked) > 0, m.s.IsExpected(""))
+		isOpen := func(a naiveInquiry) bool { return a.rt.ID == pin }
+		require.Equal(w.t, slices.ContainsFunc(m.inquiries, isOpen) || slices.ContainsFunc(w.inquiries, isOpen), m.s.IsExpected(pin), "seed %d: session %s", w.seed, m.s.ID)
+		require.Equal(w.t, len(m.inquiries)+len(w.inquiries) > 0, m.s.IsExpected(""))
 		for _, c := range m.calls {
 			require.Same(w.t, c, m.s.Call(c.id))
 			inUse[c.id] = true
@@ -415,7 +415,7 @@ func TestSessionsModel(t *testing.T) {
 		require.Empty(t, w.sessions.Held(), "seed %d", seed)
 		require.Empty(t, w.sessions.special, "seed %d", seed)
 		require.Empty(t, w.sessions.holding, "seed %d", seed)
-		require.Len(t, w.timers.heap, len(w.asked), "seed %d: a timer of an ended session is set", seed)
+		require.Len(t, w.timers.heap, len(w.inquiries), "seed %d: a timer of an ended session is set", seed)
 	}
 	for _, what := range []string{"expired", "lost", "in use", "held"} {
 		require.Greater(t, seen[what], 100, what)
