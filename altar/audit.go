@@ -109,7 +109,7 @@ func (h *Host) auditLocked(now time.Time, e *AuditRecord, hc *hostConn) {
 		case strings.HasSuffix(e.Operation, ".refused"):
 			e.Outcome = "refused"
 		case e.Operation == "session.over":
-		case reason == ReasonCancelled || reason == ReasonClientGone || reason == ReasonSessionDestroyed:
+		case reason == ReasonCancelled || reason == reasonClientGone || reason == reasonSessionDestroyed:
 			e.Outcome = "canceled"
 		default:
 			e.Outcome = "failed"
@@ -187,5 +187,5 @@ func (h *Host) runAudit(context.Context) {
 // dropped counts a message that has no effect.
 func (h *Host) dropped(c *hostConn, m Message, why string) {
 	h.stats.Dropped++
-	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", m.Type(), "runtime", c.runtime.ID, "reason", why)
+	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", typeOf(m), "runtime", c.runtime.ID, "reason", why)
 }

@@ -69,7 +69,7 @@ func TestEndedLargeCallsRefuseNothing(t *testing.T) {
 	c.send(textCall("0", "s", 3<<20))
 	require.JSONEq(t, "1", string(next[*ToolResult](c).Payload), "a repeat gets the outcome")
 	c.send(textCall("1", "s", 5))
-	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonInvocationIDReused)
+	require.ErrorIs(t, next[*ToolResult](c).Error, reasonInvocationIDReused)
 }
 
 func TestEndedSmallCallsRefuseNothing(t *testing.T) {
@@ -157,7 +157,7 @@ func TestRuntimeThatDoesNotReadIsOverloaded(t *testing.T) {
 		h := newTextHost(t, Limits{MaxMemoryPerSession: -1, MaxMemoryPerPrincipal: -1, MaxMemory: -1})
 		conn := newScripted(func(Message) { select {} })
 		conn.sent = func(m Message) {
-			if m.Type() == "ToolCall" {
+			if typeOf(m) == "ToolCall" {
 				<-conn.closed
 			}
 		}

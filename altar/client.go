@@ -438,7 +438,7 @@ func isTooLarge(err error) bool {
 }
 
 func errTooLargeAtHost(cause error) error {
-	e := formFault(ReasonMessageTooLarge, "", "the Host refused the message as too large")
+	e := formFault(reasonMessageTooLarge, "", "the Host refused the message as too large")
 	e.Cause = errors.Join(ErrTooLarge, cause)
 	return e
 }
@@ -592,7 +592,7 @@ func (c *Client) take(l *clientLink, m Message) {
 		p.abort(remote(failed.Err))
 		return
 	}
-	c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", m.Type(), "request_id", id)
+	c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", typeOf(m), "request_id", id)
 }
 
 func (c *Client) toCall(id string, m Message) {
@@ -600,7 +600,7 @@ func (c *Client) toCall(id string, m Message) {
 	p := c.calls[id]
 	c.mu.Unlock()
 	if p == nil || !p.add(m) {
-		c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", m.Type(), "invocation_id", id)
+		c.opts.Logger.DebugContext(context.Background(), "altar: message ignored", "type", typeOf(m), "invocation_id", id)
 	}
 }
 
@@ -697,7 +697,7 @@ func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Se
 }
 
 func errUnexpected(m Message) error {
-	return fmt.Errorf("altar: unexpected response %s", m.Type())
+	return fmt.Errorf("altar: unexpected response %s", typeOf(m))
 }
 
 // Session returns a session that was created before, over another connection

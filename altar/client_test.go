@@ -148,9 +148,9 @@ func TestClientCancelsRepeat(t *testing.T) {
 				defer mu.Unlock()
 				switch m := m.(type) {
 				case *ToolCall:
-					last[m.InvocationID] = m.Type()
+					last[m.InvocationID] = typeOf(m)
 				case *CancelCall:
-					last[m.InvocationID] = m.Type()
+					last[m.InvocationID] = typeOf(m)
 				}
 			})
 			conns <- conn

@@ -86,7 +86,7 @@ func appendFrame(dst []byte, w frameConn, m Message, isTrusted bool) ([]byte, er
 }
 
 func errTooLarge(n, limit int) *Error {
-	e := Errorf(ErrInvalidParameters, ReasonMessageTooLarge, "the message has %d bytes, the limit is %d (MaxOutput, or MaxMessage of the peer)", n, limit)
+	e := Errorf(ErrInvalidParameters, reasonMessageTooLarge, "the message has %d bytes, the limit is %d (MaxOutput, or MaxMessage of the peer)", n, limit)
 	e.Cause = ErrTooLarge
 	return e
 }

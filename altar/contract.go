@@ -106,7 +106,7 @@ func decodeManifest(data []byte) (*Manifest, error) {
 	p.Fields(v, "", "version", "contracts", "metadata")
 	if version, ok := p.Text(v, "", "version", false); ok {
 		if _, valid := parseSemver(version); !valid {
-			p.fail(ReasonInvalidValue, "/version")
+			p.fail(reasonInvalidValue, "/version")
 		}
 		m.Version = version
 	}
@@ -182,19 +182,19 @@ func (m *Manifest) Validate() error {
 	for i, c := range m.Contracts {
 		path := form.PointerIndex("/contracts", i)
 		if c == nil {
-			return &ContractError{Reason: ReasonWrongType, Path: path}
+			return &ContractError{Reason: reasonWrongType, Path: path}
 		}
 		if err := c.validate(path); err != nil {
 			return err
 		}
 		if names[c.Name] {
-			return &ContractError{Reason: ReasonDuplicateName, Path: path + "/name", Contract: c.Name}
+			return &ContractError{Reason: reasonDuplicateName, Path: path + "/name", Contract: c.Name}
 		}
 		names[c.Name] = true
 	}
 	if m.Version != "" {
 		if _, ok := parseSemver(m.Version); !ok {
-			return &ContractError{Reason: ReasonInvalidValue, Path: "/version"}
+			return &ContractError{Reason: reasonInvalidValue, Path: "/version"}
 		}
 	}
 	return nil
@@ -232,13 +232,13 @@ func (p *contractParser) object(v strictjson.Value, path, name string) json.RawM
 func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
 	c := &Contract{}
 	if !v.IsObject() {
-		p.fail(ReasonWrongType, path)
+		p.fail(reasonWrongType, path)
 		return c
 	}
 	p.Fields(v, path, "name", "description", "parameters", "streaming", "idempotent", "timeout_ms", "metadata")
 	name, ok := p.Text(v, path, "name", true)
 	if ok && !validContractName(name) {
-		p.fail(ReasonInvalidName, path+"/name")
+		p.fail(reasonInvalidName, path+"/name")
 	}
 	c.Name = name
 	c.Description, _ = p.Text(v, path, "description", false)
@@ -249,9 +249,9 @@ func (p *contractParser) contract(v strictjson.Value, path string) *Contract {
 		ms, ok := t.Int()
 		switch {
 		case t.Kind() != '0':
-			p.fail(ReasonWrongType, path+"/timeout_ms")
+			p.fail(reasonWrongType, path+"/timeout_ms")
 		case !ok || ms < 1 || ms > maxTimeout.Milliseconds():
-			p.fail(ReasonInvalidValue, path+"/timeout_ms")
+			p.fail(reasonInvalidValue, path+"/timeout_ms")
 		}
 		c.Timeout = time.Duration(ms) * time.Millisecond
 	}
@@ -270,12 +270,12 @@ func (p *contractParser) parameters(v strictjson.Value, path, name string, depth
 	for i, item := range list {
 		at := form.PointerIndex(path+"/"+name, i)
 		if !item.IsObject() {
-			p.fail(ReasonWrongType, at)
+			p.fail(reasonWrongType, at)
 			continue
 		}
 		out[i] = p.parameter(item, at, depth)
 		if names[out[i].Name] {
-			p.fail(ReasonDuplicateName, at+"/name")
+			p.fail(reasonDuplicateName, at+"/name")
 		}
 		names[out[i].Name] = true
 		if p.Failed() {
@@ -290,7 +290,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 	p.Fields(v, path, "name", "type", "description", "required", "properties")
 	name, ok := p.Text(v, path, "name", true)
 	if ok && !validText(name, 128) {
-		p.fail(ReasonInvalidName, path+"/name")
+		p.fail(reasonInvalidName, path+"/name")
 	}
 	out.Name = name
 	text, ok := p.Text(v, path, "type", true)
@@ -306,7 +306,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 		return out
 	}
 	if depth+t.Dims > maxTypeDepth {
-		p.fail(ReasonTooDeep, path+"/type")
+		p.fail(reasonTooDeep, path+"/type")
 	}
 	out.Description, _ = p.Text(v, path, "description", false)
 	out.Required = p.Flag(v, path, "required")
@@ -314,7 +314,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 		out.Properties = p.parameters(v, path, "properties", depth+t.Dims+1)
 	}
 	if len(out.Properties) > 0 && t.Base != KindObject {
-		p.fail(ReasonPropertiesNotAllowed, path+"/properties")
+		p.fail(reasonPropertiesNotAllowed, path+"/properties")
 	}
 	return out
 }

@@ -140,8 +140,8 @@ func TestFaultsAreBounded(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.ParamErrors(), 16)
 	require.Equal(t, "/k", e.Path())
-	for in, reason := range map[string]Reason{`[]`: ReasonNotAnObject, `{`: ReasonMalformedJSON, `{"a":1,"a":2}`: ReasonDuplicateKey, `{"a":"\ud800"}`: ReasonInvalidUnicode,
-		"{\"a\":\"\xff\"}": ReasonInvalidUnicode, `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: ReasonTooDeep} {
+	for in, reason := range map[string]Reason{`[]`: reasonNotAnObject, `{`: reasonMalformedJSON, `{"a":1,"a":2}`: reasonDuplicateKey, `{"a":"\ud800"}`: reasonInvalidUnicode,
+		"{\"a\":\"\xff\"}": reasonInvalidUnicode, `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: reasonTooDeep} {
 		_, err = v.Append(nil, []byte(in))
 		require.ErrorIs(t, err, reason, in)
 	}
@@ -155,7 +155,7 @@ func TestUnknownNamesAreCut(t *testing.T) {
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	whole, cut := "/"+strings.Repeat("~0", 128), "/"+strings.Repeat("ü", 128)+"…"
-	require.Equal(t, []ParamError{{Path: whole, Reason: ReasonUnknownParameter}, {Path: cut, Reason: ReasonUnknownParameter}}, e.ParamErrors())
+	require.Equal(t, []ParamError{{Path: whole, Reason: reasonUnknownParameter}, {Path: cut, Reason: reasonUnknownParameter}}, e.ParamErrors())
 	require.Equal(t, whole+" unknown_parameter; "+cut+" unknown_parameter", e.Message)
 }
 
@@ -167,21 +167,21 @@ func TestContractErrorNamesPlaceAndContract(t *testing.T) {
 		want ContractError
 	}{
 		{head + `{"name": "c", "ü": [1, {"x": 2}], "nme": 1} ] }`,
-			ContractError{Reason: ReasonUnknownField, Path: "/contracts/1/ü", Contract: "c", Line: 3, Column: 24}},
+			ContractError{Reason: reasonUnknownField, Path: "/contracts/1/ü", Contract: "c", Line: 3, Column: 24}},
 		{head + `{"name": "c", "parameters": [ {"name":"n","type":"int"} ]}]}`,
-			ContractError{Reason: ReasonInvalidType, Path: "/contracts/1/parameters/0/type", Contract: "c", Line: 3, Column: 54}},
+			ContractError{Reason: reasonInvalidType, Path: "/contracts/1/parameters/0/type", Contract: "c", Line: 3, Column: 54}},
 		{head + `{"name":"c","parameters":[{"name":"n"}]}]}`,
-			ContractError{Reason: ReasonMissingField, Path: "/contracts/1/parameters/0/type", Contract: "c", Line: 3, Column: 31}},
+			ContractError{Reason: reasonMissingField, Path: "/contracts/1/parameters/0/type", Contract: "c", Line: 3, Column: 31}},
 		{head + `{"name":"a/b"}]}`,
-			ContractError{Reason: ReasonDuplicateName, Path: "/contracts/1/name", Contract: "a/b", Line: 3, Column: 13}},
-		{head + `{"name":"c","description":}]}`, ContractError{Reason: ReasonMalformedJSON, Contract: "c", Line: 3, Column: 31}},
-		{head + `{"name":"c","x":1,"x":2}]}`, ContractError{Reason: ReasonDuplicateKey, Contract: "c", Line: 3, Column: 23}},
-		{head + `{"name":"c"`, ContractError{Reason: ReasonMalformedJSON, Contract: "c", Line: 3, Column: 16}},
-		{head + `{"name":"c`, ContractError{Reason: ReasonMalformedJSON, Line: 3, Column: 15}},
-		{head + `7]}`, ContractError{Reason: ReasonWrongType, Path: "/contracts/1", Line: 3, Column: 5}},
-		{"\n" + `{"contracts":[],"a~b/c":1}`, ContractError{Reason: ReasonUnknownField, Path: "/a~0b~1c", Line: 2, Column: 25}},
-		{`{"contracts":[],"version":"x"}`, ContractError{Reason: ReasonInvalidValue, Path: "/version", Line: 1, Column: 27}},
-		{``, ContractError{Reason: ReasonMalformedJSON, Line: 1, Column: 1}},
+			ContractError{Reason: reasonDuplicateName, Path: "/contracts/1/name", Contract: "a/b", Line: 3, Column: 13}},
+		{head + `{"name":"c","description":}]}`, ContractError{Reason: reasonMalformedJSON, Contract: "c", Line: 3, Column: 31}},
+		{head + `{"name":"c","x":1,"x":2}]}`, ContractError{Reason: reasonDuplicateKey, Contract: "c", Line: 3, Column: 23}},
+		{head + `{"name":"c"`, ContractError{Reason: reasonMalformedJSON, Contract: "c", Line: 3, Column: 16}},
+		{head + `{"name":"c`, ContractError{Reason: reasonMalformedJSON, Line: 3, Column: 15}},
+		{head + `7]}`, ContractError{Reason: reasonWrongType, Path: "/contracts/1", Line: 3, Column: 5}},
+		{"\n" + `{"contracts":[],"a~b/c":1}`, ContractError{Reason: reasonUnknownField, Path: "/a~0b~1c", Line: 2, Column: 25}},
+		{`{"contracts":[],"version":"x"}`, ContractError{Reason: reasonInvalidValue, Path: "/version", Line: 1, Column: 27}},
+		{``, ContractError{Reason: reasonMalformedJSON, Line: 1, Column: 1}},
 	} {
 		_, err := DecodeManifest([]byte(tt.text))
 		var e *ContractError
@@ -242,12 +242,12 @@ func TestContractValidate(t *testing.T) {
 		reason Reason
 		path   string
 	}{
-		{Contract{Name: "a", Timeout: time.Microsecond}, ReasonInvalidValue, "/timeout_ms"},
-		{Contract{Name: "a", Timeout: 25 * time.Hour}, ReasonInvalidValue, "/timeout_ms"},
-		{Contract{}, ReasonInvalidName, "/name"},
-		{Contract{Name: "a", Metadata: json.RawMessage(`{`)}, ReasonMalformedJSON, ""},
-		{Contract{Name: "a", Metadata: json.RawMessage(`[]`)}, ReasonWrongType, "/metadata"},
-		{Contract{Name: "a", Parameters: []Parameter{{Name: "x", Type: "any"}}}, ReasonInvalidType, "/parameters/0/type"},
+		{Contract{Name: "a", Timeout: time.Microsecond}, reasonInvalidValue, "/timeout_ms"},
+		{Contract{Name: "a", Timeout: 25 * time.Hour}, reasonInvalidValue, "/timeout_ms"},
+		{Contract{}, reasonInvalidName, "/name"},
+		{Contract{Name: "a", Metadata: json.RawMessage(`{`)}, reasonMalformedJSON, ""},
+		{Contract{Name: "a", Metadata: json.RawMessage(`[]`)}, reasonWrongType, "/metadata"},
+		{Contract{Name: "a", Parameters: []Parameter{{Name: "x", Type: "any"}}}, reasonInvalidType, "/parameters/0/type"},
 	} {
 		err := tt.c.Validate()
 		var e *ContractError
@@ -257,9 +257,9 @@ func TestContractValidate(t *testing.T) {
 		require.NotEmpty(t, e.Error())
 	}
 	m := &Manifest{Version: "1", Contracts: []*Contract{{Name: "a"}}}
-	require.ErrorIs(t, m.Validate(), ReasonInvalidValue)
+	require.ErrorIs(t, m.Validate(), reasonInvalidValue)
 	m = &Manifest{Contracts: []*Contract{{Name: "a"}, nil}}
-	require.ErrorIs(t, m.Validate(), ReasonWrongType)
+	require.ErrorIs(t, m.Validate(), reasonWrongType)
 	m = &Manifest{Version: "1.0", Contracts: []*Contract{{Name: "a"}, {Name: "b"}}, Metadata: json.RawMessage(`{"x":1}`)}
 	require.NoError(t, m.Validate())
 	require.NotNil(t, m.Contract("b"))
@@ -271,7 +271,7 @@ func TestContractValidate(t *testing.T) {
 	require.Equal(t, m.Version, reread.Version)
 	require.Len(t, reread.Contracts, 2)
 	_, err = newHost(&Manifest{Contracts: []*Contract{{Name: "a", Streaming: true}}}, AuthorizerFunc(AllowAll), &HostOptions{Level: 1})
-	require.ErrorIs(t, err, ReasonInvalidValue)
+	require.ErrorIs(t, err, reasonInvalidValue)
 	_, err = newHost(m, nil, &HostOptions{Auth: Auth{AllowAnonymous: true}})
 	require.Error(t, err, "ALT-137: an Authorizer is mandatory")
 	_, err = newHost(m, AuthorizerFunc(AllowAll), &HostOptions{ProtocolVersion: "one"})
@@ -367,9 +367,9 @@ func FuzzContract(f *testing.F) {
 func TestPeerDefects(t *testing.T) {
 	v, err := newValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "v", Type: "integer"}, {Name: "f", Type: "float"}}}, nil)
 	require.NoError(t, err)
-	for in, reason := range map[string]Reason{`1e999999999999999999999`: ReasonOutOfRange, `1e-999999999999999999999`: ReasonNotInteger, `1.5e400`: ReasonOutOfRange,
-		`15e-1`: ReasonNotInteger, `100.10`: ReasonNotInteger, `"1"`: ReasonWrongType, `true`: ReasonWrongType, `-9223372036854775809`: ReasonOutOfRange,
-		`0.5e999999999999999999999`: ReasonOutOfRange, `12345678901234567890123e-3`: ReasonNotInteger} {
+	for in, reason := range map[string]Reason{`1e999999999999999999999`: reasonOutOfRange, `1e-999999999999999999999`: reasonNotInteger, `1.5e400`: reasonOutOfRange,
+		`15e-1`: reasonNotInteger, `100.10`: reasonNotInteger, `"1"`: reasonWrongType, `true`: reasonWrongType, `-9223372036854775809`: reasonOutOfRange,
+		`0.5e999999999999999999999`: reasonOutOfRange, `12345678901234567890123e-3`: reasonNotInteger} {
 		_, err := v.Append(nil, []byte(`{"v":`+in+`}`))
 		require.ErrorIs(t, err, reason, in)
 	}
@@ -478,7 +478,7 @@ func TestNonFinite(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, math.IsNaN(float64(got[0])))
 		} else {
-			require.ErrorIs(t, err, ReasonWrongType)
+			require.ErrorIs(t, err, reasonWrongType)
 		}
 		require.NoError(t, c.Close())
 		stop()
@@ -505,13 +505,13 @@ func TestMessagesBoundNames(t *testing.T) {
 	require.NoError(t, err)
 	call.Parameters = object(1001)
 	_, err = AppendMessage(nil, &call)
-	require.ErrorIs(t, err, ReasonInvalidValue)
+	require.ErrorIs(t, err, reasonInvalidValue)
 	frame, err = appendMessage(nil, &call, true)
 	require.NoError(t, err)
 	_, err = DecodeMessage(frame, nil)
-	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, reasonMessageTooLarge)
 	_, _, err = vet(&call)
-	require.ErrorIs(t, err, ReasonInvalidValue, "within one process")
+	require.ErrorIs(t, err, reasonInvalidValue, "within one process")
 }
 
 // Faults are found in the order of the type, whatever the order of the text is.

@@ -52,11 +52,11 @@ func (e *DecodeError) Unwrap() error { return e.Err }
 func frameError(reason Reason) *DecodeError {
 	message := "the frame is not a message"
 	switch reason {
-	case ReasonMessageTooLarge:
+	case reasonMessageTooLarge:
 		message = "the message is too large"
-	case ReasonTooDeep:
+	case reasonTooDeep:
 		message = "the message is nested too deep"
-	case ReasonDuplicateKey:
+	case reasonDuplicateKey:
 		message = "a member of the message is given twice"
 	}
 	return &DecodeError{Err: formFault(reason, "", message), InvalidFrame: true}
@@ -79,7 +79,7 @@ func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 		o.MaxDepth = maxDepth
 	}
 	if len(frame) > o.MaxMessage {
-		return nil, frameError(ReasonMessageTooLarge)
+		return nil, frameError(reasonMessageTooLarge)
 	}
 	d := decoders.Get().(*decoder)
 	defer d.release()
@@ -92,7 +92,7 @@ func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
 		return nil, frameError(Reason(form.Refusal(err, frame, o.MaxDepth)))
 	}
 	if !isObject {
-		return nil, frameError(ReasonNotAnObject)
+		return nil, frameError(reasonNotAnObject)
 	}
 	if bad != nil {
 		return nil, decodeFailure(strictjson.Value(bytes.Trim(frame, " \t\r\n")), m, bad)
@@ -204,13 +204,13 @@ func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *DecodeErr
 func reasonOf(f *jsonmap.Fault) Reason {
 	switch f.Reason {
 	case jsonmap.Missing:
-		return ReasonMissingField
+		return reasonMissingField
 	case jsonmap.WrongType:
-		return ReasonWrongType
+		return reasonWrongType
 	case unknownType:
-		return ReasonUnknownType
+		return reasonUnknownType
 	}
-	return ReasonInvalidValue
+	return reasonInvalidValue
 }
 
 // toolResult reads a result by ALT-D26 and ALT-D27.

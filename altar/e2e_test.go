@@ -314,9 +314,9 @@ func TestTransports(t *testing.T) {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			require.Equal(t, []ParamError{
-				{Path: "/a", Reason: ReasonNotInteger, Expected: "integer", Got: "number"},
-				{Path: "/b", Reason: ReasonMissingRequired, Expected: "integer"},
-				{Path: "/c", Reason: ReasonUnknownParameter},
+				{Path: "/a", Reason: reasonNotInteger, Expected: "integer", Got: "number"},
+				{Path: "/b", Reason: reasonMissingRequired, Expected: "integer"},
+				{Path: "/c", Reason: reasonUnknownParameter},
 			}, e.ParamErrors())
 			require.ErrorContains(t, err, "/a not_integer (expected integer, got number); /b missing_required (expected integer); /c unknown_parameter")
 			_, err = sess.Call(ctx, "nothing", nil, nil)

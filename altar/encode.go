@@ -57,7 +57,7 @@ func (e *encoder) text(name, s string, required bool) {
 		return
 	}
 	if !utf8.ValidString(s) {
-		e.fail(ReasonInvalidUnicode, "/"+name)
+		e.fail(reasonInvalidUnicode, "/"+name)
 	}
 	e.key(name)
 	e.dst = appendString(e.dst, s)
@@ -65,7 +65,7 @@ func (e *encoder) text(name, s string, required bool) {
 
 func (e *encoder) textID(name, s string) {
 	if s != "" && !validText(s, maxTextID) {
-		e.fail(ReasonInvalidValue, "/"+name)
+		e.fail(reasonInvalidValue, "/"+name)
 	}
 	e.text(name, s, false)
 }
@@ -78,9 +78,9 @@ func (e *encoder) invocationID(s string) {
 func (e *encoder) identifier(name, s string, valid bool) {
 	switch {
 	case s == "":
-		e.fail(ReasonMissingField, "/"+name)
+		e.fail(reasonMissingField, "/"+name)
 	case !valid:
-		e.fail(ReasonInvalidValue, "/"+name)
+		e.fail(reasonInvalidValue, "/"+name)
 	}
 	e.text(name, s, true)
 }
@@ -92,7 +92,7 @@ func (e *encoder) textMap(path string, m map[string]string) {
 			e.dst = append(e.dst, ',')
 		}
 		if !utf8.ValidString(k) || !utf8.ValidString(m[k]) {
-			e.fail(ReasonInvalidUnicode, form.Pointer(path, k))
+			e.fail(reasonInvalidUnicode, form.Pointer(path, k))
 		}
 		e.dst = append(appendString(e.dst, k), ':')
 		e.dst = appendString(e.dst, m[k])
@@ -117,10 +117,10 @@ func (e *encoder) raw(name string, v []byte, object bool) {
 	checked, err := strictjson.Check(v, rawBounds(1))
 	switch {
 	case err != nil:
-		e.fail(ReasonInvalidValue, "/"+name)
+		e.fail(reasonInvalidValue, "/"+name)
 		return
 	case object && !checked.IsObject():
-		e.fail(ReasonWrongType, "/"+name)
+		e.fail(reasonWrongType, "/"+name)
 		return
 	}
 	e.key(name)
@@ -132,7 +132,7 @@ func (e *encoder) number(name string, n, min int64, omit bool) {
 		return
 	}
 	if n < min {
-		e.fail(ReasonInvalidValue, "/"+name)
+		e.fail(reasonInvalidValue, "/"+name)
 	}
 	e.key(name)
 	e.dst = appendInt(e.dst, n)
@@ -146,23 +146,23 @@ func (e *encoder) flag(name string, b bool) {
 func (e *encoder) error(err *Error, path string) {
 	switch {
 	case err == nil:
-		e.fail(ReasonMissingField, path)
+		e.fail(reasonMissingField, path)
 		return
 	case err.Code == "":
-		e.fail(ReasonMissingField, path+"/code")
+		e.fail(reasonMissingField, path+"/code")
 	case !err.Code.isKnown():
-		e.fail(ReasonInvalidValue, path+"/code")
+		e.fail(reasonInvalidValue, path+"/code")
 	case err.Message == "":
-		e.fail(ReasonInvalidValue, path+"/message")
+		e.fail(reasonInvalidValue, path+"/message")
 	case !utf8.ValidString(err.Message):
-		e.fail(ReasonInvalidUnicode, path+"/message")
+		e.fail(reasonInvalidUnicode, path+"/message")
 	}
 	e.dst = appendString(append(e.dst, `{"code":`...), string(err.Code))
 	e.dst = appendString(append(e.dst, `,"message":`...), err.Message)
 	if len(err.Details) > 0 {
 		v, bad := strictjson.Check(err.Details, rawBounds(2))
 		if bad != nil || !v.IsObject() {
-			e.fail(ReasonWrongType, path+"/details")
+			e.fail(reasonWrongType, path+"/details")
 		} else if m := v.Members(); m.Next() {
 			e.dst = appendText(append(e.dst, `,"details":`...), v)
 		}
@@ -174,10 +174,10 @@ func (e *encoder) error(err *Error, path string) {
 // checked again where it is trusted.
 func (e *encoder) message(m Message) {
 	if m == nil {
-		e.fail(ReasonUnknownType, "/type")
+		e.fail(reasonUnknownType, "/type")
 		return
 	}
-	e.dst = append(append(append(e.dst, `{"type":"`...), m.Type()...), '"')
+	e.dst = append(append(append(e.dst, `{"type":"`...), typeOf(m)...), '"')
 	switch m := m.(type) {
 	case *ToolCall:
 		e.toolCall(m)
@@ -234,9 +234,9 @@ func (e *encoder) body(src any) {
 func writeReason(f *jsonmap.Fault) Reason {
 	switch {
 	case f.Want == "UTF-8":
-		return ReasonInvalidUnicode
+		return reasonInvalidUnicode
 	case f.Got == empty:
-		return ReasonMissingField
+		return reasonMissingField
 	}
 	return reasonOf(f)
 }
@@ -289,7 +289,7 @@ func (e *encoder) toolResult(m *ToolResult) {
 	} else {
 		e.dst = append(e.dst, `"error"`...)
 		if len(m.Payload) > 0 {
-			e.fail(ReasonInvalidValue, "/payload")
+			e.fail(reasonInvalidValue, "/payload")
 		}
 		e.key("error")
 		e.error(m.Error, "/error")
@@ -305,17 +305,17 @@ func (e *encoder) streamChunk(m *StreamChunk) {
 	switch {
 	case m.Error != nil:
 		if len(m.Payload) > 0 {
-			e.fail(ReasonInvalidValue, "/payload")
+			e.fail(reasonInvalidValue, "/payload")
 		}
 		e.key("error")
 		e.error(m.Error, "/error")
 		if !m.IsFinal {
-			e.fail(ReasonInvalidValue, "/is_final")
+			e.fail(reasonInvalidValue, "/is_final")
 		}
 	case len(m.Payload) > 0:
 		e.raw("payload", m.Payload, false)
 	case !m.IsFinal:
-		e.fail(ReasonMissingField, "/payload")
+		e.fail(reasonMissingField, "/payload")
 	}
 	e.flag("is_final", m.IsFinal)
 }

@@ -52,16 +52,16 @@ func (r Reason) Error() string { return "altar: " + string(r) }
 // The reasons: a closed list on the wire. Those of the last group are for
 // contracts and manifests and never travel.
 const (
-	ReasonMalformedJSON   Reason = "malformed_json"
-	ReasonNotAnObject     Reason = "not_an_object"
-	ReasonInvalidUnicode  Reason = "invalid_unicode"
-	ReasonDuplicateKey    Reason = "duplicate_key"
-	ReasonTooDeep         Reason = "too_deep"
-	ReasonMessageTooLarge Reason = "message_too_large"
-	ReasonMissingField    Reason = "missing_field"
-	ReasonWrongType       Reason = "wrong_type"
-	ReasonInvalidValue    Reason = "invalid_value"
-	ReasonUnknownType     Reason = "unknown_type"
+	reasonMalformedJSON   Reason = "malformed_json"
+	reasonNotAnObject     Reason = "not_an_object"
+	reasonInvalidUnicode  Reason = "invalid_unicode"
+	reasonDuplicateKey    Reason = "duplicate_key"
+	reasonTooDeep         Reason = "too_deep"
+	reasonMessageTooLarge Reason = "message_too_large"
+	reasonMissingField    Reason = "missing_field"
+	reasonWrongType       Reason = "wrong_type"
+	reasonInvalidValue    Reason = "invalid_value"
+	reasonUnknownType     Reason = "unknown_type"
 
 	reasonNotAnnounced       Reason = "not_announced"
 	reasonAlreadyAnnounced   Reason = "already_announced"
@@ -73,13 +73,13 @@ const (
 	reasonUnsupportedVersion Reason = "unsupported_version"
 	reasonCapabilityMissing  Reason = "capability_missing"
 
-	ReasonMissingRequired  Reason = "missing_required"
-	ReasonUnknownParameter Reason = "unknown_parameter"
-	ReasonNotInteger       Reason = "not_integer"
-	ReasonOutOfRange       Reason = "out_of_range"
-	ReasonInvalidBase64    Reason = "invalid_base64"
+	reasonMissingRequired  Reason = "missing_required"
+	reasonUnknownParameter Reason = "unknown_parameter"
+	reasonNotInteger       Reason = "not_integer"
+	reasonOutOfRange       Reason = "out_of_range"
+	reasonInvalidBase64    Reason = "invalid_base64"
 
-	ReasonInvocationIDReused Reason = "invocation_id_reused"
+	reasonInvocationIDReused Reason = "invocation_id_reused"
 	reasonInvocationIDInUse  Reason = "invocation_id_in_use"
 	reasonUnknownInvocation  Reason = "unknown_invocation"
 
@@ -88,7 +88,7 @@ const (
 	reasonNotAcceptable        Reason = "not_acceptable"
 
 	ReasonUnauthenticated   Reason = "unauthenticated"
-	ReasonExpired           Reason = "credentials_expired"
+	reasonExpired           Reason = "credentials_expired"
 	ReasonReplaced          Reason = "replaced"
 	reasonNotARuntime       Reason = "not_a_runtime"
 	reasonRuntimeIDTaken    Reason = "runtime_id_taken"
@@ -102,7 +102,7 @@ const (
 
 	ReasonUnknownSession   Reason = "unknown_session"
 	ReasonSessionExpired   Reason = "session_expired"
-	ReasonSessionDestroyed Reason = "session_destroyed"
+	reasonSessionDestroyed Reason = "session_destroyed"
 
 	ReasonUnknownContract Reason = "unknown_contract"
 	ReasonNotFulfilled    Reason = "not_fulfilled"
@@ -113,25 +113,25 @@ const (
 
 	ReasonDeadline     Reason = "deadline"
 	ReasonCancelled    Reason = "cancelled"
-	ReasonClientGone   Reason = "client_gone"
-	ReasonPanic        Reason = "panic"
+	reasonClientGone   Reason = "client_gone"
+	reasonPanic        Reason = "panic"
 	reasonMissingError Reason = "missing_error"
 
 	reasonChunkGap         Reason = "chunk_gap"
 	reasonUnexpectedStream Reason = "unexpected_stream"
 	reasonResultAfterChunk Reason = "result_after_chunk"
 	reasonInvalidResult    Reason = "invalid_result"
-	ReasonSlowConsumer     Reason = "slow_consumer"
+	reasonSlowConsumer     Reason = "slow_consumer"
 	ReasonNotRetained      Reason = "not_retained"
 	reasonHookPanic        Reason = "hook_panic"
 	ReasonDraining         Reason = "draining"
 
-	ReasonInvalidName           Reason = "invalid_name"
-	ReasonDuplicateName         Reason = "duplicate_name"
-	ReasonInvalidType           Reason = "invalid_type"
-	ReasonPropertiesNotAllowed  Reason = "properties_not_allowed"
-	ReasonUnknownField          Reason = "unknown_field"
-	ReasonUnsupportedConstraint Reason = "unsupported_constraint"
+	reasonInvalidName           Reason = "invalid_name"
+	reasonDuplicateName         Reason = "duplicate_name"
+	reasonInvalidType           Reason = "invalid_type"
+	reasonPropertiesNotAllowed  Reason = "properties_not_allowed"
+	reasonUnknownField          Reason = "unknown_field"
+	reasonUnsupportedConstraint Reason = "unsupported_constraint"
 )
 
 // An Error is an error of the protocol (ALT-098 to ALT-100): received from a peer, or returned by a

@@ -282,7 +282,7 @@ func TestSessionOverWithCalls(t *testing.T) {
 			_, err = sess.Call(t.Context(), "wait", waitIn{5000}, nil)
 			require.ErrorIs(t, err, ErrSessionInvalid)
 			if destroy {
-				require.ErrorIs(t, err, ReasonSessionDestroyed)
+				require.ErrorIs(t, err, reasonSessionDestroyed)
 			} else {
 				require.ErrorIs(t, err, ReasonSessionExpired)
 			}
@@ -320,7 +320,7 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 		}
 		wg.Wait()
 		_, err := repeat.Call(t.Context(), "wait", waitIn{2}, &CallOptions{InvocationID: "i-1"})
-		require.ErrorIs(t, err, ReasonInvocationIDReused)
+		require.ErrorIs(t, err, reasonInvocationIDReused)
 		time.Sleep(5*time.Minute + time.Second)
 		require.Zero(t, s.h.Stats().StoredResults, "outcomes are forgotten")
 	})
@@ -483,7 +483,7 @@ func TestSlowConsumer(t *testing.T) {
 
 func isSlow(m Message) bool {
 	c, ok := m.(*StreamChunk)
-	return ok && c.Error != nil && c.Error.Reason() == ReasonSlowConsumer
+	return ok && c.Error != nil && c.Error.Reason() == reasonSlowConsumer
 }
 
 // A slow reader of a stream gets an error and does not delay other calls.
@@ -540,7 +540,7 @@ func TestCollectedTooLarge(t *testing.T) {
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
 	_, err = sess.Call(t.Context(), "count", countIn{1}, nil)
-	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, reasonMessageTooLarge)
 	n := 0
 	for _, err := range sess.Stream(t.Context(), "count", countIn{1}, nil) {
 		require.NoError(t, err)

@@ -169,7 +169,7 @@ func TestEndedStreamWaitsForCredit(t *testing.T) {
 		require.NoError(t, sess.Destroy(t.Context()))
 		end := must(conn.Receive()).(*StreamChunk)
 		require.Equal(t, int64(1), end.ChunkID)
-		require.Equal(t, ReasonSessionDestroyed, end.Error.Reason())
+		require.Equal(t, reasonSessionDestroyed, end.Error.Reason())
 		for _, u := range s.h.Usage() {
 			if u.Resource == "memory" {
 				require.Zero(t, u.Used, "%+v", u)

@@ -141,7 +141,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 	out := &contracts{byName: make(map[string]*contract, len(m.Contracts))}
 	for i, c := range m.Contracts {
 		if c.Streaming && h.opts.Level < 2 {
-			return nil, &ContractError{Reason: ReasonInvalidValue, Path: form.PointerIndex("/contracts", i) + "/streaming"}
+			return nil, &ContractError{Reason: reasonInvalidValue, Path: form.PointerIndex("/contracts", i) + "/streaming"}
 		}
 		own := *c
 		v, err := newValidator(&own, &h.opts.Validation)

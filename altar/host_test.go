@@ -57,7 +57,7 @@ func attachRuntime(t testing.TB, h *Host, id *Principal, runtimeID string, tools
 	next[*AcknowledgeRuntime](w)
 	w.send(&FulfillTools{SessionID: AllSessions, ToolNames: tools})
 	m, err := w.conn.Receive()
-	for err == nil && m.Type() == "RequestFulfillment" {
+	for err == nil && typeOf(m) == "RequestFulfillment" {
 		m, err = w.conn.Receive()
 	}
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestHostContractsRule(t *testing.T) {
 	c := connect(t, h, testUser)
 	c.session("s")
 	c.send(&ToolCall{InvocationID: "i", SessionID: "s", ToolName: "math/add"})
-	require.ErrorIs(t, next[*ToolResult](c).Error, ReasonMissingRequired)
+	require.ErrorIs(t, next[*ToolResult](c).Error, reasonMissingRequired)
 	require.Zero(t, h.Stats().Dispatched)
 }
 
@@ -403,10 +403,10 @@ func TestIdentityExpires(t *testing.T) {
 		kept.send(&Authenticate{Token: "good"})
 		require.Equal(t, int64(3600), *next[*Authenticated](kept).ExpiresIn)
 		begin := time.Now()
-		require.ErrorIs(t, next[*ErrorMessage](left).Err, ReasonExpired)
+		require.ErrorIs(t, next[*ErrorMessage](left).Err, reasonExpired)
 		require.Equal(t, time.Minute, time.Since(begin))
 		kept.session("s")
-		require.ErrorIs(t, next[*ErrorMessage](kept).Err, ReasonExpired)
+		require.ErrorIs(t, next[*ErrorMessage](kept).Err, reasonExpired)
 		require.Equal(t, time.Hour, time.Since(begin))
 	})
 }

@@ -99,7 +99,7 @@ func (c *callGap) fired(now time.Time) {
 
 func (c *callGone) fired(now time.Time) {
 	h := c.h
-	h.fail((*hostCall)(c), Errorf(ErrExecutionFailed, ReasonClientGone, "the call has no waiting client"), string(ReasonClientGone), now)
+	h.fail((*hostCall)(c), Errorf(ErrExecutionFailed, reasonClientGone, "the call has no waiting client"), string(reasonClientGone), now)
 }
 
 // toolCall makes the checks of ALT-D23 and dispatches, holds or answers a call.

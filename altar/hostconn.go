@@ -213,7 +213,7 @@ func (h *Host) setExpiry(hc *hostConn) {
 // expired ends a connection whose authentication has expired (ALT-D40).
 func (hc *hostConn) expired(now time.Time) {
 	h := hc.h
-	err := Errorf(ErrAuthorizationFailed, ReasonExpired, "the authentication has expired")
+	err := Errorf(ErrAuthorizationFailed, reasonExpired, "the authentication has expired")
 	h.auditLocked(now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtime.ID, Error: err}, hc)
 	h.send(hc, &ErrorMessage{Err: err})
 	h.expel(hc, goodbyeRefused(err.Code), now)
@@ -267,7 +267,7 @@ func isRequest(m Message, bad *DecodeError) bool {
 	case *StreamCredit, *CancelCall:
 		return false
 	}
-	return !isAnswer(m.Type())
+	return !isAnswer(typeOf(m))
 }
 
 // decodeError returns the error of one bad frame, nil if there is none, and false
@@ -340,7 +340,7 @@ func (hc *hostConn) sent(m Message, err error) bool {
 	if unsendable == nil {
 		return err == nil
 	}
-	hc.h.opts.Logger.ErrorContext(hc.h.ctx, "altar: message not sent", "type", m.Type(), "err", err)
+	hc.h.opts.Logger.ErrorContext(hc.h.ctx, "altar: message not sent", "type", typeOf(m), "err", err)
 	unsendable = Errorf(ErrInternal, unsendable.Reason(), "%s", unsendable.Message)
 	switch m := m.(type) {
 	case *ToolCall:
@@ -359,7 +359,7 @@ func (hc *hostConn) sent(m Message, err error) bool {
 		return hc.forward(m, false) == nil
 	}
 	answer := &ErrorMessage{Err: unsendable, Header: *m.header()}
-	return isAnswer(m.Type()) && hc.forward(answer, false) == nil || !isAnswer(m.Type())
+	return isAnswer(typeOf(m)) && hc.forward(answer, false) == nil || !isAnswer(typeOf(m))
 }
 
 // cut ends the connection from this side at once.
@@ -425,7 +425,7 @@ func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
 }
 
 func errSlowConsumer() *Error {
-	return Errorf(ErrInternal, ReasonSlowConsumer, "the client does not read")
+	return Errorf(ErrInternal, reasonSlowConsumer, "the client does not read")
 }
 
 // reply sends an answer with the ids of its request (ALT-D02, ALT-D30).
@@ -636,9 +636,9 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	if bad.InvalidFrame {
 		h.stats.InvalidFrames++
 		switch bad.Err.Reason() {
-		case ReasonMalformedJSON, ReasonNotAnObject, ReasonInvalidUnicode:
+		case reasonMalformedJSON, reasonNotAnObject, reasonInvalidUnicode:
 			hc.bad++
-		case ReasonMessageTooLarge: // what it was is not known
+		case reasonMessageTooLarge: // what it was is not known
 		default:
 			hc.bad = 0
 		}

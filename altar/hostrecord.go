@@ -125,7 +125,7 @@ func (h *Host) replayed(s *session, r *core.Record, m *ToolCall, now time.Time) 
 }
 
 func errReused() *Error {
-	return formFault(ReasonInvocationIDReused, "", "the invocation id was used for another call")
+	return formFault(reasonInvocationIDReused, "", "the invocation id was used for another call")
 }
 
 func errNotRetained() *Error {

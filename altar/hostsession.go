@@ -199,7 +199,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
 		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
 		return
 	}
-	h.endSession(s, "destroyed", ReasonSessionDestroyed, hc, now)
+	h.endSession(s, "destroyed", reasonSessionDestroyed, hc, now)
 	h.reply(hc, m, &SessionDestroyed{SessionID: s.ID, Reason: "destroyed"})
 }
 

@@ -213,7 +213,7 @@ func (h *Host) destroyedElsewhere(id string) {
 	defer h.unlock()
 	h.sessions.Destroyed(id)
 	if s := h.session(id); s != nil && s.Kind == core.OwnSession {
-		h.endSession(s, "destroyed", ReasonSessionDestroyed, nil, now)
+		h.endSession(s, "destroyed", reasonSessionDestroyed, nil, now)
 	}
 }
 

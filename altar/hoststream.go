@@ -57,7 +57,7 @@ func (h *Host) bound(c *hostCall, isGranted bool, now time.Time) {
 			}
 		}
 		if slowest == nil {
-			h.abort(c, errSlowConsumer(), string(ReasonSlowConsumer), now)
+			h.abort(c, errSlowConsumer(), string(reasonSlowConsumer), now)
 			return
 		}
 		h.slow(slowest, now)
@@ -74,7 +74,7 @@ func (h *Host) slow(a *attachment, now time.Time) {
 	h.endAt(a, err)
 	h.detach(a, now)
 	if len(c.at) == 0 && c.State() < core.Ending {
-		h.abort(c, err, string(ReasonSlowConsumer), now)
+		h.abort(c, err, string(reasonSlowConsumer), now)
 	}
 }
 
@@ -189,7 +189,7 @@ func (h *Host) collect(a *attachment, m *StreamChunk, now time.Time) bool {
 	}
 	err := c.charge()
 	if isLarge && !fits(out, h.opts.Limits.MaxMessage) {
-		err = Errorf(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+		err = Errorf(ErrInternal, reasonMessageTooLarge, "the result is too large for one message")
 	}
 	switch {
 	case err != nil:

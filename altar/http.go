@@ -98,7 +98,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := httpx.CheckRequest(r, nil, APIKeyHeader); err != nil {
-		h.httpError(w, Header{}, formFault(ReasonInvalidValue, "", "a header occurs more than once"))
+		h.httpError(w, Header{}, formFault(reasonInvalidValue, "", "a header occurs more than once"))
 		return
 	}
 	id, err := h.identify(r)
@@ -120,9 +120,9 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 	}
 	body, failed := httpx.Body(w, r, int64(h.opts.Limits.MaxMessage), h.opts.Timing.ReadTimeout)
 	if failed != nil {
-		reason := ReasonMalformedJSON
+		reason := reasonMalformedJSON
 		if errors.Is(failed, httpx.ErrTooLarge) {
-			reason = ReasonMessageTooLarge
+			reason = reasonMessageTooLarge
 		}
 		h.httpError(w, Header{}, frameError(reason).Err)
 		return
@@ -158,7 +158,7 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 	var header Header
 	switch {
 	case bad == nil:
-		typ, header = m.Type(), *m.header()
+		typ, header = typeOf(m), *m.header()
 	case bad.InvalidFrame:
 		h.httpError(w, Header{}, bad.Err)
 		return
@@ -225,7 +225,7 @@ func httpStatus(e *Error) int {
 		return http.StatusMethodNotAllowed
 	case reasonNotAcceptable:
 		return http.StatusNotAcceptable
-	case ReasonMessageTooLarge:
+	case reasonMessageTooLarge:
 		return http.StatusRequestEntityTooLarge
 	case reasonUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
@@ -321,7 +321,7 @@ func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m
 		if c, ok := m.(*StreamChunk); ok {
 			id = strconv.FormatInt(c.ChunkID, 10)
 		}
-		if err := out.Send(r.Context(), m.Type(), id, data); err != nil || last(m) {
+		if err := out.Send(r.Context(), typeOf(m), id, data); err != nil || last(m) {
 			return
 		}
 	}

@@ -220,7 +220,7 @@ func (c *httpConn) Send(m Message) error {
 	}
 	c.wg.Go(func() {
 		if err := c.exchange(m, body, gate); err != nil {
-			c.fail(fmt.Errorf("altar: %s over HTTP: %w", m.Type(), err))
+			c.fail(fmt.Errorf("altar: %s over HTTP: %w", typeOf(m), err))
 		}
 	})
 	return nil
@@ -256,7 +256,7 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if gate != nil {
 		defer c.ungate(m.(*ToolCall).InvocationID, gate)
 	}
-	r := &httpx.Request{Op: "altar: " + m.Type(), Method: http.MethodPost, URL: c.url, Header: c.opts.Header.Clone(), Body: body}
+	r := &httpx.Request{Op: "altar: " + typeOf(m), Method: http.MethodPost, URL: c.url, Header: c.opts.Header.Clone(), Body: body}
 	r.Header.Set("Content-Type", typeJSON)
 	call, isCall := m.(*ToolCall)
 	isCall = isCall && !call.CollectChunks

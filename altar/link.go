@@ -156,7 +156,7 @@ func (l *link) tryPost(m Message) bool {
 		return err
 	})
 	if asError(err) != nil {
-		l.log.ErrorContext(context.Background(), "altar: message not sent", "type", m.Type(), "err", err)
+		l.log.ErrorContext(context.Background(), "altar: message not sent", "type", typeOf(m), "err", err)
 	}
 	return !errors.Is(err, sendq.ErrFull)
 }

@@ -56,7 +56,7 @@ func TestClientRefusesTooLargeMessageAlone(t *testing.T) {
 		other <- err
 	}()
 	_, err = sess.Call(t.Context(), "math/add", textIn{strings.Repeat("x", 5000)}, nil)
-	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, reasonMessageTooLarge)
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorIs(t, err, ErrInvalidParameters)
 	_, err = c.CreateSession(t.Context(), &CreateSessionParams{Metadata: map[string]string{"k": strings.Repeat("x", 5000)}})
@@ -124,7 +124,7 @@ func TestRuntimeResultTooLargeFailsAlone(t *testing.T) {
 	for range 2 {
 		_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
 		require.ErrorIs(t, err, ErrInternal)
-		require.ErrorIs(t, err, ReasonMessageTooLarge)
+		require.ErrorIs(t, err, reasonMessageTooLarge)
 	}
 	require.Equal(t, 1, s.h.Stats().Runtimes)
 }
@@ -136,7 +136,7 @@ func TestHostResultOverMaxOutputBecomesError(t *testing.T) {
 	sess := must(s.c.CreateSession(t.Context(), nil))
 	_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
 	require.ErrorIs(t, err, ErrInternal)
-	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, reasonMessageTooLarge)
 	require.NoError(t, s.c.Ping(t.Context()), "the connection continues")
 }
 
@@ -320,7 +320,7 @@ func TestCallTimeoutOnSilentConnection(t *testing.T) {
 		require.ErrorIs(t, err, ErrExecutionTimeout)
 		require.Equal(t, 6*time.Second, time.Since(start))
 		synctest.Wait()
-		require.Equal(t, "CancelCall", last.Type())
+		require.Equal(t, "CancelCall", typeOf(last))
 		require.NoError(t, c.Close())
 	})
 }

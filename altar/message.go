@@ -3,15 +3,21 @@
 
 package altar
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"reflect"
+)
 
 // A Message is a message of the protocol: a pointer to one of the structs of this file. A message
 // must not be changed after it was received or sent.
-type Message interface {
-	// Type returns the name of the message on the wire, such as "ToolCall".
-	Type() string
+type Message interface{ header() *Header }
 
-	header() *Header
+// typeOf returns the name of a message on the wire.
+func typeOf(m Message) string {
+	if name := reflect.TypeOf(m).Elem().Name(); name != "ErrorMessage" {
+		return name
+	}
+	return "Error"
 }
 
 // A Header holds the optional members of every message.
@@ -219,69 +225,6 @@ type ErrorMessage struct {
 	Err *Error
 	Header
 }
-
-// Type returns "AnnounceRuntime".
-func (*AnnounceRuntime) Type() string { return "AnnounceRuntime" }
-
-// Type returns "AcknowledgeRuntime".
-func (*AcknowledgeRuntime) Type() string { return "AcknowledgeRuntime" }
-
-// Type returns "RequestFulfillment".
-func (*RequestFulfillment) Type() string { return "RequestFulfillment" }
-
-// Type returns "FulfillTools".
-func (*FulfillTools) Type() string { return "FulfillTools" }
-
-// Type returns "AcknowledgeFulfillment".
-func (*AcknowledgeFulfillment) Type() string { return "AcknowledgeFulfillment" }
-
-// Type returns "CreateSession".
-func (*CreateSession) Type() string { return "CreateSession" }
-
-// Type returns "SessionCreated".
-func (*SessionCreated) Type() string { return "SessionCreated" }
-
-// Type returns "DestroySession".
-func (*DestroySession) Type() string { return "DestroySession" }
-
-// Type returns "SessionDestroyed".
-func (*SessionDestroyed) Type() string { return "SessionDestroyed" }
-
-// Type returns "ToolCall".
-func (*ToolCall) Type() string { return "ToolCall" }
-
-// Type returns "ToolResult".
-func (*ToolResult) Type() string { return "ToolResult" }
-
-// Type returns "StreamChunk".
-func (*StreamChunk) Type() string { return "StreamChunk" }
-
-// Type returns "StreamCredit".
-func (*StreamCredit) Type() string { return "StreamCredit" }
-
-// Type returns "Authenticate".
-func (*Authenticate) Type() string { return "Authenticate" }
-
-// Type returns "Authenticated".
-func (*Authenticated) Type() string { return "Authenticated" }
-
-// Type returns "ListTools".
-func (*ListTools) Type() string { return "ListTools" }
-
-// Type returns "ToolList".
-func (*ToolList) Type() string { return "ToolList" }
-
-// Type returns "CancelCall".
-func (*CancelCall) Type() string { return "CancelCall" }
-
-// Type returns "Ping".
-func (*Ping) Type() string { return "Ping" }
-
-// Type returns "Pong".
-func (*Pong) Type() string { return "Pong" }
-
-// Type returns "Error".
-func (*ErrorMessage) Type() string { return "Error" }
 
 // Error returns the text of the error inside, so that the message can travel
 // as an error too.

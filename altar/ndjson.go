@@ -43,7 +43,7 @@ func (f *frameReader) Next() ([]byte, error) {
 				return line, nil
 			}
 		case errors.Is(err, lines.ErrTooLong):
-			return nil, frameError(ReasonMessageTooLarge)
+			return nil, frameError(reasonMessageTooLarge)
 		case errors.Is(err, lines.ErrUnterminated):
 			f.end = io.EOF
 			if lines.Blank(line) {

@@ -201,7 +201,7 @@ func (n *normalizer) unknown(name string) {
 		name = string([]rune(name)[:maxFaultName]) + "…"
 	}
 	n.enter(name, -1)
-	n.faults = append(n.faults, ParamError{Path: n.path(), Reason: ReasonUnknownParameter})
+	n.faults = append(n.faults, ParamError{Path: n.path(), Reason: reasonUnknownParameter})
 	n.exit()
 }
 
@@ -251,7 +251,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		if value.Absent() {
 			if f.required {
 				n.enter(f.name, -1)
-				n.mismatch(ReasonMissingRequired, ParamType{f.base, f.dims}, nil)
+				n.mismatch(reasonMissingRequired, ParamType{f.base, f.dims}, nil)
 				n.exit()
 			}
 			continue
@@ -278,7 +278,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	if dims > 0 {
 		if !v.IsArray() {
-			n.mismatch(ReasonWrongType, ParamType{f.base, dims}, v)
+			n.mismatch(reasonWrongType, ParamType{f.base, dims}, v)
 			return
 		}
 		n.array(f, dims, v)
@@ -291,13 +291,13 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 			n.dst = appendValueString(n.dst, v)
 			return
 		}
-		reason = ReasonWrongType
+		reason = reasonWrongType
 	case KindBoolean:
 		if _, ok := v.Bool(); ok {
 			n.dst = append(n.dst, v...)
 			return
 		}
-		reason = ReasonWrongType
+		reason = reasonWrongType
 	case KindInteger:
 		reason = n.integer(v)
 	case KindFloat:
@@ -307,7 +307,7 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	case KindObject:
 		switch {
 		case !v.IsObject():
-			reason = ReasonWrongType
+			reason = reasonWrongType
 		case f.sub == nil:
 			n.dst = appendText(n.dst, v)
 		default:
@@ -338,16 +338,16 @@ func (n *normalizer) array(f *field, dims int, v strictjson.Value) {
 
 func (n *normalizer) integer(v strictjson.Value) Reason {
 	if v.Kind() != '0' {
-		return ReasonWrongType
+		return reasonWrongType
 	}
 	if i, ok := v.Int(); ok {
 		n.dst = strconv.AppendInt(n.dst, i, 10)
 		return ""
 	}
 	if integral(v) {
-		return ReasonOutOfRange
+		return reasonOutOfRange
 	}
-	return ReasonNotInteger
+	return reasonNotInteger
 }
 
 // integral reports whether the exact value of a nonzero number is an integer, without expanding it
@@ -401,7 +401,7 @@ func (n *normalizer) float(v strictjson.Value) Reason {
 	case '0':
 		f, err := strconv.ParseFloat(string(v), 64)
 		if err != nil || math.IsInf(f, 0) {
-			return ReasonOutOfRange
+			return reasonOutOfRange
 		}
 		n.dst = appendFloat(n.dst, f)
 		return ""
@@ -414,7 +414,7 @@ func (n *normalizer) float(v strictjson.Value) Reason {
 			}
 		}
 	}
-	return ReasonWrongType
+	return reasonWrongType
 }
 
 // appendFloat appends a finite number in the format of ECMAScript, but -0 for
@@ -435,13 +435,13 @@ func appendFloat(dst []byte, f float64) []byte {
 func (n *normalizer) binary(v strictjson.Value) Reason {
 	s, ok := v.TextBytes()
 	if !ok {
-		return ReasonWrongType
+		return reasonWrongType
 	}
 	body := bytes.TrimRight(s, "=")
 	pad := len(s) - len(body)
 	want := (4 - len(body)%4) % 4
 	if want == 3 || pad != 0 && pad != want {
-		return ReasonInvalidBase64
+		return reasonInvalidBase64
 	}
 	start := len(n.dst)
 	n.dst = append(n.dst, '"')
@@ -452,12 +452,12 @@ func (n *normalizer) binary(v strictjson.Value) Reason {
 		last = sextets[c]
 		if last == noSextet || isURL && (c == '+' || c == '/') {
 			n.dst = n.dst[:start]
-			return ReasonInvalidBase64
+			return reasonInvalidBase64
 		}
 		if c == '-' || c == '_' {
 			if !isURL && bytes.ContainsAny(body[:i], "+/") {
 				n.dst = n.dst[:start]
-				return ReasonInvalidBase64
+				return reasonInvalidBase64
 			}
 			isURL = true
 			n.dst[start+1+i] = standardAlphabet[last]
@@ -465,7 +465,7 @@ func (n *normalizer) binary(v strictjson.Value) Reason {
 	}
 	if last&[4]byte{1: 0x03, 2: 0x0f}[want] != 0 { // bits of the last character that no byte takes
 		n.dst = n.dst[:start]
-		return ReasonInvalidBase64
+		return reasonInvalidBase64
 	}
 	n.dst = append(n.dst, "=="[:want]...)
 	n.dst = append(n.dst, '"')

@@ -349,7 +349,7 @@ func (call *ForwardedCall) message() (*ToolCall, *Error) {
 	}
 	own, bad, err := vet(m)
 	if err != nil || bad != nil {
-		return nil, formFault(ReasonInvalidValue, "", "the forwarded call is malformed")
+		return nil, formFault(reasonInvalidValue, "", "the forwarded call is malformed")
 	}
 	return own.(*ToolCall), nil
 }
@@ -400,7 +400,7 @@ func (h *Host) EndForwardedSession(sessionID, reason string) {
 	if reason == "expired" {
 		h.endSession(s, "expired", ReasonSessionExpired, nil, now)
 	} else {
-		h.endSession(s, "destroyed", ReasonSessionDestroyed, nil, now)
+		h.endSession(s, "destroyed", reasonSessionDestroyed, nil, now)
 	}
 }
 

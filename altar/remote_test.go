@@ -448,7 +448,7 @@ func TestServeForwardedAgain(t *testing.T) {
 		repeat.RuntimeID, repeat.Attempt = "r2", 1
 		go func() {
 			m, err := well.conn.Receive()
-			for err == nil && m.Type() != "ToolCall" {
+			for err == nil && typeOf(m) != "ToolCall" {
 				m, err = well.conn.Receive()
 			}
 			_ = silent.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")}) // too late

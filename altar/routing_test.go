@@ -63,7 +63,7 @@ func TestRouterBlocks(t *testing.T) {
 				c.send(&CancelCall{SessionID: "s", InvocationID: "cancelled"})
 				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled)
 				c.send(&DestroySession{SessionID: "ended"})
-				require.ErrorIs(t, next[*ToolResult](c).Error, ReasonSessionDestroyed)
+				require.ErrorIs(t, next[*ToolResult](c).Error, reasonSessionDestroyed)
 				next[*SessionDestroyed](c)
 
 				close(gate)

@@ -250,7 +250,7 @@ func (s *runtimeSession) handshake(m Message) error {
 }
 
 func (s *runtimeSession) ignored(m Message, why string) {
-	s.r.opts.Logger.DebugContext(s.ctx, "altar: message ignored", "type", m.Type(), "reason", why)
+	s.r.opts.Logger.DebugContext(s.ctx, "altar: message ignored", "type", typeOf(m), "reason", why)
 }
 
 // broken handles an invalid frame (ALT-D06).

@@ -95,7 +95,7 @@ func TestToolReturnsPanic(t *testing.T) {
 		require.NoError(t, err)
 		for tool, params := range map[string]string{"get": `{"key":"k"}`, "fail": `{}`, "count": `{"n":1}`} {
 			_, err := sess.Call(t.Context(), tool, json.RawMessage(params), nil)
-			require.ErrorIs(t, err, ReasonPanic, tool)
+			require.ErrorIs(t, err, reasonPanic, tool)
 			require.NotContains(t, err.Error(), "secret")
 		}
 	})

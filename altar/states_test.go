@@ -76,7 +76,7 @@ func TestConnectionCells(t *testing.T) {
 								closed = true
 								return
 							}
-							s := m.Type()
+							s := typeOf(m)
 							switch m := m.(type) {
 							case *ErrorMessage:
 								s += " " + string(m.Err.Reason())
@@ -178,7 +178,7 @@ func TestCallCells(t *testing.T) {
 		}},
 		{"held", "session over", "", func(t *testing.T, f *fixture) {
 			f.c.send(&DestroySession{SessionID: "s"})
-			failed(t, f, ReasonSessionDestroyed)
+			failed(t, f, reasonSessionDestroyed)
 		}},
 		{"held", "repeat", "", func(t *testing.T, f *fixture) {
 			d := connect(t, f.h, testUser)
@@ -236,7 +236,7 @@ func TestCallCells(t *testing.T) {
 		}},
 		{"running", "session over", "", func(t *testing.T, f *fixture) {
 			f.c.send(&DestroySession{SessionID: "s"})
-			failed(t, f, ReasonSessionDestroyed)
+			failed(t, f, reasonSessionDestroyed)
 		}},
 		{"running", "repeat", "", func(t *testing.T, f *fixture) {
 			f.c.send(add("i", "s"))
@@ -337,7 +337,7 @@ func TestUnsendableResults(t *testing.T) {
 		result any
 		is     error
 	}{
-		{make([]byte, 3000), ReasonMessageTooLarge}, {func() {}, ErrInternal}, {map[string]any{"x": nan()}, ErrInternal}, {json.RawMessage(`{`), ErrInternal},
+		{make([]byte, 3000), reasonMessageTooLarge}, {func() {}, ErrInternal}, {map[string]any{"x": nan()}, ErrInternal}, {json.RawMessage(`{`), ErrInternal},
 	} {
 		result = tt.result
 		_, err := sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)

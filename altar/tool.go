@@ -64,7 +64,7 @@ func (m *ToolCall) Decode(dst any) error {
 	}
 	if err := strictjson.Decode(v, dst); err != nil {
 		return &Error{Code: ErrInvalidParameters, Message: "the parameters do not fit the tool",
-			Details: appendDetails(nil, ReasonWrongType, ""), Cause: err}
+			Details: appendDetails(nil, reasonWrongType, ""), Cause: err}
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (c *runtimeCall) answer(m Message) {
 	if unsendable == nil {
 		return
 	}
-	c.s.r.opts.Logger.ErrorContext(c.s.ctx, "altar: message not sent", "type", m.Type(), "err", err)
+	c.s.r.opts.Logger.ErrorContext(c.s.ctx, "altar: message not sent", "type", typeOf(m), "err", err)
 	failed := Errorf(ErrInternal, unsendable.Reason(), "the result cannot be sent")
 	if chunk, ok := m.(*StreamChunk); ok {
 		_ = c.s.send(context.Background(), &StreamChunk{InvocationID: c.m.InvocationID, ChunkID: chunk.ChunkID, Error: failed, IsFinal: true, Header: chunk.Header})
@@ -196,7 +196,7 @@ func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 	case err != nil:
 		return nil, &Error{Code: ErrInternal, Message: "the result cannot be written as JSON", Cause: err}
 	case len(out)+1024 > c.s.r.opts.MaxMessage:
-		return nil, Errorf(ErrInternal, ReasonMessageTooLarge, "the result is too large for one message")
+		return nil, Errorf(ErrInternal, reasonMessageTooLarge, "the result is too large for one message")
 	}
 	return out, nil
 }
@@ -251,7 +251,7 @@ func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err 
 	var p *guard.PanicError
 	if errors.As(err, &p) {
 		c.s.r.opts.Logger.ErrorContext(ctx, "altar: tool panicked", "tool", c.tool.name, "err", p, "stack", string(p.Stack))
-		err = Errorf(ErrExecutionFailed, ReasonPanic, "the tool failed unexpectedly")
+		err = Errorf(ErrExecutionFailed, reasonPanic, "the tool failed unexpectedly")
 	}
 	return nil, err
 }

@@ -335,7 +335,7 @@ func TestStdio(t *testing.T) {
 	require.Equal(t, &Ping{Header: Header{RequestID: "1"}}, m)
 	go func() { _ = a.Send(&Ping{Header: Header{RequestID: strings.Repeat("x", 200)}}) }()
 	_, err = b.Receive()
-	require.ErrorIs(t, err, ReasonMessageTooLarge)
+	require.ErrorIs(t, err, reasonMessageTooLarge)
 	require.NoError(t, a.Close())
 	require.NoError(t, a.Close())
 	_, err = b.Receive()

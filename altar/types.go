@@ -39,15 +39,15 @@ func ParseParamType(s string) (ParamType, error) {
 	}
 	base, ok := strings.CutSuffix(rest, strings.Repeat("]", dims))
 	if !ok {
-		return ParamType{}, &ContractError{Reason: ReasonInvalidType}
+		return ParamType{}, &ContractError{Reason: reasonInvalidType}
 	}
 	switch Kind(base) {
 	case KindString, KindInteger, KindFloat, KindBoolean, KindBinary, KindObject:
 	default:
-		return ParamType{}, &ContractError{Reason: ReasonInvalidType}
+		return ParamType{}, &ContractError{Reason: reasonInvalidType}
 	}
 	if 1+dims > maxTypeDepth {
-		return ParamType{}, &ContractError{Reason: ReasonTooDeep}
+		return ParamType{}, &ContractError{Reason: reasonTooDeep}
 	}
 	return ParamType{Base: Kind(base), Dims: dims}, nil
 }

@@ -77,7 +77,7 @@ func Import(data []byte, opts *ImportOptions) ([]*altar.Contract, error) {
 		p.Fields(v, "", "version", "tools", "metadata")
 		if version, ok := p.Text(v, "", "version", false); ok {
 			if (&altar.Manifest{Version: version}).Validate() != nil {
-				p.fail(altar.ReasonInvalidValue, "/version")
+				p.fail(form.InvalidValue, "/version")
 			}
 		}
 		p.Object(v, "", "metadata")
@@ -110,7 +110,7 @@ func Export(m *altar.Manifest) ([]byte, error) {
 	for i, c := range m.Contracts {
 		name := form.ModelName(c.Name)
 		if names[name] {
-			return nil, &altar.ContractError{Reason: altar.ReasonDuplicateName, Path: form.PointerIndex("/contracts", i) + "/name", Contract: c.Name}
+			return nil, &altar.ContractError{Reason: form.DuplicateName, Path: form.PointerIndex("/contracts", i) + "/name", Contract: c.Name}
 		}
 		names[name] = true
 		if i > 0 {
@@ -133,7 +133,7 @@ type importer struct {
 
 func (p *importer) tool(v strictjson.Value, path string) {
 	if !v.IsObject() {
-		p.fail(altar.ReasonWrongType, path)
+		p.fail(form.WrongType, path)
 		return
 	}
 	p.Fields(v, path, "function_declarations")
@@ -144,7 +144,7 @@ func (p *importer) tool(v strictjson.Value, path string) {
 
 func (p *importer) function(v strictjson.Value, path string) {
 	if !v.IsObject() {
-		p.fail(altar.ReasonWrongType, path)
+		p.fail(form.WrongType, path)
 		return
 	}
 	if !p.lossy {
@@ -153,10 +153,10 @@ func (p *importer) function(v strictjson.Value, path string) {
 	c := &altar.Contract{}
 	name, ok := p.Text(v, path, "name", true)
 	if ok && !functionName.MatchString(name) {
-		p.fail(altar.ReasonInvalidName, path+"/name")
+		p.fail(form.InvalidName, path+"/name")
 	}
 	if ok && p.names[name] {
-		p.fail(altar.ReasonDuplicateName, path+"/name")
+		p.fail(form.DuplicateName, path+"/name")
 	}
 	p.names[name] = true
 	c.Name = name
@@ -169,7 +169,7 @@ func (p *importer) function(v strictjson.Value, path string) {
 
 func (p *importer) parameters(v strictjson.Value, path string) []altar.Parameter {
 	if !v.IsObject() {
-		p.fail(altar.ReasonWrongType, path)
+		p.fail(form.WrongType, path)
 		return nil
 	}
 	if m := v.Members(); !m.Next() {
@@ -180,7 +180,7 @@ func (p *importer) parameters(v strictjson.Value, path string) []altar.Parameter
 	}
 	s := p.schema(v, path, 0)
 	if !p.Failed() && s.Type != string(altar.KindObject) {
-		p.fail(altar.ReasonInvalidType, path+"/type")
+		p.fail(form.InvalidType, path+"/type")
 	}
 	return s.Properties
 }
@@ -190,7 +190,7 @@ func (p *importer) short(v strictjson.Value, path string) []altar.Parameter {
 	var out altar.Parameter
 	for m := v.Members(); m.Next(); {
 		if word, _ := m.Value.Text(); admTypes[word] == "" {
-			p.fail(altar.ReasonMissingField, path+"/type")
+			p.fail(form.MissingField, path+"/type")
 			return nil
 		}
 		p.property(&out, string(m.Name), strictjson.Value(`{"type":`+string(m.Value)+`}`), form.Pointer(path, string(m.Name)), 0)
@@ -212,7 +212,7 @@ var admConstraints = []string{"enum", "format", "minimum", "maximum", "pattern",
 // properties of a parameter.
 func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar.Parameter) {
 	if !v.IsObject() {
-		p.fail(altar.ReasonWrongType, path)
+		p.fail(form.WrongType, path)
 		return out
 	}
 	p.checkMembers(v, path)
@@ -222,11 +222,11 @@ func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar
 	}
 	kind, ok := admTypes[word]
 	if !ok {
-		p.fail(altar.ReasonInvalidType, path+"/type")
+		p.fail(form.InvalidType, path+"/type")
 		return out
 	}
 	if depth > maxTypeDepth {
-		p.fail(altar.ReasonTooDeep, path+"/type")
+		p.fail(form.TooDeep, path+"/type")
 		return out
 	}
 	out.Description, _ = p.Text(v, path, "description", false)
@@ -240,13 +240,13 @@ func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar
 	} else {
 		out.Type = string(kind)
 		if p.Get(v, path, "items", false) != nil {
-			p.fail(altar.ReasonPropertiesNotAllowed, path+"/items")
+			p.fail(form.PropertiesNotAllowed, path+"/items")
 		}
 	}
 	if kind != altar.KindObject {
 		for _, name := range []string{"properties", "required"} {
 			if p.Get(v, path, name, false) != nil {
-				p.fail(altar.ReasonPropertiesNotAllowed, path+"/"+name)
+				p.fail(form.PropertiesNotAllowed, path+"/"+name)
 			}
 		}
 		return out
@@ -262,10 +262,10 @@ func (p *importer) checkMembers(v strictjson.Value, path string) {
 		switch {
 		case slices.Contains(admConstraints, name):
 			if !m.Value.Absent() {
-				p.fail(altar.ReasonUnsupportedConstraint, form.Pointer(path, name))
+				p.fail(form.UnsupportedConstraint, form.Pointer(path, name))
 			}
 		case !slices.Contains([]string{"type", "description", "items", "properties", "required"}, name):
-			p.fail(altar.ReasonUnknownField, form.Pointer(path, name))
+			p.fail(form.UnknownField, form.Pointer(path, name))
 		}
 	}
 }
@@ -273,7 +273,7 @@ func (p *importer) checkMembers(v strictjson.Value, path string) {
 func (p *importer) properties(v strictjson.Value, path string, depth int, out *altar.Parameter) {
 	props := p.Get(v, path, "properties", false)
 	if props != nil && !props.IsObject() {
-		p.fail(altar.ReasonWrongType, path+"/properties")
+		p.fail(form.WrongType, path+"/properties")
 		return
 	}
 	for m := props.Members(); m.Next() && !p.Failed(); {
@@ -284,12 +284,12 @@ func (p *importer) properties(v strictjson.Value, path string, depth int, out *a
 		at := form.PointerIndex(path+"/required", i)
 		name, ok := item.Text()
 		if !ok {
-			p.fail(altar.ReasonWrongType, at)
+			p.fail(form.WrongType, at)
 			return
 		}
 		found := slices.IndexFunc(out.Properties, func(p altar.Parameter) bool { return p.Name == name })
 		if found < 0 {
-			p.fail(altar.ReasonInvalidValue, at)
+			p.fail(form.InvalidValue, at)
 			return
 		}
 		out.Properties[found].Required = true
@@ -299,7 +299,7 @@ func (p *importer) properties(v strictjson.Value, path string, depth int, out *a
 // property adds a property of an object whose type begins at a depth.
 func (p *importer) property(object *altar.Parameter, name string, v strictjson.Value, path string, depth int) {
 	if (&altar.Contract{Name: "c", Parameters: []altar.Parameter{{Name: name, Type: "string"}}}).Validate() != nil {
-		p.fail(altar.ReasonInvalidName, path)
+		p.fail(form.InvalidName, path)
 	}
 	prop := p.schema(v, path, depth+1)
 	prop.Name = name

@@ -22,8 +22,8 @@ func TestDecodeCallAndResult(t *testing.T) {
 	call, err = DecodeCall([]byte(`{"call_id":"c1","name":"f"}`), "s")
 	require.NoError(t, err)
 	require.Equal(t, "{}", string(call.Parameters))
-	for in, reason := range map[string]altar.Reason{`{"call_id":" ","name":"f"}`: altar.ReasonInvalidValue, `{"call_id":"c","name":" "}`: altar.ReasonInvalidValue,
-		`{"name":"f"}`: altar.ReasonMissingField, `{"call_id":"c","name":"f","x":1}`: altar.ReasonUnknownField, `{"call_id":"c","name":"f","args":[]}`: altar.ReasonWrongType, `[`: altar.ReasonMalformedJSON} {
+	for in, reason := range map[string]altar.Reason{`{"call_id":" ","name":"f"}`: altar.Reason("invalid_value"), `{"call_id":"c","name":" "}`: altar.Reason("invalid_value"),
+		`{"name":"f"}`: altar.Reason("missing_field"), `{"call_id":"c","name":"f","x":1}`: altar.Reason("unknown_field"), `{"call_id":"c","name":"f","args":[]}`: altar.Reason("wrong_type"), `[`: altar.Reason("malformed_json")} {
 		_, err := DecodeCall([]byte(in), "s")
 		require.ErrorIs(t, err, reason, in)
 	}
@@ -37,9 +37,9 @@ func TestDecodeCallAndResult(t *testing.T) {
 	}
 	require.Equal(t, `{"call_id":"c","content":null,"is_error":false}`, string(AppendResult(nil, &altar.ToolResult{InvocationID: "c"})))
 	_, err = DecodeResult([]byte(`{"call_id":"c","content":"text","is_error":true}`))
-	require.ErrorIs(t, err, altar.ReasonWrongType)
+	require.ErrorIs(t, err, altar.Reason("wrong_type"))
 	_, err = DecodeResult([]byte(`]`))
-	require.ErrorIs(t, err, altar.ReasonMalformedJSON)
+	require.ErrorIs(t, err, altar.Reason("malformed_json"))
 }
 
 // ALT-D44: results are read in both forms, whatever their errors look like.
@@ -68,14 +68,14 @@ func TestDecodeResultForms(t *testing.T) {
 		require.Equal(t, &altar.ToolResult{Payload: json.RawMessage(want)}, r, in)
 	}
 	for in, want := range map[string]altar.ContractError{
-		`{"status":"DONE"}`:                  {Reason: altar.ReasonInvalidValue, Path: "/status"},
-		`{"status":1}`:                       {Reason: altar.ReasonWrongType, Path: "/status"},
-		`{"status":"ERROR"}`:                 {Reason: altar.ReasonMissingField, Path: "/error"},
-		`{"is_error":true}`:                  {Reason: altar.ReasonMissingField, Path: "/content/error"},
-		`{"is_error":true,"content":"text"}`: {Reason: altar.ReasonWrongType, Path: "/content"},
-		`{"is_error":"yes"}`:                 {Reason: altar.ReasonWrongType, Path: "/is_error"},
-		`{"call_id":7}`:                      {Reason: altar.ReasonWrongType, Path: "/call_id"},
-		`{"call_id":"c","call_id":"d"}`:      {Reason: altar.ReasonDuplicateKey},
+		`{"status":"DONE"}`:                  {Reason: altar.Reason("invalid_value"), Path: "/status"},
+		`{"status":1}`:                       {Reason: altar.Reason("wrong_type"), Path: "/status"},
+		`{"status":"ERROR"}`:                 {Reason: altar.Reason("missing_field"), Path: "/error"},
+		`{"is_error":true}`:                  {Reason: altar.Reason("missing_field"), Path: "/content/error"},
+		`{"is_error":true,"content":"text"}`: {Reason: altar.Reason("wrong_type"), Path: "/content"},
+		`{"is_error":"yes"}`:                 {Reason: altar.Reason("wrong_type"), Path: "/is_error"},
+		`{"call_id":7}`:                      {Reason: altar.Reason("wrong_type"), Path: "/call_id"},
+		`{"call_id":"c","call_id":"d"}`:      {Reason: altar.Reason("duplicate_key")},
 	} {
 		_, err := DecodeResult([]byte(in))
 		var e *altar.ContractError
@@ -90,14 +90,14 @@ func TestImportForms(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []altar.Parameter{{Name: "a", Type: "object"}, {Name: "items", Type: "float"}, {Name: "z", Type: "string"}}, list[0].Parameters)
 	for in, want := range map[string]altar.ContractError{
-		`{"name":"f","parameters":{"a":"STRING","b":{"type":"STRING"}}}`: {Reason: altar.ReasonMissingField, Path: "/parameters/type", Column: 26},
-		`{"name":"f","parameters":{"a":"text"}}`:                         {Reason: altar.ReasonMissingField, Path: "/parameters/type", Column: 26},
-		`{"name":"f","parameters":{"a":"array"}}`:                        {Reason: altar.ReasonMissingField, Path: "/parameters/a/items", Column: 31},
-		`{"name":"f","parameters":{"type":"string"}}`:                    {Reason: altar.ReasonInvalidType, Path: "/parameters/type", Column: 34},
-		`{"name":"f","parameters":{"":"string"}}`:                        {Reason: altar.ReasonInvalidName, Path: "/parameters/", Column: 30},
-		`{"name":"f","returns":{}}`:                                      {Reason: altar.ReasonUnknownField, Path: "/returns", Column: 23},
-		`{"name":"f","parameters":{"type":"OBJECT","title":"t"}}`:        {Reason: altar.ReasonUnsupportedConstraint, Path: "/parameters/title", Column: 51},
-		`{"name":"f",`: {Reason: altar.ReasonMalformedJSON, Column: 13},
+		`{"name":"f","parameters":{"a":"STRING","b":{"type":"STRING"}}}`: {Reason: altar.Reason("missing_field"), Path: "/parameters/type", Column: 26},
+		`{"name":"f","parameters":{"a":"text"}}`:                         {Reason: altar.Reason("missing_field"), Path: "/parameters/type", Column: 26},
+		`{"name":"f","parameters":{"a":"array"}}`:                        {Reason: altar.Reason("missing_field"), Path: "/parameters/a/items", Column: 31},
+		`{"name":"f","parameters":{"type":"string"}}`:                    {Reason: altar.Reason("invalid_type"), Path: "/parameters/type", Column: 34},
+		`{"name":"f","parameters":{"":"string"}}`:                        {Reason: altar.Reason("invalid_name"), Path: "/parameters/", Column: 30},
+		`{"name":"f","returns":{}}`:                                      {Reason: altar.Reason("unknown_field"), Path: "/returns", Column: 23},
+		`{"name":"f","parameters":{"type":"OBJECT","title":"t"}}`:        {Reason: altar.Reason("unsupported_constraint"), Path: "/parameters/title", Column: 51},
+		`{"name":"f",`: {Reason: altar.Reason("malformed_json"), Column: 13},
 	} {
 		_, err := Import([]byte(in), nil)
 		var e *altar.ContractError
@@ -106,7 +106,7 @@ func TestImportForms(t *testing.T) {
 		require.Equal(t, want, *e, in)
 	}
 	_, err = Import([]byte(`{"name":"f","parameters":{"a":"text"}}`), &ImportOptions{Lossy: true})
-	require.ErrorIs(t, err, altar.ReasonMissingField)
+	require.ErrorIs(t, err, altar.Reason("missing_field"))
 }
 
 // FuzzExport: export and import give the parameters back, but binary and the order of properties.
@@ -123,7 +123,7 @@ func FuzzExport(f *testing.F) {
 		require.NoError(t, err)
 		list, err := Import(text, nil)
 		if err != nil {
-			require.ErrorIs(t, err, altar.ReasonTooDeep, "a schema is nested deeper than a contract")
+			require.ErrorIs(t, err, altar.Reason("too_deep"), "a schema is nested deeper than a contract")
 			return
 		}
 		require.Len(t, list, 1)
@@ -159,9 +159,9 @@ func TestExportRefusesEqualNames(t *testing.T) {
 	_, err = Export(&altar.Manifest{Contracts: list})
 	var e *altar.ContractError
 	require.ErrorAs(t, err, &e)
-	require.Equal(t, altar.ContractError{Reason: altar.ReasonDuplicateName, Path: "/contracts/3/name", Contract: back[1].Name}, *e)
+	require.Equal(t, altar.ContractError{Reason: altar.Reason("duplicate_name"), Path: "/contracts/3/name", Contract: back[1].Name}, *e)
 	_, err = Export(&altar.Manifest{Contracts: []*altar.Contract{{Name: "a"}, {Name: "a"}}})
-	require.ErrorIs(t, err, altar.ReasonDuplicateName)
+	require.ErrorIs(t, err, altar.Reason("duplicate_name"))
 }
 
 // FuzzImport: every imported contract is valid, and every refusal has a reason.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -29,9 +30,9 @@ func DecodeCall(data []byte, sessionID string) (*altar.ToolCall, error) {
 	switch {
 	case p.Failed():
 	case !callID.MatchString(id):
-		p.fail(altar.ReasonInvalidValue, "/call_id")
+		p.fail(form.InvalidValue, "/call_id")
 	case strings.TrimSpace(name) == "":
-		p.fail(altar.ReasonInvalidValue, "/name")
+		p.fail(form.InvalidValue, "/name")
 	}
 	if err := p.err(); err != nil {
 		return nil, err
@@ -79,7 +80,7 @@ func DecodeResult(data []byte) (*altar.ToolResult, error) {
 	case !v.Get("status").Absent():
 		r.Error = decodeError(p.Get(v, "", "error", true))
 	case !content.Absent() && !content.IsObject():
-		p.fail(altar.ReasonWrongType, "/content")
+		p.fail(form.WrongType, "/content")
 	default:
 		r.Error = decodeError(p.Get(content, "/content", "error", true))
 	}
@@ -96,7 +97,7 @@ func (p *parser) isError(v strictjson.Value) bool {
 		return p.Flag(v, "", "is_error")
 	}
 	if status != "SUCCESS" && status != "ERROR" {
-		p.fail(altar.ReasonInvalidValue, "/status")
+		p.fail(form.InvalidValue, "/status")
 	}
 	return status == "ERROR"
 }

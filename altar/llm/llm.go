@@ -64,11 +64,11 @@ func Tools(list []altar.ToolInfo, vendor Vendor, strict bool) ([]Tool, error) {
 		t := &list[i]
 		name := form.ModelName(t.Name)
 		if names[name] {
-			return nil, &altar.ContractError{Reason: altar.ReasonDuplicateName, Path: "/name", Contract: t.Name}
+			return nil, &altar.ContractError{Reason: form.DuplicateName, Path: "/name", Contract: t.Name}
 		}
 		names[name] = true
 		if path := duplicate(t.Parameters, "/parameters"); path != "" {
-			return nil, &altar.ContractError{Reason: altar.ReasonDuplicateName, Path: path, Contract: t.Name}
+			return nil, &altar.ContractError{Reason: form.DuplicateName, Path: path, Contract: t.Name}
 		}
 		out[i] = Tool{Name: name, Contract: t.Name, Parameters: t.Parameters, JSON: appendTool(nil, &w, t, name, vendor)}
 	}

@@ -65,18 +65,18 @@ func TestParametersOfRefusesConstraints(t *testing.T) {
 		path   string
 		column int
 	}{
-		{`{"type":"object","properties":{"a":{"type":"string","enum":["x"]}}}`, altar.ReasonUnsupportedConstraint, "/properties/a/enum", 60},
-		{`{"type":"object","properties":{"a":{"type":"integer","minimum":1}}}`, altar.ReasonUnsupportedConstraint, "/properties/a/minimum", 64},
-		{`{"type":"object","properties":{"a":{"$ref":"#/x"}}}`, altar.ReasonUnsupportedConstraint, "/properties/a/$ref", 44},
+		{`{"type":"object","properties":{"a":{"type":"string","enum":["x"]}}}`, altar.Reason("unsupported_constraint"), "/properties/a/enum", 60},
+		{`{"type":"object","properties":{"a":{"type":"integer","minimum":1}}}`, altar.Reason("unsupported_constraint"), "/properties/a/minimum", 64},
+		{`{"type":"object","properties":{"a":{"$ref":"#/x"}}}`, altar.Reason("unsupported_constraint"), "/properties/a/$ref", 44},
 		{`{"type":"object","properties":{"a":{"type":"string","pattern":"^-?(0|[1-9][0-9]{0,18})$"}}}`,
-			altar.ReasonUnsupportedConstraint, "/properties/a/pattern", 63},
-		{`{"type":"object","properties":{"a":{"type":["string","integer"]}}}`, altar.ReasonInvalidType, "/properties/a/type", 44},
-		{`{"type":"object","properties":{"a":true}}`, altar.ReasonInvalidType, "/properties/a/type", 36},
-		{`{"type":"object","properties":{"a":{"type":"array"}}}`, altar.ReasonMissingField, "/properties/a/items", 36},
-		{`{"type":"object","required":["a"]}`, altar.ReasonInvalidValue, "/required/0", 30},
-		{`{"type":"object","properties":[]}`, altar.ReasonWrongType, "/properties", 31},
-		{`{"type":"string"}`, altar.ReasonInvalidType, "/type", 9},
-		{`[]`, altar.ReasonNotAnObject, "", 1},
+			altar.Reason("unsupported_constraint"), "/properties/a/pattern", 63},
+		{`{"type":"object","properties":{"a":{"type":["string","integer"]}}}`, altar.Reason("invalid_type"), "/properties/a/type", 44},
+		{`{"type":"object","properties":{"a":true}}`, altar.Reason("invalid_type"), "/properties/a/type", 36},
+		{`{"type":"object","properties":{"a":{"type":"array"}}}`, altar.Reason("missing_field"), "/properties/a/items", 36},
+		{`{"type":"object","required":["a"]}`, altar.Reason("invalid_value"), "/required/0", 30},
+		{`{"type":"object","properties":[]}`, altar.Reason("wrong_type"), "/properties", 31},
+		{`{"type":"string"}`, altar.Reason("invalid_type"), "/type", 9},
+		{`[]`, altar.Reason("not_an_object"), "", 1},
 	} {
 		_, err := ParametersOf([]byte(tt.text), nil)
 		var e *altar.ContractError
@@ -124,7 +124,7 @@ func TestToolNames(t *testing.T) {
 		_, err = Tools(tt.list, Anthropic, false)
 		var e *altar.ContractError
 		require.ErrorAs(t, err, &e)
-		tt.want.Reason = altar.ReasonDuplicateName
+		tt.want.Reason = altar.Reason("duplicate_name")
 		require.Equal(t, tt.want, *e)
 	}
 	require.Equal(t, "math__add_"+rewritten[len(rewritten)-8:], rewritten)
@@ -176,8 +176,8 @@ func TestToolsAndArguments(t *testing.T) {
 	args, err := Arguments(params, []byte(`{"n":[["9007199254740993", 2, "x"], "3"],"größe":{"i/j":"-5"},"free":["{", "[]", "{\"a\": 1}"],"s":"7","u":"8"}`))
 	require.NoError(t, err)
 	require.Equal(t, `{"n":[[9007199254740993,2,"x"],"3"],"größe":{"i/j":-5},"free":["{","[]",{"a":1}],"s":"7","u":"8"}`, string(args))
-	for text, reason := range map[string]altar.Reason{`[]`: altar.ReasonNotAnObject, `{`: altar.ReasonMalformedJSON, `{"s":1,"s":2}`: altar.ReasonDuplicateKey,
-		`{"größe":{},"` + form.ModelParameter("größe") + `":{}}`: altar.ReasonDuplicateKey} {
+	for text, reason := range map[string]altar.Reason{`[]`: altar.Reason("not_an_object"), `{`: altar.Reason("malformed_json"), `{"s":1,"s":2}`: altar.Reason("duplicate_key"),
+		`{"größe":{},"` + form.ModelParameter("größe") + `":{}}`: altar.Reason("duplicate_key")} {
 		_, err = Arguments(params, []byte(text))
 		require.ErrorIs(t, err, reason)
 		require.ErrorIs(t, err, altar.ErrInvalidParameters)
@@ -189,7 +189,7 @@ func TestToolsAndArguments(t *testing.T) {
 
 // A call of each vendor is read, and its result has the form in which the vendor takes it back.
 func TestCallAndResult(t *testing.T) {
-	refusal := altar.Errorf(altar.ErrInvalidParameters, altar.ReasonWrongType, "/n wrong_type")
+	refusal := altar.Errorf(altar.ErrInvalidParameters, altar.Reason("wrong_type"), "/n wrong_type")
 	for _, tt := range []struct {
 		vendor              Vendor
 		call                string

@@ -42,7 +42,7 @@ func ParametersOf(text []byte, opts *ParametersOptions) ([]altar.Parameter, erro
 	}
 	t, params := r.read(v, "")
 	if !r.Failed() && t != string(altar.KindObject) {
-		r.fail(altar.ReasonInvalidType, "/type")
+		r.fail(form.InvalidType, "/type")
 	}
 	if r.Failed() {
 		return nil, located(altar.Reason(r.Reason), r.Path, text)
@@ -69,7 +69,7 @@ func (r *schemaReader) fail(reason altar.Reason, path string) { r.Fail(string(re
 
 func (r *schemaReader) read(s strictjson.Value, path string) (typ string, properties []altar.Parameter) {
 	if s.Absent() {
-		r.fail(altar.ReasonMissingField, path)
+		r.fail(form.MissingField, path)
 		return "", nil
 	}
 	kind, isInt64 := schemaType(s)
@@ -94,7 +94,7 @@ func (r *schemaReader) read(s strictjson.Value, path string) (typ string, proper
 	case "object":
 		return string(altar.KindObject), r.properties(s, path)
 	}
-	r.fail(altar.ReasonInvalidType, path+"/type")
+	r.fail(form.InvalidType, path+"/type")
 	return "", nil
 }
 
@@ -132,7 +132,7 @@ func (r *schemaReader) properties(s strictjson.Value, path string) []altar.Param
 		text, ok := name.Text()
 		found := slices.IndexFunc(out, func(p altar.Parameter) bool { return p.Name == text })
 		if !ok || found < 0 {
-			r.fail(altar.ReasonInvalidValue, form.PointerIndex(path+"/required", i))
+			r.fail(form.InvalidValue, form.PointerIndex(path+"/required", i))
 			continue
 		}
 		out[found].Required = true
@@ -155,6 +155,6 @@ func (r *schemaReader) constraints(s strictjson.Value, path string, isInt64 bool
 		if v.Absent() || name == "uniqueItems" && isBool && !unique || name == "pattern" && isInt64 {
 			continue
 		}
-		r.fail(altar.ReasonUnsupportedConstraint, form.Pointer(path, name))
+		r.fail(form.UnsupportedConstraint, form.Pointer(path, name))
 	}
 }

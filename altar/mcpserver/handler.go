@@ -197,7 +197,7 @@ func (b *backend) stream(ctx context.Context, s *altar.Session, tool string, par
 			return nil, err
 		}
 		if size += len(chunk); b.opts.MaxOutput >= 0 && size > b.opts.MaxOutput {
-			return nil, altar.Errorf(altar.ErrExecutionFailed, altar.ReasonMessageTooLarge, "the chunks are larger than %d bytes", b.opts.MaxOutput)
+			return nil, altar.Errorf(altar.ErrExecutionFailed, altar.Reason("message_too_large"), "the chunks are larger than %d bytes", b.opts.MaxOutput)
 		}
 		chunks = append(chunks, chunk)
 		var text string

@@ -80,7 +80,7 @@ func (f *forwarding) run(ctx context.Context) error {
 		return unavailable()
 	}
 	if int64(len(body)) > r.nc.MaxPayload() {
-		return altar.Errorf(altar.ErrInvalidParameters, altar.ReasonInvalidValue, "the parameters are too long to be forwarded")
+		return altar.Errorf(altar.ErrInvalidParameters, altar.Reason("invalid_value"), "the parameters are too long to be forwarded")
 	}
 	// Capacity for the frames in flight, and for heartbeats while the loop is busy.
 	in := make(chan *nats.Msg, maxFrames+256)
