@@ -203,7 +203,7 @@ func (h *Host) lock() time.Time {
 func (h *Host) runDue(now time.Time) {
 	for t := h.timers.Next(now); t != nil; t = h.timers.Next(now) {
 		if a, ok := t.Event.(*core.Inquiry); ok {
-			h.judge(h.sessions.Expired(a), now)
+			h.routeAgain(h.sessions.Expired(a), now)
 		} else {
 			t.Event.(timerFunc).fired(now)
 		}

@@ -399,8 +399,8 @@ func (hc *hostConn) toolName(contract string) string {
 	return s
 }
 
-// judge routes held calls again.
-func (h *Host) judge(list []*core.Call, now time.Time) {
+// routeAgain routes held calls again.
+func (h *Host) routeAgain(list []*core.Call, now time.Time) {
 	for _, c := range list {
 		if c.State() == core.Held {
 			h.judgeCall(callOf(c), now)

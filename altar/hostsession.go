@@ -15,7 +15,7 @@ import (
 // sessionOver is the notification of an ended session for the Cluster.
 type sessionOver struct{ id, how string }
 
-// A session is a session of the core with what messages and the store need of it.
+// A session is a session of the core with the parts that only the Host uses.
 type session struct {
 	core.Session
 

@@ -256,7 +256,7 @@ func (h *Host) register(hc *hostConn, m *FulfillTools, names []string, ack *Ackn
 	h.sessions.Change(one, change)
 	h.reply(hc, m, ack)
 	h.auditFulfillment(hc, m, names, ack, now)
-	h.judge(h.sessions.Responded(one, &hc.runtime), now)
+	h.routeAgain(h.sessions.Responded(one, &hc.runtime), now)
 }
 
 func (h *Host) auditFulfillment(hc *hostConn, m *FulfillTools, names []string, ack *AcknowledgeFulfillment, now time.Time) {

@@ -136,7 +136,7 @@ func (h *Host) setOffers(list []RuntimeOffer) {
 		h.allOffers = append(h.allOffers, core.Offer(o))
 	}
 	unlike := h.matchOffers()
-	h.judge(h.sessions.Held(), now)
+	h.routeAgain(h.sessions.Held(), now)
 	h.unlock()
 	h.logUnlike(unlike)
 }

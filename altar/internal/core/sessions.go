@@ -49,7 +49,7 @@ type Session struct {
 	calls       map[string]*Call      // in flight
 	first, last *Call                 // likewise, in order of arrival
 	arrived     uint64                // number of calls
-	held        map[*Call]bool        // wait for a Runtime
+	waiting     map[*Call]bool        // wait for a Runtime
 	tails       map[*Call]bool        // ended, but chunks wait for connections
 	isEnded     bool
 
@@ -131,23 +131,23 @@ func (c *Call) freeID() {
 
 // Hold makes a call wait for a Runtime, until it is dispatched or ends.
 func (s *Session) Hold(c *Call) {
-	if s.held == nil {
-		s.held = make(map[*Call]bool)
+	if s.waiting == nil {
+		s.waiting = make(map[*Call]bool)
 	}
-	s.held[c], s.all.holding[s] = true, true
+	s.waiting[c], s.all.holding[s] = true, true
 }
 
 func (c *Call) unhold() {
-	if s := c.session; s != nil && s.held[c] {
-		delete(s.held, c)
-		if len(s.held) == 0 {
+	if s := c.session; s != nil && s.waiting[c] {
+		delete(s.waiting, c)
+		if len(s.waiting) == 0 {
 			delete(s.all.holding, s)
 		}
 	}
 }
 
 // Held returns the held calls in order of arrival.
-func (s *Session) Held() []*Call { return inOrder(slices.Collect(maps.Keys(s.held))) }
+func (s *Session) Held() []*Call { return inOrder(slices.Collect(maps.Keys(s.waiting))) }
 
 // inOrder sorts calls by the creation of their sessions, then by arrival, and removes duplicates.
 func inOrder(list []*Call) []*Call {
@@ -338,7 +338,7 @@ func (t *Sessions) End(s *Session, forget time.Time) {
 		t.tombstones.add(s.ID, s.Principal, forget)
 	}
 	for rt := range s.inquiries {
-		t.settle(s, rt)
+		t.endInquiry(s, rt)
 	}
 	delete(t.special, s)
 }
@@ -425,8 +425,8 @@ func (t *Sessions) Expect(s *Session, rt *Runtime, now time.Time) {
 	t.timers.Set(&a.timer, now.Add(inquiryWait))
 }
 
-// settle ends an inquiry.
-func (t *Sessions) settle(s *Session, rt *Runtime) {
+// endInquiry ends an inquiry.
+func (t *Sessions) endInquiry(s *Session, rt *Runtime) {
 	table := t.inquiries
 	if s != nil {
 		table = s.inquiries
@@ -442,19 +442,19 @@ func (t *Sessions) settle(s *Session, rt *Runtime) {
 // may have a Runtime now.
 func (t *Sessions) Responded(s *Session, rt *Runtime) []*Call {
 	if s != nil {
-		t.settle(s, rt)
+		t.endInquiry(s, rt)
 		return s.Held()
 	}
 	for s := range rt.inquiries {
-		t.settle(s, rt)
+		t.endInquiry(s, rt)
 	}
-	t.settle(nil, rt)
+	t.endInquiry(nil, rt)
 	return t.Held()
 }
 
 // Expired ends an inquiry without a response. It returns the held calls that may not wait any longer.
 func (t *Sessions) Expired(a *Inquiry) []*Call {
-	t.settle(a.s, a.rt)
+	t.endInquiry(a.s, a.rt)
 	if a.s != nil {
 		return a.s.Held()
 	}
@@ -466,7 +466,7 @@ func (t *Sessions) Held() []*Call { return inOrder(t.appendHeld(nil)) }
 
 func (t *Sessions) appendHeld(list []*Call) []*Call {
 	for s := range t.holding {
-		list = slices.AppendSeq(list, maps.Keys(s.held))
+		list = slices.AppendSeq(list, maps.Keys(s.waiting))
 	}
 	return list
 }
@@ -477,11 +477,11 @@ func (t *Sessions) Lost(rt *Runtime, now time.Time) []*Call {
 	rt.IsConnected, rt.LostAt = false, now
 	list := slices.Collect(maps.Keys(rt.calls))
 	for s := range rt.inquiries {
-		t.settle(s, rt)
-		list = slices.AppendSeq(list, maps.Keys(s.held))
+		t.endInquiry(s, rt)
+		list = slices.AppendSeq(list, maps.Keys(s.waiting))
 	}
 	if t.inquiries[rt] != nil {
-		t.settle(nil, rt)
+		t.endInquiry(nil, rt)
 		list = t.appendHeld(list)
 	}
 	return inOrder(list)

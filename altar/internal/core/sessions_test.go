@@ -71,10 +71,10 @@ func TestTombstonesAgreeWithModel(t *testing.T) {
 type naiveSession struct {
 	s         *Session
 	expires   time.Time
-	ended     time.Time
+	endTime   time.Time
 	inquiries []naiveInquiry
 	calls     []*Call
-	held      map[*Call]bool
+	waiting   map[*Call]bool
 	runs      map[*Call]*Runtime
 	turns     map[string]uint64
 	fulfills  map[*Runtime]bool // the contract "tool"
@@ -103,7 +103,7 @@ type sessionWorld struct {
 
 func (w *sessionWorld) live() (list []*naiveSession) {
 	for _, m := range w.all {
-		if m.ended.IsZero() {
+		if m.endTime.IsZero() {
 			list = append(list, m)
 		}
 	}
@@ -123,7 +123,7 @@ func (w *sessionWorld) runtime() *Runtime { return w.runtimes[w.r.IntN(len(w.run
 func (w *sessionWorld) waiting(only *naiveSession) (list []*Call) {
 	for _, m := range w.live() {
 		for _, c := range m.calls {
-			if m.held[c] && (only == nil || only == m) {
+			if m.waiting[c] && (only == nil || only == m) {
 				list = append(list, c)
 			}
 		}
@@ -143,12 +143,12 @@ func (w *sessionWorld) create() {
 	picked := w.sessions.PickID(id, func(id string) bool { return id != "" }, func() string { w.n++; return fmt.Sprint(GeneratedPrefix, w.n) }, w.now)
 	isFree := id != ""
 	for _, m := range w.all {
-		if m.s.ID == id && (m.ended.IsZero() || w.now.Before(m.ended.Add(5*time.Second))) {
+		if m.s.ID == id && (m.endTime.IsZero() || w.now.Before(m.endTime.Add(5*time.Second))) {
 			isFree = false
 		}
 	}
 	require.Equal(w.t, isFree, picked == id, "seed %d: id %q", w.seed, id)
-	m := &naiveSession{s: &Session{ID: picked, Kind: SessionKind(w.r.IntN(2))}, held: map[*Call]bool{}, runs: map[*Call]*Runtime{}, turns: map[string]uint64{}}
+	m := &naiveSession{s: &Session{ID: picked, Kind: SessionKind(w.r.IntN(2))}, waiting: map[*Call]bool{}, runs: map[*Call]*Runtime{}, turns: map[string]uint64{}}
 	m.expires = w.now.Add(time.Duration(1+w.r.IntN(20)) * time.Second)
 	w.sessions.Init(m.s, m.expires, m)
 	w.sessions.Add(m.s)
@@ -157,7 +157,7 @@ func (w *sessionWorld) create() {
 
 func (w *sessionWorld) end(m *naiveSession) {
 	w.sessions.End(m.s, w.now.Add(5*time.Second))
-	m.ended = w.now
+	m.endTime = w.now
 	for _, c := range m.calls {
 		require.Same(w.t, c, m.s.First(), "seed %d", w.seed)
 		c.Release(Erred, 1, 0, w.now)
@@ -248,7 +248,7 @@ func (w *sessionWorld) lose() {
 	for _, m := range w.live() {
 		isAsked := slices.ContainsFunc(m.inquiries, func(a naiveInquiry) bool { return a.rt == rt })
 		for _, c := range m.calls {
-			if m.runs[c] == rt || m.held[c] && (isAsked || isStanding) {
+			if m.runs[c] == rt || m.waiting[c] && (isAsked || isStanding) {
 				want = append(want, c)
 			}
 		}
@@ -261,20 +261,20 @@ func (w *sessionWorld) lose() {
 	for _, m := range w.live() {
 		for _, c := range slices.Clone(m.calls) {
 			if m.runs[c] == rt {
-				w.leave(m, c)
+				w.remove(m, c)
 			}
 		}
 	}
 	w.runtimes[i] = &Runtime{ID: rt.ID, IsConnected: true} // its registrations of before stay, absent
 }
 
-func (w *sessionWorld) leave(m *naiveSession, c *Call) {
+func (w *sessionWorld) remove(m *naiveSession, c *Call) {
 	c.CloseAnswer()
 	c.Release(Erred, 1, 0, w.now)
 	c.End(Done)
 	m.s.Leave(c)
 	m.calls = slices.DeleteFunc(m.calls, func(o *Call) bool { return o == c })
-	delete(m.held, c)
+	delete(m.waiting, c)
 	delete(m.runs, c)
 }
 
@@ -296,21 +296,21 @@ func (w *sessionWorld) use(m *naiveSession) {
 	c := m.calls[w.r.IntN(len(m.calls))]
 	switch k := w.r.IntN(4); {
 	case k == 0:
-		w.leave(m, c)
+		w.remove(m, c)
 	case m.runs[c] == nil && k == 1:
 		m.s.Hold(c)
-		m.held[c] = true
+		m.waiting[c] = true
 	case m.runs[c] == nil && k == 2:
 		rt := w.runtime()
 		c.Dispatch(rt, w.now)
 		m.s.CountTurn("tool")
 		m.turns["tool"]++
-		delete(m.held, c)
+		delete(m.waiting, c)
 		m.runs[c] = rt
 	case m.runs[c] == nil:
 		c.Claim()
 		c.Continue(false)
-		delete(m.held, c)
+		delete(m.waiting, c)
 	}
 }
 
