@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/canon"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -45,7 +46,7 @@ type verdict struct {
 func classifyResponse(status int, header http.Header, body []byte, attempt, maxAttempts int, now time.Time) verdict {
 	var v verdict
 	var text string
-	doc, err := strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
+	doc, err := strictjson.Check(body, strictjson.Options{MaxDepth: canon.MaxDepth})
 	if err != nil {
 		doc = nil // a body that is not JSON counts as empty
 	}

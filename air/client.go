@@ -368,10 +368,10 @@ func (c *Client) checkSealable(b Body) error {
 		return unsupported(bodyType)
 	}
 	body := b.appendJSON(nil)
-	cn := getCanon()
-	_, ok := cn.append(nil, body)
-	err, ambiguous := cn.refuse(ok), cn.ambiguous
-	putCanon(cn)
+	cn := getScratch()
+	_, ok := cn.Append(nil, body)
+	err, ambiguous := cn.refuse(ok), cn.IsAmbiguous
+	putScratch(cn)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/air/internal/canon"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/option"
 )
@@ -70,35 +71,34 @@ func DecodeEnvelope(data []byte, opts *DecodeOptions) (*Envelope, error) {
 	if len(data) > o.MaxMessage {
 		return nil, ErrTooLarge.err("the envelope is too large")
 	}
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	return c.decode(data, o.Profile.or(ProfileInterop), o.BodyTypes)
 }
 
-func (c *canon) decode(data []byte, p Profile, bodies []string) (*Envelope, error) {
-	c.envelope = true
-	out, ok := c.append(c.out[:0], data)
+func (c *scratch) decode(data []byte, p Profile, bodies []string) (*Envelope, error) {
+	out, ok := c.AppendEnvelope(c.out[:0], data)
 	c.out = out
 	if err := c.refuse(ok); err != nil {
 		return nil, err
 	}
 	if p != ProfileDeployed {
-		if c.nulls > 0 || c.replyNull && p == ProfileSpec {
+		if c.Nulls > 0 || c.IsReplyNull && p == ProfileSpec {
 			return nil, ErrNullForbidden.err("null is not allowed")
 		}
-		if c.emptyBody > 0 {
+		if c.EmptyInBody > 0 {
 			return nil, ErrEmptyArray.err("an empty array in the body")
 		}
 	}
-	if !c.object {
+	if !c.IsObject {
 		return nil, ErrInvalidEnvelope.err("not an object")
 	}
-	e := &Envelope{text: string(out), ambiguous: c.ambiguous}
-	top := fields{e.text, c.top}
+	e := &Envelope{text: string(out), ambiguous: c.IsAmbiguous}
+	top := fields{e.text, c.Top}
 	if err := e.readFields(top, c, p); err != nil {
 		return nil, err
 	}
-	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
+	body := fields{e.text[e.bodyAt:e.bodyEnd], c.Body}
 	if e.Type, ok = body.str("type"); !ok {
 		return nil, ErrInvalidEnvelope.err("the body has no type")
 	}
@@ -127,10 +127,10 @@ func knownBody(bodyType string, registered []string) bool {
 
 // readFields reads the members of an envelope. The first malformed one in canonical order counts, and
 // then the first missing one in the order of the table of section d.
-func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
+func (e *Envelope) readFields(top fields, c *scratch, p Profile) error {
 	e.sigPrev, e.sigNext = -1, -1
 	for k, m := range top.ms {
-		if name := top.s[m.ks+1 : m.ke-1]; !e.readField(top, k, name, c, p) {
+		if name := top.s[m.NameAt+1 : m.NameEnd-1]; !e.readField(top, k, name, c, p) {
 			return malformed(name)
 		}
 	}
@@ -150,7 +150,7 @@ func (e *Envelope) readFields(top fields, c *canon, p Profile) error {
 func malformed(name string) error { return ErrInvalidEnvelope.err(name + " is missing or malformed") }
 
 // readField reads the member k and reports whether it is well-formed.
-func (e *Envelope) readField(top fields, k int, name string, c *canon, p Profile) (ok bool) {
+func (e *Envelope) readField(top fields, k int, name string, c *scratch, p Profile) (ok bool) {
 	m := top.ms[k]
 	switch name {
 	case "id":
@@ -164,7 +164,7 @@ func (e *Envelope) readField(top fields, k int, name string, c *canon, p Profile
 			e.Time, ok = parseTime(e.Timestamp, p)
 		}
 	case "in_reply_to":
-		if c.replyNull {
+		if c.IsReplyNull {
 			return true // read as absent; it stays in the signing input (AIR-D20)
 		}
 		e.InReplyTo, ok = top.id(m, p)
@@ -175,9 +175,9 @@ func (e *Envelope) readField(top fields, k int, name string, c *canon, p Profile
 		n := utf8.RuneCountInString(e.Nonce)
 		ok = ok && n >= 1 && n <= 256
 	case "signature":
-		ok = e.readSignature(top.ms, k, c.sig)
+		ok = e.readSignature(top.ms, k, c.Signature)
 	case "body":
-		e.bodyAt, e.bodyEnd = m.ke+1, m.ve
+		e.bodyAt, e.bodyEnd = m.NameEnd+1, m.End
 		ok = top.value(m)[0] == '{'
 	default:
 		ok = true
@@ -186,13 +186,13 @@ func (e *Envelope) readField(top fields, k int, name string, c *canon, p Profile
 }
 
 // readSignature reads the member k, the signature, with the positions of its neighbors.
-func (e *Envelope) readSignature(ms []member, k int, sig []byte) bool {
-	e.sigAt, e.sigEnd = ms[k].ks, ms[k].ve
+func (e *Envelope) readSignature(ms []canon.Member, k int, sig []byte) bool {
+	e.sigAt, e.sigEnd = ms[k].NameAt, ms[k].End
 	if k > 0 {
-		e.sigPrev = ms[k-1].ve
+		e.sigPrev = ms[k-1].End
 	}
 	if k < len(ms)-1 {
-		e.sigNext = ms[k+1].ks
+		e.sigNext = ms[k+1].NameAt
 	}
 	if sig[0] == '"' {
 		e.Signature, _ = textOf(string(sig))
@@ -202,13 +202,13 @@ func (e *Envelope) readSignature(ms []member, k int, sig []byte) bool {
 }
 
 // id returns the id in a member.
-func (f fields) id(m member, p Profile) (string, bool) {
+func (f fields) id(m canon.Member, p Profile) (string, bool) {
 	text, ok := textOf(f.value(m))
 	return text, ok && validID(text, p)
 }
 
 // did returns the DID in a member.
-func (f fields) did(m member, p Profile) (string, bool) {
+func (f fields) did(m canon.Member, p Profile) (string, bool) {
 	text, ok := textOf(f.value(m))
 	if !ok {
 		return "", false
@@ -236,7 +236,7 @@ func (e *Envelope) appendTo(dst []byte) []byte {
 		return append(dst, e.text...)
 	}
 	dst = append(dst, e.text[:e.sigEnd-int32(len("null"))]...)
-	dst = appendQuoted(dst, e.Signature)
+	dst = canon.AppendQuoted(dst, e.Signature)
 	return append(dst, e.text[e.sigEnd:]...)
 }
 
@@ -246,29 +246,29 @@ func (e *Envelope) Bytes() []byte { return e.appendTo(nil) }
 // DecodeBody parses a body and validates it by its type. Strings and names must satisfy
 // [Canonicalize]. A type outside the specification returns an unvalidated [Raw].
 func DecodeBody(body []byte, p Profile) (Body, error) {
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	return c.parseBody(body, p, true)
 }
 
 // parseBody can omit the rules that apply to plain bodies of a negotiation only: nulls and empty
 // arrays.
-func (c *canon) parseBody(body []byte, p Profile, floats bool) (Body, error) {
-	out, ok := c.append(c.out[:0], body)
+func (c *scratch) parseBody(body []byte, p Profile, floats bool) (Body, error) {
+	out, ok := c.Append(c.out[:0], body)
 	c.out = out
 	if err := c.refuse(ok); err != nil && (floats || !isCode(err, ErrFloatForbidden)) {
 		return nil, err
 	}
-	if !c.object {
+	if !c.IsObject {
 		return nil, ErrInvalidEnvelope.err("the body is no object")
 	}
-	f := fields{string(out), c.top}
+	f := fields{string(out), c.Top}
 	bodyType, ok := f.str("type")
 	if !ok {
 		return nil, ErrInvalidEnvelope.err("the body has no type")
 	}
 	if isNegotiation(bodyType) {
-		if c.float {
+		if c.HasFloat {
 			return nil, ErrFloatForbidden.err("a number with a fraction or an exponent")
 		}
 		if err := c.refuseEmpty(p); err != nil {
@@ -278,12 +278,12 @@ func (c *canon) parseBody(body []byte, p Profile, floats bool) (Body, error) {
 	return f.typed(bodyType, p, true)
 }
 
-func (c *canon) refuseEmpty(p Profile) error {
+func (c *scratch) refuseEmpty(p Profile) error {
 	switch {
 	case p == ProfileDeployed:
-	case c.nulls > 0:
+	case c.Nulls > 0:
 		return ErrNullForbidden.err("null is not allowed")
-	case c.empty > 0:
+	case c.EmptyArrays > 0:
 		return ErrEmptyArray.err("an empty array in the body")
 	}
 	return nil
@@ -297,14 +297,14 @@ func isCode(err error, code Code) bool {
 // fields are the members of one object of canonical text.
 type fields struct {
 	s  string
-	ms []member
+	ms []canon.Member
 }
 
-func (f fields) value(m member) string { return f.s[m.ke+1 : m.ve] }
+func (f fields) value(m canon.Member) string { return f.s[m.NameEnd+1 : m.End] }
 
 func (f fields) get(name string) string {
 	for _, m := range f.ms {
-		if f.s[m.ks+1:m.ke-1] == name {
+		if f.s[m.NameAt+1:m.NameEnd-1] == name {
 			return f.value(m)
 		}
 	}
@@ -320,7 +320,7 @@ func textOf(value string) (string, bool) {
 	}
 	value = value[1 : len(value)-1]
 	if strings.IndexByte(value, '\\') >= 0 {
-		return string(unescape(nil, []byte(value))), true
+		return string(canon.Unescape(nil, []byte(value))), true
 	}
 	return value, true
 }

@@ -7,6 +7,8 @@ import (
 	"crypto"
 	"time"
 	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/air/internal/canon"
 )
 
 // A Draft is a message before it is signed. [Client.Send] fills in empty fields: ids, the nonce,
@@ -69,7 +71,7 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 	text = append(append(text, `{"body":`...), body...)
 	field := func(name, value string) {
 		text = append(append(append(text, `,"`...), name...), `":`...)
-		text = appendQuoted(text, value)
+		text = canon.AppendQuoted(text, value)
 	}
 	field("from", d.From)
 	field("id", d.ID)

@@ -50,11 +50,10 @@ func DecodeDocument(data []byte) (*Document, error) {
 	if len(data) > maxDocument {
 		return nil, ErrBadDocument.err("the document is too large")
 	}
-	c := getCanon()
-	defer putCanon(c)
-	c.verbatim = true // ids are compared byte for byte, so nothing may be composed
-	out, ok := c.append(nil, data)
-	if !ok || c.duplicate || !c.object {
+	c := getScratch()
+	defer putScratch(c)
+	out, ok := c.AppendVerbatim(nil, data) // ids are compared byte for byte, so nothing may be composed
+	if !ok || c.HasDuplicate || !c.IsObject {
 		return nil, ErrBadDocument.err("the document is not a strict JSON object")
 	}
 	d := &Document{text: out}

@@ -10,27 +10,26 @@ type Header struct{ ID, From, To string }
 // [ProfileInterop], and the body as JSON with a type only. It verifies no signature. The error is
 // an [*Error].
 func DecodeHeader(data []byte) (*Header, error) {
-	c := getCanon()
-	defer putCanon(c)
-	c.envelope = true
-	out, ok := c.append(c.out[:0], data)
+	c := getScratch()
+	defer putScratch(c)
+	out, ok := c.AppendEnvelope(c.out[:0], data)
 	c.out = out
 	if err := c.refuse(ok); err != nil {
 		return nil, err
 	}
-	if !c.object {
+	if !c.IsObject {
 		return nil, ErrInvalidEnvelope.err("not an object")
 	}
-	for i, m := range c.top {
-		if i != c.sigAt && string(out[m.ke+1:m.ve]) == "null" && string(out[m.ks:m.ke]) != `"in_reply_to"` {
+	for i, m := range c.Top {
+		if i != c.SignatureAt && string(out[m.NameEnd+1:m.End]) == "null" && string(out[m.NameAt:m.NameEnd]) != `"in_reply_to"` {
 			return nil, ErrNullForbidden.err("null is not allowed")
 		}
 	}
 	e := Envelope{text: string(out)}
-	if err := e.readFields(fields{e.text, c.top}, c, ProfileInterop); err != nil {
+	if err := e.readFields(fields{e.text, c.Top}, c, ProfileInterop); err != nil {
 		return nil, err
 	}
-	body := fields{e.text[e.bodyAt:e.bodyEnd], c.body}
+	body := fields{e.text[e.bodyAt:e.bodyEnd], c.Body}
 	if _, ok := body.str("type"); !ok {
 		return nil, ErrInvalidEnvelope.err("the body has no type")
 	}

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/canon"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
@@ -519,7 +520,7 @@ func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case o.Class == ClassLater:
 		status, text = http.StatusAccepted, `{"status":"queued","envelope_id":`
 	}
-	web.WriteJSON(w, status, append(appendQuoted([]byte(text), o.Envelope.ID), '}'))
+	web.WriteJSON(w, status, append(canon.AppendQuoted([]byte(text), o.Envelope.ID), '}'))
 }
 
 // admit reads the envelope of a request. The limits of the address follow the secret (AIR-D92).

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fivewire/fivewire/air/internal/canon"
 )
 
 // Types of the bodies of the specification.
@@ -110,7 +112,7 @@ func (b *Counter) appendJSON(dst []byte) []byte {
 
 func appendOffer(dst []byte, bodyType, description string, price Money, expires time.Time) []byte {
 	dst = append(dst, `{"description":`...)
-	dst = appendQuoted(dst, description)
+	dst = canon.AppendQuoted(dst, description)
 	dst = append(dst, `,"expires_at":"`...)
 	dst = expires.UTC().AppendFormat(dst, timeLayout)
 	dst = append(dst, `","price":`...)
@@ -132,23 +134,23 @@ func (b *Decline) appendJSON(dst []byte) []byte {
 
 func (b *Withdraw) appendJSON(dst []byte) []byte {
 	dst = append(appendReason(append(dst, '{'), b.Reason), `"type":"Withdraw","withdrawn_id":`...)
-	return append(appendQuoted(dst, b.WithdrawnID), '}')
+	return append(canon.AppendQuoted(dst, b.WithdrawnID), '}')
 }
 
 func appendReason(dst []byte, reason string) []byte {
 	if reason == "" {
 		return dst
 	}
-	return append(appendQuoted(append(dst, `"reason":`...), reason), ',')
+	return append(canon.AppendQuoted(append(dst, `"reason":`...), reason), ',')
 }
 
 func (b *Encrypted) appendJSON(dst []byte) []byte {
 	dst = append(dst, `{"alg":"`+sealSuite+`","ct":`...)
-	dst = appendQuoted(dst, b.Ciphertext)
+	dst = canon.AppendQuoted(dst, b.Ciphertext)
 	dst = append(dst, `,"epk":`...)
-	dst = appendQuoted(dst, b.EphemeralKey)
+	dst = canon.AppendQuoted(dst, b.EphemeralKey)
 	dst = append(dst, `,"nonce":`...)
-	dst = appendQuoted(dst, b.Nonce)
+	dst = canon.AppendQuoted(dst, b.Nonce)
 	return append(dst, `,"type":"encrypted","v":1}`...)
 }
 
@@ -173,7 +175,7 @@ func (m Money) appendJSON(dst []byte) []byte {
 	dst = append(dst, `{"amount_cents":`...)
 	dst = append(dst, m.Amount.String()...)
 	dst = append(dst, `,"currency":`...)
-	return append(appendQuoted(dst, m.Currency), '}')
+	return append(canon.AppendQuoted(dst, m.Currency), '}')
 }
 
 // An Amount is an exact non-negative integer of any size. The zero value is 0. Two Amounts are

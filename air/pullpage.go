@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/fivewire/fivewire/air/internal/canon"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -100,7 +101,7 @@ func parseItem(text []byte, deployed bool) (p pulled, ok bool) {
 	if !deployed {
 		return pulled{data: text, id: outlineID(text)}, true
 	}
-	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: maxDepth})
+	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: canon.MaxDepth})
 	if err != nil {
 		return p, false
 	}
@@ -144,37 +145,37 @@ type outlined struct {
 
 // outline returns the members of an object without parsing their values.
 func outline(s []byte) (ms []outlined, ok bool) {
-	i := space(s, 0)
+	i := canon.Space(s, 0)
 	if i >= len(s) || s[i] != '{' {
 		return nil, false
 	}
-	i = space(s, i+1)
+	i = canon.Space(s, i+1)
 	if i < len(s) && s[i] == '}' {
-		return nil, space(s, i+1) == len(s)
+		return nil, canon.Space(s, i+1) == len(s)
 	}
 	for {
-		if i = space(s, i); i >= len(s) || s[i] != '"' {
+		if i = canon.Space(s, i); i >= len(s) || s[i] != '"' {
 			return ms, false
 		}
-		e, _, _ := stringEnd(s, i+1)
+		e, _, _ := canon.StringEnd(s, i+1)
 		if e < 0 {
 			return ms, false
 		}
-		m := outlined{name: string(unescape(nil, s[i+1:e-1]))}
-		if i = space(s, e); i >= len(s) || s[i] != ':' {
+		m := outlined{name: string(canon.Unescape(nil, s[i+1:e-1]))}
+		if i = canon.Space(s, e); i >= len(s) || s[i] != ':' {
 			return ms, false
 		}
-		st := space(s, i+1)
+		st := canon.Space(s, i+1)
 		if i = skipValue(s, st); i < 0 {
 			return ms, false
 		}
 		m.value = s[st:i]
 		ms = append(ms, m)
-		if i = space(s, i); i >= len(s) {
+		if i = canon.Space(s, i); i >= len(s) {
 			return ms, false
 		}
 		if s[i] == '}' {
-			return ms, space(s, i+1) == len(s)
+			return ms, canon.Space(s, i+1) == len(s)
 		}
 		if s[i] != ',' {
 			return ms, false
@@ -185,14 +186,14 @@ func outline(s []byte) (ms []outlined, ok bool) {
 
 // listItems returns the elements of a list that skipValue has validated.
 func listItems(s []byte) (items [][]byte) {
-	for i := space(s, 1); i < len(s) && s[i] != ']'; i = space(s, i) {
+	for i := canon.Space(s, 1); i < len(s) && s[i] != ']'; i = canon.Space(s, i) {
 		e := skipValue(s, i)
 		if e < 0 {
 			return items
 		}
 		items = append(items, s[i:e])
-		if i = space(s, e); i < len(s) && s[i] == ',' {
-			i = space(s, i+1)
+		if i = canon.Space(s, e); i < len(s) && s[i] == ',' {
+			i = canon.Space(s, i+1)
 		}
 	}
 	return items
@@ -205,7 +206,7 @@ func skipValue(s []byte, i int) int {
 	for i < len(s) {
 		switch s[i] {
 		case '"':
-			e, _, _ := stringEnd(s, i+1)
+			e, _, _ := canon.StringEnd(s, i+1)
 			if e < 0 {
 				return -1
 			}

@@ -547,13 +547,13 @@ func (in *Inbox) unseal(d *Delivery) error {
 
 // parseSealed validates a decrypted body (AIR-D39).
 func (in *Inbox) parseSealed(env *Envelope, plain []byte) (Body, []byte, error) {
-	c := getCanon()
-	defer putCanon(c)
-	out, ok := c.append(nil, plain)
-	if !ok || c.duplicate || !c.object {
+	c := getScratch()
+	defer putScratch(c)
+	out, ok := c.Append(nil, plain)
+	if !ok || c.HasDuplicate || !c.IsObject {
 		return nil, nil, holdable(errSealed())
 	}
-	f := fields{string(out), c.top}
+	f := fields{string(out), c.Top}
 	bodyType, hasType := f.str("type")
 	switch {
 	case hasType && isNegotiation(bodyType):

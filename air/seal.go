@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/chacha20poly1305"
+
+	"github.com/fivewire/fivewire/air/internal/canon"
 )
 
 const (
@@ -59,17 +61,17 @@ func sealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, 
 	if err != nil {
 		return nil, err
 	}
-	c := getCanon()
-	defer putCanon(c)
-	out, ok := c.append(c.out[:0], body)
+	c := getScratch()
+	defer putScratch(c)
+	out, ok := c.Append(c.out[:0], body)
 	c.out = out
 	if err := c.refuse(ok); err != nil {
 		return nil, err
 	}
-	if !c.object {
+	if !c.IsObject {
 		return nil, ErrInvalidEnvelope.err("the body is no object")
 	}
-	if t := memberText(out, c.top, "type"); isNegotiation(t) { // AIR-D37
+	if t := memberText(out, c.Top, "type"); isNegotiation(t) { // AIR-D37
 		if err := c.refuseEmpty(ProfileSpec); err != nil {
 			return nil, err
 		}
@@ -109,10 +111,10 @@ func sealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, 
 	return append(dst, `","type":"encrypted","v":1}`...), nil
 }
 
-func memberText(s []byte, ms []member, name string) string {
+func memberText(s []byte, ms []canon.Member, name string) string {
 	for _, m := range ms {
-		if string(s[m.ks+1:m.ke-1]) == name {
-			t, _ := textOf(string(s[m.ke+1 : m.ve]))
+		if string(s[m.NameAt+1:m.NameEnd-1]) == name {
+			t, _ := textOf(string(s[m.NameEnd+1 : m.End]))
 			return t
 		}
 	}
@@ -126,17 +128,17 @@ func errSealed() *Error { return ErrDecryptFailed.err("decryption failed") }
 // returns the plaintext as sealed: a JSON object, perhaps not in canonical form. Verify the
 // signature of the envelope first. The error is always [ErrDecryptFailed].
 func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
-	c := getCanon()
-	defer putCanon(c)
-	out, ok := c.append(c.out[:0], body)
+	c := getScratch()
+	defer putScratch(c)
+	out, ok := c.Append(c.out[:0], body)
 	c.out = out
-	if c.refuse(ok) != nil || !c.object {
+	if c.refuse(ok) != nil || !c.IsObject {
 		return nil, errSealed()
 	}
 	var box sealed
-	for _, m := range c.top {
-		v := out[m.ke+1 : m.ve]
-		switch string(out[m.ks+1 : m.ke-1]) {
+	for _, m := range c.Top {
+		v := out[m.NameEnd+1 : m.End]
+		switch string(out[m.NameAt+1 : m.NameEnd-1]) {
 		case "type":
 			box.isComplete = box.isComplete || string(v) == `"`+bodyTypeEncrypted+`"`
 		case "alg":
@@ -155,8 +157,7 @@ func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
 	if !ok {
 		return nil, errSealed()
 	}
-	c.verbatim = true
-	if c.out, ok = c.append(c.out[:0], plain); !ok || c.duplicate || !c.object {
+	if c.out, ok = c.AppendVerbatim(c.out[:0], plain); !ok || c.HasDuplicate || !c.IsObject {
 		return nil, errSealed()
 	}
 	return plain, nil
@@ -168,30 +169,36 @@ type sealed struct {
 	epk, nonce, ct             []byte
 }
 
-func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
+// A boxSpace is the space of the opening of a box, so that it does not allocate.
+type boxSpace struct {
+	aad      []byte
+	nonce    [12]byte
+	multikey [34]byte
+	key      [32]byte // wiped after use
+}
+
+func (k *BoxKey) open(c *scratch, box *sealed, b Binding) ([]byte, bool) {
 	if !box.isComplete || !box.suite || !box.version {
 		return nil, false
 	}
-	multikey := &c.multikey
+	multikey := &c.box.multikey
 	if !decodeEphemeral(multikey, box.epk) {
 		return nil, false
 	}
-	nonce, ok := decodeBase64(c.str[:0], box.nonce)
+	nonce, ok := decodeBase64(c.box.nonce[:0], box.nonce)
 	if !ok || len(nonce) != chacha20poly1305.NonceSize {
 		return nil, false
 	}
-	c.str = nonce
-	copy(c.nonce[:], nonce)
 	ct, ok := decodeBase64(c.form[:0], box.ct)
 	if !ok || len(ct) < chacha20poly1305.Overhead {
 		return nil, false
 	}
 	c.form = ct
-	aad, err := b.appendAAD(c.aad[:0])
+	aad, err := b.appendAAD(c.box.aad[:0])
 	if err != nil {
 		return nil, false
 	}
-	c.aad = aad
+	c.box.aad = aad
 	pub, err := ecdh.X25519().NewPublicKey(multikey[2:])
 	if err != nil {
 		return nil, false
@@ -200,13 +207,13 @@ func (k *BoxKey) open(c *canon, box *sealed, b Binding) ([]byte, bool) {
 	if err != nil {
 		return nil, false
 	}
-	c.key = deriveKey(z, multikey[2:])
-	aead, err := chacha20poly1305.New(c.key[:])
-	c.key = [32]byte{}
+	c.box.key = deriveKey(z, multikey[2:])
+	aead, err := chacha20poly1305.New(c.box.key[:])
+	c.box.key = [32]byte{}
 	if err != nil {
 		return nil, false
 	}
-	plain, err := aead.Open(make([]byte, 0, len(ct)), c.nonce[:], ct, aad)
+	plain, err := aead.Open(make([]byte, 0, len(ct)), nonce, ct, aad)
 	return plain, err == nil
 }
 

@@ -7,6 +7,8 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+
+	"github.com/fivewire/fivewire/air/internal/canon"
 )
 
 // A Form is one of the two signing inputs of an envelope (AIR-D10).
@@ -52,81 +54,25 @@ func (p Profile) accepts() FormSet {
 // signingInput returns the signed bytes of any JSON object. It applies the rules of [Canonicalize]
 // only (AIR-D11) and ignores a signature.
 func signingInput(envelope []byte, form Form) ([]byte, error) {
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	if err := c.signable(envelope); err != nil {
 		return nil, err
 	}
-	return c.appendForm(nil, c.out, form), nil
+	return c.AppendSigned(nil, c.out, form != FormDeployed), nil
 }
 
 // signable returns the canonical form of an object without a signature.
-func (c *canon) signable(envelope []byte) error {
-	c.envelope = true
-	out, ok := c.append(c.out[:0], envelope)
+func (c *scratch) signable(envelope []byte) error {
+	out, ok := c.AppendEnvelope(c.out[:0], envelope)
 	c.out = out
 	if err := c.refuse(ok); err != nil {
 		return err
 	}
-	if !c.object {
+	if !c.IsObject {
 		return ErrInvalidEnvelope.err("not an object")
 	}
 	return nil
-}
-
-// appendForm appends one of the two forms of the canonical text s, in which a signature is null.
-func (c *canon) appendForm(dst, s []byte, form Form) []byte {
-	k := c.sigAt
-	switch {
-	case form != FormDeployed && k >= 0, form == FormDeployed && k < 0:
-		return append(dst, s...)
-	case form == FormDeployed:
-		prev, next := int32(-1), int32(-1)
-		if k > 0 {
-			prev = c.top[k-1].ve
-		}
-		if k < len(c.top)-1 {
-			next = c.top[k+1].ks
-		}
-		return appendWithout(dst, s, prev, next, c.top[k].ks, c.top[k].ve)
-	}
-	return c.insertSignature(dst, s, "null")
-}
-
-// appendWithout appends s without the member from ks to ve and without one of its adjacent commas.
-func appendWithout[T string | []byte](dst []byte, s T, prev, next, ks, ve int32) []byte {
-	switch {
-	case next >= 0:
-		dst = append(dst, s[:ks]...)
-		return append(dst, s[next:]...)
-	case prev >= 0:
-		dst = append(dst, s[:prev]...)
-	default:
-		dst = append(dst, s[:ks]...)
-	}
-	return append(dst, s[ve:]...)
-}
-
-// insertSignature appends s with a member signature at its sorted position.
-func (c *canon) insertSignature(dst, s []byte, value string) []byte {
-	k := 0
-	for k < len(c.top) && compareUTF16(c.name(s, &c.top[k]), []byte("signature")) < 0 {
-		k++
-	}
-	at := int32(len(s) - 1)
-	if k < len(c.top) {
-		at = c.top[k].ks
-	}
-	dst = append(dst, s[:at]...)
-	if k > 0 && k == len(c.top) {
-		dst = append(dst, ',')
-	}
-	dst = append(dst, `"signature":`...)
-	dst = append(dst, value...)
-	if k < len(c.top) {
-		dst = append(dst, ',')
-	}
-	return append(dst, s[at:]...)
 }
 
 // Sign signs a JSON object and returns its canonical form with the signature set.
@@ -138,17 +84,17 @@ func Sign(envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
 
 // appendSigned is like [Sign] and appends to dst.
 func appendSigned(dst, envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	if err := c.signable(envelope); err != nil {
 		return dst, err
 	}
-	if c.sigAt >= 0 && string(c.sig) != "null" {
+	if c.SignatureAt >= 0 && string(c.Signature) != "null" {
 		return dst, ErrAlreadySigned.err("the envelope carries a signature")
 	}
 	in := c.out
-	if form == FormDeployed && c.sigAt >= 0 || form != FormDeployed && c.sigAt < 0 {
-		c.form = c.appendForm(c.form[:0], c.out, form)
+	if form == FormDeployed && c.SignatureAt >= 0 || form != FormDeployed && c.SignatureAt < 0 {
+		c.form = c.AppendSigned(c.form[:0], c.out, form != FormDeployed)
 		in = c.form
 	}
 	sig, err := signBytes(signer, in)
@@ -157,13 +103,13 @@ func appendSigned(dst, envelope []byte, signer crypto.Signer, form Form) ([]byte
 	}
 	var text [92]byte
 	value := append(appendBase58(append(text[:0], '"', 'z'), sig), '"')
-	if c.sigAt < 0 {
-		return c.insertSignature(dst, c.out, string(value)), nil
+	if c.SignatureAt < 0 {
+		return c.InsertSignature(dst, c.out, string(value)), nil
 	}
-	m := c.top[c.sigAt]
-	dst = append(dst, c.out[:m.ke+1]...)
+	m := c.Top[c.SignatureAt]
+	dst = append(dst, c.out[:m.NameEnd+1]...)
 	dst = append(dst, value...)
-	return append(dst, c.out[m.ve:]...), nil
+	return append(dst, c.out[m.End:]...), nil
 }
 
 func signBytes(signer crypto.Signer, text []byte) ([]byte, error) {
@@ -202,26 +148,26 @@ func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 // error is [ErrBadSignature], one of [Canonicalize], or [ErrInvalidEnvelope] for a text that is not
 // an object or whose signature is neither a string nor null. It allocates nothing.
 func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	if err := c.signable(envelope); err != nil {
 		return "", err
 	}
 	var sig [64]byte
 	switch {
-	case c.sigAt < 0 || c.sig[0] == 'n':
+	case c.SignatureAt < 0 || c.Signature[0] == 'n':
 		return "", ErrBadSignature.err(detailNoSignature)
-	case c.sig[0] != '"':
+	case c.Signature[0] != '"':
 		return "", ErrInvalidEnvelope.err("signature is malformed")
 	}
-	if err := decodeSignature(&sig, c.sig[1:len(c.sig)-1]); err != nil {
+	if err := decodeSignature(&sig, c.Signature[1:len(c.Signature)-1]); err != nil {
 		return "", err
 	}
 	if accept.spec() && ed25519.Verify(key.ed, c.out, sig[:]) {
 		return FormSpec, nil
 	}
 	if accept.deployed() {
-		c.form = c.appendForm(c.form[:0], c.out, FormDeployed)
+		c.form = c.AppendSigned(c.form[:0], c.out, false)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil
 		}
@@ -236,8 +182,8 @@ func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
 	if err := decodeSignature(&sig, e.Signature); err != nil {
 		return "", err
 	}
-	c := getCanon()
-	defer putCanon(c)
+	c := getScratch()
+	defer putScratch(c)
 	if accept.spec() {
 		c.form = append(c.form[:0], e.text...)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
@@ -245,7 +191,7 @@ func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
 		}
 	}
 	if accept.deployed() {
-		c.form = appendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
+		c.form = canon.AppendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil
 		}

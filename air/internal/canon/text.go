@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package air
+package canon
 
 import (
 	"encoding/binary"
@@ -11,8 +11,8 @@ import (
 )
 
 // text copies the string that begins at s[i] in its shortest spelling.
-func (c *canon) text(out, s []byte, i int, nfc bool) ([]byte, int) {
-	e, esc, wide := stringEnd(s, i+1)
+func (w *Writer) text(out, s []byte, i int, nfc bool) ([]byte, int) {
+	e, esc, wide := StringEnd(s, i+1)
 	if e < 0 {
 		return out, -1
 	}
@@ -21,16 +21,16 @@ func (c *canon) text(out, s []byte, i int, nfc bool) ([]byte, int) {
 	}
 	raw := s[i+1 : e-1]
 	if esc {
-		c.str = unescape(c.str[:0], raw)
-		raw = c.str
+		w.str = Unescape(w.str[:0], raw)
+		raw = w.str
 	}
 	if !quickNFC(raw) { // which says yes to valid text only
 		if !utf8.Valid(raw) {
 			return out, -1
 		}
 		if nfc {
-			c.nfc = appendNFC(c.nfc[:0], raw)
-			raw = c.nfc
+			w.nfc = appendNFC(w.nfc[:0], raw)
+			raw = w.nfc
 		}
 	}
 	if !esc { // then nothing in it needs an escape
@@ -38,11 +38,11 @@ func (c *canon) text(out, s []byte, i int, nfc bool) ([]byte, int) {
 		out = append(out, raw...)
 		return append(out, '"'), e
 	}
-	return appendQuoted(out, raw), e
+	return AppendQuoted(out, raw), e
 }
 
-// appendQuoted appends valid UTF-8 as a JSON string with the escapes of RFC 8785.
-func appendQuoted[T string | []byte](out []byte, raw T) []byte {
+// AppendQuoted appends valid UTF-8 as a JSON string with the escapes of RFC 8785.
+func AppendQuoted[T string | []byte](out []byte, raw T) []byte {
 	out = append(out, '"')
 	st := 0
 	for k := 0; k < len(raw); k++ {
@@ -80,10 +80,10 @@ const (
 	highs = 0x8080808080808080
 )
 
-// stringEnd returns the index after the closing quote of the string whose first byte after the
+// StringEnd returns the index after the closing quote of the string whose first byte after the
 // quote is s[i], whether it has an escape, and whether it has a byte beyond ASCII. The index is -1
 // for an invalid string. It reads eight bytes at a time.
-func stringEnd(s []byte, i int) (end int, esc, wide bool) {
+func StringEnd(s []byte, i int) (end int, esc, wide bool) {
 	for {
 		for i+8 <= len(s) {
 			w := binary.LittleEndian.Uint64(s[i:])
@@ -137,7 +137,7 @@ func escapeEnd(s []byte, i int) int {
 	return -1
 }
 
-func space(s []byte, i int) int {
+func Space(s []byte, i int) int {
 	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
 		i++
 	}
@@ -160,9 +160,9 @@ func hex4(s []byte) rune {
 	return r
 }
 
-// unescape appends the text of an escaped string. A lone surrogate becomes an
+// Unescape appends the text of an escaped string. A lone surrogate becomes an
 // invalid byte, so that the check for UTF-8 refuses it (AIR-D07).
-func unescape(dst, s []byte) []byte {
+func Unescape(dst, s []byte) []byte {
 	for i := 0; i < len(s); i++ {
 		if s[i] != '\\' {
 			dst = append(dst, s[i])
