@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,12 +40,12 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "memory".
 	Name string
 
-	// Store keeps the episodic and the semantic tier. Nil means memory of the
-	// process, which ends with it.
+	// Store keeps the episodic and the semantic tier: one row for each entry. Several processes may
+	// share it. Nil means memory of the process, which ends with it.
 	Store store.KV
 
 	// MaxEntries bounds the entries of each tier of each namespace, and MaxBytes their bytes of
-	// JSON. Zero means 10,000 entries and 8 MiB; a negative value removes the bound.
+	// JSON. Zero means 100,000 entries and 64 MiB; a negative value removes the bound.
 	MaxEntries, MaxBytes int
 
 	// MaxMemories bounds the memories that a session opens. Zero means 100; a negative value
@@ -54,37 +55,37 @@ type Options struct {
 	// OwnerID returns the owner of the episodic tier. Nil means the OwnerID of the session.
 	OwnerID func(s *a2e.Session) string
 
-	// Ranker returns the indexes of the entries that match a query, the best match first. Nil means
-	// that every word of the query begins a word of the texts of an entry, its key or its tags.
+	// Ranker returns the indexes of the entries that match a query, the best match first, for example
+	// by embeddings. It gets all entries of the tiers in question. Nil means that every word of the
+	// query begins a word of the texts of an entry, its key or its tags, found by an index in memory.
 	Ranker func(ctx context.Context, entries []*Entry, query string) ([]int, error)
 }
 
 // NewPlugin returns a plugin that keeps memories in three tiers (A2E-D46).
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
-	k := &keeper{}
+	k := &keeper{shelves: map[string]*shelf{}}
 	if opts != nil {
 		k.opts = *opts
 	}
 	k.opts.Name = cmp.Or(k.opts.Name, Capability)
-	if k.opts.Store == nil {
+	if k.isShared = k.opts.Store != nil; !k.isShared {
 		k.opts.Store = store.NewMemory()
 	}
-	k.opts.MaxEntries = option.Count(k.opts.MaxEntries, 10000)
-	k.opts.MaxBytes = option.Count(k.opts.MaxBytes, 8<<20)
+	k.opts.MaxEntries = option.Count(k.opts.MaxEntries, 100000)
+	k.opts.MaxBytes = option.Count(k.opts.MaxBytes, 64<<20)
 	k.opts.MaxMemories = option.Count(k.opts.MaxMemories, 100)
 	if k.opts.OwnerID == nil {
 		k.opts.OwnerID = (*a2e.Session).OwnerID
 	}
-	if k.opts.Ranker == nil {
-		k.opts.Ranker = func(_ context.Context, entries []*Entry, query string) ([]int, error) {
-			return rank(entries, query), nil
-		}
-	}
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
 		Open: func(s *a2e.Session) (any, error) {
-			return &memories{working: store.NewMemory(), owner: sync.OnceValue(func() string { return k.opts.OwnerID(s) })}, nil
+			return &memories{
+				working: map[string]*shelf{}, shelves: map[string]*shelf{},
+				owner: sync.OnceValue(func() string { return k.opts.OwnerID(s) }),
+			}, nil
 		},
+		Close: func(state any) { k.close(state.(*memories)) },
 		Routes: []a2e.Route{
 			a2e.NewRoute("memory/init/req", k.init),
 			a2e.NewRoute("memory/store/req", k.store),
@@ -95,33 +96,40 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 }
 
 type keeper struct {
-	opts Options
-	last atomic.Int64 // position of the newest entry
+	opts     Options
+	isShared bool
+	last     atomic.Int64 // position of the newest entry
+
+	mu      sync.Mutex
+	shelves map[string]*shelf // of sessions, and idle ones
+	idle    []*shelf          // without a session, the oldest first
 }
 
-// position returns the position of a new entry in the order of insertion over all tiers.
+const (
+	maxEntry  = 1 << 20   // bytes of an entry
+	maxAnswer = 4 << 20   // bytes of the entries of an answer
+	maxIdle   = 128 << 20 // bytes of the entries of indexes without a session
+)
+
+// position returns the position of a new entry in the order of insertion over all tiers: even numbers.
 func (k *keeper) position() int64 {
 	for {
 		last := k.last.Load()
-		next := max(last+1, time.Now().UnixNano())
+		next := max(last+2, time.Now().UnixNano()&^1)
 		if k.last.CompareAndSwap(last, next) {
 			return next
 		}
 	}
 }
 
-const (
-	maxEntry  = 1 << 20 // bytes of an entry
-	maxAnswer = 4 << 20 // bytes of the entries of an answer
-)
-
 // memories are those that one session has opened.
 type memories struct {
-	working store.KV
-	owner   func() string
+	owner func() string
 
-	mu   sync.Mutex
-	list []memory // the id of the first is mem-1
+	mu      sync.Mutex        // guards everything below
+	list    []memory          // the id of the first is mem-1
+	working map[string]*shelf // by prefix
+	shelves map[string]*shelf // of the keeper, by prefix
 }
 
 type memory struct{ namespace, scope string }
@@ -148,45 +156,98 @@ func scopeText(scope a2e.OrderedObject[string]) string {
 	return b.String()
 }
 
-// find returns the location of each tier of a memory.
-func (k *keeper) find(call *a2e.Call, id string) (func(tier string) shelf, error) {
-	m := call.PluginState().(*memories)
+// find returns the memory of an id.
+func (m *memories) find(id string) (memory, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	text, ok := strings.CutPrefix(id, "mem-")
 	n, err := strconv.Atoi(text)
 	if !ok || err != nil || n < 1 || n > len(m.list) || strconv.Itoa(n) != text {
-		return nil, a2e.Errorf(a2e.ErrMemoryNotFound, "there is no such memory").With("memory_id", wire.Clip(id))
+		return memory{}, a2e.Errorf(a2e.ErrMemoryNotFound, "there is no such memory").With("memory_id", wire.Clip(id))
 	}
-	which := m.list[n-1]
-	return func(tier string) shelf {
-		kv, owner := k.opts.Store, ""
-		switch tier {
-		case TierWorking:
-			kv = m.working
-		case TierEpisodic:
-			owner = m.owner()
+	return m.list[n-1], nil
+}
+
+// shelf returns a tier of a memory.
+func (k *keeper) shelf(m *memories, which memory, tier string) *shelf {
+	owner := ""
+	if tier == TierEpisodic {
+		owner = m.owner()
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", owner, which.namespace, which.scope))
+	prefix := "a2e/memory/" + tier + "/" + hex.EncodeToString(sum[:])
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if tier == TierWorking {
+		s := m.working[prefix]
+		if s == nil {
+			s = newShelf(store.NewMemory(), prefix, false)
+			m.working[prefix] = s
 		}
-		sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", owner, which.namespace, which.scope))
-		return shelf{kv: kv, key: "a2e/memory/" + tier + "/" + hex.EncodeToString(sum[:])}
-	}, nil
+		return s
+	}
+	s := m.shelves[prefix]
+	if s == nil {
+		s = k.open(prefix)
+		m.shelves[prefix] = s
+	}
+	return s
+}
+
+// open returns a shelf of the store for one more session.
+func (k *keeper) open(prefix string) *shelf {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.shelves[prefix]
+	if s == nil {
+		s = newShelf(k.opts.Store, prefix, k.isShared)
+		k.shelves[prefix] = s
+	}
+	s.users++
+	k.idle = slices.DeleteFunc(k.idle, func(i *shelf) bool { return i == s })
+	return s
+}
+
+// close keeps the indexes of an ended session for later ones, within a bound.
+func (k *keeper) close(m *memories) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range m.shelves {
+		if s.users--; s.users == 0 {
+			k.idle = append(k.idle, s)
+		}
+	}
+	clear(m.shelves)
+	size := int64(0)
+	for i := len(k.idle) - 1; i >= 0; i-- {
+		if size += k.idle[i].size(); size > maxIdle {
+			for _, s := range k.idle[:i+1] {
+				delete(k.shelves, s.prefix)
+			}
+			k.idle = slices.Delete(k.idle, 0, i+1)
+			return
+		}
+	}
 }
 
 func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*StoreResponse, error) {
-	at, err := k.find(call, r.MemoryID)
+	m := call.PluginState().(*memories)
+	which, err := m.find(r.MemoryID)
 	if err != nil {
 		return nil, err
 	}
-	records := make([]record, len(r.Entries))
+	keys := make([]json.RawMessage, len(r.Entries))
 	faults := make([]string, len(r.Entries)) // empty for a stored entry
-	byTier := map[string][]int{}
+	byTier := map[string][]numberedWrite{}
 	for i, raw := range r.Entries {
 		var v *a2e.Error
-		rec, err := k.newRecord(raw)
+		e, w, err := k.newWrite(raw)
 		switch {
 		case err == nil:
-			records[i] = *rec
-			byTier[rec.Tier] = append(byTier[rec.Tier], i)
+			keys[i] = e.Key
+			byTier[e.Tier] = append(byTier[e.Tier], numberedWrite{write: w, number: i})
 		case errors.As(err, &v) && v.Field != "":
 			faults[i] = "." + v.Field + ": " + v.Reason
 		case errors.As(err, &v):
@@ -197,31 +258,18 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 	}
 	isFull := false
 	for _, tier := range tiers {
-		if len(byTier[tier]) == 0 {
-			continue
-		}
-		err := at(tier).change(ctx, func(list []record) []record {
-			size := 0
-			for i := range list {
-				size += list[i].size
-			}
-			for _, i := range byTier[tier] {
-				faults[i] = ""
-				if list, size = put(list, records[i], size, &k.opts); size < 0 {
-					faults[i], size = ": memory_full", -size
-					isFull = true
-				}
-			}
-			return list
-		})
+		refused, err := k.shelf(m, which, tier).store(ctx, byTier[tier], &k.opts)
 		if err != nil {
 			return nil, err
+		}
+		for _, i := range refused {
+			faults[i], isFull = ": memory_full", true
 		}
 	}
 	resp := &StoreResponse{}
 	for i, fault := range faults {
 		if fault == "" {
-			resp.Stored = append(resp.Stored, records[i].Key)
+			resp.Stored = append(resp.Stored, keys[i])
 		} else {
 			resp.Errors = append(resp.Errors, "entries["+strconv.Itoa(i)+"]"+fault)
 		}
@@ -232,201 +280,103 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 	return resp, nil
 }
 
-// newRecord reads an entry of a request.
-func (k *keeper) newRecord(raw json.RawMessage) (*record, error) {
+// A numberedWrite is a write of an entry of a request.
+type numberedWrite struct {
+	write
+	number int
+}
+
+// newWrite reads an entry of a request.
+func (k *keeper) newWrite(raw json.RawMessage) (*Entry, write, error) {
 	if len(raw) > maxEntry {
 		e := a2e.Errorf(a2e.ErrInvalidMessage, "entry is too large")
 		e.Reason = a2e.ReasonTooLarge
-		return nil, e
+		return nil, write{}, e
 	}
 	e, err := a2e.DecodeModel[Entry](raw, "")
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, write{}, err
 	case !slices.Contains(tiers[:], e.Tier):
-		return nil, a2e.SchemaViolation("tier", a2e.ReasonValue)
+		return nil, write{}, a2e.SchemaViolation("tier", a2e.ReasonValue)
 	case e.TTL < 0:
-		return nil, a2e.SchemaViolation("ttl", a2e.ReasonValue)
+		return nil, write{}, a2e.SchemaViolation("ttl", a2e.ReasonValue)
 	}
-	rec := &record{Entry: *e, Position: k.position(), size: len(raw)}
+	h, err := hashOf(e.Key)
+	if err != nil {
+		return nil, write{}, err
+	}
+	text, err := a2e.EncodeModel(e)
+	if err != nil {
+		return nil, write{}, err
+	}
+	at := k.position()
+	w := write{document: document{hash: h, position: at, stamp: at, score: *e.Score, size: uint32(len(text))}, text: text}
 	if e.TTL > 0 {
-		rec.Expires = time.Now().Add(time.Duration(min(e.TTL, 1<<31)) * time.Second).UnixMicro()
+		w.ttl = time.Duration(min(e.TTL, math.MaxInt32)) * time.Second
+		w.expires = time.Now().Add(w.ttl).UnixMicro()
 	}
-	return rec, nil
+	return e, w, nil
 }
 
-// put adds a record to a list of size bytes, or replaces the one of its key in place. It returns
-// the size, negative if the record is over a bound.
-func put(list []record, rec record, size int, o *Options) ([]record, int) {
-	i := slices.IndexFunc(list, func(old record) bool { return wire.EqualJSON(old.Key, rec.Key) })
-	after := size + rec.size
-	if i >= 0 {
-		after -= list[i].size
+// hashOf returns the same value for equal keys.
+func hashOf(key json.RawMessage) (hash, error) {
+	v, err := strictjson.Check(key, anyJSON)
+	if err != nil {
+		return hash{}, a2e.SchemaViolation("key", a2e.ReasonValue)
 	}
-	switch {
-	case after > o.MaxBytes || i < 0 && len(list) >= o.MaxEntries:
-		return list, -size
-	case i >= 0:
-		rec.Position = list[i].Position
-		list[i] = rec
-		return list, after
-	}
-	return append(list, rec), after
+	sum := sha256.Sum256(strictjson.AppendCanonical(nil, v))
+	return hash(sum[:len(hash{})]), nil
 }
 
 func (k *keeper) retrieve(ctx context.Context, call *a2e.Call, r *RetrieveRequest) (*RetrieveResponse, error) {
-	at, err := k.find(call, r.MemoryID)
+	m := call.PluginState().(*memories)
+	which, err := m.find(r.MemoryID)
 	if err != nil {
 		return nil, err
 	}
-	var list []record
+	var shelves []*shelf
 	for _, tier := range tiers {
-		if r.Tier != "" && r.Tier != tier {
-			continue
-		}
-		part, _, err := at(tier).read(ctx)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, part...)
-	}
-	slices.SortStableFunc(list, func(a, b record) int { return cmp.Compare(a.Position, b.Position) })
-	entries := make([]*Entry, len(list))
-	order := make([]int, len(list))
-	for i := range list {
-		entries[i], order[i] = &list[i].Entry, i
-	}
-	if r.Query != "" {
-		if order, err = k.opts.Ranker(ctx, entries, r.Query); err != nil {
-			return nil, err
+		if r.Tier == "" || r.Tier == tier {
+			shelves = append(shelves, k.shelf(m, which, tier))
 		}
 	}
-	resp := &RetrieveResponse{}
-	space := maxAnswer
-	for _, i := range order {
-		e := entries[i]
-		if len(r.Keys) > 0 && !hasKey(r.Keys, e.Key) || len(r.Tags) > 0 && !overlap(r.Tags, e.Tags) || *e.Score < r.MinScore {
-			continue
-		}
-		resp.Total++
-		if int64(len(resp.Entries)) >= int64(r.Limit) || space < 0 {
-			continue
-		}
-		raw, err := a2e.EncodeModel(e)
-		if err != nil {
-			return nil, err
-		}
-		if space -= len(raw) + 1; space >= 0 {
-			resp.Entries = append(resp.Entries, raw)
-		}
+	switch {
+	case r.Query != "" && k.opts.Ranker != nil:
+		return rankedBy(ctx, shelves, r, k.opts.Ranker)
+	case r.Query == "" && len(r.Keys) > 0:
+		return byKey(ctx, shelves, r)
 	}
-	return resp, nil
+	return byIndex(ctx, shelves, r)
 }
 
 func (k *keeper) forget(ctx context.Context, call *a2e.Call, r *ForgetRequest) (*ForgetResponse, error) {
-	at, err := k.find(call, r.MemoryID)
+	m := call.PluginState().(*memories)
+	which, err := m.find(r.MemoryID)
 	if err != nil {
 		return nil, err
 	}
-	resp := &ForgetResponse{}
 	if len(r.Keys) == 0 && len(r.Tags) == 0 || !slices.Contains(tiers[:], r.Tier) {
-		return resp, nil
+		return &ForgetResponse{}, nil
 	}
-	err = at(r.Tier).change(ctx, func(list []record) []record {
-		before := len(list)
-		list = slices.DeleteFunc(list, func(rec record) bool {
-			return hasKey(r.Keys, rec.Key) || overlap(r.Tags, rec.Tags)
-		})
-		resp.Deleted = int64(before - len(list))
-		return list
-	})
+	n, err := k.shelf(m, which, r.Tier).forget(ctx, hashes(r.Keys), r.Tags, k.position()|1)
 	if err != nil {
 		return nil, err
 	}
-	return resp, nil
+	return &ForgetResponse{Deleted: int64(n)}, nil
 }
 
-func hasKey(keys []json.RawMessage, key json.RawMessage) bool {
-	return slices.ContainsFunc(keys, func(k json.RawMessage) bool { return wire.EqualJSON(k, key) })
+// hashes returns those of the keys that are JSON, each once.
+func hashes(keys []json.RawMessage) map[hash]bool {
+	set := map[hash]bool{}
+	for _, key := range keys {
+		if h, err := hashOf(key); err == nil {
+			set[h] = true
+		}
+	}
+	return set
 }
 
 func overlap(a, b []string) bool {
 	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
-}
-
-// A record is a stored entry.
-type record struct {
-	Entry
-	Expires  int64 `json:"expires_us,omitzero" jsonmap:"always"` // 0 never
-	Position int64 `json:"position,omitzero" jsonmap:"always"`
-
-	size int // bytes of the entry in its request, or in the store
-}
-
-// A shelf is one tier of one memory: a list under one key.
-type shelf struct {
-	kv  store.KV
-	key string
-}
-
-func (s shelf) read(ctx context.Context) ([]record, store.Revision, error) {
-	entry, err := s.kv.Get(ctx, s.key)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil, 0, nil
-	}
-	if err != nil {
-		return nil, 0, err
-	}
-	v, err := strictjson.Check(entry.Value, strictjson.Options{MaxDepth: 10000})
-	if err != nil {
-		return nil, 0, fmt.Errorf("memory: stored list: %w", err)
-	}
-	now := time.Now().UnixMicro()
-	var list []record
-	for e := v.Elements(); e.Next(); {
-		rec, err := a2e.DecodeModel[record](json.RawMessage(e.Value), "")
-		if err != nil {
-			return nil, 0, fmt.Errorf("memory: stored entry: %w", err)
-		}
-		rec.size = len(e.Value)
-		if rec.Expires == 0 || rec.Expires > now {
-			list = append(list, *rec)
-		}
-	}
-	return list, entry.Revision, nil
-}
-
-// change rewrites the list, and repeats the edit after a revision conflict.
-func (s shelf) change(ctx context.Context, edit func([]record) []record) error {
-	for {
-		list, rev, err := s.read(ctx)
-		if err != nil {
-			return err
-		}
-		list = edit(list)
-		out := []byte{'['}
-		for i := range list {
-			raw, err := a2e.EncodeModel(&list[i])
-			if err != nil {
-				return err
-			}
-			if i > 0 {
-				out = append(out, ',')
-			}
-			out = append(out, raw...)
-		}
-		out = append(out, ']')
-		if rev == 0 {
-			_, err = s.kv.Create(ctx, s.key, out, 0)
-		} else {
-			_, err = s.kv.Update(ctx, s.key, out, rev, 0)
-		}
-		if errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound) {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			continue
-		}
-		return err
-	}
 }

@@ -5,7 +5,7 @@ package memory
 
 import (
 	"cmp"
-	"encoding/json"
+	"context"
 	"math"
 	"slices"
 	"strings"
@@ -20,63 +20,87 @@ const (
 	lengthPart = 0.75
 )
 
-// rank returns the indexes of the entries that match every word of a query, the best match first
-// (A2E-D65).
-func rank(entries []*Entry, query string) []int {
+// A candidate is an entry that may be a result.
+type candidate struct {
+	shelf    int // of the request
+	doc      uint32
+	position int64
+	score    float64
+}
+
+// rank returns the entries of indexes that match every word of a query, the best match first (A2E-D65).
+func rank(ctx context.Context, indexes []*index, query string) ([]candidate, error) {
 	words := slices.Compact(slices.Sorted(slices.Values(appendWords(nil, query))))
 	if len(words) == 0 {
-		return nil
+		return nil, nil
 	}
-	lengths := make([]float64, len(entries))
-	counts := make([][]float64, len(entries)) // by word of the query
-	matching := make([]float64, len(words))   // entries by word
-	total := 0.0
-	for i, e := range entries {
-		text := entryWords(e)
-		lengths[i] = float64(len(text))
-		total += lengths[i]
-		counts[i] = make([]float64, len(words))
-		for j, word := range words {
-			for _, w := range text {
-				if strings.HasPrefix(w, word) {
-					counts[i][j]++
+	n, total := 0, int64(0)
+	counts := make([][]uint64, len(indexes)) // of the matches of a word, by document
+	for i, x := range indexes {
+		n += x.count
+		total += x.words
+		counts[i] = make([]uint64, len(x.docs))
+	}
+	average := float64(total) / float64(n)
+	var found []candidate
+	for j, word := range words {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		matching := 0
+		var matches []candidate
+		for i, x := range indexes {
+			clear(counts[i])
+			x.eachMatch(word, func(doc uint32, times uint64) {
+				if counts[i][doc] == 0 {
+					matching++
+					if j == 0 {
+						matches = append(matches, candidate{shelf: i, doc: doc, position: x.docs[doc].position})
+					}
 				}
-			}
-			if counts[i][j] > 0 {
-				matching[j]++
-			}
+				counts[i][doc] += times
+			})
+		}
+		if j == 0 {
+			found = matches
+		}
+		idf := math.Log(1 + (float64(n-matching)+0.5)/(float64(matching)+0.5))
+		found = slices.DeleteFunc(found, func(c candidate) bool { return counts[c.shelf][c.doc] == 0 })
+		for k := range found {
+			c := &found[k]
+			tf := float64(counts[c.shelf][c.doc])
+			length := float64(indexes[c.shelf].docs[c.doc].words)
+			c.score += idf * tf * (saturation + 1) / (tf + saturation*(1-lengthPart+lengthPart*length/average))
+		}
+		if len(found) == 0 {
+			return nil, nil
 		}
 	}
-	n := float64(len(entries))
-	scores := make([]float64, len(entries))
-	var found []int
-	for i := range entries {
-		if slices.Contains(counts[i], 0) {
-			continue
+	slices.SortFunc(found, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.position, b.position))
+	})
+	return found, nil
+}
+
+// all returns the entries of indexes in the order of insertion.
+func all(indexes []*index) []candidate {
+	var list []candidate
+	for i, x := range indexes {
+		for _, doc := range x.inOrder() {
+			list = append(list, candidate{shelf: i, doc: doc, position: x.docs[doc].position})
 		}
-		for j, tf := range counts[i] {
-			idf := math.Log(1 + (n-matching[j]+0.5)/(matching[j]+0.5))
-			scores[i] += idf * tf * (saturation + 1) / (tf + saturation*(1-lengthPart+lengthPart*lengths[i]*n/total))
-		}
-		found = append(found, i)
 	}
-	slices.SortStableFunc(found, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
-	return found
+	if len(indexes) > 1 {
+		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.position, b.position) })
+	}
+	return list
 }
 
 // entryWords returns the words of the texts and numbers of an entry and of its tags.
-func entryWords(e *Entry) []string {
-	var words []string
-	for _, raw := range []json.RawMessage{e.Content, e.Key} {
-		v, err := strictjson.Check(raw, strictjson.Options{MaxDepth: 10000})
-		if err == nil {
-			words = valueWords(words, v)
-		}
-	}
-	for _, tag := range e.Tags {
-		words = appendWords(words, tag)
-	}
-	return words
+func entryWords(entry strictjson.Value) []string {
+	words := valueWords(nil, entry.Get("content"))
+	words = valueWords(words, entry.Get("key"))
+	return valueWords(words, entry.Get("tags"))
 }
 
 // valueWords appends the words of the strings and numbers in a value, without the names of members.
@@ -99,15 +123,20 @@ func valueWords(words []string, v strictjson.Value) []string {
 
 // appendWords appends the maximal runs of letters, marks and digits of a text, with folded case.
 func appendWords(words []string, text string) []string {
-	isOutside := func(r rune) bool { return !unicode.In(r, unicode.L, unicode.M, unicode.Nd) }
-	for word := range strings.FieldsFuncSeq(text, isOutside) {
-		words = append(words, strings.Map(fold, word))
-	}
-	return words
+	return slices.AppendSeq(words, strings.FieldsSeq(strings.Map(fold, text)))
 }
 
-// fold returns the same rune for all runes that are equal under simple case folding.
+// fold returns the same rune for all runes that are equal under simple case folding, and a space for
+// one that is no part of a word.
 func fold(r rune) rune {
+	switch {
+	case 'a' <= r && r <= 'z':
+		return r - 'a' + 'A'
+	case 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		return r
+	case !unicode.In(r, unicode.L, unicode.M, unicode.Nd):
+		return ' '
+	}
 	smallest := r
 	for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
 		smallest = min(smallest, next)
