@@ -39,7 +39,7 @@ func (r *leafReader) next() bool {
 	return true
 }
 
-// item reads a key without the bytes that it shares with the one before it.
+// item reads a key without the bytes that it shares with the previous key.
 func (r *leafReader) item() (shared int, rest []byte) {
 	shared = int(r.uvarint())
 	n := r.uvarint()
@@ -92,8 +92,8 @@ type position struct {
 	shared     int // bytes with the key before it
 }
 
-// seek returns the position of a key. It compares only the bytes that a key does not share with the one
-// before it.
+// seek returns the position of a key. It compares only the bytes that a key does not share with the previous
+// key.
 func seek(leaf, key []byte) position {
 	r := leafReader{rest: leaf}
 	p := position{}
@@ -105,7 +105,7 @@ func seek(leaf, key []byte) position {
 			return p
 		}
 		if shared > p.shared {
-			continue // so is smaller than key, as the one before it
+			continue // smaller than key, as the previous key is
 		}
 		n := shared + sharedBytes(rest, key[shared:])
 		switch {
@@ -171,7 +171,7 @@ func (s *keySet) remove(key []byte) {
 	}
 	var items []byte
 	end := p.end
-	if end < len(leaf) { // the following key may share more with the removed one than with the one before it
+	if end < len(leaf) { // the following key may share more with the removed key than with the previous key
 		r := leafReader{rest: leaf[end:]}
 		if shared, rest := r.item(); shared > p.shared {
 			items = appendPart(nil, p.shared, slices.Concat(key[p.shared:shared], rest), r.number)

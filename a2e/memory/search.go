@@ -127,7 +127,7 @@ func appendWords(words []string, text string) []string {
 }
 
 // fold returns the same rune for all runes that are equal under simple case folding, and a space for
-// one that is no part of a word.
+// a rune outside words.
 func fold(r rune) rune {
 	switch {
 	case 'a' <= r && r <= 'z':

@@ -123,7 +123,7 @@ func (s *shelf) isCurrent(latest news) bool {
 	return s.index != nil && !s.isStale && len(s.doubtful) == 0 && latest.revision == s.news.revision
 }
 
-// follow reads what has changed. The caller has locked the shelf.
+// follow reads the changed rows. The caller has locked the shelf.
 func (s *shelf) follow(ctx context.Context) error {
 	latest, err := s.readNews(ctx)
 	if err != nil || s.isCurrent(latest) {
