@@ -108,6 +108,8 @@ func accpLocal(err error) (Answer, error) {
 	case errors.Is(err, accp.ErrUnreachable):
 	case errors.As(err, &e):
 		code = string(e.Code)
+	case c.Status != 0:
+		code = "http_error"
 	default:
 		return nil, err
 	}
@@ -117,14 +119,24 @@ func accpLocal(err error) (Answer, error) {
 // An accpAnswer is the reaction of the other side to one post.
 type accpAnswer struct {
 	lost, unreachable bool
+	cut               bool // the connection ends before the end of the body
 	status            int
+	header            http.Header
 	body              string
 }
 
 func readACCPAnswer(in *Input) accpAnswer {
-	a := accpAnswer{lost: in.Bool("lost"), unreachable: in.Bool("unreachable"), status: in.IntOr("status", http.StatusOK)}
+	a := accpAnswer{lost: in.Bool("lost"), unreachable: in.Bool("unreachable"), cut: in.Bool("cut"),
+		status: in.IntOr("status", http.StatusOK), header: http.Header{}}
+	in.SetHeaders("headers", a.header)
 	for _, frame := range in.StringsOr("frames") {
 		a.body += frame + "\n"
+	}
+	if a.cut && a.body != "" {
+		a.body = a.body[:len(a.body)-len("]\n")]
+	}
+	if a.body != "" {
+		a.header.Set("Content-Type", accp.MediaType)
 	}
 	return a
 }
@@ -172,10 +184,10 @@ func (p *accpPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	case a.lost:
 		return nil, &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
 	}
-	h := http.Header{}
-	if a.body != "" {
-		h.Set("Content-Type", accp.MediaType)
+	res := &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: a.header,
+		Body: io.NopCloser(bytes.NewReader([]byte(a.body))), ContentLength: int64(len(a.body)), Request: req}
+	if a.cut {
+		res.Body, res.ContentLength = cutBody([]byte(a.body)), -1
 	}
-	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: h,
-		Body: io.NopCloser(bytes.NewReader([]byte(a.body))), ContentLength: int64(len(a.body)), Request: req}, nil
+	return res, nil
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"sync"
 
@@ -108,13 +109,14 @@ func (p *accpLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		resetConnection(w)
 		return
 	}
-	if a.body != "" {
-		w.Header().Set("Content-Type", accp.MediaType)
-	}
+	maps.Copy(w.Header(), a.header)
 	text := p.toRun([]byte(a.body))
 	p.t.Logf("sent     %d %s", a.status, text)
 	w.WriteHeader(a.status)
 	writeSlowly(w, text)
+	if a.cut {
+		leaveHalfClosed(w, r)
+	}
 }
 
 // An accpOwnClient is a client of package accp.

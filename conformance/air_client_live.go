@@ -136,7 +136,7 @@ func (p *airLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	reply.body = p.reply(reply.body)
 	p.clientSession.t.Logf("sent     %d %s", reply.status, reply.body)
-	reply.serve(w)
+	reply.serve(w, r)
 }
 
 // An airOwnClient is a client or a poller of package air.

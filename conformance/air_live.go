@@ -393,12 +393,12 @@ func (f *airDocuments) document(w http.ResponseWriter, r *http.Request) bool {
 	d := f.registry.document(f.scriptID(id))
 	f.registry.mu.Unlock()
 	d.body = f.text(d.body)
-	d.serve(w)
+	d.serve(w, r)
 	return true
 }
 
 // serve sends a reply. Without one, the connection ends.
-func (r airReply) serve(w http.ResponseWriter) {
+func (r airReply) serve(w http.ResponseWriter, req *http.Request) {
 	if r.timeout {
 		panic(http.ErrAbortHandler)
 	}
@@ -407,6 +407,9 @@ func (r airReply) serve(w http.ResponseWriter) {
 	}
 	w.WriteHeader(r.status)
 	writeSlowly(w, r.body)
+	if r.cut {
+		leaveHalfClosed(w, req)
+	}
 }
 
 func (f *airDocuments) lookupCount() int { return int(f.lookups.Load()) }

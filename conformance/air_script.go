@@ -62,6 +62,7 @@ type airReply struct {
 	header  http.Header
 	body    []byte
 	timeout bool
+	cut     bool // the connection ends before the end of the body
 	crash   bool // the client's process is killed
 }
 
@@ -70,7 +71,7 @@ func airReadReply(in *Input) airReply {
 	if r.timeout || r.crash {
 		return r
 	}
-	r.status = in.Int("status")
+	r.status, r.cut = in.Int("status"), in.Bool("cut")
 	in.SetHeaders("headers", r.header)
 	r.body, _ = in.WireOr("body")
 	return r
@@ -80,10 +81,14 @@ func (r airReply) response(req *http.Request) (*http.Response, error) {
 	if r.timeout {
 		return nil, airTimeout{}
 	}
-	return &http.Response{
+	res := &http.Response{
 		StatusCode: r.status, Status: fmt.Sprint(r.status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: r.header.Clone(), Body: io.NopCloser(bytes.NewReader(r.body)), ContentLength: int64(len(r.body)), Request: req,
-	}, nil
+	}
+	if r.cut {
+		res.Body, res.ContentLength = cutBody(r.body), -1
+	}
+	return res, nil
 }
 
 func airReadRegistry(in *Input) *airRegistry {

@@ -60,6 +60,10 @@ func (p *altarLivePeer) step(in *Input) (Answer, error) {
 		if wire := in.Wire("send"); isFirst {
 			p.send(string(wire))
 		}
+	case in.Has("eof"):
+		if in.Bool("eof") && isFirst {
+			p.halfClose()
+		}
 	default:
 		if !in.Bool("tick") {
 			in.Fail("tick", "a step without an action")

@@ -529,6 +529,8 @@ func (f *altarRuntime) step(in *Input) (Answer, error) {
 			return nil, in.Err()
 		}
 		_, _ = f.out.Write(append(bytes.Clone(wire), '\n'))
+	case in.Bool("eof"):
+		_ = f.out.Close()
 	default:
 		if !in.Bool("tick") {
 			in.Fail("tick", "a step without an action")

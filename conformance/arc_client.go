@@ -18,6 +18,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fivewire/fivewire/arc"
 )
@@ -40,6 +41,9 @@ func openARCClient(_ *testing.T, in *Input) (Step, error) {
 // newARCClient returns a client with the settings of a script.
 func newARCClient(settings *Input, endpoint string, opts *arc.ClientOptions) (*arc.Client, error) {
 	opts.MaxResumes = settings.IntOr("resume", 0)
+	if settings.Has("retryAfterMs") {
+		opts.Retry = &arc.RetryPolicy{MaxRetryAfter: time.Duration(settings.Int64("retryAfterMs")) * time.Millisecond}
+	}
 	if settings.Has("token") {
 		opts.TokenSource = arc.StaticTokenSource(settings.String("token"))
 	}
@@ -139,6 +143,7 @@ type arcReply struct {
 	status int
 	header http.Header
 	body   string
+	cut    bool // the connection ends before the end of the body
 }
 
 func readARCReply(in *Input) arcReply {
@@ -149,7 +154,7 @@ func readARCReply(in *Input) arcReply {
 		}
 		return arcReply{fail: fail}
 	}
-	r := arcReply{status: in.Int("status"), header: http.Header{}, body: in.String("body")}
+	r := arcReply{status: in.Int("status"), header: http.Header{}, body: in.String("body"), cut: in.Bool("cut")}
 	in.SetHeaders("headers", r.header)
 	if in.Has("contentType") {
 		r.header.Set("Content-Type", in.String("contentType"))
@@ -214,6 +219,10 @@ func (p *arcPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	text := strings.ReplaceAll(reply.body, "${ID}", arcIDToken(body))
 	p.last = []byte(text)
-	return &http.Response{StatusCode: reply.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: reply.header,
-		Body: io.NopCloser(bytes.NewReader([]byte(text))), ContentLength: int64(len(text)), Request: req}, nil
+	res := &http.Response{StatusCode: reply.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: reply.header,
+		Body: io.NopCloser(bytes.NewReader([]byte(text))), ContentLength: int64(len(text)), Request: req}
+	if reply.cut {
+		res.Body, res.ContentLength = cutBody([]byte(text)), -1
+	}
+	return res, nil
 }

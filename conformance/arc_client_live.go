@@ -118,7 +118,7 @@ func (p *arcLivePeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(reply.status)
 	writeSlowly(w, bytes.ReplaceAll([]byte(reply.body), []byte("${ID}"), []byte(arcIDToken(body))))
-	if reply.header.Get("Content-Type") == "text/event-stream" && !strings.Contains(reply.body, "event: done") && !strings.Contains(reply.body, "event: error") {
+	if reply.cut || reply.header.Get("Content-Type") == "text/event-stream" && !strings.Contains(reply.body, "event: done") && !strings.Contains(reply.body, "event: error") {
 		leaveHalfClosed(w, r)
 	}
 }

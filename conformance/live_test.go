@@ -78,6 +78,28 @@ func TestScriptLive(t *testing.T) {
 	}
 }
 
+// The effect of a step may follow a moment after the time of the next step.
+func TestScriptLiveTimes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		open := func(T, *Input) (Step, error) {
+			var count atomic.Int64
+			return func(in *Input) (Answer, error) {
+				if in.String("do") == "put" {
+					time.Sleep(10 * time.Millisecond)
+					time.AfterFunc(time.Second, func() { count.Add(1) })
+					return Answer{}, nil
+				}
+				return Answer{"count": count.Load()}, nil
+			}, nil
+		}
+		script := Script{Live: open, Settle: 2 * time.Second}
+		res := runOne(t, Protocol{Name: "fake", Ops: map[string]Op{"script": script.Run}}, "script",
+			`"in":{"steps":[{"do":"put"},{"at":1000,"do":"take"}]},"want":{"steps":[{},{"count":1}]}`)
+		require.Equal(t, StatusPassed, res.Status, res.Message)
+		time.Sleep(time.Minute) // until the work is done
+	})
+}
+
 // A server has one case after the other, unless a case needs its own, or all have one.
 func TestLiveServerPool(t *testing.T) {
 	set := Embedded().Filter(func(c *Case) bool {
@@ -100,44 +122,54 @@ func TestLiveServerPool(t *testing.T) {
 	}
 }
 
-// A client receives an answer in pieces, and a cut stream leaves its connection open in one direction.
+// A client receives an answer in pieces, and a cut one leaves its connection open in one direction.
 func TestLiveClientFears(t *testing.T) {
-	var reads int
-	var answer []byte
-	var late error
-	open := func(_ T, url string, _ json.RawMessage, _ func(json.RawMessage)) (Client, error) {
-		return rawClient(func() {
-			conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(url, "http://"), "/arc"))
-			require.NoError(t, err)
-			defer conn.Close()
-			_, err = io.WriteString(conn, "POST /arc HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
-			require.NoError(t, err)
-			piece := make([]byte, 4096)
-			for {
-				n, err := conn.Read(piece)
-				answer = append(answer, piece[:n]...)
-				if err != nil {
-					require.ErrorIs(t, err, io.EOF)
-					break
-				}
-				reads++
+	for _, tt := range []struct{ protocol, op, post, in string }{
+		{"arc", "client_script", "/arc", `{"client":{"requestAgent":"a"},"steps":[{"call":{"method":"chat.start"},"replies":[{"status":200,` +
+			`"contentType":"text/event-stream","body":"event: stream\ndata: {\"text\":\"the first and only event\"}\n\n"}]}]}`},
+		{"accp", "client-script", "/accp/v1/frames", `{"hello":false,"steps":[{"do":"call","message":{},"answers":[{"cut":true,` +
+			`"frames":["@server>done:execute{a:1|b:2|c:3|d:4}[mid:5e0000000001,seq:2,ts:1714000000,sid:s1]"]}]}]}`},
+		{"air", "poll_script", "/relay.test/inbox", `{"fixture":{"now":"2026-05-28T09:00:00.000Z"},"steps":[{"poll":true,"replies":[{"status":200,"cut":true,` +
+			`"body":"{\"envelopes\":[],\"cursor\":\"a long one, of many bytes\""}]}]}`},
+	} {
+		t.Run(tt.protocol, func(t *testing.T) {
+			var reads int
+			var answer []byte
+			var late error
+			open := func(_ T, url string, _ json.RawMessage, _ func(json.RawMessage)) (Client, error) {
+				return rawClient(func() {
+					host, _, _ := strings.Cut(strings.TrimPrefix(url, "http://"), "/")
+					conn, err := net.Dial("tcp", host)
+					require.NoError(t, err)
+					defer conn.Close()
+					_, err = io.WriteString(conn, "POST "+tt.post+" HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}")
+					require.NoError(t, err)
+					piece := make([]byte, 4096)
+					for {
+						n, err := conn.Read(piece)
+						answer = append(answer, piece[:n]...)
+						if err != nil {
+							require.ErrorIs(t, err, io.EOF)
+							break
+						}
+						reads++
+					}
+					for range 3 {
+						_, late = io.WriteString(conn, "more")
+						time.Sleep(20 * time.Millisecond)
+					}
+				}), nil
 			}
-			for range 3 {
-				_, late = io.WriteString(conn, "more")
-				time.Sleep(20 * time.Millisecond)
-			}
-		}), nil
+			p, err := LiveClient(tt.protocol, time.Second, open)
+			require.NoError(t, err)
+			p.Name = "fake"
+			runOne(t, p, tt.op, `"in":`+tt.in+`,"want":{"steps":[{}]}`) // fails: the request is not one of the protocol
+			require.Greater(t, reads, 5)
+			require.Contains(t, string(answer), "Transfer-Encoding: chunked")
+			require.NotContains(t, string(answer), "\r\n0\r\n", "the end of the chunks")
+			require.NoError(t, late, "the other direction")
+		})
 	}
-	p, err := LiveClient("arc", time.Second, open)
-	require.NoError(t, err)
-	p.Name = "fake"
-	runOne(t, p, "client_script", `"in":{"client":{"requestAgent":"a"},"steps":[{"call":{"method":"chat.start"},"replies":[{"status":200,`+
-		`"contentType":"text/event-stream","body":"event: stream\ndata: {\"text\":\"the first and only event\"}\n\n"}]}]},`+
-		`"want":{"steps":[{"outcome":"truncated"}]}`) // fails: the request is not one of arc
-	require.Greater(t, reads, 5)
-	require.Contains(t, string(answer), "Transfer-Encoding: chunked")
-	require.NotContains(t, string(answer), "\r\n0\r\n", "the end of the chunks")
-	require.NoError(t, late, "the other direction")
 }
 
 // A rawClient does the same for each action.

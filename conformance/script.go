@@ -4,10 +4,13 @@
 package conformance
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"runtime/debug"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -145,6 +148,7 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 			time.Sleep(time.Until(start.Add(time.Duration(sin.Int64Or("at", 0)) * time.Millisecond)))
 		}
 		time.Sleep(pause)
+		start = start.Add(pause) // the effects of earlier steps have more time, too
 		deadline := time.Now().Add(s.Settle)
 		for pause := 10 * time.Millisecond; ; pause *= 2 {
 			err = in.run.step(step, sin, i, wanted[i])
@@ -245,6 +249,11 @@ func wantedSteps(want strictjson.Value, n int) ([]strictjson.Value, error) {
 		return nil, fmt.Errorf("want.steps has %d steps, in.steps %d", len(wanted), n)
 	}
 	return wanted, nil
+}
+
+// cutBody returns the body of an answer whose connection ends before all of it has arrived.
+func cutBody(text []byte) io.ReadCloser {
+	return io.NopCloser(io.MultiReader(bytes.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF)))
 }
 
 // A Mismatch is the error of a case whose answer is not the wanted one.
