@@ -137,6 +137,7 @@ func escapeEnd(s []byte, i int) int {
 	return -1
 }
 
+// Space returns the index of the first byte from s[i] on that is not white space.
 func Space(s []byte, i int) int {
 	for i < len(s) && (s[i] == ' ' || s[i] == '\n' || s[i] == '\t' || s[i] == '\r') {
 		i++
