@@ -79,7 +79,7 @@ func verifyWhole(data []byte, key *PublicKey, w *replayWindow, n uint64, until t
 	if err != nil {
 		return err
 	}
-	if _, err := e.Verify(key, FormSetAny); err != nil {
+	if _, err := e.Verify(key, ""); err != nil {
 		return err
 	}
 	var nonce [8]byte
@@ -149,7 +149,7 @@ func BenchmarkPairVerifyEnvelope(b *testing.B) {
 		})
 		b.Run("in="+in.name+"/op=raw/lib=sdk", func(b *testing.B) {
 			pair.Ratio(b, pair.Loop(func() {
-				if _, err := Verify(data, pub, FormSetAny); err != nil {
+				if _, err := Verify(data, pub, ""); err != nil {
 					panic(err)
 				}
 			}), base)
@@ -211,7 +211,7 @@ func TestAllocations(t *testing.T) {
 		f    func()
 	}{
 		{"canonical, appending", 0, func() { _, err = appendCanonical(dst, body) }},
-		{"verify", 0, func() { _, err = Verify(signed1KB(t), pub, FormSetAny) }},
+		{"verify", 0, func() { _, err = Verify(signed1KB(t), pub, "") }},
 		{"decode", 3, func() { _, err = DecodeEnvelope(signed1KB(t), nil) }},
 		{"sign, appending", 2, func() { _, err = appendSigned(dst, body, priv, FormSpec) }},
 		{"seal", 9, func() { _, err = Seal(pub, bind, body) }},

@@ -182,12 +182,9 @@ type SendOptions struct {
 // A Receipt describes a delivered envelope.
 type Receipt struct {
 	Envelope *Envelope // the envelope as delivered
-	Status   int       // of the last response; 0 for none
+	Status   int       // of the last response: 200 of the recipient, 202 of a relay; 0 for none
 	Attempts int
 }
-
-// Delivered reports whether the recipient itself received the envelope, not a relay.
-func (r *Receipt) Delivered() bool { return r.Status == http.StatusOK }
 
 // Send signs a message and delivers it. Empty fields of the draft get defaults: ids, the nonce, the
 // time, and the sender, which must be this agent.

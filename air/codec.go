@@ -409,16 +409,15 @@ func (f fields) encrypted(build bool) (Body, error) {
 	if f.get("v") != "1" {
 		return nil, badBody("v")
 	}
-	epk, ok1 := f.str("epk")
-	nonce, ok2 := f.str("nonce")
-	ct, ok3 := f.str("ct")
-	if !ok1 || !ok2 || !ok3 {
-		return nil, badBody("epk, nonce or ct")
+	for _, name := range [...]string{"epk", "nonce", "ct"} {
+		if _, ok := f.str(name); !ok {
+			return nil, badBody(name)
+		}
 	}
 	if !build {
 		return nil, nil
 	}
-	return &Encrypted{EphemeralKey: epk, Nonce: nonce, Ciphertext: ct}, nil
+	return &Raw{Type: bodyTypeEncrypted, JSON: []byte(f.s)}, nil
 }
 
 // parseMoney reads a canonical money object. It ignores unknown members (AIR-D29).

@@ -147,7 +147,7 @@ func TestBodiesRoundTrip(t *testing.T) {
 			&air.Accept{Price: money.Draw(t, "price")},
 			&air.Decline{Reason: s},
 			&air.Withdraw{WithdrawnID: air.NewID(), Reason: s},
-			&air.Encrypted{EphemeralKey: "z6LS", Nonce: "AA", Ciphertext: "BB"},
+			&air.Raw{Type: "encrypted", JSON: []byte(`{"alg":"x25519-hkdf-sha256-chacha20poly1305","ct":"BB","epk":"z6LS","nonce":"AA","type":"encrypted","v":1}`)},
 			&air.Raw{Type: "note", JSON: []byte(`{"n":12345678901234567890,"type":"note"}`)},
 		}
 		body := rapid.SampledFrom(bodies).Draw(t, "body")

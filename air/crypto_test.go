@@ -51,17 +51,17 @@ func TestSignedVerifies(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
 		}
-		if got, err := air.Verify(wire, pub, air.FormSetAny); err != nil || got != form {
+		if got, err := air.Verify(wire, pub, ""); err != nil || got != form {
 			t.Fatalf("%q: %v, %v", wire, got, err)
 		}
-		other := air.FormSetSpec
+		other := air.FormSpec
 		if form == air.FormSpec {
-			other = air.FormSetDeployed
+			other = air.FormDeployed
 		}
 		if _, err := air.Verify(wire, pub, other); !errors.Is(err, air.ErrBadSignature) {
 			t.Fatalf("%q verifies in the other form: %v", wire, err)
 		}
-		if _, err := air.Verify(wire, stranger, air.FormSetAny); !errors.Is(err, air.ErrBadSignature) {
+		if _, err := air.Verify(wire, stranger, ""); !errors.Is(err, air.ErrBadSignature) {
 			t.Fatalf("%q verifies under another key: %v", wire, err)
 		}
 		if _, err := air.Sign(wire, priv, form); !errors.Is(err, air.ErrAlreadySigned) {
@@ -94,10 +94,10 @@ func TestEveryByteCounts(t *testing.T) {
 			for _, flip := range []byte{1, 0x20} {
 				bad := bytes.Clone(wire)
 				bad[i] ^= flip
-				_, err := air.Verify(bad, pub, air.FormSetAny)
+				_, err := air.Verify(bad, pub, "")
 				require.Errorf(t, err, "byte %d: %q", i, bad)
 			}
-			_, err := air.Verify(append(bytes.Clone(wire[:i]), wire[i+1:]...), pub, air.FormSetAny)
+			_, err := air.Verify(append(bytes.Clone(wire[:i]), wire[i+1:]...), pub, "")
 			require.Errorf(t, err, "without byte %d", i)
 		}
 	}
@@ -114,7 +114,7 @@ func TestWhatIsVerifiedIsWhatIsRead(t *testing.T) {
 	for _, data := range [][]byte{wire, swapped} {
 		e, err := air.DecodeEnvelope(data, nil)
 		require.NoError(t, err)
-		form, err := e.Verify(pub, air.FormSetAny)
+		form, err := e.Verify(pub, "")
 		require.NoError(t, err)
 		require.Equal(t, air.FormSpec, form)
 		require.Equal(t, "한국 é", e.Body().(*air.Offer).Description)
@@ -139,16 +139,16 @@ func TestSignatureText(t *testing.T) {
 		"z" + base58.Encode(raw[:63]), "z" + base58.Encode(append([]byte{1}, raw...)), good[:5] + "\\u0000" + good[6:],
 	} {
 		text := bytes.Replace(wire, []byte(good), []byte(bad), 1)
-		_, err := air.Verify(text, pub, air.FormSetAny)
+		_, err := air.Verify(text, pub, "")
 		require.ErrorIs(t, err, air.ErrBadSignature, bad)
 		e, err := air.DecodeEnvelope(text, nil)
 		require.NoError(t, err)
-		_, err = e.Verify(pub, air.FormSetAny)
+		_, err = e.Verify(pub, "")
 		require.ErrorIs(t, err, air.ErrBadSignature, bad)
 	}
 	for _, bad := range []string{"1", "[]", "{}", "true"} {
 		text := bytes.Replace(wire, []byte(`"`+good+`"`), []byte(bad), 1)
-		_, err := air.Verify(text, pub, air.FormSetAny)
+		_, err := air.Verify(text, pub, "")
 		require.ErrorIs(t, err, air.ErrInvalidEnvelope, bad)
 		_, err = air.Sign(text, priv, air.FormSpec)
 		require.ErrorIs(t, err, air.ErrAlreadySigned, bad)
@@ -173,7 +173,7 @@ func TestSigners(t *testing.T) {
 	priv, pub := key(t, 1)
 	wire, err := air.Sign([]byte(unsigned), hardware{priv}, air.FormSpec)
 	require.NoError(t, err)
-	_, err = air.Verify(wire, pub, air.FormSetSpec)
+	_, err = air.Verify(wire, pub, air.FormSpec)
 	require.NoError(t, err)
 	for _, text := range []string{unsigned, "{}"} {
 		_, err = air.Sign([]byte(text), brokenSigner{}, air.FormDeployed)

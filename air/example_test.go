@@ -83,7 +83,7 @@ func ExampleSign() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	form, err := air.Verify(signed, pub, air.FormSetAny)
+	form, err := air.Verify(signed, pub, "")
 	fmt.Println(form, err)
 	// Output: spec <nil>
 }

@@ -112,7 +112,7 @@ type InboxOptions struct {
 	Profile Profile
 
 	// SignatureForms restricts the accepted forms of signatures. Empty means those of the profile.
-	SignatureForms FormSet
+	SignatureForms Form
 
 	// BodyTypes are the body types, plain or sealed, that the handler supports besides those of the
 	// specification. [AnyBodyType] permits all.
@@ -299,7 +299,7 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	}
 	in.id.Store(id)
 	in.did = id.did
-	bad := checkWord("choice of forms", o.SignatureForms, FormSetAny, FormSetSpec, FormSetDeployed)
+	bad := checkWord("form", o.SignatureForms, FormSpec, FormDeployed)
 	if err := errors.Join(o.Profile.check(), bad); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func isNegotiation(bodyType string) bool {
 }
 
 // A Body is the body of an envelope: *[Offer], *[Counter], *[Accept], *[Decline], *[Withdraw],
-// *[Encrypted] or *[Raw].
+// or *[Raw].
 type Body interface {
 	// BodyType returns the member type of the body.
 	BodyType() string
@@ -68,13 +68,6 @@ type Withdraw struct {
 	Reason      string // at most 512 characters; empty is omitted
 }
 
-// An Encrypted is a sealed body (section 14).
-type Encrypted struct {
-	EphemeralKey string // epk: multibase of the sender's X25519 key for this message
-	Nonce        string // base64url of 12 bytes
-	Ciphertext   string // ct: base64url of the ciphertext and its tag
-}
-
 // A Raw is any other body, as canonical JSON.
 type Raw struct {
 	Type string // the member type of JSON
@@ -95,9 +88,6 @@ func (*Decline) BodyType() string { return bodyTypeDecline }
 
 // BodyType returns "Withdraw".
 func (*Withdraw) BodyType() string { return bodyTypeWithdraw }
-
-// BodyType returns "encrypted".
-func (*Encrypted) BodyType() string { return bodyTypeEncrypted }
 
 // BodyType returns the type of the body.
 func (b *Raw) BodyType() string { return b.Type }
@@ -142,16 +132,6 @@ func appendReason(dst []byte, reason string) []byte {
 		return dst
 	}
 	return append(canon.AppendQuoted(append(dst, `"reason":`...), reason), ',')
-}
-
-func (b *Encrypted) appendJSON(dst []byte) []byte {
-	dst = append(dst, `{"alg":"`+sealSuite+`","ct":`...)
-	dst = canon.AppendQuoted(dst, b.Ciphertext)
-	dst = append(dst, `,"epk":`...)
-	dst = canon.AppendQuoted(dst, b.EphemeralKey)
-	dst = append(dst, `,"nonce":`...)
-	dst = canon.AppendQuoted(dst, b.Nonce)
-	return append(dst, `,"type":"encrypted","v":1}`...)
 }
 
 func (b *Raw) appendJSON(dst []byte) []byte { return append(dst, b.JSON...) }

@@ -22,7 +22,7 @@ func TestMisspeltOptions(t *testing.T) {
 	_, err = air.NewInbox(alice, h, &air.InboxOptions{Profile: "specs"})
 	require.ErrorContains(t, err, `unknown profile "specs"`)
 	_, err = air.NewInbox(alice, h, &air.InboxOptions{SignatureForms: "spek"})
-	require.ErrorContains(t, err, `unknown choice of forms "spek"`)
+	require.ErrorContains(t, err, `unknown form "spek"`)
 	in, err := air.NewInbox(alice, h, nil)
 	require.NoError(t, err)
 	_, err = air.NewPoller(in, "https://relay.example/inbox/x", &air.PollerOptions{Dialect: "deploy"})
@@ -33,7 +33,7 @@ func TestMisspeltOptions(t *testing.T) {
 	require.ErrorContains(t, err, "inbox: identity or handler missing")
 
 	signed := signedOffer(t, alice, alice.DID(), nil)
-	_, err = air.Verify(signed, alice.PublicKey(), air.FormSetAny)
+	_, err = air.Verify(signed, alice.PublicKey(), "")
 	require.NoError(t, err)
 	_, err = air.Verify(signed, alice.PublicKey(), "spek")
 	require.ErrorIs(t, err, air.ErrBadSignature)

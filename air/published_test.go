@@ -63,7 +63,7 @@ func TestPublishedSigningVectors(t *testing.T) {
 			require.Equal(t, v.Signature, signed.Signature)
 			pub, err := air.ParsePublicKey(v.PublicKey)
 			require.NoError(t, err)
-			form, err := air.Verify(wire, pub, air.FormSetAny)
+			form, err := air.Verify(wire, pub, "")
 			require.NoError(t, err)
 			require.Equal(t, air.FormDeployed, form)
 		})

@@ -11,7 +11,8 @@ import (
 	"github.com/fivewire/fivewire/air/internal/canon"
 )
 
-// A Form is one of the two signing inputs of an envelope (AIR-D10).
+// A Form is one of the two signing inputs of an envelope (AIR-D10). Where signatures are verified, the empty form
+// means both.
 type Form string
 
 // The forms. No text belongs to both: the first always has a top-level member signature, the second
@@ -21,19 +22,7 @@ const (
 	FormDeployed Form = "deployed" // without that member
 )
 
-// A FormSet is the set of signature forms that are accepted.
-type FormSet string
-
-// The sets of forms. The empty one means both.
-const (
-	FormSetAny      FormSet = "both"
-	FormSetSpec     FormSet = "spec"
-	FormSetDeployed FormSet = "deployed"
-)
-
-// An unknown word accepts no form.
-func (a FormSet) spec() bool     { return a == "" || a == FormSetAny || a == FormSetSpec }
-func (a FormSet) deployed() bool { return a == "" || a == FormSetAny || a == FormSetDeployed }
+func (f Form) has(form Form) bool { return f == "" || f == form }
 
 // signedForm returns the form in which a profile signs.
 func (p Profile) signedForm() Form {
@@ -43,12 +32,12 @@ func (p Profile) signedForm() Form {
 	return FormSpec
 }
 
-// accepts returns the forms that a profile verifies (AIR-D27).
-func (p Profile) accepts() FormSet {
+// accepts returns the form that a profile verifies, or "" for both (AIR-D27).
+func (p Profile) accepts() Form {
 	if p == ProfileInterop || p == ProfileDeployed {
-		return FormSetAny
+		return ""
 	}
-	return FormSetSpec
+	return FormSpec
 }
 
 // signingInput returns the signed bytes of any JSON object. It applies the rules of [Canonicalize]
@@ -147,7 +136,7 @@ func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 // Verify verifies the signature of any JSON object and returns the form in which it was signed. The
 // error is [ErrBadSignature], one of [Canonicalize], or [ErrInvalidEnvelope] for a text that is not
 // an object or whose signature is neither a string nor null. It allocates nothing.
-func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
+func Verify(envelope []byte, key *PublicKey, accept Form) (Form, error) {
 	c := getScratch()
 	defer putScratch(c)
 	if err := c.signable(envelope); err != nil {
@@ -163,10 +152,10 @@ func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
 	if err := decodeSignature(&sig, c.Signature[1:len(c.Signature)-1]); err != nil {
 		return "", err
 	}
-	if accept.spec() && ed25519.Verify(key.ed, c.out, sig[:]) {
+	if accept.has(FormSpec) && ed25519.Verify(key.ed, c.out, sig[:]) {
 		return FormSpec, nil
 	}
-	if accept.deployed() {
+	if accept.has(FormDeployed) {
 		c.form = c.AppendSigned(c.form[:0], c.out, false)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil
@@ -177,20 +166,20 @@ func Verify(envelope []byte, key *PublicKey, accept FormSet) (Form, error) {
 
 // Verify verifies the signature of the envelope and returns the form in which it was signed. The
 // error is [ErrBadSignature].
-func (e *Envelope) Verify(key *PublicKey, accept FormSet) (Form, error) {
+func (e *Envelope) Verify(key *PublicKey, accept Form) (Form, error) {
 	var sig [64]byte
 	if err := decodeSignature(&sig, e.Signature); err != nil {
 		return "", err
 	}
 	c := getScratch()
 	defer putScratch(c)
-	if accept.spec() {
+	if accept.has(FormSpec) {
 		c.form = append(c.form[:0], e.text...)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormSpec, nil
 		}
 	}
-	if accept.deployed() {
+	if accept.has(FormDeployed) {
 		c.form = canon.AppendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
 		if ed25519.Verify(key.ed, c.form, sig[:]) {
 			return FormDeployed, nil

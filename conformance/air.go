@@ -154,9 +154,12 @@ func airProfile(in *Input, def air.Profile) air.Profile {
 }
 
 func airVerify(in *Input) (Answer, error) {
-	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), airWord(in, "accept", air.FormSetAny, air.FormSetSpec, air.FormSetDeployed)
+	envelope, text, accept := in.Wire("envelope"), in.String("publicKey"), airWord(in, "accept", "both", air.FormSpec, air.FormDeployed)
 	if err := in.Err(); err != nil {
 		return nil, err
+	}
+	if accept == "both" {
+		accept = ""
 	}
 	key, err := air.ParsePublicKey(text)
 	if err != nil {

@@ -214,7 +214,7 @@ func (a *airAfresh) text(b []byte) []byte {
 func (a *airAfresh) envelope(old []byte) []byte {
 	b := a.text(old)
 	sign := func(public *air.PublicKey, key ed25519.PrivateKey) bool {
-		form, err := air.Verify(old, public, air.FormSetAny)
+		form, err := air.Verify(old, public, "")
 		if err != nil {
 			return false
 		}

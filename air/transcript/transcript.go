@@ -156,7 +156,7 @@ func (r *Result) add(entry *Entry, opts *air.DecodeOptions) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := body.(*air.Encrypted); ok {
+	if body.BodyType() == "encrypted" {
 		r.Sealed++
 	}
 	by := air.PartySelf
@@ -198,7 +198,7 @@ func (r *Result) verify(e *air.Envelope, document []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := e.Verify(key, air.FormSetAny); err != nil {
+	if _, err := e.Verify(key, ""); err != nil {
 		return err
 	}
 	if text := key.String(); !slices.Contains(r.Keys[e.From], text) {

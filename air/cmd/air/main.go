@@ -209,7 +209,7 @@ func summarize(e *air.Envelope) *summary {
 func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	public := fs.String("public", "", "public `key` of the sender, in multibase")
 	document := fs.String("document", "", "`file` with the DID document of the sender")
-	accept := fs.String("accept", string(air.FormSetAny), "`forms` of signatures: spec, deployed or both")
+	accept := fs.String("accept", "", "`form` of the signature: spec or deployed, both if empty")
 	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
 	network := networkFlags(fs)
 	return func(ctx context.Context, s *command.IO, args []string) error {
@@ -222,7 +222,7 @@ func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string
 			return err
 		}
 		out := summarize(e)
-		if out.Form, err = e.Verify(key, air.FormSet(*accept)); err != nil {
+		if out.Form, err = e.Verify(key, air.Form(*accept)); err != nil {
 			return err
 		}
 		return s.Print(out.String(), out)
