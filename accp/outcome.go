@@ -130,7 +130,7 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
 	}
 	if !k.isTry && !k.isTransaction {
-		state, err := table.Peek(ctx, k.Key)
+		state, _, err := table.Peek(ctx, k.Key)
 		if err == nil && state != once.StateAbsent {
 			return s.run(ctx, e, r) // another request of the chain
 		}
@@ -212,7 +212,7 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, fr
 	if err != nil {
 		return false
 	}
-	state, err := table.Peek(ctx, k.Key)
+	state, _, err := table.Peek(ctx, k.Key)
 	// The last part of a transaction in parts has its id only in the outcome.
 	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction
 	return isPart || err == nil && (state == once.StateRunning || state == once.StateDone)

@@ -59,6 +59,8 @@ func (r *record) isClaim() bool {
 	return r != nil && (r.Kind == runningRecord || r.Kind == doneRecord)
 }
 
+func (r *record) claim() Claim { return Claim{r.Token, r.Attempt, r.Attempt > 1} }
+
 func (r *record) isSame(o *record) bool {
 	return r != nil && o != nil && r.Kind == o.Kind && r.Owner == o.Owner && r.Attempt == o.Attempt &&
 		r.Token == o.Token && bytes.Equal(r.Primary, o.Primary)
@@ -138,7 +140,7 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	default:
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		e.isKnown, t.running[e] = true, true
+		e.isKnown, e.granted, t.running[e] = true, c.rec.claim(), true
 	}
 	return out, err
 }
@@ -276,11 +278,14 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
-	r := t.call(running, Claim{c.rec.Token, c.rec.Attempt, c.rec.Attempt > 1}, f, func(r result) result {
+	r := t.call(running, c.rec.claim(), f, func(r result) result {
 		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
 		if isCut && r.out.Kind != noOutcome {
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)
 		}
+		t.mu.Lock()
+		e.granted = Claim{} // from now on the store knows
+		t.mu.Unlock()
 		t.behind(func(ctx context.Context) {
 			if r.out.Kind == noOutcome {
 				t.release(ctx, e, !isCut && !r.isRetried)
@@ -500,13 +505,13 @@ func (t *Table) renew(e *entry) {
 	}
 }
 
-// Peek returns the state of k. It does not wait for the end of work.
-func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
+// Peek returns the state of k, and its claim if there is one. It does not wait for the end of work.
+func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
 	var r *record
 	t.mu.Lock()
 	e := t.entryLocked(&k)
-	if e != nil && e.isKnown {
-		r = &record{Kind: runningRecord, Digest: e.key.Digest[:]}
+	if e != nil && e.granted.Attempt > 0 && (t.db == nil || e.claim.epoch.Err() == nil) {
+		r = &record{Kind: runningRecord, Digest: e.key.Digest[:], Token: e.granted.Token, Attempt: e.granted.Attempt}
 		if e.own != nil {
 			r.Kind, r.Out = doneRecord, e.out
 		}
@@ -526,18 +531,18 @@ func (t *Table) Peek(ctx context.Context, k Key) (State, error) {
 		case errors.As(err, &other):
 			ids = append(ids, other.id)
 		case err != nil:
-			return StateAbsent, err
+			return StateAbsent, Claim{}, err
 		}
 	}
 	switch {
 	case !r.isClaim():
-		return StateAbsent, nil
+		return StateAbsent, Claim{}, nil
 	case !bytes.Equal(r.Digest, k.Digest[:]):
-		return StateAbsent, ErrReused
+		return StateAbsent, Claim{}, ErrReused
 	case r.Kind == runningRecord:
-		return StateRunning, nil
+		return StateRunning, r.claim(), nil
 	case r.Out.Kind == dropped:
-		return StateNotRetained, nil
+		return StateNotRetained, r.claim(), nil
 	}
-	return StateDone, nil
+	return StateDone, r.claim(), nil
 }

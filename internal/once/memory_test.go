@@ -29,7 +29,7 @@ func fill(t require.TestingT, table *once.Table, principal, id string, size int)
 }
 
 func requireState(t require.TestingT, table *once.Table, principal, id string, want once.State) {
-	got, err := table.Peek(context.Background(), once.Key{Principal: principal, ID: id})
+	got, _, err := table.Peek(context.Background(), once.Key{Principal: principal, ID: id})
 	require.NoError(t, err)
 	require.Equal(t, want, got, "%s of %s", id, principal)
 }

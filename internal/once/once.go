@@ -183,7 +183,7 @@ func (t *Table) Close() error {
 }
 
 // entryBytes is the memory of a retained outcome besides its data and names.
-const entryBytes = 640
+const entryBytes = 704
 
 // Size returns the bytes of the outcomes that t holds in memory.
 func (t *Table) Size() int64 {

@@ -158,7 +158,7 @@ func TestDoRefusesOtherDigest(t *testing.T) {
 		_, _, err := table.Do(t.Context(), other, once.AtMostOnce, c.run)
 		require.ErrorIs(t, err, once.ErrReused, "while it runs")
 		require.Zero(t, time.Since(start), "wait")
-		_, err = table.Peek(t.Context(), other)
+		_, _, err = table.Peek(t.Context(), other)
 		require.ErrorIs(t, err, once.ErrReused)
 		time.Sleep(2 * time.Second)
 		_, _, err = table.Do(t.Context(), other, once.AtMostOnce, c.run)
@@ -335,7 +335,7 @@ func TestDoJoinsAliases(t *testing.T) {
 		require.ErrorIs(t, err, once.ErrReused)
 		requireDo(t, table, key("triple 2"), once.AtMostOnce, c, "run 2", false)
 		wg.Wait()
-		state, err := table.Peek(t.Context(), key("id 1"))
+		state, _, err := table.Peek(t.Context(), key("id 1"))
 		require.NoError(t, err)
 		require.Equal(t, once.StateDone, state)
 	})
@@ -343,14 +343,20 @@ func TestDoJoinsAliases(t *testing.T) {
 
 func TestPeek(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second}
 		requirePeek := func(want once.State) {
 			t.Helper()
-			got, err := table.Peek(t.Context(), key("1"))
+			got, claim, err := table.Peek(t.Context(), key("1"))
 			require.NoError(t, err)
 			require.Equal(t, want, got)
+			if want == once.StateAbsent {
+				require.Zero(t, claim)
+			} else {
+				require.Equal(t, c.claims[0], claim)
+			}
 		}
 		requirePeek(once.StateAbsent)
-		go table.Do(t.Context(), key("1"), once.Repeat, (&counter{delay: time.Second}).run)
+		go table.Do(t.Context(), key("1"), once.Repeat, c.run)
 		synctest.Wait()
 		requirePeek(once.StateRunning)
 		time.Sleep(2 * time.Second)
@@ -370,7 +376,7 @@ func TestDoKeepsTooLargeOutcomeAsNotRetained(t *testing.T) {
 		require.Len(t, data, 1<<20+1)
 		_, _, err = table.Do(t.Context(), key("1"), once.Repeat, big)
 		require.ErrorIs(t, err, once.ErrNotRetained)
-		state, err := table.Peek(t.Context(), key("1"))
+		state, _, err := table.Peek(t.Context(), key("1"))
 		require.NoError(t, err)
 		require.Equal(t, once.StateNotRetained, state)
 	})

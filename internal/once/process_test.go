@@ -461,7 +461,7 @@ func TestDoRefusesOtherFormat(t *testing.T) {
 			require.NoError(t, err)
 			_, _, err = p.Do(t.Context(), key("1"), once.Repeat, new(counter).run)
 			require.ErrorContains(t, err, "stored value", "stored %q", value)
-			_, err = p.Peek(t.Context(), key("1"))
+			_, _, err = p.Peek(t.Context(), key("1"))
 			require.Error(t, err, "stored %q", value)
 			time.Sleep(time.Second)
 		}
@@ -536,7 +536,7 @@ func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 		requireDo(t, one.Table, key("3"), once.AtMostOnce, c, "run 5", false) // another claim, without the alias
 		requireDo(t, two.Table, key("y"), once.AtMostOnce, c, "run 6", false)
 		k.ID, k.Aliases, k.Digest[0] = "none", []string{"x"}, 1
-		_, err := one.Peek(t.Context(), k)
+		_, _, err := one.Peek(t.Context(), k)
 		require.ErrorIs(t, err, once.ErrReused)
 	})
 }

@@ -38,6 +38,7 @@ type entry struct {
 	key     Key
 	claim   *claim        // in the store
 	isKnown bool          // a claim with the digest of key exists
+	granted Claim         // to this process, if its Attempt is positive
 	waiting int           // calls
 	end     *ending       // nil: no call waits, or ended
 	out     outcome       // retained
@@ -138,7 +139,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 		case e == nil: // the other call ended without an outcome
 			target = k
 		case t.db == nil:
-			return t.call(ctx, firstClaim(), f, func(r result) result {
+			return t.call(ctx, e.granted, f, func(r result) result {
 				t.finish(e, r.out, false)
 				return r
 			}).values()
@@ -239,6 +240,8 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 		e = &entry{key: k.clone(), isKnown: t.db == nil}
 		if t.db != nil {
 			e.end = &ending{done: make(chan struct{})}
+		} else {
+			e.granted = firstClaim()
 		}
 		e.eachName(func(n name) { t.entries[n] = e })
 		return e, nil, out, nil

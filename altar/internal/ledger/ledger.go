@@ -253,7 +253,8 @@ func (l *Ledger) Find(c *Call) (once.State, error) {
 	if err != nil {
 		return once.StateAbsent, err
 	}
-	return table.Peek(ctx, c.key())
+	state, _, err := table.Peek(ctx, c.key())
+	return state, err
 }
 
 // Do claims a call and runs it, or returns the outcome of an earlier run, see [once.Table.Do].

@@ -48,6 +48,7 @@ func (k *caller) Close() {
 type keyed struct {
 	w     *sim.World
 	nodes []*sim.Node
+	peeks bool // each attempt looks for its claim from another node
 
 	mu       sync.Mutex // guards all below
 	runs     [][]*attempt
@@ -68,8 +69,13 @@ var (
 )
 
 // playOnce lets three nodes call keyed work of five groups.
-func playOnce(w *sim.World) {
-	m := &keyed{w: w, runs: make([][]*attempt, len(groups)), outcomes: make([]string, len(groups))}
+func playOnce(w *sim.World) { playKeyed(w, false) }
+
+// playPeek is playOnce, and each attempt looks for its claim from another node.
+func playPeek(w *sim.World) { playKeyed(w, true) }
+
+func playKeyed(w *sim.World, peeks bool) {
+	m := &keyed{w: w, peeks: peeks, runs: make([][]*attempt, len(groups)), outcomes: make([]string, len(groups))}
 	m.nodes = startNodes(w, 3, func(v *sim.View) (sim.Instance, error) {
 		e, err := acquire(v)
 		if err != nil {
@@ -102,10 +108,13 @@ func (m *keyed) call(c *sim.Client, k *caller, group, key int) {
 	data, err := m.w.Call(c.ID, fmt.Sprint("do ", group), func() (answer string, err error) {
 		var data []byte
 		data, replayed, err = k.Do(ctx, g.keys[key%len(g.keys)], g.policy,
-			func(ctx context.Context, c once.Claim) (once.Result, error) {
+			func(ctx context.Context, claim once.Claim) (once.Result, error) {
 				a := m.begin(k, group)
 				if a == nil {
 					return once.Result{}, errWork
+				}
+				if m.peeks {
+					m.peek(ctx, a, group, key, claim)
 				}
 				var done <-chan struct{}
 				if honors {
@@ -144,6 +153,25 @@ func (m *keyed) begin(k *caller, group int) *attempt {
 	a := &attempt{caller: k, tenure: k.tenure()}
 	m.runs[group] = append(m.runs[group], a)
 	return a
+}
+
+// peek requires that another instance finds the claim of an attempt that runs: O6.
+func (m *keyed) peek(ctx context.Context, a *attempt, group, key int, want once.Claim) {
+	keys, other := groups[group].keys, m.nodes[(group+key)%len(m.nodes)].Instance()
+	k, ok := other.(*caller)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	state, claim, err := k.Peek(ctx, keys[key%len(keys)])
+	if err != nil || !a.tenure.isHeld(m.w) || !k.tenure().isHeld(m.w) {
+		return
+	}
+	isOther := claim != want && len(keys) == 1 // a further id may have a claim that is being released
+	if state != once.StateRunning || isOther {
+		m.w.Failf("O6", k.Node.Name(), "group %d: state %d and claim %v, want %v", group, state, claim, want)
+	}
 }
 
 // end notes the end of user code and returns its result.

@@ -21,13 +21,13 @@ import (
 )
 
 var profiles = map[string]func(w *sim.World){
-	"lease": playLease, "once": playOnce, "outbox": playOutbox, "streamlog": playStreamlog,
+	"lease": playLease, "once": playOnce, "peek": playPeek, "outbox": playOutbox, "streamlog": playStreamlog,
 	"journal": playJournal,
 	"memory":  playMemory,
 }
 
 func TestSeed(t *testing.T) {
-	for _, name := range []string{"lease", "once", "outbox", "streamlog", "journal", "memory"} {
+	for _, name := range []string{"lease", "once", "peek", "outbox", "streamlog", "journal", "memory"} {
 		t.Run(name, func(t *testing.T) { sim.Seeds(t, profiles[name]) })
 	}
 }
