@@ -6,7 +6,6 @@ package arc
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
@@ -14,7 +13,6 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/streamlog"
-	"github.com/fivewire/fivewire/store"
 )
 
 // A chatJob is the answering of one message: it has the turn in its chat.
@@ -31,9 +29,11 @@ type chatJob struct {
 	run       *streamRun // nil unless the answer is a stream
 	reply     *Message   // what a repeated request was answered with before, or nil
 	rec       chatRecord
-	isKept    bool  // the message is stored
-	reserved  int   // bytes for the messages of this turn
-	bytes     holds // of the answer before it is stored
+	isKept    bool   // the message is stored
+	before    uint64 // position of the message before one that an earlier attempt stored
+	isPartial bool   // the answer to be stored is incomplete
+	reserved  int    // bytes for the messages of this turn
+	bytes     holds  // of the answer before it is stored
 	out       ChatWriter
 	turn      ChatTurn
 	unshared  liveChat // of a stateless chat
@@ -41,14 +41,15 @@ type chatJob struct {
 
 // serve answers, in one piece or as a stream.
 func (j *chatJob) serve(ctx context.Context) (any, error) {
-	if j.reply != nil {
+	isStreamed := j.stream && j.call.out.streams()
+	if j.reply != nil && !isStreamed {
 		return j.repeat()
 	}
 	if err := j.reserveBytes(); err != nil {
 		j.drop()
 		return nil, err
 	}
-	if j.stream && j.call.out.streams() {
+	if isStreamed {
 		return j.table.s.streams.serve(ctx, j)
 	}
 	// A transport without streams gets it all at once.
@@ -61,25 +62,37 @@ func (j *chatJob) serve(ctx context.Context) (any, error) {
 const (
 	questionID = "/question"
 	answerID   = "/answer"
+	partID     = "/part" // of an incomplete answer
 )
 
-// storedAnswer returns the answer that an earlier attempt of the request stored, or nil.
-func (j *chatJob) storedAnswer(ctx context.Context, st *chatState) (*Message, error) {
+// readStored finds what an earlier attempt of the request stored: the message of the caller, and its answer.
+func (j *chatJob) readStored(ctx context.Context, st *chatState) error {
 	if st == nil {
-		return nil, nil
+		return nil
 	}
 	list, err := readItems(ctx, j.table.db, chatItems(j.chat.key), st.last)
-	i := slices.IndexFunc(list, func(rec store.Record) bool { return isItemOf(j.call.claim.Token+answerID, rec) })
-	if i < 0 || err != nil {
-		return nil, err
+	if err != nil {
+		return err
 	}
-	return saidIn(list[i])
+	for i, rec := range list {
+		switch {
+		case isItemOf(j.call.claim.Token+answerID, rec):
+			j.reply, err = saidIn(rec)
+			return err
+		case isItemOf(j.call.claim.Token+questionID, rec):
+			j.isKept = true
+			if i > 0 {
+				j.before = list[i-1].Seq
+			}
+		}
+	}
+	return nil
 }
 
 // reserveBytes takes room for the message of the caller, and for a new chat.
 func (j *chatJob) reserveBytes() error {
 	n, ledger := len(j.call.Params)+itemBytes, j.table.s.ledger
-	if j.stateless {
+	if j.stateless || j.reply != nil {
 		return nil
 	}
 	if j.fresh != nil {
@@ -151,6 +164,9 @@ func (j *chatJob) answer(ctx context.Context, cancel context.CancelCauseFunc) (a
 	} else if j.fresh != nil {
 		turn.Metadata = j.fresh.metadata
 	}
+	if j.isKept {
+		turn.last = j.before
+	}
 	lc.mu.Lock()
 	if !j.stateless {
 		lc.cancel = cancel
@@ -182,6 +198,9 @@ func (j *chatJob) reserveAnswer(n int) (err error) {
 }
 
 func (j *chatJob) work(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	if j.reply != nil {
+		return out.SendMessage(j.reply)
+	}
 	return guard.Call("chat handler", func() error { return j.call.entry.ChatHandler.ServeChat(ctx, turn, out) })
 }
 
@@ -220,7 +239,7 @@ func (j *chatJob) begin(ctx context.Context) error { return j.keep(ctx, nil, fun
 
 // keep adds the message of the caller, unless the stream has begun with it, and an answer, if there is one, to the chat.
 func (j *chatJob) keep(ctx context.Context, reply *Message, edit func(next *chatState)) error {
-	if j.stateless || j.isKept && reply == nil {
+	if j.stateless || j.reply != nil || j.isKept && reply == nil {
 		return nil
 	}
 	var items []chatItem
@@ -232,7 +251,11 @@ func (j *chatJob) keep(ctx context.Context, reply *Message, edit func(next *chat
 		items = append(items, item)
 	}
 	if reply != nil {
-		item, err := j.item(reply, answerID)
+		id := answerID
+		if j.isPartial {
+			id = partID
+		}
+		item, err := j.item(reply, id)
 		if err != nil {
 			return err
 		}
@@ -302,7 +325,7 @@ func (j *chatJob) conclude(work, ctx context.Context, reply *Message, err error)
 		j.fail(work, ctx, reply, err, isCut)
 	}
 	if j.run != nil {
-		j.run.finishClaim(ctx)
+		j.run.claim.end(j.run.fault != nil && isPassing(j.run.fault.Code))
 	}
 	j.returnBytes()
 	if !j.stateless {
@@ -367,6 +390,7 @@ func (j *chatJob) fail(work, ctx context.Context, reply *Message, err error, isC
 		if out.pieces == 0 {
 			reply = nil
 		}
+		j.isPartial = true
 		if keepErr := j.keep(ctx, reply, func(*chatState) {}); keepErr != nil { // what was streamed stays
 			s.opts.Logger.ErrorContext(ctx, "arc: chat message not stored", "chat", j.id, "err", keepErr)
 		}

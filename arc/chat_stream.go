@@ -6,13 +6,15 @@ package arc
 import (
 	"context"
 	"errors"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/streamlog"
-	"github.com/fivewire/fivewire/store"
 )
 
 // A streamTable has the streams of a server (ARC-D73). The handler writes to a stream, and each
@@ -34,6 +36,7 @@ type streamRun struct {
 	conn  streamConn // of the request that started the handler
 	holds holds
 	place string
+	claim *streamClaim // of the request, or nil
 
 	isCounted      bool // by the ledger
 	size, reserved int  // bytes; guarded by the mutex of the ChatWriter
@@ -45,7 +48,6 @@ type streamRun struct {
 const (
 	streamBatch = 16                     // events that a connection takes at once
 	streamGrace = 500 * time.Millisecond // for the last events after the server was closed
-	openClaim   = 24 * time.Hour         // life of the claim of an open stream
 	storedLog   = 16 << 20               // bytes that a resumable stream retains in a store
 	memoryLog   = 1 << 20                // and in memory
 )
@@ -79,13 +81,11 @@ func (t *streamTable) options() (*streamlog.Table, streamlog.Options) {
 	return t.kept, o
 }
 
-func streamClaim(owner string) string { return "arc/stream/" + owner }
-
 // serve runs a job that writes a stream, and follows it.
 func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	x := j.call.out
 	logs, o := t.options()
-	r := &streamRun{t: t, id: randid.New("stream-"), call: *j.call}
+	r := &streamRun{t: t, id: streamOf(j.call.claim), call: *j.call}
 	r.call.out = nil
 	owner := ""
 	if o.Resumable {
@@ -98,19 +98,8 @@ func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 		j.drop()
 		return nil, err
 	}
-	if other, err := t.claim(ctx, owner, r.id); other != r.id {
-		r.w.Cut(errAborted)
-		t.s.ledger.remove(streamObject, r.id)
-		reader.Close()
-		r.work.Finish()
-		j.drop()
-		if err != nil {
-			return nil, err
-		}
-		conn.id = other
-		return nil, conn.resume(ctx, 0)
-	}
-	r.holds, x.holds = x.holds, holds{} // until the handler returns
+	r.claim, x.claim = x.claim, nil // until the handler returns
+	r.holds, x.holds = x.holds, holds{}
 	r.place, x.place = x.place, ""
 	r.ctx = callCtx{Context: &r.work, call: &r.call}
 	conn.run, conn.sink = r, x.begin()
@@ -188,6 +177,7 @@ func (r *streamRun) serve(j *chatJob) {
 }
 
 func (r *streamRun) release() {
+	r.claim.end(true) // after a panic
 	r.holds.release()
 	if r.place != "" {
 		r.t.s.registry.router.Done(r.place)
@@ -203,53 +193,41 @@ func (r *streamRun) watch() {
 	}
 }
 
-// claim makes a stream that of its request, for repeated requests, or returns that of the first
-// request (ARC-D48).
-func (t *streamTable) claim(ctx context.Context, owner, id string) (string, error) {
-	if !t.s.hasWindow() || owner == "" {
-		return id, nil
-	}
-	_, err := t.s.opts.Persistence.Store.Create(ctx, streamClaim(owner), []byte(id), openClaim)
-	if !errors.Is(err, store.ErrExists) {
-		if err != nil {
-			id = ""
-		}
-		return id, err
-	}
-	return t.claimed(ctx, owner)
+// A streamClaim is the claim of a streamed request whose answer may be resumed, until its end (ARC-D48).
+type streamClaim struct {
+	isRetried chan bool     // the result
+	done      chan struct{} // closed after err is set
+	err       error         // of the claim
+	cancel    context.CancelCauseFunc
 }
 
-// claimed returns the stream of an earlier request with the same content, or "".
-func (t *streamTable) claimed(ctx context.Context, owner string) (string, error) {
-	entry, err := t.s.opts.Persistence.Store.Get(ctx, streamClaim(owner))
-	if errors.Is(err, store.ErrNotFound) {
-		return "", nil
-	}
-	return string(entry.Value), err
-}
-
-// finishClaim limits the claim of an ended stream to the window. A refusal that a later attempt does not
-// meet leaves no claim.
-func (r *streamRun) finishClaim(ctx context.Context) {
-	if !r.t.s.hasWindow() || r.conn.owner == "" {
+// end ends a claim once: as that of a complete stream, or as one whose request a later attempt may repeat.
+func (c *streamClaim) end(isRetried bool) {
+	if c == nil {
 		return
 	}
-	db, key := r.t.s.opts.Persistence.Store, streamClaim(r.conn.owner)
-	entry, err := db.Get(ctx, key)
-	switch {
-	case err != nil || string(entry.Value) != r.id:
-	case r.fault != nil && isPassing(r.fault.Code):
-		err = db.Delete(ctx, key, entry.Revision)
+	select {
+	case c.isRetried <- isRetried:
 	default:
-		_, err = db.Update(ctx, key, entry.Value, entry.Revision, r.t.s.opts.Persistence.ResultTTL)
 	}
-	if err != nil {
-		r.t.s.opts.Logger.WarnContext(ctx, "arc: claim of stream not limited", "err", err)
+	late := time.AfterFunc(outage, func() { c.cancel(errNotStored) })
+	defer late.Stop()
+	<-c.done
+}
+
+// streamOf returns the id of the stream that an attempt of a request writes.
+func streamOf(c once.Claim) string {
+	switch {
+	case c.Token == "":
+		return randid.New("stream-")
+	case c.Redelivered:
+		return "stream-" + c.Token + "-" + strconv.Itoa(c.Attempt)
 	}
+	return "stream-" + c.Token
 }
 
 // serveEarlier answers a streamed request for an earlier stream: with Last-Event-ID, or because
-// it is repeated.
+// it is repeated. Otherwise it claims the request.
 func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered bool, err error) {
 	x := call.out
 	if !t.s.opts.Persistence.EnableResume || !x.streams() {
@@ -262,16 +240,67 @@ func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered 
 			return true, lostStream(streamlog.ErrUnknown)
 		}
 		c.id = id
-		return true, c.resume(ctx, n)
+		r, err := c.logs.Read(ctx, c.id, c.owner, n)
+		return true, c.resume(ctx, r, n, err)
 	}
 	if !t.s.hasWindow() {
 		return false, nil
 	}
-	c.id, err = t.claimed(ctx, c.owner)
-	if c.id == "" || err != nil {
-		return false, err
+	return t.claim(ctx, call, c)
+}
+
+// claim claims a streamed request, unless c can follow the stream of an earlier attempt.
+func (t *streamTable) claim(ctx context.Context, call *Call, c *streamConn) (isAnswered bool, err error) {
+	key := once.Key{Principal: call.principalID(), Scope: "stream", ID: c.owner}
+	own := &streamClaim{isRetried: make(chan bool, 1), done: make(chan struct{})}
+	free, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	own.cancel = cancel
+	claimed := make(chan once.Claim, 1)
+	go func() { // until the end of own
+		defer close(own.done)
+		_, _, own.err = t.s.answers.Do(free, key, once.Repeat, func(_ context.Context, claim once.Claim) (once.Result, error) {
+			claimed <- claim
+			return once.Result{Retry: <-own.isRetried}, nil
+		})
+	}()
+	defer func() {
+		if call.out.claim != own {
+			cancel(context.Canceled)
+			own.end(true)
+		}
+	}()
+	done := own.done
+	for n := 1; ; n++ {
+		select {
+		case call.claim = <-claimed:
+			call.out.claim = own
+			return false, nil
+		case <-done:
+			if own.err != nil {
+				return true, t.s.unavailable(call.TargetAgent, own.err)
+			}
+			done = nil
+		case <-time.After(retry.Delay(n, 25*time.Millisecond, time.Second)):
+		case <-ctx.Done():
+			return true, context.Cause(ctx)
+		}
+		bounded, stop := context.WithTimeout(ctx, outage)
+		state, earlier, err := t.s.answers.Peek(bounded, key)
+		stop()
+		switch {
+		case err != nil:
+			return true, t.s.unavailable(call.TargetAgent, err)
+		case state == once.StateAbsent && done != nil:
+			continue
+		}
+		c.id = streamOf(earlier)
+		r, err := c.logs.Read(ctx, c.id, c.owner, 0)
+		if state == once.StateRunning && errors.Is(err, streamlog.ErrUnknown) { // its turn has not come
+			continue
+		}
+		cancel(context.Canceled)
+		return true, c.resume(ctx, r, 0, err)
 	}
-	return true, c.resume(ctx, 0)
 }
 
 // lostStream refuses a resumption.

@@ -34,9 +34,8 @@ type streamConn struct {
 	isPlain  bool
 }
 
-// resume follows a stream behind event n.
-func (c *streamConn) resume(ctx context.Context, n uint64) error {
-	r, err := c.logs.Read(ctx, c.id, c.owner, n)
+// resume follows a stream behind event n, if r was opened.
+func (c *streamConn) resume(ctx context.Context, r *streamlog.Reader, n uint64, err error) error {
 	if err != nil {
 		return lostStream(err)
 	}

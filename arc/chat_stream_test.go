@@ -295,3 +295,128 @@ func TestOlderDialectIsUnknown(t *testing.T) {
 		fault(t, post(s, call(method, "a-01", `{"streamId":"c","initialMessage":`+hello("x")+`}`)), arc.ErrMethodNotFound)
 	}
 }
+
+// A repeater of streams has two processes with one store, the first of which may crash.
+func newStreamRepeater(t *testing.T, handler arc.ChatHandlerFunc) (dying *crashStore, servers []*arc.Server) {
+	db := store.NewMemory()
+	dying = &crashStore{Store: db}
+	for _, db := range []store.Store{dying, db} {
+		o := resumable(time.Minute)
+		o.Persistence.Store, o.Persistence.ResultTTL, o.Persistence.LeaseTTL = db, 10*time.Minute, 3*time.Second
+		s := newServer(t, o)
+		s.HandleChats("a-01", handler)
+		servers = append(servers, s)
+	}
+	return dying, servers
+}
+
+// ARC-D48: a request whose process failed runs again, in the same chat, and its message is said once.
+func TestRepeatedStreamOfDeadProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		dying, servers := newStreamRepeater(t, func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+			messages, err := turn.History(ctx)
+			require.NoError(t, err)
+			n := runs.Add(1)
+			_ = out.Send(fmt.Sprintf("run %d after %d", n, len(messages)))
+			if n == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		body := call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("x")+`}`)
+		ev, err := arc.NewStreamReader(open(t, t.Context(), arctest.NewServer(t, servers[0]), body).Body, nil).Next()
+		require.NoError(t, err)
+		require.Equal(t, "run 1 after 0", ev.Text)
+		dying.crash()
+		time.Sleep(10 * time.Second)
+		second := post(servers[1], body).Body.String()
+		require.Contains(t, second, "run 2 after 0")
+		require.Contains(t, second, ev.ChatID)
+		require.Equal(t, second, post(servers[1], body).Body.String())
+		next := post(servers[1], call("chat.message", "a-01", `{"stream":true,"chatId":"`+ev.ChatID+`","message":`+hello("y")+`}`))
+		require.Contains(t, next.Body.String(), "run 3 after 2")
+	})
+}
+
+// The stored answer of a process that failed before it ended the claim is streamed again.
+func TestRepeatedStreamOfStoredAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		db := store.NewMemory()
+		dying := &crashingStore{crashStore: crashStore{Store: db}, at: inAnswer}
+		dying.now.Store(true)
+		var servers []*arc.Server
+		for _, db := range []store.Store{dying, db} {
+			o := resumable(time.Minute)
+			o.Persistence.Store, o.Persistence.ResultTTL, o.Persistence.LeaseTTL = db, 10*time.Minute, 3*time.Second
+			s := newServer(t, o)
+			s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+				return out.Send(fmt.Sprint("run ", runs.Add(1)))
+			}))
+			servers = append(servers, s)
+		}
+		body := call("chat.start", "a-01", `{"chatId":"c","stream":true,"initialMessage":`+hello("x")+`}`)
+		abandon(t, servers[0], body)
+		second := post(servers[1], body).Body.String()
+		require.Contains(t, second, "run 1")
+		require.Contains(t, second, "event: done")
+		require.EqualValues(t, 1, runs.Load())
+	})
+}
+
+// A request that is repeated at another process before its turn has come follows the stream of the first one.
+func TestRepeatedStreamBeforeItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		goOn := make(chan struct{})
+		_, servers := newStreamRepeater(t, func(_ context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+			if turn.Message.Text() == "slow" {
+				<-goOn
+			}
+			return out.Send(fmt.Sprint("run ", runs.Add(1)))
+		})
+		post(servers[0], call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("x")+`}`))
+		ask := func(s *arc.Server, text string) chan string {
+			answer := make(chan string, 1)
+			body := call("chat.message", "a-01", `{"chatId":"c","stream":true,"message":`+hello(text)+`}`)
+			go func() { answer <- post(s, body).Body.String() }()
+			synctest.Wait()
+			return answer
+		}
+		slow := ask(servers[0], "slow")
+		first := ask(servers[0], "y")
+		second := ask(servers[1], "y")
+		time.Sleep(5 * time.Second)
+		close(goOn)
+		require.Contains(t, <-slow, "run 2")
+		answer := <-first
+		require.Contains(t, answer, "run 3")
+		require.Equal(t, answer, <-second)
+		require.EqualValues(t, 3, runs.Load())
+	})
+}
+
+// What an attempt said before the end of its process is not its answer.
+func TestRepeatedStreamAfterClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		_, servers := newStreamRepeater(t, func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+			n := runs.Add(1)
+			_ = out.Send(fmt.Sprint("run ", n))
+			if n == 1 {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		body := call("chat.start", "a-01", `{"stream":true,"initialMessage":`+hello("x")+`}`)
+		first := make(chan string, 1)
+		go func() { first <- post(servers[0], body).Body.String() }()
+		synctest.Wait()
+		require.NoError(t, servers[0].Close())
+		require.Contains(t, <-first, "-41002")
+		second := post(servers[1], body).Body.String()
+		require.Contains(t, second, "run 2")
+		require.Contains(t, second, "event: done")
+	})
+}

@@ -207,8 +207,7 @@ func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
 	case err != nil:
 		return err
 	case isRepeated:
-		j.reply, err = j.storedAnswer(ctx, st)
-		return err
+		return j.readStored(ctx, st)
 	}
 	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
 		return fault
@@ -293,7 +292,7 @@ func (j *chatJob) checkTurn(ctx context.Context) error {
 		err = fault
 	}
 	if err == nil && j.call.claim.Redelivered {
-		j.reply, err = j.storedAnswer(ctx, st)
+		err = j.readStored(ctx, st)
 	}
 	if err == nil && j.reply == nil && st.status == ChatPaused {
 		err = j.rec.change(ctx, func(next *chatState) { next.status, next.updated = ChatActive, now() })

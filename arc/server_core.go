@@ -95,6 +95,7 @@ type exchange struct {
 	streamed   bool
 	place      string // the agent with a place for the call
 	holds      holds  // of the call
+	claim      *streamClaim
 	body       budget.Hold
 	keeps      bool // a task has taken over the place
 	isLeft     bool // the reader of the stream has disconnected
@@ -448,6 +449,7 @@ func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 		defer cancel()
 	}
 	result, err := s.invoke(ctx, call)
+	x.claim.end(true) // no stream began
 	if !x.keeps {
 		call.run.release()
 	}
