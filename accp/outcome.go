@@ -144,6 +144,11 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			return err
 		}
 	}
+	if k.isTransaction && e.resume == nil {
+		var end func()
+		ctx, end = e.detach(ctx, s.timing.ResumeWindow)
+		defer end()
+	}
 	hasRun := false
 	var rerr error
 	other := e.followElsewhere(ctx, streams, k)
@@ -153,11 +158,6 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			return once.Result{Forget: true}, nil
 		}
 		hasRun = true
-		if k.isTransaction && e.resume == nil {
-			var end func()
-			ctx, end = e.detach(ctx, s.timing.ResumeWindow)
-			defer end()
-		}
 		rec := &recorder{digest: k.Digest, resume: e.resume}
 		defer s.runs.add(k.Key, rec)()
 		out := e.out

@@ -82,8 +82,8 @@ func hasLeft(cause error) bool {
 	return ok && e.Code == wsconn.CodeNormal || errors.Is(cause, life.ErrClosed)
 }
 
-// detach returns a context for the handler of an HTTP request that outlives the loss of its connection by the
-// window. Each message after the loss is part of the outcome only.
+// detach returns a context for an HTTP request whose handler outlives the loss of its connection by the window. Each
+// message after the loss is part of the outcome only.
 func (e *exchange) detach(request context.Context, window time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(request))
 	r := &resume{window: window, cancel: cancel, watchers: 1}

@@ -5,6 +5,8 @@ package accp
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -35,7 +37,7 @@ func (w *world) operate(c *sim.Client) {
 		return
 	}
 	limit := time.Duration(1+c.IntN(20)) * time.Second
-	switch n := c.IntN(10); {
+	switch n := c.IntN(14); {
 	case n < 2:
 		w.put(c.ID, a, limit)
 	case n < 3 && len(a.texts) > 0:
@@ -44,9 +46,104 @@ func (w *world) operate(c *sim.Client) {
 		w.update(c.ID, a, limit)
 	case n < 6:
 		_ = w.read(c.ID, a, limit)
+	case n < 8:
+		w.stream(c.ID, a, c.IntN(6)+1, limit)
+	case n < 10:
+		_ = w.pay(c.ID, a, limit)
+	case n < 11:
+		w.refer(c.ID, a, limit)
 	default:
 		_ = w.work(c.ID, a, limit)
 	}
+	view := a.client.Session().ModelContext(400, 200)
+	view.Stable += w.broken.extraStable
+	w.model.seen(a.id, view)
+	w.limits()
+}
+
+// limits checks the resources of the servers.
+func (w *world) limits() {
+	for _, n := range w.servers {
+		if p, ok := n.Instance().(*process); ok {
+			w.used(p.Usage(), w.broken.extraUse)
+		}
+	}
+}
+
+// stream reads the chunks of an answer.
+func (w *world) stream(client int, a *agent, total int, limit time.Duration) {
+	id := w.next("stream")
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	m := message(accp.IntentReq, accp.OpGenerate, id)
+	m.Params = m.Params.Set("total", accp.Int(int64(total)))
+	var chunks []string
+	_, err := w.Call(client, m.Op+" "+id, func() (string, error) {
+		for v, err := range a.client.Stream(ctx, m, nil) {
+			if err != nil {
+				return "", err
+			}
+			text, _ := v.Text()
+			chunks = append(chunks, text)
+		}
+		return "", nil
+	})
+	w.streamed(id, chunks, total, err)
+}
+
+// pay makes the transaction of the agent, or repeats it.
+func (w *world) pay(client int, a *agent, limit time.Duration) error {
+	id := w.transaction(a.name)
+	m := message(accp.IntentReq, accp.OpTransaction, id)
+	m.Params = accp.Params{{Key: "schema", Value: accp.String(accp.SchemaTransaction)}, {Key: "transaction_id", Value: accp.String(id)}}
+	token, err := w.call(client, a, m, limit, "reference")
+	text, _ := token.Text()
+	if w.broken.token != nil {
+		text = w.broken.token(w, text)
+	}
+	w.paid(a.name, id, text, err)
+	return err
+}
+
+// refer sends a reference to the summary of a new checkpoint.
+func (w *world) refer(client int, a *agent, limit time.Duration) {
+	cp, err := a.client.Session().Checkpoint(context.Background())
+	if err != nil || cp.ID == "" {
+		return
+	}
+	m := message(accp.IntentQry, "echo", cp.ID)
+	m.Params = m.Params.Set("value", accp.Ref("warm."+cp.ID))
+	text, err := w.call(client, a, m, limit, "text")
+	got, _ := text.Text()
+	w.resolved(cp.Summary, got, err)
+}
+
+// converge sets the state once more, and compares it with that of the servers.
+func (w *world) converge(client int, a *agent) error {
+	_, state := a.client.Session().State()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := a.client.Sync(ctx, state.Set("end", accp.String(w.next("end")))); err != nil {
+		return err
+	}
+	for range servers {
+		other, err := w.call(client, a, message(accp.IntentQry, "whole", ""), 30*time.Second, "text")
+		if err != nil {
+			return err
+		}
+		text, _ := other.Text()
+		if own := stateText(a.client.Session()); own != text {
+			w.Failf("A3", "", "agent %d has the state %s, a server %s", client, own, text)
+		}
+	}
+	return nil
+}
+
+// stateText returns the version and the content of the state of a session.
+func stateText(s *accp.Session) string {
+	version, state := s.State()
+	text, _ := accp.Map(state...).AppendJSON(nil)
+	return fmt.Sprint(version, " ", string(text))
 }
 
 // call sends a message with an id, and returns a param of the answer.
@@ -58,10 +155,15 @@ func (w *world) call(client int, a *agent, m *accp.Message, limit time.Duration,
 	}
 	_, err = w.Call(client, m.Op+" "+m.Params.Text("id"), func() (string, error) {
 		r, err := a.client.Call(ctx, m, nil)
-		if err == nil {
+		switch {
+		case err != nil:
+			return "", err
+		case r == nil:
+			w.Failf("P3", "", "%s has no answer and no error", m.Op)
+		default:
 			answer, _ = r.Params.Get(key)
 		}
-		return "", err
+		return "", nil
 	})
 	return answer, err
 }
@@ -133,10 +235,17 @@ func (w *world) check() {
 				err = w.attempt(func() error { return w.read(i, a, 30*time.Second) })
 			}
 		}
-		if err != nil {
+		if err == nil {
+			err = w.attempt(func() error { return w.pay(i, a, 30*time.Second) })
+		}
+		if err == nil {
+			err = w.attempt(func() error { return w.converge(i, a) })
+		}
+		if err != nil && !(isAnswer(err) && errors.Is(err, accp.ErrInternal)) {
 			w.Failf("P6", "", "agent %d: %v", i, err)
 		}
 	}
+	w.limits()
 }
 
 // attempt makes a call three times, since one connection for each server may have been cut by a fault.
@@ -154,14 +263,23 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		invariant string
 		defect    defect
 	}{
-		"a request runs twice":      {"P1", defect{work: double}},
-		"a call has no deadline":    {"P2", defect{hasNoLimit: true}},
-		"answers are mixed up":      {"P3", defect{answer: func(string) string { return "req1" }}},
-		"changes are lost":          {"P5", defect{store: func(s store.Store) store.Store { return &losing{s, "/session/"} }}},
-		"a change is applied twice": {"P5", defect{extraChange: 1}},
-		"texts differ":              {"P4", defect{value: func(text string) string { return text + "x" }}},
-		"a text is lost":            {"P4", defect{store: func(s store.Store) store.Store { return &losing{s, "text"} }}},
-		"a request is refused":      {"P6", defect{work: func(*world, string) error { return errDown }}},
+		"a request runs twice":            {"P1", defect{work: double}},
+		"a call has no deadline":          {"P2", defect{hasNoLimit: true}},
+		"answers are mixed up":            {"P3", defect{answer: func(string) string { return "req1" }}},
+		"changes are lost":                {"P5", defect{store: func(s store.Store) store.Store { return &losing{s, "/session/"} }}},
+		"a change is applied twice":       {"P5", defect{extraChange: 1}},
+		"texts differ":                    {"P4", defect{value: func(text string) string { return text + "x" }}},
+		"a text is lost":                  {"P4", defect{store: func(s store.Store) store.Store { return &losing{s, "text"} }}},
+		"a request is refused":            {"P6", defect{work: func(*world, string) error { return accp.ErrPolicyDenied }}},
+		"states differ":                   {"A3", defect{stateText: func(text string) string { return text + "x" }}},
+		"a summary is another one":        {"A4", defect{summary: func(text string) string { return text + "x" }}},
+		"a chunk is lost":                 {"A5", defect{hasNoLastChunk: true}},
+		"a number is used twice":          {"A6", defect{accept: 2}},
+		"a resource is over its limit":    {"A7", defect{extraUse: 1 << 50}},
+		"a transaction is repeated":       {"P1", defect{pay: double}},
+		"the record of a request is lost": {"P1", defect{store: func(s store.Store) store.Store { return &losing{s, "/once/"} }}},
+		"outcomes differ":                 {"A8", defect{token: func(w *world, text string) string { return text + w.next("x") }}},
+		"a context loses a line":          {"A9", defect{extraStable: 1}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

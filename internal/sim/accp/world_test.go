@@ -32,8 +32,9 @@ var errDown = errors.New("agent is down")
 type world struct {
 	*sim.World
 	*model
-	broken defect
-	agents []*sim.Node
+	broken  defect
+	agents  []*sim.Node
+	servers []*sim.Node
 }
 
 // A defect is what a broken variant does.
@@ -45,6 +46,14 @@ type defect struct {
 	answer      func(id string) string
 	hasNoLimit  bool  // calls ignore their deadline
 	extraChange int64 // of the state by each update
+
+	stateText, summary func(text string) string
+	hasNoLastChunk     bool
+	accept             int // more times that each number is accepted
+	pay                func(w *world, id string) error
+	token              func(w *world, text string) string
+	extraUse           int64
+	extraStable        int
 
 	hasStoreErrors bool
 }
@@ -62,7 +71,7 @@ func newWorld(w *sim.World, d defect) *world {
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
 	for i := range servers {
-		w.Node(fmt.Sprint("s", i), v.startServer)
+		v.servers = append(v.servers, w.Node(fmt.Sprint("s", i), v.startServer))
 		_ = w.Sleep(context.Background(), 123_456_789)
 	}
 	for i := range agents {
@@ -87,8 +96,9 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	if w.broken.store != nil {
 		db = w.broken.store(db)
 	}
-	s, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true},
-		Persistence: accp.Persistence{Store: db}, Logger: quiet})
+	s, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{Authenticator: accp.AuthenticatorFunc(authenticate)},
+		Persistence: accp.Persistence{Store: db}, Logger: quiet, Middleware: []accp.Middleware{w.countNumbers},
+		Session: accp.SessionOptions{MaxCheckpoints: 8, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(w.summarize), AdoptFromPeer: true}}})
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +112,10 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	}
 	s.Handle(accp.IntentReq, accp.OpAnalyze, live(w.serveWork))
 	s.Handle(accp.IntentReq, "put", live(w.servePut))
+	s.Handle(accp.IntentReq, accp.OpGenerate, live(w.serveStream))
+	s.Handle(accp.IntentReq, accp.OpTransaction, live(w.servePay))
+	s.Handle(accp.IntentQry, "echo", live(w.serveEcho))
+	s.Handle(accp.IntentQry, "whole", live(w.serveState))
 	s.Handle(accp.IntentQry, "get", live(w.serveGet))
 	s.Handle(accp.IntentQry, "count", live(w.serveCount))
 	end, err := v.Serve(v.Node.Name()+":80", s)
@@ -133,6 +147,83 @@ func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Me
 		id = w.broken.answer(id)
 	}
 	return out.SendResult(accp.Params{{Key: "id", Value: accp.String(id)}})
+}
+
+// authenticate returns the agent, whose token is its name.
+func authenticate(r *http.Request) (*accp.Principal, error) {
+	return &accp.Principal{ID: r.Header.Get("Authorization")}, nil
+}
+
+// countNumbers notes the number of each message.
+func (w *world) countNumbers(next accp.Handler) accp.Handler {
+	return accp.HandlerFunc(func(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+		for range 1 + w.broken.accept {
+			w.accept(m)
+		}
+		return next.ServeACCP(ctx, out, m)
+	})
+}
+
+// summarize takes half a second.
+func (w *world) summarize(ctx context.Context, facts []accp.Fact, _ []string, _ int) (string, error) {
+	return fmt.Sprint(len(facts), " facts"), w.Sleep(ctx, 500*time.Millisecond)
+}
+
+// serveStream answers with chunks.
+func (w *world) serveStream(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	id := m.Params.Text("id")
+	v, _ := m.Params.Get("total")
+	total, _ := v.Int()
+	run := w.ran(id)
+	for i := range total {
+		isLast := i == total-1 || w.broken.hasNoLastChunk
+		c, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: i, Data: accp.String(chunk(id, int(i))), Final: isLast})
+		if err != nil {
+			return err
+		}
+		if err := out.Send(c); err != nil || isLast {
+			return err
+		}
+		if err := w.Sleep(ctx, time.Duration(run%4)*200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// servePay takes up to two seconds and answers with a new token.
+func (w *world) servePay(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	id := m.Params.Text("transaction_id")
+	run := w.ran(id)
+	if w.broken.pay != nil {
+		return w.broken.pay(w, id)
+	}
+	if err := w.Sleep(ctx, time.Duration(run%5)*400*time.Millisecond); err != nil {
+		return err
+	}
+	return out.SendResult(accp.Params{{Key: "schema", Value: accp.String(accp.SchemaTransaction)},
+		{Key: "transaction_id", Value: accp.String(id)}, {Key: "reference", Value: accp.String(w.next("token"))}})
+}
+
+// serveEcho answers with the resolved text of a reference.
+func (w *world) serveEcho(_ context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	text := m.Params.Text("value")
+	if w.broken.summary != nil {
+		text = w.broken.summary(text)
+	}
+	return out.SendResult(accp.Params{{Key: "text", Value: accp.String(text)}})
+}
+
+// serveState answers with the state of the session.
+func (w *world) serveState(ctx context.Context, out *accp.ReplyWriter, _ *accp.Message) error {
+	if err := out.Session().Reload(ctx); err != nil {
+		return err
+	}
+	text := stateText(out.Session())
+	if w.broken.stateText != nil {
+		text = w.broken.stateText(text)
+	}
+	return out.SendResult(accp.Params{{Key: "text", Value: accp.String(text)}})
 }
 
 // servePut stores a text in the warm tier of the session.
@@ -175,6 +266,7 @@ func number(state accp.Params) int64 {
 // An agent is one start of an agent with a separate session.
 type agent struct {
 	*session
+	name   string
 	client *accp.Client
 	end    func()
 }
@@ -183,12 +275,13 @@ func (w *world) startAgent(v *sim.View) (sim.Instance, error) {
 	rt, end := v.Transport(true)
 	s := w.newSession(w.next(v.Node.Name() + "_"))
 	c, err := accp.NewClient(endpoint, v.Node.Name(), &accp.ClientOptions{SessionID: s.id, AllowInsecure: true,
-		HTTPClient: &http.Client{Transport: &balancer{next: rt}}, Logger: quiet})
+		TokenSource: accp.TokenSourceFunc(func(context.Context) (string, error) { return v.Node.Name(), nil }),
+		HTTPClient:  &http.Client{Transport: &balancer{next: rt}}, Logger: quiet})
 	if err != nil {
 		end()
 		return nil, err
 	}
-	return &agent{s, c, end}, nil
+	return &agent{s, v.Node.Name(), c, end}, nil
 }
 
 func (a *agent) Close() {
