@@ -55,6 +55,8 @@ type event struct {
 	Drop       bool               `accp:"drop,omitempty"` // the oldest checkpoint
 
 	Schemas *Value `accp:"schemas,omitempty"` // custom schemas, if they have changed
+
+	basis int // number of loads before the decision
 }
 
 // apply changes the core and returns the checkpoints that were removed.
@@ -254,6 +256,7 @@ func (s *Session) refresh(ctx context.Context) error {
 		return &Error{Code: ErrInternal, Message: "reading the session", Cause: err}
 	}
 	s.dirty = false
+	s.loads++
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for chain := range s.running {
@@ -283,8 +286,12 @@ func (s *Session) learnLocked(schemas *Value) error {
 }
 
 // append records an event and applies it. It returns record.ErrConflict if another process has changed
-// the record; the caller then decides again. The session must be entered.
+// the record, also if the session has loaded that since the decision; the caller then decides again. The
+// session must be entered.
 func (s *Session) append(ctx context.Context, e *event) error {
+	if e.basis != s.loads {
+		return record.ErrConflict
+	}
 	if s.durable() {
 		if hash := s.registry.Hash(); hash != s.recorded {
 			schemas := s.registry.Delta()
@@ -350,10 +357,12 @@ func (s *Session) change(ctx context.Context, decide func() (*event, error)) err
 		if err := s.refresh(ctx); err != nil {
 			return err
 		}
+		basis := s.loads
 		e, err := decide()
 		if err != nil || e == nil {
 			return err
 		}
+		e.basis = basis
 		if err := s.append(ctx, e); !errors.Is(err, record.ErrConflict) {
 			return err
 		}

@@ -174,7 +174,7 @@ func (s *Session) decide(ctx context.Context, frame []byte, a arrival, d *decisi
 func (s *Session) claimFrame(m *Message, now int64, a arrival, d *decision) error {
 	meta := m.Meta
 	id := markOf(meta.MID)
-	e := &event{Seen: id.text()}
+	e := &event{Seen: id.text(), basis: s.loads}
 	seen := s.core.seen.has(id)
 	ok, isUsed := s.core.order(m.From, meta.Seq.N, s.opts.SeqPerSender, a.answers != nil)
 	if !s.opts.SeqPerSender && a.answers != nil && isGapAnswer(m) && a.answers(meta.CID) {

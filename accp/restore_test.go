@@ -181,6 +181,34 @@ func TestSyncInSeveralProcesses(t *testing.T) {
 	require.Empty(t, sync(b, "one"))
 }
 
+// A process whose hot state is full makes a checkpoint first, which loads the changes of another process. An earlier
+// decision is void: a frame is accepted once, and a number is sent once (ACCP-D24, ACCP-D26).
+func TestCheckpointBeforeAMessageOfAnotherProcess(t *testing.T) {
+	long := strings.Repeat("some words of a task ", 26)
+	open := func() (a, b *accp.Session) {
+		kv := store.NewMemory()
+		a, b = session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}}), session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
+		receive(t, b, frame("req:plan{task:"+strings.ReplaceAll(long, " ", "-")+"}", 1))
+		used, err := b.Budget(t.Context())
+		require.NoError(t, err)
+		require.Greater(t, used.Hot.Used, 250, "half of hot state")
+		return a, b
+	}
+	next := frame("req:plan{task:"+strings.ReplaceAll(long, " ", "-")+"}", 2)
+	a, b := open()
+	receive(t, a, next)
+	_, err := b.Receive(t.Context(), next)
+	require.ErrorIs(t, err, accp.ErrDuplicate)
+
+	a, b = open()
+	one, err := a.Send(t.Context(), msg("req", "plan", text("task", long)))
+	require.NoError(t, err)
+	two, err := b.Send(t.Context(), msg("req", "plan", text("task", long)))
+	require.NoError(t, err)
+	last := one.Message.Meta.Seq.N + int64(len(one.Frames)) - 1
+	require.Equal(t, last+1, two.Message.Meta.Seq.N)
+}
+
 // After a restart a session shows what it knows before its first frame, once it has
 // looked.
 func TestRefresh(t *testing.T) {

@@ -87,6 +87,7 @@ func (s *Session) sendWith(
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
+		basis := s.loads
 		m, e, err := build()
 		if err != nil {
 			return nil, err
@@ -97,6 +98,7 @@ func (s *Session) sendWith(
 		if e == nil {
 			e = &event{}
 		}
+		e.basis = basis
 		sent, err := s.sendOnce(ctx, m, e)
 		if !errors.Is(err, record.ErrConflict) {
 			return sent, err

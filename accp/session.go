@@ -147,6 +147,7 @@ type Session struct {
 	// The fields below are of the goroutine that has entered the session.
 	log       *record.Log // nil without a store
 	dirty     bool        // the record must be read
+	loads     int         // how often it was read
 	recorded  string      // hash of the registry in the record
 	parts     *partGroup
 	warnings  []warning

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -63,6 +64,11 @@ func (m *model) next(name string) string {
 	defer m.mu.Unlock()
 	m.count++
 	return fmt.Sprint(name, m.count)
+}
+
+// isLong reports whether a request has a long param.
+func (m *model) isLong(id string) bool {
+	return strings.HasSuffix(id, "3") || strings.HasSuffix(id, "7")
 }
 
 // ran notes a run, holds it to P1, and returns the number of runs of all requests.
@@ -182,8 +188,8 @@ func (m *model) paid(agent, id, token string, err error) {
 		}
 		return
 	}
-	if known := m.outcomes[id]; m.runs[id] != 1 || known != "" && known != token {
-		m.sim.Failf("A8", "", "transaction %s ran %d times, its outcomes are %q and %q", id, m.runs[id], known, token)
+	if before := m.outcomes[id]; m.runs[id] != 1 || before != "" && before != token {
+		m.sim.Failf("A8", "", "transaction %s ran %d times, its outcomes are %q and %q", id, m.runs[id], before, token)
 	}
 	m.outcomes[id] = token
 	if m.count%3 == 0 { // else the agent repeats it
@@ -191,8 +197,8 @@ func (m *model) paid(agent, id, token string, err error) {
 	}
 }
 
-// seen holds the context of a session to A9.
-func (m *model) seen(session string, v accp.ContextView) {
+// checkContext holds the context of a session to A9.
+func (m *model) checkContext(session string, v accp.ContextView) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.contexts[session]

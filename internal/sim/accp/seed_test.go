@@ -57,7 +57,7 @@ func (w *world) operate(c *sim.Client) {
 	}
 	view := a.client.Session().ModelContext(400, 200)
 	view.Stable += w.broken.extraStable
-	w.model.seen(a.id, view)
+	w.checkContext(a.id, view)
 	w.limits()
 }
 
@@ -118,7 +118,7 @@ func (w *world) refer(client int, a *agent, limit time.Duration) {
 	w.resolved(cp.Summary, got, err)
 }
 
-// converge sets the state once more, and compares it with that of the servers.
+// converge changes the state, and compares it with that of the servers.
 func (w *world) converge(client int, a *agent) error {
 	_, state := a.client.Session().State()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -175,7 +175,11 @@ func message(intent accp.Intent, op, id string) *accp.Message {
 func (w *world) work(client int, a *agent, limit time.Duration) error {
 	id := w.next("req")
 	start := w.Now()
-	answer, err := w.call(client, a, message(accp.IntentReq, accp.OpAnalyze, id), limit, "id")
+	m := message(accp.IntentReq, accp.OpAnalyze, id)
+	if w.isLong(id) { // so that records are compacted
+		m.Params = m.Params.Set("pad", accp.String(strings.Repeat("x", 30<<10)))
+	}
+	answer, err := w.call(client, a, m, limit, "id")
 	text, _ := answer.Text()
 	w.called(id, text, err, w.Now()-start-limit)
 	return err
@@ -246,6 +250,14 @@ func (w *world) check() {
 		}
 	}
 	w.limits()
+	for i := range agents {
+		for _, n := range w.servers {
+			p, _ := n.Instance().(*process)
+			if session, ok := p.Session(w.agent(i).id); ok && session.End(context.Background(), nil) != nil {
+				w.Failf("P6", "", "the session of agent %d does not end", i)
+			}
+		}
+	}
 }
 
 // attempt makes a call three times, since one connection for each server may have been cut by a fault.
