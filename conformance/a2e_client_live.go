@@ -6,13 +6,10 @@ package conformance
 import (
 	"context"
 	"encoding/json"
-	"net/http"
-	"slices"
+	"io"
+	"net"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -22,100 +19,7 @@ func a2eClientProtocol() clientProtocol {
 	return clientProtocol{
 		open:    map[string]func(*Input, *clientSession) (Step, error){"client_script": a2eOpenLiveClient},
 		notLive: func(_, _ strictjson.Value) string { return "" },
-		own:     openOwnA2EClient,
-	}
-}
-
-// A socketPeer is a server with one WebSocket connection.
-type socketPeer struct {
-	t           T
-	subprotocol string
-	received    func([]byte, error) // each message, and then an error
-
-	mu     sync.Mutex
-	ws     *websocket.Conn // guarded by mu
-	ctx    context.Context // of the request; guarded by mu
-	opened chan struct{}   // closed when ws is set
-	done   sync.WaitGroup
-}
-
-// newSocketPeer returns a server that ends with t.
-func newSocketPeer(t T, subprotocol string, received func([]byte, error)) *socketPeer {
-	p := &socketPeer{t: t, subprotocol: subprotocol, received: received, opened: make(chan struct{})}
-	t.Cleanup(func() {
-		p.close()
-		p.done.Wait()
-	})
-	return p
-}
-
-// ServeHTTP accepts the first connection.
-func (p *socketPeer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Del("Connection")
-	p.done.Add(1)
-	defer p.done.Done()
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{p.subprotocol}})
-	if err != nil {
-		return
-	}
-	ws.SetReadLimit(16 << 20)
-	p.mu.Lock()
-	isFirst := p.ws == nil
-	if isFirst {
-		p.ws, p.ctx = ws, r.Context()
-		close(p.opened)
-	}
-	p.mu.Unlock()
-	defer ws.CloseNow()
-	for isFirst {
-		_, data, err := ws.Read(context.Background())
-		if err == nil {
-			p.t.Logf("received %s", data)
-		}
-		p.received(data, err)
-		if err != nil {
-			return
-		}
-	}
-}
-
-// send sends a message in frames that end within characters. A connection that has ended takes nothing.
-func (p *socketPeer) send(text string) {
-	p.t.Logf("sent     %s", text)
-	ws := p.conn()
-	if ws == nil {
-		return
-	}
-	w, err := ws.Writer(context.Background(), websocket.MessageText)
-	for piece := range slices.Chunk([]byte(text), max(7, (len(text)+19)/20)) {
-		if err != nil {
-			return
-		}
-		_, err = w.Write(piece)
-	}
-	if err == nil {
-		_ = w.Close()
-	}
-}
-
-// halfClose ends the direction to the client.
-func (p *socketPeer) halfClose() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx != nil {
-		halfClose(p.ctx)
-	}
-}
-
-func (p *socketPeer) conn() *websocket.Conn {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ws
-}
-
-func (p *socketPeer) close() {
-	if ws := p.conn(); ws != nil {
-		_ = ws.CloseNow()
+		own:     openOwnA2EClient, hasLines: true,
 	}
 }
 
@@ -135,7 +39,7 @@ func a2eOpenLiveClient(in *Input, s *clientSession) (Step, error) {
 		}
 		out.isEnded.Store(err != nil)
 	})}
-	return p.step, s.serve(p.socketPeer)
+	return p.step, s.serveMessages(p.socketPeer)
 }
 
 func (p *a2eLivePeer) step(in *Input) (Answer, error) {
@@ -230,7 +134,12 @@ func openOwnA2EClient(_ T, url string, settings json.RawMessage, event func(json
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	conn, err := a2e.DialWebSocket(ctx, "ws"+strings.TrimPrefix(url, "http"), nil)
+	var conn io.ReadWriteCloser
+	if address, ok := strings.CutPrefix(url, "tcp://"); ok {
+		conn, err = new(net.Dialer).DialContext(ctx, "tcp", address)
+	} else {
+		conn, err = a2e.DialWebSocket(ctx, "ws"+strings.TrimPrefix(url, "http"), nil)
+	}
 	if err != nil {
 		return nil, err
 	}

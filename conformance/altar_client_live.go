@@ -6,6 +6,7 @@ package conformance
 import (
 	"context"
 	"encoding/json"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,7 @@ func altarClientProtocol() clientProtocol {
 	return clientProtocol{
 		open:    map[string]func(*Input, *clientSession) (Step, error){"runtime_script": altarOpenLiveRuntime},
 		notLive: func(_, _ strictjson.Value) string { return "" },
-		own:     openOwnRuntime,
+		own:     openOwnRuntime, hasLines: true,
 	}
 }
 
@@ -42,7 +43,7 @@ func altarOpenLiveRuntime(in *Input, s *clientSession) (Step, error) {
 		}
 		p.output.add(altarProjected(frame))
 	})
-	return p.step, s.serve(p.socketPeer)
+	return p.step, s.serveMessages(p.socketPeer)
 }
 
 func (p *altarLivePeer) step(in *Input) (Answer, error) {
@@ -96,7 +97,7 @@ func openOwnRuntime(_ T, url string, settings json.RawMessage, _ func(json.RawMe
 	if err != nil {
 		return nil, err
 	}
-	c := &altarOwnRuntime{rt: rt, url: "ws" + strings.TrimPrefix(url, "http")}
+	c := &altarOwnRuntime{rt: rt, url: url}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -105,7 +106,16 @@ func openOwnRuntime(_ T, url string, settings json.RawMessage, _ func(json.RawMe
 func (c *altarOwnRuntime) Do(json.RawMessage) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, 5*time.Second)
 	defer cancel()
-	conn, err := altar.DialWebSocket(ctx, c.url, nil)
+	var conn altar.Conn
+	var err error
+	if address, ok := strings.CutPrefix(c.url, "tcp://"); ok {
+		var stream net.Conn
+		if stream, err = new(net.Dialer).DialContext(ctx, "tcp", address); err == nil {
+			conn = altar.NewStreamConn(stream, nil)
+		}
+	} else {
+		conn, err = altar.DialWebSocket(ctx, "ws"+strings.TrimPrefix(c.url, "http"), nil)
+	}
 	if err != nil {
 		return nil, err
 	}

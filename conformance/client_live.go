@@ -40,6 +40,8 @@ type clientProtocol struct {
 	// own opens a client of this module.
 	own OpenClient
 
+	hasLines bool // the transport "tcp" is possible
+
 	references []string // that the fixture replaces by itself
 }
 
@@ -49,16 +51,20 @@ func clientProtocols() map[string]clientProtocol {
 }
 
 // LiveClient returns the scripts of a protocol for a client that runs in another process. The
-// effects of a step may take a fifth of the time limit (see [Script.Settle]).
-func LiveClient(protocol string, limit time.Duration, open OpenClient) (Protocol, error) {
+// effects of a step may take a fifth of the time limit (see [Script.Settle]). The transport is empty, or "tcp"
+// for connections whose messages are lines.
+func LiveClient(protocol, transport string, limit time.Duration, open OpenClient) (Protocol, error) {
 	p, ok := clientProtocols()[protocol]
 	if !ok {
 		return Protocol{}, fmt.Errorf("conformance: the clients of %q cannot be tested", protocol)
 	}
+	if transport != "" && (transport != "tcp" || !p.hasLines) {
+		return Protocol{}, fmt.Errorf("conformance: the clients of %s are not tested by %s", protocol, transport)
+	}
 	ops := make(map[string]Op)
 	for op, fixture := range p.open {
 		ops[op] = Script{OwnReferences: p.references, Settle: limit / 5, Live: func(t T, in *Input) (Step, error) {
-			return fixture(in, &clientSession{t: t, open: open})
+			return fixture(in, &clientSession{t: t, open: open, transport: transport})
 		}}.Run
 	}
 	return Protocol{Name: protocol, Ops: ops}, nil
@@ -84,12 +90,13 @@ func (c *Case) NotLiveClient(limit time.Duration) string {
 
 // A clientSession is a client under test, with the server of the script.
 type clientSession struct {
-	t        T
-	open     OpenClient
-	url      string // of the server
-	settings json.RawMessage
-	events   tape[json.RawMessage]
-	client   Client // nil before the first action
+	t         T
+	open      OpenClient
+	transport string
+	url       string // of the server
+	settings  json.RawMessage
+	events    tape[json.RawMessage]
+	client    Client // nil before the first action
 }
 
 // serve starts the server.
@@ -168,10 +175,13 @@ func mismatch(requests error) error {
 	return &Mismatch{Differences: []Difference{{Path: "in.steps", Want: "(a request for each reply)", Got: requests.Error()}}}
 }
 
+// pieceSize is the size of the pieces of a message, which end within lines and characters.
+func pieceSize(message []byte) int { return max(7, (len(message)+19)/20) }
+
 // writeSlowly sends the body of an answer in pieces, which end within lines and characters.
 func writeSlowly(w http.ResponseWriter, body []byte) {
 	stream := http.NewResponseController(w)
-	for piece := range slices.Chunk(body, max(7, (len(body)+19)/20)) {
+	for piece := range slices.Chunk(body, pieceSize(body)) {
 		if _, err := w.Write(piece); err != nil {
 			return
 		}

@@ -160,7 +160,7 @@ func TestLiveClientFears(t *testing.T) {
 					}
 				}), nil
 			}
-			p, err := LiveClient(tt.protocol, time.Second, open)
+			p, err := LiveClient(tt.protocol, "", time.Second, open)
 			require.NoError(t, err)
 			p.Name = "fake"
 			runOne(t, p, tt.op, `"in":`+tt.in+`,"want":{"steps":[{}]}`) // fails: the request is not one of the protocol

@@ -67,6 +67,15 @@ func TestConformPythonHost(t *testing.T) {
 	require.Contains(t, report, `"passed": 2,`)
 }
 
+// The independent agent, as a client, differs in the listed cases, and in no others.
+func TestConformPythonAgent(t *testing.T) {
+	t.Parallel()
+	python := filepath.Join(peers(t, "python"), "python", "bin", "python")
+	report := conform(t, true, "client", "-protocol", "a2e", "-transport", "tcp", "-baseline", filepath.Join("peers", "python", "a2e_agent_known.json"),
+		"--", python, filepath.Join("peers", "python", "a2e_agent.py"), "conform")
+	require.Contains(t, report, `"passed": 12,`)
+}
+
 // verdict returns the verdict of a JSON report on a requirement.
 func verdict(t *testing.T, report, id string) conformance.Status {
 	t.Helper()

@@ -27,7 +27,7 @@ func (c *config) client() (*conformance.Report, error) {
 		return nil, err
 	}
 	t := &clients{protocol: name}
-	protocol, err := conformance.LiveClient(name, c.timeout, t.open)
+	protocol, err := conformance.LiveClient(name, c.transport, c.timeout, t.open)
 	if err != nil {
 		return nil, err
 	}

@@ -3,13 +3,15 @@
 """An independent A2E agent on the standard library. It is told on its standard streams whom to ask, and what; bytes
 that no encoder would make can be sent too."""
 
-from peer import serve
+from peer import _out as out, serve
 
 import base64
 import http.client
 import json
 import queue
+import socket
 import subprocess
+import sys
 import threading
 import urllib.parse
 import uuid
@@ -99,6 +101,165 @@ class Web:
         return self.request("DELETE", "/session", b"", self.headers)[0]
 
 
+class Socket:
+    """A host behind TCP."""
+
+    def __init__(self, url):
+        at = urllib.parse.urlsplit(url)
+        self.sock = socket.create_connection((at.hostname, at.port), timeout=60)
+
+    def write(self, data):
+        self.sock.sendall(data)
+
+    def lines(self):
+        yield from self.sock.makefile("rb")
+
+    def close(self):
+        self.sock.shutdown(2)
+        self.sock.close()
+
+
+class Session:
+    """The agent as a client of the conform command: actions, and events about their results."""
+
+    def __init__(self, url, emit):
+        self.over, self.emit, self.calls, self.next, self.state = Socket(url), emit, {}, {}, "new"
+        self.waiting, self.running, self.most, self.lock = [], {}, 4, threading.RLock()
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def send(self, call, kind, **members):
+        req = uuid.uuid4().hex
+        self.calls[req] = call
+        self.over.write(encode(kind, id=req, **members))
+        return req
+
+    def done(self, req, **result):
+        self.running.pop(req, None)
+        self.emit({"done": {"call": self.calls.pop(req), **result}})
+        self.start()
+
+    def start(self):
+        """Sends the calls that may run."""
+        while self.waiting and self.state == "open" and len(self.running) < self.most:
+            name, kind, fields = self.waiting.pop(0)
+            self.running[self.send(name, kind, **fields)] = kind
+        if self.state == "draining" and not self.running:
+            self.over.write(encode("shutdown", timeout=0))
+            self.end()
+
+    def act(self, action):
+        if "connect" in action:
+            self.state = "connecting"
+            self.send("connect", "handshake/req", **action["connect"])
+        elif "call" in action:
+            c = action["call"]
+            if self.state not in ("connecting", "open"):
+                self.emit({"done": {"call": c["name"], "err": {"code": "not_connected" if self.state == "new" else "closed"}}})
+                return
+            defaults = {"session_id": "", "correlation_id": "", "streaming": False, "timeout": 30} if c["type"] == "tool/call/req" else {}
+            self.waiting.append((c["name"], c["type"], {**defaults, **c.get("fields", {})}))
+            self.start()
+        elif "ping" in action:
+            if self.state == "closed":
+                self.emit({"done": {"call": action["ping"]["name"], "err": {"code": "closed"}}})
+                return
+            self.send(action["ping"]["name"], "ping")
+        elif "shutdown" in action:
+            self.state = "draining"
+            self.start()
+        elif "close" in action:
+            self.over.write(encode("shutdown", timeout=0))
+            self.end()
+
+    def read(self):
+        try:
+            for line in self.over.lines():
+                with self.lock:
+                    self.see(json.loads(line))
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            print("closed, or not a message:", repr(e), file=sys.stderr)
+        self.end()
+
+    def see(self, m):
+        req, kind = m.get("req_id"), m["type"]
+        if kind == "env/close/resp" and not req:  # as deployed hosts send it
+            req = next((r for r, want in self.running.items() if want == "env/close/req"), None)
+        if kind == "ping":
+            self.over.write(encode("pong", req_id=m["id"], uptime_seconds=1))
+        elif kind == "mcp/root/list/req":
+            self.over.write(encode("mcp/root/list/resp", req_id=m["id"], server_id=m.get("server_id", ""), mcp_request_id=m.get("mcp_request_id", ""),
+                                   roots=[{"uri": "file:///project", "name": "project"}]))
+        elif kind.endswith("/event"):
+            if req not in self.calls:
+                self.emit({"push": {"json": m}})
+                return
+            last = self.next.get(req, -1)
+            self.next[req] = max(m["seq"], last)
+            order = "ok" if m["seq"] == last + 1 else "gap" if m["seq"] > last else "repeat" if m["seq"] == last else "regress"
+            self.emit({"events": {"call": self.calls[req], "order": order, "json": m}})
+        elif req not in self.calls:
+            if not kind.endswith("/resp"):
+                self.emit({"push": {"json": m}})
+        elif kind == "error":
+            self.done(req, err={"code": m["code"], "remote": True, "retryable": m.get("retryable", False), "reason": m.get("detail", {}).get("reason", "")})
+        elif kind == "handshake/resp" and not m.get("ok", True):
+            self.done(req, err={"code": "handshake_rejected", "reason": m.get("reason", "")})
+            self.end()
+        else:
+            if kind == "handshake/resp":
+                self.state, self.most, m = "open", m.get("max_parallel", 4), {"ok": True, **m}
+            want = self.running.get(req, kind)
+            if want.endswith("/req") and kind.replace("_", "-") != want.replace("_", "-")[:-4] + "/resp":
+                self.done(req, err={"code": "unexpected_response"})
+            else:
+                self.done(req, ok={"json": m})
+
+    def end(self):
+        with self.lock:
+            self.state = "closed"
+            self.cancel()
+        try:
+            self.over.close()
+        except OSError:
+            pass  # closed before
+
+    def cancel(self):
+        for name, _, _ in self.waiting:
+            self.emit({"done": {"call": name, "err": {"code": "closed"}}})
+        self.waiting = []
+        for req in list(self.calls):
+            self.done(req, err={"code": "closed"})
+
+
+def conform():
+    """Answers the conform command."""
+    lock, sessions = threading.Lock(), {}
+
+    def write(message):
+        with lock:
+            print(json.dumps(message), file=out, flush=True)
+
+    for line in sys.stdin:
+        m = json.loads(line)
+        if "hello" in m:
+            write({"conform": 1, "hello": {"name": "a2e-agent", "version": "1", "protocols": ["a2e"]}})
+        elif "end" in m:
+            if m["id"] in sessions:
+                sessions.pop(m["id"]).end()
+        else:
+            name = m["session"]
+            if name not in sessions:
+                sessions[name] = Session(m["url"], lambda event, name=name: write({"id": name, "event": event}))
+            write({"id": m["id"], "outcomes": [{}]})
+            for action in m["do"]:
+                s = sessions[name]
+                try:
+                    with s.lock:
+                        s.act(action)
+                except OSError:
+                    s.end()
+
+
 agents = {}
 
 
@@ -177,4 +338,7 @@ def end(name):
     return {"result": a.over.close(), "violations": a.violations}
 
 
+if sys.argv[1:] == ["conform"]:
+    conform()
+    sys.exit()
 serve({"spawn": spawn, "connect": connect, "ask": ask, "raw": raw, "many": many, "break_off": break_off, "end": end})
