@@ -82,13 +82,12 @@ func (r *rotation) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r.transport.RoundTrip(q)
 }
 
-// replace kills a process and starts another one in its place.
-func (r *rotation) replace(t *testing.T, p *place, i int) {
+// disturb disturbs a process, and puts what continues its work in its place.
+func (r *rotation) disturb(t *testing.T, p *place, d disturbance, i int) {
 	r.mu.Lock()
 	old := r.processes[i]
 	r.mu.Unlock()
-	old.kill()
-	next := p.start(t, "a2e")
+	next := d.apply(t, p, old, "a2e")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.processes[i] = next
@@ -201,10 +200,12 @@ func containsPlan(plans []json.RawMessage, id string) bool {
 // twice (A2E-D67). On SQLite there is one host, and its next process has the same name. Elsewhere there are
 // two, behind a balancer that sends each request to the next.
 func TestA2EKilled(t *testing.T) {
-	eachShared(t, func(t *testing.T, p *place) {
+	eachDisturbed(t, func(t *testing.T, p *place, d disturbance) {
 		isLong, isSQLite := os.Getenv("FIVEWIRE_LONG") != "", p.isSQLite()
 		kills, agents, hosts := 8, 16, 1
 		switch {
+		case d.name != kill9.name:
+			kills, hosts = d.rounds(t, 0), 2
 		case isSQLite && isLong:
 			kills = 200
 		case isLong:
@@ -212,7 +213,7 @@ func TestA2EKilled(t *testing.T) {
 		case !isSQLite:
 			t.Skip("long form only: set FIVEWIRE_LONG")
 		}
-		if isSQLite {
+		if hosts == 1 {
 			t.Setenv(a2eInstance, "one")
 		}
 		s, r := p.open(t), &rotation{transport: &http.Transport{MaxIdleConnsPerHost: agents}}
@@ -236,7 +237,7 @@ func TestA2EKilled(t *testing.T) {
 			if t.Failed() {
 				break
 			}
-			r.replace(t, p, n%hosts)
+			r.disturb(t, p, d, n%hosts)
 		}
 		close(stop)
 		work.Wait()
@@ -255,7 +256,7 @@ func TestA2EKilled(t *testing.T) {
 			}
 		}
 		require.Empty(t, starts, "calls that no agent made")
-		recordService(t, p, "A2E", hosts, "kill -9", kills, answered)
+		recordService(t, p, "A2E", hosts, d.name, kills, answered)
 		t.Logf("%d kills: %d calls answered, %d interrupted", kills, answered, interrupted)
 	})
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-func airID(n int) string { return fmt.Sprintf("AIR-TEST-0000-%04d", n) }
+func airID(n int) string { return fmt.Sprintf("AIR-TEST-%04d-%04d", n/10_000, n%10_000) }
 
 func newRelay(s store.Store) *relay.Server {
 	srv, err := relay.NewServer(&relay.ServerOptions{PageSize: 7, AnyRecipient: true, Auth: relay.Auth{AllowAnonymous: true}, Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}, Persistence: relay.Persistence{Store: store.Sub(s, "relay/")}})
@@ -206,7 +206,7 @@ func TestAIRThreads(t *testing.T) {
 // TestAIRKilled kills relays while mail comes in: what was confirmed arrives, and
 // is acted on once.
 func TestAIRKilled(t *testing.T) {
-	eachShared(t, func(t *testing.T, p *place) {
+	eachDisturbed(t, func(t *testing.T, p *place, d disturbance) {
 		w := newWorld(t)
 		f := newFront(t)
 		w.registry.Register(w.bob, f.URL+"/inbox/"+w.bob.AIRID())
@@ -243,12 +243,11 @@ func TestAIRKilled(t *testing.T) {
 				}
 			})
 		}
-		for round := range crashRounds(t, 4) {
+		for round := range d.rounds(t, 4) {
 			time.Sleep(50*time.Millisecond + rand.N(100*time.Millisecond))
-			dies, lives := round%2, 1-round%2
-			relays[dies].kill()
-			f.put(relays[lives].address)
-			relays[dies] = p.start(t, "relay")
+			dies, lives := round%2, relays[1-round%2].address
+			time.AfterFunc(10*time.Millisecond, func() { f.put(lives) })
+			relays[dies] = d.apply(t, p, relays[dies], "relay")
 		}
 		close(stop)
 		pushing.Wait()
@@ -273,7 +272,7 @@ func TestAIRKilled(t *testing.T) {
 		for id, n := range count(t, s, "acts") {
 			require.Equal(t, 1, n, "envelope %s", id)
 		}
-		recordService(t, p, "AIR relay", len(relays), "kill -9", crashRounds(t, 4), len(confirmed))
+		recordService(t, p, "AIR relay", len(relays), d.name, d.rounds(t, 4), len(confirmed))
 		t.Logf("%d envelopes confirmed, %d calls of the application", len(confirmed), calls.Load())
 	})
 }

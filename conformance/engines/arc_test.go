@@ -221,7 +221,7 @@ func TestARCChats(t *testing.T) {
 // or has failed without effect, because its process was killed before it stored the message of the
 // task.
 func TestARCKilled(t *testing.T) {
-	eachShared(t, func(t *testing.T, p *place) {
+	eachDisturbed(t, func(t *testing.T, p *place, d disturbance) {
 		ctx := t.Context()
 		s := p.open(t)
 		f := newFront(t)
@@ -250,12 +250,11 @@ func TestARCKilled(t *testing.T) {
 				}
 			})
 		}
-		for round := range crashRounds(t, 4) {
+		for round := range d.rounds(t, 4) {
 			time.Sleep(50*time.Millisecond + rand.N(100*time.Millisecond))
-			dies, lives := round%2, 1-round%2
-			instances[dies].kill()
-			f.put(instances[lives].address)
-			instances[dies] = p.start(t, "arc")
+			dies, lives := round%2, instances[1-round%2].address
+			time.AfterFunc(10*time.Millisecond, func() { f.put(lives) })
+			instances[dies] = d.apply(t, p, instances[dies], "arc")
 		}
 		close(stop)
 		clients.Wait()
@@ -264,6 +263,9 @@ func TestARCKilled(t *testing.T) {
 		for open := accepted; len(open) > 0; {
 			soon(t, "what was accepted is over", func() bool {
 				task, err := c.GetTask(ctx, agent, &arc.TaskInfoParams{TaskID: open[0]}, nil)
+				if errors.Is(err, arc.ErrAgentNotAvailable) { // its lease ended while another process locked the file
+					return false
+				}
 				require.NoError(t, err)
 				if task.Status == arc.TaskFailed {
 					require.ErrorIs(t, task.Error, arc.ErrTaskExecutionFailed, "%+v", task)
@@ -287,7 +289,7 @@ func TestARCKilled(t *testing.T) {
 		for id := range times {
 			require.LessOrEqual(t, runs[id+" false"], 1, "task %s was run twice as a new one", id)
 		}
-		recordService(t, p, "ARC", len(instances), "kill -9", crashRounds(t, 4), len(accepted))
+		recordService(t, p, "ARC", len(instances), d.name, d.rounds(t, 4), len(accepted))
 		t.Logf("%d tasks accepted, %d of them failed, %d acts, %d runs", len(accepted), len(failed), len(times), len(runs))
 	})
 }

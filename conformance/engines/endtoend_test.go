@@ -29,7 +29,6 @@ import (
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -60,6 +59,7 @@ type environment struct {
 	store.Store
 	retention time.Duration // of ended tasks and of results; zero means the defaults
 	network   *pipes        // nil means loopback
+	sessions  int64         // bound for a principal; zero means the defaults
 }
 
 // web serves a handler until the end of the test.
@@ -115,7 +115,8 @@ func serveARC(tb testing.TB, e environment) link {
 
 // serveA2E stores an entry of a memory, over a connection in this process.
 func serveA2E(tb testing.TB, e environment) link {
-	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet})
+	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet,
+		Limits: a2e.Limits{MaxItems: e.sessions, MaxItemsPerPrincipal: e.sessions}})
 	require.NoError(tb, err)
 	plugin, err := memory.NewPlugin(&memory.Options{Store: store.Sub(e, "a2e/")})
 	require.NoError(tb, err)
@@ -156,6 +157,7 @@ func serveALTAR(tb testing.TB, e environment) link {
 		ID:          "host-1",
 		Auth:        altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)},
 		Logger:      quiet,
+		Limits:      altar.Limits{MaxItemsPerPrincipal: e.sessions},
 		Persistence: altar.Persistence{Store: store.Sub(e, "altar/"), ResultTTL: e.retention},
 	})
 	require.NoError(tb, err)
@@ -323,39 +325,4 @@ func runEndToEnd(b *testing.B, connect link, callers int) {
 	slices.Sort(all)
 	b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "p50-µs")
 	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1000, "p99-µs")
-}
-
-// The memory of an idle caller, with its connection and its session, is bounded.
-func TestIdleCallersAreSmall(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector needs memory")
-	}
-	const callers = 200
-	for _, p := range endToEnd {
-		t.Run(p.name, func(t *testing.T) {
-			connect := p.serve(t, environment{Store: store.NewMemory()})
-			call := connect(t)
-			require.NoError(t, call(t.Context()))
-			before := heap()
-			calls := make([]func(context.Context) error, callers)
-			for i := range calls {
-				calls[i] = connect(t)
-				require.NoError(t, calls[i](t.Context()))
-			}
-			each := (heap() - before) / callers
-			t.Logf("%s: %d bytes for an idle caller, both sides", p.name, each)
-			require.Less(t, each, p.idle)
-			runtime.KeepAlive(calls)
-		})
-	}
-}
-
-// heap returns the bytes in use by objects and stacks after a collection.
-func heap() int64 {
-	var m runtime.MemStats
-	for range 3 {
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,6 +38,8 @@ import (
 type place struct {
 	memory store.Store // if it is in this process
 	name   string      // else: what openPlace opens, in this process or another
+
+	isWired bool // each process has a wire to the server
 }
 
 func (p *place) isSQLite() bool { return strings.HasPrefix(p.name, "sqlite") }
@@ -256,12 +259,16 @@ type child struct {
 	cmd     *exec.Cmd
 	stdin   io.Closer
 	address string
+	wire    *wire // to the server of the engine, if the place has wires
 	once    sync.Once
 }
 
 func (p *place) start(t *testing.T, role string) *child {
 	t.Helper()
 	c := &child{cmd: exec.Command(os.Args[0])}
+	if p.isWired {
+		p, c.wire = p.behindWire(t)
+	}
 	c.cmd.Env = append(os.Environ(), childEnv+"="+role, placeEnv+"="+p.name)
 	c.cmd.Stderr = os.Stderr
 	out, err := c.cmd.StdoutPipe()
@@ -284,6 +291,54 @@ func (c *child) hang(d time.Duration) error {
 	}
 	time.Sleep(d)
 	return exec.Command("kill", "-CONT", pid).Run()
+}
+
+// A disturbance is a fault of a process of a service. It returns the process that continues the work.
+type disturbance struct {
+	name   string
+	rounds func(t *testing.T, few int) int
+	apply  func(t *testing.T, p *place, c *child, role string) *child
+}
+
+// kill9 kills a process and starts another one. The other two let others take over before the process continues.
+var (
+	kill9 = disturbance{"kill -9", crashRounds, func(t *testing.T, p *place, c *child, role string) *child {
+		c.kill()
+		return p.start(t, role)
+	}}
+	stopped = disturbance{"stopped for 3 s", func(*testing.T, int) int { return 4 }, func(t *testing.T, _ *place, c *child, _ string) *child {
+		if err := c.hang(3 * time.Second); err != nil {
+			t.Error(err)
+		}
+		return c
+	}}
+	cutOff = disturbance{"cut off from its engine for 3 s", stopped.rounds, func(t *testing.T, _ *place, c *child, _ string) *child {
+		if err := c.wire.cut(3*time.Second, toServer, toClient); err != nil {
+			t.Error(err)
+		}
+		return c
+	}}
+)
+
+// eachDisturbed runs a test with each disturbance, on every engine that processes share. A short run only
+// kills processes.
+func eachDisturbed(t *testing.T, test func(t *testing.T, p *place, d disturbance)) {
+	eachShared(t, func(t *testing.T, p *place) { test(t, p, kill9) })
+	if os.Getenv("FIVEWIRE_LONG") == "" || runtime.GOOS == "windows" {
+		return
+	}
+	t.Run("stopped", func(t *testing.T) {
+		eachShared(t, func(t *testing.T, p *place) { test(t, p, stopped) })
+	})
+	t.Run("cut off", func(t *testing.T) {
+		for _, e := range engines[2:] {
+			t.Run(e.name, func(t *testing.T) {
+				p := e.create(t)
+				p.isWired = true
+				test(t, p, cutOff)
+			})
+		}
+	})
 }
 
 // kill ends it the hard way.

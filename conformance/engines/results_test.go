@@ -423,7 +423,7 @@ func page(t *testing.T, cells []*resultCell) []byte {
 	b.WriteString("# Results of faults\n\nWritten by the long form of the tests in this folder.\n" +
 		"\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
 		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed. " +
-		"The engine in memory ends with its process.\n\n")
+		"The engine in memory ends with its\nprocess, and a process cannot change its clock: there [the simulation](../../internal/sim/) lets processes end and the clock of the store jump.\n\n")
 	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence | version, date |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	services.WriteString("\n## Services\n\nProcesses of a service share one engine, and each fault meets one of them. A row is written if the invariants of the service held: " +
 		"nothing\nacknowledged is lost, and nothing runs twice that must not.\n\n" +

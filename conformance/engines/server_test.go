@@ -105,20 +105,12 @@ func partitions() (all []serverFault) {
 		fault      string
 		directions []int
 	}{{"requests withheld for 2 s", []int{toServer}}, {"answers withheld for 2 s", []int{toClient}}, {"partition for 2 s", []int{toServer, toClient}}} {
-		all = append(all, serverFault{d.fault, "NATS", func(t *testing.T) (*place, func() error) {
-			address := testkit.FreeAddress(t)
-			natsProcess(t, address)
-			natsPlace(t, address)
-			l := newWire(t, address)
-			return natsPlace(t, l.Addr().String()), func() error { return l.cut(2*time.Second, d.directions) }
-		}}, serverFault{d.fault, "PostgreSQL", func(t *testing.T) (*place, func() error) {
-			p := postgres(t)
-			location, err := url.Parse(os.Getenv(postgresEnv))
-			require.NoError(t, err)
-			l := newWire(t, location.Host)
-			p.name = strings.Replace(p.name, location.Host, l.Addr().String(), 1)
-			return p, func() error { return l.cut(2*time.Second, d.directions) }
-		}})
+		for _, e := range engines[2:] {
+			all = append(all, serverFault{d.fault, e.name, func(t *testing.T) (*place, func() error) {
+				p, w := e.create(t).behindWire(t)
+				return p, func() error { return w.cut(2*time.Second, d.directions...) }
+			}})
+		}
 	}
 	return all
 }
@@ -131,6 +123,14 @@ type wire struct {
 }
 
 const toServer, toClient = 0, 1
+
+// behindWire returns the place with a wire before its server.
+func (p *place) behindWire(t *testing.T) (*place, *wire) {
+	server, err := url.Parse(p.name[strings.LastIndexByte(p.name, ' ')+1:])
+	require.NoError(t, err)
+	w := newWire(t, server.Host)
+	return &place{name: strings.Replace(p.name, server.Host, w.Addr().String(), 1), isWired: p.isWired}, w
+}
 
 func newWire(t *testing.T, address string) *wire {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -176,7 +176,7 @@ func (l *wire) forward(to io.Writer, from io.Reader, direction int) {
 }
 
 // cut withholds the bytes of some directions for a time.
-func (l *wire) cut(d time.Duration, directions []int) error {
+func (l *wire) cut(d time.Duration, directions ...int) error {
 	for _, i := range directions {
 		l.pass[i].Lock()
 		defer l.pass[i].Unlock()

@@ -91,7 +91,7 @@ func TestSoak(t *testing.T) {
 				return
 			}
 			synctest.Test(t, func(t *testing.T) {
-				e := environment{store.NewMemory(), 10 * time.Second, &pipes{listeners: map[string]*pipeListener{}}}
+				e := environment{store.NewMemory(), 10 * time.Second, &pipes{listeners: map[string]*pipeListener{}}, 0}
 				soak(t, p.serve(t, e), 12*time.Hour, 4*time.Minute, p.kept)
 			})
 		})
