@@ -6,20 +6,14 @@ package arc
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A ServerRequest is a request as a transport received it.
@@ -315,108 +309,6 @@ func methodFault(agent, method string) *Error {
 	return &Error{Code: ErrMethodNotFound, Message: ErrMethodNotFound.Message(), Details: d}
 }
 
-// place finds the instance that handles a call, and may take a place there.
-func (s *Server) place(ctx context.Context, call *Call, follows bool) *Error {
-	router := s.registry.router
-	e := call.entry
-	if e.AgentID == call.TargetAgent { // no group
-		call.Agent = e.AgentID
-		if follows {
-			return nil
-		}
-		if _, err := router.take(e.AgentID, "", true); err != nil {
-			return asError(err)
-		}
-		call.out.place = e.AgentID
-		return nil
-	}
-	kind, key := workOf(call)
-	bound := ""
-	if key != "" {
-		var err error
-		if bound, err = s.boundTo(ctx, call, kind, key); err != nil {
-			return s.internal(ctx, call, err)
-		}
-	}
-	id, err := router.take(call.TargetAgent, bound, !follows)
-	if err != nil {
-		return asError(err)
-	}
-	call.Agent = id
-	if !follows {
-		call.out.place = id
-	}
-	if call.entry = s.registry.lookup(id); call.entry != nil {
-		call.method = (*call.entry.methods.Load())[call.Method]
-	}
-	if call.entry == nil || call.method == nil {
-		return methodFault(call.TargetAgent, call.Method)
-	}
-	return nil
-}
-
-// releasePlace releases the place of a call. A started task keeps its place until its end.
-func (s *Server) releasePlace(x *exchange) {
-	if x.place != "" && !x.keeps {
-		s.registry.router.Done(x.place)
-	}
-}
-
-// workOf returns the task or chat of a call to a group. Params have no other
-// influence on routing (ARC-008).
-func workOf(call *Call) (kind, key string) {
-	v, err := checkJSON(call.Params)
-	if err != nil {
-		return "", ""
-	}
-	for _, kind := range []string{"taskId", "chatId"} {
-		if id, _ := v.Get(kind).Text(); id != "" && len(id) <= maxIDLen {
-			return kind, id
-		}
-	}
-	return "", ""
-}
-
-// groupKey makes the key of a group's binding: work is bound per caller.
-func groupKey(call *Call, kind, id string) string { return kind + ":" + hashOf(call.principalID(), id) }
-
-func (c *Call) principalID() string {
-	if c.Principal == nil {
-		return ""
-	}
-	return c.Principal.ID
-}
-
-// boundTo returns the instance that owns the work that a call to a group is
-// about.
-func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (string, error) {
-	owner, err := s.registry.router.owner(ctx, call.TargetAgent, groupKey(call, kind, id))
-	if err != nil || owner != "" || kind != "taskId" {
-		return owner, err
-	}
-	// A task that was started under the name of its agent.
-	agent, err := s.tasks.agentOf(ctx, id)
-	if err != nil || agent == "" {
-		return "", err
-	}
-	if e := s.registry.lookup(agent); e != nil && e.Group == call.TargetAgent {
-		return agent, nil
-	}
-	return "", nil
-}
-
-// bindWork remembers which instance of a group has the work that a call began.
-func (s *Server) bindWork(ctx context.Context, call *Call, kind, id string) error {
-	if call.Agent == call.TargetAgent || id == "" {
-		return nil
-	}
-	owner, err := s.registry.router.bind(ctx, call.TargetAgent, groupKey(call, kind, id), call.Agent)
-	if err == nil && owner != call.Agent && kind == "chatId" {
-		return chatTaken() // another instance was faster
-	}
-	return err
-}
-
 // answer runs the handler, or repeats what it answered before.
 func (s *Server) answer(ctx context.Context, x *exchange) *ServerResponse {
 	if (s.hasWindow() || x.in.RequestKey != "") && !x.mayStream() {
@@ -485,17 +377,6 @@ func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	return &x.a
 }
 
-// bindResult binds the work that a custom handler of an instance began.
-func (s *Server) bindResult(ctx context.Context, call *Call, body []byte) error {
-	v := strictjson.Value(body)
-	for _, kind := range [][2]string{{"task", "taskId"}, {"chat", "chatId"}} {
-		if id, _ := v.Get(kind[0]).Get(kind[1]).Text(); id != "" {
-			return s.bindWork(ctx, call, kind[1], id)
-		}
-	}
-	return nil
-}
-
 func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error) {
 	if call.method.direct {
 		return call.method.handler.ServeARC(ctx, call) // guards the code of the user itself
@@ -505,143 +386,6 @@ func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error)
 		return err
 	})
 	return result, err
-}
-
-var errNoObject = errors.New("arc: the handler's result is no JSON object")
-
-// resultBytes makes the result of a handler what the envelope carries.
-func resultBytes(result any, p Profile) ([]byte, error) {
-	switch r := result.(type) {
-	case nil:
-		return []byte("{}"), nil
-	case *ready:
-		return r.b, nil
-	case *Task:
-		return taskResult(r)
-	case *Chat:
-		return chatResult(r)
-	case *Subscription:
-		return subscriptionResult(r, p)
-	case json.RawMessage:
-		return objectBytes(r)
-	}
-	var b []byte
-	err := guard.Call("result", func() (err error) {
-		b, err = strictjson.Encode(result)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("arc: result: %w", err)
-	}
-	return objectBytes(b)
-}
-
-func objectBytes(b []byte) ([]byte, error) {
-	v, err := checkJSON(b)
-	if err != nil {
-		return nil, fmt.Errorf("arc: result: %w", err)
-	}
-	if !v.IsObject() {
-		return nil, errNoObject
-	}
-	return strictjson.AppendCompact(make([]byte, 0, len(v)), v), nil
-}
-
-// faultOf makes an error of a handler what the caller reads (ARC-D56). An error of
-// another server is an internal error, unless the handler wraps it in an [Error].
-func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		if e.Remote { // an error of another server is not one of this server
-			return s.internal(ctx, call, err)
-		}
-		if e.Details != nil {
-			if _, bad := checkJSON(e.Details); bad != nil {
-				return s.internal(ctx, call, fmt.Errorf("arc: details of an error: %w", bad))
-			}
-		}
-		if e.Message == "" && e.Code.Message() != "" {
-			e = &Error{Code: e.Code, Message: e.Code.Message(), Details: e.Details}
-		}
-		return e
-	}
-	var c Code
-	if errors.As(err, &c) {
-		return &Error{Code: c, Message: c.Message()}
-	}
-	return s.internal(ctx, call, err)
-}
-
-func asError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return &Error{Code: ErrInternal, Message: ErrInternal.Message(), Cause: err}
-}
-
-// internal logs an error that is not for the caller, who gets its number only. That a
-// caller has disconnected is no failure.
-func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
-	id := randid.New("err-")
-	level := slog.LevelError
-	isLeft := ctx.Err() != nil || call != nil && call.out != nil && call.out.ctx.Context != nil && call.out.ctx.Err() != nil
-	if isLeft && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) || errors.Is(err, errNoReader) {
-		level = slog.LevelDebug
-	}
-	attrs := []slog.Attr{slog.String("error_id", id), slog.Any("err", err)}
-	if call != nil {
-		attrs = append(attrs, slog.String("agent", call.Agent), slog.String("method", call.Method),
-			slog.String("request_agent", call.RequestAgent), slog.String("trace_id", call.TraceID))
-	}
-	var p *guard.PanicError
-	if errors.As(err, &p) {
-		level = slog.LevelError
-		attrs = append(attrs, slog.String("stack", string(p.Stack)))
-	}
-	s.opts.Logger.LogAttrs(context.WithoutCancel(ctx), level, "arc: request failed", attrs...)
-	e := idFault(ErrInternal, "errorId", id)
-	e.Cause = err
-	return e
-}
-
-// failure is the answer that carries an error.
-func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
-	if b, ok := errors.AsType[*budget.Error](e.Cause); ok && x.retryAfter == 0 {
-		x.retryAfter = b.RetryAfter
-	}
-	if x.retryAfter == 0 && (e.Code == ErrAgentNotAvailable || e.Code == ErrAgentCapacityExceeded) {
-		x.retryAfter = 5 * time.Second // the end of work is not known (ARC-D15)
-	}
-	x.a = ServerResponse{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
-	return &x.a
-}
-
-// envelope writes the response: the result, a compact JSON object, or the error.
-// Both members are present, the unused one null (ARC-D05).
-func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
-	id, target := string(x.req.ID), x.req.RequestAgent
-	if id == "" {
-		id = `"error"` // ARC-D03
-	}
-	if target == "" {
-		target = "unknown"
-	}
-	w.b = slices.Grow(w.b, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))
-	w.b = append(w.b, `{"arc":"`+ProtocolVersion+`","id":`...)
-	w.b = append(w.b, id...)
-	w.text("responseAgent", x.agent)
-	w.text("targetAgent", target)
-	w.optText("traceId", x.req.TraceID)
-	if e == nil {
-		w.b = append(w.b, `,"result":`...)
-		w.b = append(w.b, result...)
-		w.b = append(w.b, `,"error":null}`...)
-		return w.b
-	}
-	w.b = append(w.b, `,"result":null,"error":`...)
-	w.error(e)
-	return append(w.b, '}')
 }
 
 // maxPath is how many agents X-ARC-Path may name (ARC-D65).

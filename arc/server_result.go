@@ -1,0 +1,156 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package arc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
+)
+
+var errNoObject = errors.New("arc: the handler's result is no JSON object")
+
+// resultBytes makes the result of a handler what the envelope carries.
+func resultBytes(result any, p Profile) ([]byte, error) {
+	switch r := result.(type) {
+	case nil:
+		return []byte("{}"), nil
+	case *ready:
+		return r.b, nil
+	case *Task:
+		return taskResult(r)
+	case *Chat:
+		return chatResult(r)
+	case *Subscription:
+		return subscriptionResult(r, p)
+	case json.RawMessage:
+		return objectBytes(r)
+	}
+	var b []byte
+	err := guard.Call("result", func() (err error) {
+		b, err = strictjson.Encode(result)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("arc: result: %w", err)
+	}
+	return objectBytes(b)
+}
+
+func objectBytes(b []byte) ([]byte, error) {
+	v, err := checkJSON(b)
+	if err != nil {
+		return nil, fmt.Errorf("arc: result: %w", err)
+	}
+	if !v.IsObject() {
+		return nil, errNoObject
+	}
+	return strictjson.AppendCompact(make([]byte, 0, len(v)), v), nil
+}
+
+// faultOf makes an error of a handler what the caller reads (ARC-D56). An error of
+// another server is an internal error, unless the handler wraps it in an [Error].
+func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		if e.Remote { // an error of another server is not one of this server
+			return s.internal(ctx, call, err)
+		}
+		if e.Details != nil {
+			if _, bad := checkJSON(e.Details); bad != nil {
+				return s.internal(ctx, call, fmt.Errorf("arc: details of an error: %w", bad))
+			}
+		}
+		if e.Message == "" && e.Code.Message() != "" {
+			e = &Error{Code: e.Code, Message: e.Code.Message(), Details: e.Details}
+		}
+		return e
+	}
+	var c Code
+	if errors.As(err, &c) {
+		return &Error{Code: c, Message: c.Message()}
+	}
+	return s.internal(ctx, call, err)
+}
+
+func asError(err error) *Error {
+	var e *Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return &Error{Code: ErrInternal, Message: ErrInternal.Message(), Cause: err}
+}
+
+// internal logs an error that is not for the caller, who gets its number only. That a
+// caller has disconnected is no failure.
+func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
+	id := randid.New("err-")
+	level := slog.LevelError
+	isLeft := ctx.Err() != nil || call != nil && call.out != nil && call.out.ctx.Context != nil && call.out.ctx.Err() != nil
+	if isLeft && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) || errors.Is(err, errNoReader) {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{slog.String("error_id", id), slog.Any("err", err)}
+	if call != nil {
+		attrs = append(attrs, slog.String("agent", call.Agent), slog.String("method", call.Method),
+			slog.String("request_agent", call.RequestAgent), slog.String("trace_id", call.TraceID))
+	}
+	var p *guard.PanicError
+	if errors.As(err, &p) {
+		level = slog.LevelError
+		attrs = append(attrs, slog.String("stack", string(p.Stack)))
+	}
+	s.opts.Logger.LogAttrs(context.WithoutCancel(ctx), level, "arc: request failed", attrs...)
+	e := idFault(ErrInternal, "errorId", id)
+	e.Cause = err
+	return e
+}
+
+// failure is the answer that carries an error.
+func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
+	if b, ok := errors.AsType[*budget.Error](e.Cause); ok && x.retryAfter == 0 {
+		x.retryAfter = b.RetryAfter
+	}
+	if x.retryAfter == 0 && (e.Code == ErrAgentNotAvailable || e.Code == ErrAgentCapacityExceeded) {
+		x.retryAfter = 5 * time.Second // the end of work is not known (ARC-D15)
+	}
+	x.a = ServerResponse{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
+	return &x.a
+}
+
+// envelope writes the response: the result, a compact JSON object, or the error.
+// Both members are present, the unused one null (ARC-D05).
+func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
+	id, target := string(x.req.ID), x.req.RequestAgent
+	if id == "" {
+		id = `"error"` // ARC-D03
+	}
+	if target == "" {
+		target = "unknown"
+	}
+	w.b = slices.Grow(w.b, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))
+	w.b = append(w.b, `{"arc":"`+ProtocolVersion+`","id":`...)
+	w.b = append(w.b, id...)
+	w.text("responseAgent", x.agent)
+	w.text("targetAgent", target)
+	w.optText("traceId", x.req.TraceID)
+	if e == nil {
+		w.b = append(w.b, `,"result":`...)
+		w.b = append(w.b, result...)
+		w.b = append(w.b, `,"error":null}`...)
+		return w.b
+	}
+	w.b = append(w.b, `,"result":null,"error":`...)
+	w.error(e)
+	return append(w.b, '}')
+}
