@@ -169,6 +169,7 @@ func (s *Session) post(ctx context.Context, line []byte, admit func() error, que
 			err = out.put(line, space)
 		}
 		if err == nil {
+			s.recorder.line("out", line)
 			queued(len(line) - 1)
 			s.unlock()
 			return nil
@@ -725,4 +726,5 @@ func (s *Session) cleanUp() {
 	for p, state := range s.states {
 		s.closeState(p, state.value)
 	}
+	s.recorder.flush(handlerGrace)
 }

@@ -82,6 +82,10 @@ type ClientOptions struct {
 	// StripPrefix is removed from the lines that begin with it, if SkipNonJSON is set.
 	StripPrefix string
 
+	// Record gets the messages of the session without their secrets, for package record. Close waits
+	// for it, at most 1 s. Nil records nothing.
+	Record io.Writer
+
 	// Logger receives events that no error reports. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -125,11 +129,12 @@ const (
 // A Client is an agent's side of a session. All its methods may be called from
 // several goroutines.
 type Client struct {
-	opts  ClientOptions
-	codec *Codec
-	log   *slog.Logger
-	rw    io.ReadWriteCloser
-	call  CallFunc // with the interceptors
+	opts     ClientOptions
+	codec    *Codec
+	log      *slog.Logger
+	rw       io.ReadWriteCloser
+	recorder *recorder
+	call     CallFunc // with the interceptors
 
 	start      sync.Once
 	out        *lineQueue
@@ -367,7 +372,11 @@ func (c *Client) begin() {
 	if x, ok := c.rw.(carrier); ok {
 		x.onRefusal(func(id string, err *Error) { c.fail(id, err) })
 	}
-	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, c.cut)
+	rw := c.rw
+	if c.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger); c.recorder != nil {
+		rw = &recordedConn{ReadWriteCloser: rw, recorder: c.recorder}
+	}
+	c.out = newLineQueue(rw, c.opts.Timing.WriteTimeout, c.cut)
 	go c.read()
 }
 
@@ -599,6 +608,7 @@ func (c *Client) end(polite bool) {
 	case <-c.readerDone:
 	case <-ctx.Done(): // a push function may block it
 	}
+	c.recorder.flush(handlerGrace)
 }
 
 // announcesFeatures reports whether the host knows extensions.

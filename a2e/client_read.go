@@ -59,6 +59,7 @@ func (c *Client) readLines() error {
 			if line = c.denoise(line); line == nil {
 				continue
 			}
+			c.recorder.line("in", line)
 			m, err := c.codec.decode(line)
 			if err != nil {
 				c.noteLine(line)

@@ -69,8 +69,8 @@
 // # Conformance
 //
 // The Message Format page completely, and the parts of the companion pages that the vectors of
-// package conformance prove. Not implemented: record and replay, the tamper-evident audit chain and
-// the capability firewall.
+// package conformance prove. Not implemented: the tamper-evident audit chain and the capability
+// firewall.
 //
 // # Deviations
 //

@@ -494,6 +494,7 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 		s.answered.add(id)
 	}
 	k.attach(s)
+	s.record()
 	h.mu.Lock()
 	if h.closed {
 		h.mu.Unlock()

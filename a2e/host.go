@@ -48,6 +48,10 @@ type HostOptions struct {
 	// AuditSessionID replaces the session id in audit records.
 	AuditSessionID string
 
+	// Record returns a writer for the messages of a session without their secrets, for package record,
+	// or nil. The end of the session waits for the writer, at most 1 s. Nil records nothing.
+	Record func(peer string) io.Writer
+
 	// Logger receives events that no peer receives. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -293,6 +297,7 @@ func (h *Host) newSession(out sink, peer string, extensions []string) (*Session,
 	if s.place, err = s.scope.Reserve(resource, 1); err != nil {
 		return nil, err
 	}
+	s.record()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {

@@ -57,10 +57,11 @@ type Session struct {
 	todo     chan *Call          // received by idle workers
 	idle     atomic.Int32        // number of idle workers
 
-	peer    string // its address; empty without a network
-	number  uint64 // of the session in its host
-	started time.Time
-	hold    requestHold // for the message that is processed
+	peer     string // its address; empty without a network
+	recorder *recorder
+	number   uint64 // of the session in its host
+	started  time.Time
+	hold     requestHold // for the message that is processed
 
 	extensions []string    // that the host serves here
 	isPending  atomic.Bool // before the handshake that the host demands
@@ -203,6 +204,7 @@ func (s *Session) budgetScope() *budget.Scope {
 // feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
+	s.recorder.line("in", line)
 	m, err := s.host.codec.decode(line)
 	if err != nil {
 		s.refuseLine(err, arrived, len(line))
@@ -307,6 +309,7 @@ func (s *Session) sendLocked(m *Message) int {
 		return 0
 	}
 	defer freeLine(line)
+	s.recorder.line("out", *line)
 	if errors.Is(s.out.putControl(*line, m.Type == TypePong), sendq.ErrFull) {
 		s.backlog = append(s.backlog, bytes.Clone(*line))
 	}

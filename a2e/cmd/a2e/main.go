@@ -14,6 +14,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -43,14 +44,22 @@ var program = &command.Command{
 			Summary:  "Sends each line of standard input, a type and a JSON object, within one session.",
 			Examples: "a2e repl -exec ./host -capabilities tools,memory\necho 'tool/list {}' | a2e repl -url ws://localhost:8765",
 		},
+		{
+			Name: "inspect", Arguments: "[flags] FILE", Prepare: prepareInspect,
+			Summary: "Shows the messages of a recording, or plays it back to a program and names the first difference.",
+			Examples: "a2e call -record session.ndjson -exec ./host tool/list\na2e inspect -type 'tool/*/req' session.ndjson\n" +
+				"a2e inspect -replay -exec ./agent session.ndjson",
+		},
 	},
 }
 
 // A session holds the flags of a connection.
 type session struct {
-	url, line, agent, capabilities, tokenFile string
-	insecure                                  bool
-	timeout                                   time.Duration
+	url, line, agent, capabilities, tokenFile, record string
+	insecure                                          bool
+	timeout                                           time.Duration
+
+	file *os.File // of the recording; nil without one
 }
 
 func sessionFlags(fs *flag.FlagSet) *session {
@@ -60,6 +69,7 @@ func sessionFlags(fs *flag.FlagSet) *session {
 	fs.StringVar(&c.agent, "agent", "a2e-command", "`id` of this agent")
 	fs.StringVar(&c.capabilities, "capabilities", "", "capabilities to ask for, separated by commas; without it, that of the type, or all")
 	fs.StringVar(&c.tokenFile, "token-file", "", "`file` with the token; without it, the variable "+tokenVariable)
+	fs.StringVar(&c.record, "record", "", "`file` that gets the messages of the session, without secrets")
 	fs.BoolVar(&c.insecure, "allow-insecure", false, "permit plain http and ws to other machines")
 	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest time of a call")
 	return c
@@ -74,22 +84,42 @@ func (c *session) connect(ctx context.Context, s *command.IO, capabilities []str
 	if c.capabilities != "" {
 		capabilities = strings.Split(c.capabilities, ",")
 	}
-	log := slog.New(slog.NewTextHandler(s.Err, nil))
+	log := c.logger(s)
+	opts := &a2e.ClientOptions{AgentID: c.agent, Capabilities: capabilities, Token: token, Types: catalogue.Types(), Logger: log}
+	if c.record != "" {
+		if c.file, err = os.OpenFile(c.record, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600); err != nil {
+			return nil, command.CouldNot(err)
+		}
+		opts.Record = c.file
+	}
 	conn, err := c.dial(ctx, log)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, c.close(nil))
 	}
-	client, err := a2e.NewClient(conn, &a2e.ClientOptions{
-		AgentID: c.agent, Capabilities: capabilities, Token: token, Types: catalogue.Types(), Logger: log,
-	})
+	client, err := a2e.NewClient(conn, opts)
 	if err != nil {
-		return nil, errors.Join(command.Usage("%w", err), conn.Close())
+		return nil, errors.Join(command.Usage("%w", err), conn.Close(), c.close(nil))
 	}
 	if _, err := client.Connect(ctx); err != nil {
-		_ = client.Close()
+		_ = c.close(client)
 		return nil, status(err)
 	}
 	return client, nil
+}
+
+// close closes the client, which may be nil, and then the recording.
+func (c *session) close(client *a2e.Client) (err error) {
+	if client != nil {
+		err = client.Close()
+	}
+	if c.file != nil {
+		err = errors.Join(err, c.file.Close())
+	}
+	return err
+}
+
+func (c *session) logger(s *command.IO) *slog.Logger {
+	return slog.New(slog.NewTextHandler(s.Err, nil))
 }
 
 func (c *session) dial(ctx context.Context, log *slog.Logger) (io.ReadWriteCloser, error) {
@@ -230,7 +260,7 @@ func prepareCall(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if err != nil {
 			return err
 		}
-		defer client.Close()
+		defer session.close(client)
 		return caller.call(ctx, s, client, &t, request)
 	}
 }
@@ -252,7 +282,7 @@ func prepareREPL(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if err != nil {
 			return err
 		}
-		defer client.Close()
+		defer session.close(client)
 		failures := 0
 		err = s.Lines(ctx, func(line string) error {
 			err := caller.line(ctx, s, client, strings.TrimSpace(line))

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,7 +26,7 @@ import (
 const token = "correct-horse"
 
 // newHost returns a host with one tool, for agents with the token.
-func newHost() (*a2e.Host, error) {
+func newHost(options ...func(*a2e.HostOptions)) (*a2e.Host, error) {
 	set, err := tools.NewSet(nil)
 	if err != nil {
 		return nil, err
@@ -41,7 +43,11 @@ func newHost() (*a2e.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys}})
+	opts := &a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys}}
+	for _, f := range options {
+		f(opts)
+	}
+	host, err := a2e.NewHost(opts)
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +132,54 @@ func TestREPL(t *testing.T) {
 	require.Equal(t, command.Done, status, stderr)
 }
 
+// A recording is shown, filtered and played back to its host.
+func TestInspect(t *testing.T) {
+	_, webSocket := serve(t)
+	t.Setenv(tokenVariable, token)
+	file := filepath.Join(t.TempDir(), "session.ndjson")
+	call := `{"tool_name":"upper","arguments":{"text":"hello"}}`
+	status, _, stderr := do(t, "", "call", "-record", file, "-url", webSocket, "tool/call", call)
+	require.Equal(t, command.Done, status, stderr)
+	inspect := func(args ...string) []string {
+		status, stdout, stderr := do(t, "", append(append([]string{"inspect"}, args...), file)...)
+		require.Equal(t, command.Done, status, stderr)
+		require.NotContains(t, stdout, token)
+		return strings.Split(strings.TrimSuffix(stdout, "\n"), "\n")
+	}
+	all := inspect()
+	require.GreaterOrEqual(t, len(all), 5, "two handshakes, a call with its answer, and a shutdown")
+	require.Contains(t, all[0], `"auth_token":"***"`)
+	calls := inspect("-type", "tool/*/*")
+	require.Len(t, calls, 2)
+	require.Contains(t, calls[0], "out")
+	require.Contains(t, calls[1], `"data":"HELLO"`)
+	require.Equal(t, calls[:1], inspect("-type", "tool/*/*", "-dir", "out"))
+	_, id, _ := strings.Cut(calls[0], `"id":"`)
+	require.Equal(t, calls, inspect("-id", id[:32]))
+	require.Contains(t, inspect("-o", "json")[1], `"dir":`)
+
+	var atHost bytes.Buffer
+	host, err := newHost(func(o *a2e.HostOptions) { o.Record = func(string) io.Writer { return &atHost } })
+	require.NoError(t, err)
+	sockets, err := a2e.NewWebSocketHandler(host, nil)
+	require.NoError(t, err)
+	srv := httptest.NewServer(sockets)
+	status, _, stderr = do(t, "", "call", "-url", "ws"+strings.TrimPrefix(srv.URL, "http"), "tool/call", call)
+	require.Equal(t, command.Done, status, stderr)
+	require.NoError(t, host.Close())
+	srv.Close()
+	require.NoError(t, os.WriteFile(file, atHost.Bytes(), 0o600))
+	require.Contains(t, strings.Join(inspect("-replay", "-url", webSocket), ""), "messages as recorded")
+	changed := strings.Replace(atHost.String(), "HELLO", "HALLO", 1)
+	require.NoError(t, os.WriteFile(file, []byte(changed), 0o600))
+	status, _, stderr = do(t, "", "inspect", "-replay", "-url", webSocket, file)
+	require.Equal(t, command.Failed, status, stderr)
+	require.Contains(t, stderr, "data.data")
+	require.NoError(t, os.WriteFile(file, []byte("no recording\n"), 0o600))
+	status, _, _ = do(t, "", "inspect", file)
+	require.Equal(t, command.NotDone, status)
+}
+
 func TestHelpAndUsage(t *testing.T) {
 	commandtest.CheckHelp(t, program)
 	commandtest.CheckUsage(t, program,
@@ -136,6 +190,9 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"call", "-url", "http://127.0.0.1:1", "tool/call", `{"tool_name":7}`},
 		[]string{"call", "-url", "http://127.0.0.1:1", "tool/fly"},
 		[]string{"repl", "tool/list"},
+		[]string{"inspect"},
+		[]string{"inspect", "-dir", "up", "file"},
+		[]string{"inspect", "-type", "[", "file"},
 	)
 	for _, url := range []string{"http://127.0.0.1:1", "ws://127.0.0.1:1", "http://example.com"} {
 		status, _, stderr := do(t, "", "call", "-url", url, "tool/list")
