@@ -219,6 +219,8 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 		return accpChild
 	case "accp agent":
 		return accpAgentChild
+	case "altar":
+		return altarChild
 	case "arc":
 		return arcChild
 	case "agent":
