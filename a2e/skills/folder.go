@@ -1,0 +1,207 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package skills
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/fivewire/fivewire/a2e"
+)
+
+const (
+	folderFile     = "SKILL.md"
+	maxFolderFiles = 1000
+	maxFolderBytes = 16 << 20
+)
+
+var folderName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+
+// LoadFolder returns the skill of a folder with a file SKILL.md: a front matter in YAML with name,
+// description, version, tags and category, and instructions below it (A2E-D70). The definition has no
+// instructions; a call without arguments returns them with the names of the other files, and a call with
+// the argument file returns one of these. The skill runs nothing: scripts are for the proc namespace.
+//
+// The files are read once. Links must not lead out of the folder. With a pin, a folder with another
+// [FolderSum] is refused; empty means any content.
+func LoadFolder(dir, pin string) (Skill, error) {
+	files, err := readFolder(dir)
+	if err != nil {
+		return Skill{}, fmt.Errorf("skills: load %s: %w", dir, err)
+	}
+	if sum := sumFiles(files); pin != "" && !strings.EqualFold(pin, sum) {
+		return Skill{}, fmt.Errorf("skills: load %s: the sum is %s, not the pinned %s", dir, sum, pin)
+	}
+	d, instructions, err := parseFolder(files[folderFile])
+	if err != nil {
+		return Skill{}, fmt.Errorf("skills: load %s: %w", dir, err)
+	}
+	return Skill{Definition: *d, Run: func(_ context.Context, run *Run) (any, error) {
+		var in struct {
+			File *string `json:"file"`
+		}
+		if err := json.Unmarshal(run.Arguments, &in); err != nil {
+			return nil, a2e.SchemaViolation("arguments.file", a2e.ReasonValue)
+		}
+		if in.File == nil {
+			return map[string]any{"instructions": instructions, "files": slices.Sorted(maps.Keys(files))}, nil
+		}
+		content, ok := files[*in.File]
+		switch {
+		case !ok:
+			return nil, failure(a2e.ErrSkill, *in.File, "there is no such file")
+		case utf8.Valid(content):
+			return map[string]string{"text": string(content)}, nil
+		}
+		return map[string]string{"base64": base64.StdEncoding.EncodeToString(content)}, nil
+	}}, nil
+}
+
+// FolderSum returns the SHA-256 of a folder in hexadecimal: of the lines "<SHA-256 of the file> <path>"
+// of its files in byte order of the paths.
+func FolderSum(dir string) (string, error) {
+	files, err := readFolder(dir)
+	if err != nil {
+		return "", fmt.Errorf("skills: sum of %s: %w", dir, err)
+	}
+	return sumFiles(files), nil
+}
+
+func sumFiles(files map[string][]byte) string {
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(sum, "%x %s\n", sha256.Sum256(files[name]), name)
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// readFolder returns the files of a folder by their paths with slashes.
+func readFolder(dir string) (map[string][]byte, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	files := map[string][]byte{}
+	size := 0
+	err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		info, err := root.Stat(name) // of the target of a link, within the folder
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a file", name)
+		}
+		f, err := root.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		content, err := io.ReadAll(io.LimitReader(f, maxFolderBytes+1))
+		files[name] = content
+		if size += len(content); size > maxFolderBytes || len(files) > maxFolderFiles {
+			return errors.New("the folder is too large")
+		}
+		return err
+	})
+	return files, err
+}
+
+// parseFolder reads the file SKILL.md.
+func parseFolder(text []byte) (d *Definition, instructions string, err error) {
+	lines, hasHead := bytes.CutPrefix(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("---\n"))
+	head, rest, hasEnd := bytes.Cut(lines, []byte("\n---\n"))
+	if !hasHead || !hasEnd || !utf8.Valid(text) {
+		return nil, "", errors.New(folderFile + " has no front matter")
+	}
+	fields, err := parseFrontMatter(string(head))
+	if err != nil {
+		return nil, "", err
+	}
+	field := func(name string) string { return strings.Join(fields[name], " ") }
+	d = &Definition{Name: field("name"), Description: field("description"), Version: field("version"), Tags: fields["tags"], Source: "folder"}
+	d.InputSchema = json.RawMessage(`{"type":"object","properties":{"file":{"type":"string"}},"additionalProperties":false}`)
+	if category := field("category"); category != "" {
+		d.Category = &category
+	}
+	switch n := utf8.RuneCountInString(d.Description); {
+	case !folderName.MatchString(d.Name):
+		return nil, "", fmt.Errorf("the name %q is not 1 to 64 of a-z, 0-9 and -", d.Name)
+	case n < 1 || n > 1024:
+		return nil, "", fmt.Errorf("the description has %d characters, want 1 to 1024", n)
+	}
+	return d, strings.TrimSpace(string(rest)), nil
+}
+
+// parseFrontMatter reads the part of YAML that front matters use: names with a text or a list of texts,
+// plain, quoted, or on indented lines below. Members of nested objects are skipped.
+func parseFrontMatter(text string) (map[string][]string, error) {
+	fields := map[string][]string{}
+	name := ""
+	for line := range strings.SplitSeq(text, "\n") {
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case trimmed == "" || trimmed[0] == '#':
+			continue
+		case line[0] == ' ' || line[0] == '\t' || strings.HasPrefix(line, "- "):
+			if name == "" {
+				return nil, fmt.Errorf("the front matter begins with %q", trimmed)
+			}
+			fields[name] = append(fields[name], unquote(strings.TrimPrefix(trimmed, "- ")))
+			continue
+		}
+		key, value, ok := strings.Cut(line, ":")
+		if !ok || value != "" && value[0] != ' ' {
+			return nil, fmt.Errorf("%q is not a member of the front matter", trimmed)
+		}
+		if name = strings.TrimSpace(key); fields[name] != nil {
+			return nil, fmt.Errorf("the front matter has %q twice", name)
+		}
+		fields[name] = []string{}
+		value = strings.TrimSpace(value)
+		inner, isList := strings.CutPrefix(value, "[")
+		switch {
+		case value == "" || value == "|" || value == ">" || value == "|-" || value == ">-":
+		case isList && strings.HasSuffix(inner, "]"):
+			for item := range strings.SplitSeq(strings.TrimSuffix(inner, "]"), ",") {
+				if item = strings.TrimSpace(item); item != "" {
+					fields[name] = append(fields[name], unquote(item))
+				}
+			}
+		default:
+			fields[name] = append(fields[name], unquote(value))
+		}
+	}
+	return fields, nil
+}
+
+// unquote returns the text of a quoted or plain scalar.
+func unquote(s string) string {
+	if n := len(s); n >= 2 && s[0] == '\'' && s[n-1] == '\'' {
+		return strings.ReplaceAll(s[1:n-1], "''", "'")
+	}
+	var text string
+	if strings.HasPrefix(s, `"`) && json.Unmarshal([]byte(s), &text) == nil {
+		return text
+	}
+	s, _, _ = strings.Cut(s, " #")
+	return strings.TrimSpace(s)
+}
