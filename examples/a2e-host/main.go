@@ -5,18 +5,20 @@
 // processes. Without arguments it serves its parent over standard input and
 // output; with -http it serves agents over HTTP until it is interrupted.
 //
-//	A2E_TOKEN=... go run ./examples/a2e-host -http 127.0.0.1:8765
+//	go run ./examples/a2e-host -http 127.0.0.1:8765 -token-file token
 package main
 
 import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -31,15 +33,44 @@ import (
 func main() {
 	address := flag.String("http", "", "serve HTTP at this address instead of standard input and output")
 	sandbox := flag.String("sandbox", "", "run the programs of agents in this folder, in a sandbox of the program bwrap")
+	tokenFile := flag.String("token-file", "", "`file` with the token of the agent, which only its owner may read")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// Standard output belongs to the protocol; logs go to standard error.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	if err := run(ctx, *address, *sandbox, os.Getenv("A2E_TOKEN"), logger); err != nil && !errors.Is(err, context.Canceled) {
+	token, err := readToken(*tokenFile)
+	if err == nil {
+		err = run(ctx, *address, *sandbox, token, logger)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
 		logger.Error("host ended", "err", err)
 		os.Exit(1)
 	}
+}
+
+// readToken returns the token of a file, and none without a file. A token in an argument or a variable
+// would be visible to other programs.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return "", err
+	}
+	if runtime.GOOS != "windows" && info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("%s: want a file that only its owner may read", file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("%s: want a token", file)
+	}
+	return token, nil
 }
 
 // A CountIn holds the arguments of the tool count_words. Its fields define the parameters that
@@ -114,7 +145,7 @@ func run(ctx context.Context, address, sandbox, token string, logger *slog.Logge
 		return host.Serve(ctx, a2e.Stdio())
 	}
 	if token == "" {
-		return errors.New("A2E_TOKEN is required: other users of this machine can connect")
+		return errors.New("-token-file is required: other users of this machine can connect")
 	}
 	l, err := net.Listen("tcp", address)
 	if err != nil {

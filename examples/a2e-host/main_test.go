@@ -7,6 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"net"
+	"os"
+	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +18,29 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
+
+// The token is that of a file that only its owner may read.
+func TestToken(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
+	token, err := readToken(file)
+	require.NoError(t, err)
+	require.Equal(t, "s3cret", token)
+	if runtime.GOOS != "windows" {
+		require.NoError(t, os.Chmod(file, 0o640))
+		_, err = readToken(file)
+		require.ErrorContains(t, err, "only its owner")
+		require.NoError(t, os.Chmod(file, 0o600))
+	}
+	require.NoError(t, os.WriteFile(file, []byte("\n"), 0o600))
+	_, err = readToken(file)
+	require.ErrorContains(t, err, "want a token")
+	_, err = readToken(file + "2")
+	require.ErrorIs(t, err, os.ErrNotExist)
+	token, err = readToken("")
+	require.NoError(t, err)
+	require.Empty(t, token)
+}
 
 // The example serves over HTTP and ends with its context.
 func TestHTTP(t *testing.T) {
