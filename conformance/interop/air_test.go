@@ -20,6 +20,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf16"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/internal/vector"
 )
 
@@ -376,6 +378,9 @@ func TestAIRSignatures(t *testing.T) {
 					have = "verified, but signs otherwise"
 				}
 				counts[have]++
+				if have != "" && !explains(c) {
+					t.Errorf("envelope %d: %q, which air probe does not explain\n%s", i, have, c.Env)
+				}
 				if have != p.want(c) {
 					if wrong++; wrong <= 5 {
 						t.Errorf("envelope %d: %q, want %q (ints %v, odd order %v)\n%s", i, have, p.want(c), c.ints, c.odderKey, c.Env)
@@ -388,6 +393,26 @@ func TestAIRSignatures(t *testing.T) {
 			t.Logf("%v", counts)
 		})
 	}
+}
+
+// explains reports whether the linter of air probe has a reason why peers do not verify the envelope.
+func explains(c *airCase) bool {
+	rules := []string{probe.RuleInteger, probe.RuleKeyOrder, probe.RuleMarkRun, probe.RuleUnassigned}
+	return slices.ContainsFunc(probe.Lint([]byte(c.Env), time.Now()), func(f probe.Finding) bool { return slices.Contains(rules, f.Rule) })
+}
+
+// Every envelope on which a peer disagrees is explained by air probe, and some others raise no such finding.
+func TestAIRProbeExplains(t *testing.T) {
+	t.Parallel()
+	quiet := 0
+	for _, c := range airCases(t, 1000) {
+		isUnsafe := slices.ContainsFunc(c.ints, func(s string) bool { return !safe(s) })
+		if !explains(c) {
+			require.False(t, isUnsafe || c.odderKey, "%s", c.Env)
+			quiet++
+		}
+	}
+	require.Greater(t, quiet, 20)
 }
 
 // Boxes sealed here are opened by the JavaScript libraries, and the other way round.
