@@ -34,6 +34,7 @@ const (
 	agentIdentityEnv = "ENGINES_AIR_IDENTITY"
 	agentRegistryEnv = "ENGINES_AIR_REGISTRY"
 	agentSinkEnv     = "ENGINES_AIR_SINK"
+	agentRelayEnv    = "ENGINES_AIR_RELAY"
 )
 
 // agentState is what an agent has kept.
@@ -42,7 +43,7 @@ type agentState struct {
 	Letters []string // ids of envelopes
 }
 
-// agentChild is an agent with direct delivery. Its handler takes longer than it waits, so that most pushes are
+// agentChild is an agent with direct delivery and a mailbox at a relay. Its handler takes longer than it waits, so that most pushes are
 // queued. It fails for the type "bad", and reports each other envelope to the sink. A request to /send sends a
 // message, and /state returns its state.
 func agentChild(_ context.Context, s store.Store) error {
@@ -76,6 +77,16 @@ func agentChild(_ context.Context, s store.Store) error {
 	if err != nil {
 		return err
 	}
+	poller, err := air.NewPoller(agent.Inbox, os.Getenv(agentRelayEnv), &air.PollerOptions{
+		PollInterval: 50 * time.Millisecond, AllowLoopback: true, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	go func() {
+		for poller.Run(context.Background()) != nil {
+			time.Sleep(50 * time.Millisecond) // it ends when the relay is down
+		}
+	}()
 	mux := http.NewServeMux()
 	mux.Handle("/inbox", agent.Handler())
 	mux.HandleFunc("/send", func(w http.ResponseWriter, r *http.Request) {
@@ -116,7 +127,8 @@ func agentChild(_ context.Context, s store.Store) error {
 type agentHistory struct {
 	*testing.T
 	w     *world
-	front *front
+	front *front // of the agent
+	relay *front // with its mailbox
 	peer  *air.Identity
 
 	mu        sync.Mutex
@@ -158,16 +170,16 @@ func (h *agentHistory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.arrived[e.ID] = true
 }
 
-// push pushes an envelope to the agent.
-func (h *agentHistory) push(bodyType string) {
-	d := &air.Draft{ID: air.NewID(), From: h.w.alice.DID(), To: h.w.bob.DID(), Time: time.Now(), ThreadID: air.NewID(),
+// push pushes an envelope to the agent, or to its relay.
+func (h *agentHistory) push(from *air.Identity, url, bodyType string) {
+	d := &air.Draft{ID: air.NewID(), From: from.DID(), To: h.w.bob.DID(), Time: time.Now(), ThreadID: air.NewID(),
 		Body: &air.Raw{Type: bodyType, JSON: []byte(`{"type":"` + bodyType + `"}`)}}
-	e, err := air.NewEnvelope(d, h.w.alice.Signer(), &air.EnvelopeOptions{BodyTypes: []string{air.AnyBodyType}})
+	e, err := air.NewEnvelope(d, from.Signer(), &air.EnvelopeOptions{BodyTypes: []string{air.AnyBodyType}})
 	if err != nil {
 		h.Error(err)
 		return
 	}
-	res, err := http.Post(h.front.URL+"/inbox", "application/json", bytes.NewReader(e.Bytes()))
+	res, err := http.Post(url, "application/json", bytes.NewReader(e.Bytes()))
 	if err != nil {
 		return
 	}
@@ -230,14 +242,15 @@ func (h *agentHistory) state() string {
 	return ""
 }
 
-// An agent is killed while it receives, queues, stores and sends. Each envelope that it has confirmed is handled,
-// or a dead letter, and each message that it has accepted arrives. An envelope is handled twice only if it is marked.
+// An agent and its relay are killed while four senders push, and the agent queues, pulls, stores and sends. Each
+// envelope that either has confirmed is handled, or a dead letter, and each message that the agent has accepted
+// arrives. An envelope is handled twice only if it is marked.
 func TestAIRAgentKilled(t *testing.T) {
 	eachShared(t, func(t *testing.T, p *place) {
 		if os.Getenv("FIVEWIRE_LONG") == "" && !strings.HasPrefix(p.name, "sqlite") {
 			t.Skip("long form only: set FIVEWIRE_LONG")
 		}
-		h := &agentHistory{T: t, w: newWorld(t), front: newFront(t), acts: map[string]int{}, arrived: map[string]bool{},
+		h := &agentHistory{T: t, w: newWorld(t), front: newFront(t), relay: newFront(t), acts: map[string]int{}, arrived: map[string]bool{},
 			confirmed: map[string]bool{}, bad: map[string]bool{}, sent: map[string]bool{}}
 		sink := httptest.NewServer(h)
 		t.Cleanup(sink.Close)
@@ -251,11 +264,16 @@ func TestAIRAgentKilled(t *testing.T) {
 		t.Setenv(agentIdentityEnv, file)
 		t.Setenv(agentRegistryEnv, h.w.url)
 		t.Setenv(agentSinkEnv, sink.URL)
+		mailbox := h.relay.URL + "/inbox/" + h.w.bob.AIRID()
+		t.Setenv(agentRelayEnv, mailbox)
+		relayPlace := &place{name: "sqlite " + filepath.Join(t.TempDir(), "relay.db")}
+		relay := relayPlace.start(t, "relay")
+		h.relay.put(relay.address)
 		agent := p.start(t, "agent")
 		h.front.put(agent.address)
 		stop := make(chan struct{})
 		var load sync.WaitGroup
-		repeat := func(f func()) {
+		repeat := func(pause time.Duration, f func()) {
 			load.Go(func() {
 				for {
 					select {
@@ -263,21 +281,31 @@ func TestAIRAgentKilled(t *testing.T) {
 						return
 					default:
 						f()
-						time.Sleep(20 * time.Millisecond)
+						time.Sleep(pause)
 					}
 				}
 			})
 		}
-		for range 2 {
-			repeat(func() { h.push("good") })
+		for i, url := range []string{h.front.URL + "/inbox", h.front.URL + "/inbox", mailbox, mailbox} {
+			sender, err := air.GenerateIdentity("did:wba:agentidentityregistry.org:agents:" + airID(10+i))
+			require.NoError(t, err)
+			h.w.registry.Register(sender, "")
+			bodyType, pause := "good", 20*time.Millisecond
+			if i%2 == 1 {
+				bodyType, pause = "bad", 200*time.Millisecond
+			}
+			repeat(pause, func() { h.push(sender, url, bodyType) })
 		}
-		repeat(func() {
-			h.send()
-			time.Sleep(100 * time.Millisecond)
-		})
-		repeat(func() { h.push("bad") })
-		for range crashRounds(t, 5) {
+		repeat(120*time.Millisecond, h.send)
+		rounds := crashRounds(t, 5)
+		if os.Getenv("FIVEWIRE_LONG") != "" {
+			rounds = crashRounds(t, 20)
+		}
+		for range rounds {
 			time.Sleep(500*time.Millisecond + rand.N(time.Second))
+			relay.kill()
+			relay = relayPlace.start(t, "relay")
+			h.relay.put(relay.address)
 			agent.kill()
 			agent = p.start(t, "agent")
 			h.front.put(agent.address)
@@ -294,7 +322,7 @@ func TestAIRAgentKilled(t *testing.T) {
 		why := ""
 		for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
 			if why = h.state(); why == "" {
-				recordService(t, p, "AIR agent", 1, "kill -9", crashRounds(t, 5), accepted)
+				recordService(t, p, "AIR agent", 1, "kill -9", rounds, accepted)
 				return
 			}
 		}
