@@ -561,3 +561,36 @@ func TestDoGivesClaimUpWithoutStore(t *testing.T) {
 		requireDo(t, p.Table, key("1"), once.Repeat, c, "run 1", false)
 	})
 }
+
+// slowAnswers is a store whose updates of claims land at once and are answered later.
+type slowAnswers struct{ store.Store }
+
+func (s slowAnswers) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	rev, err := s.Store.Update(ctx, key, value, rev, ttl)
+	if strings.HasPrefix(key, prefix+"once/") {
+		time.Sleep(5 * time.Second)
+	}
+	return rev, err
+}
+
+// After the end of work, Peek finds the claim in the store, which another instance may have by then.
+func TestPeekAfterTheEndOfWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		one, two := newProcess(t, slowAnswers{db}), newProcess(t, db)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, _, err := one.Do(t.Context(), key("1"), once.AtMostOnce, (&counter{forget: true}).run)
+			require.NoError(t, err)
+		})
+		synctest.Wait()
+		c := &counter{delay: time.Second}
+		wg.Go(func() { requireDo(t, two.Table, key("1"), once.AtMostOnce, c, "run 1", false) })
+		synctest.Wait()
+		state, claim, err := one.Peek(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateRunning, state)
+		require.Equal(t, c.claims[0], claim)
+		wg.Wait()
+	})
+}
