@@ -61,7 +61,7 @@
 // exited (ARC-D48), and its effects on tasks, chats and subscriptions are not
 // doubled: a repeated task.create finds its task, task.send its input, chat.message
 // its stored answer. The handler of a chat without a stored answer, and the handler
-// of a custom method, run again. Streamed answers are not stored.
+// of a custom method, run again. A streamed answer is repeated with EnableResume only.
 //
 // # Conformance
 //
