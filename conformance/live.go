@@ -112,7 +112,7 @@ func LiveServer(protocol string, o LiveOptions) (Protocol, func(), error) {
 		ops[op] = Script{Settle: o.Limit / 5, Live: func(t T, in *Input) (Step, error) {
 			s := &liveServer{t: t, fixture: p.fixture(op, in.value), pool: pool, client: &http.Client{Transport: &http.Transport{},
 				Timeout: o.Limit, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
-			if shared := p.sharedFixture(op, in.value); !o.Fresh && shared != "" && (shared == p.shared || p.sharedAs != nil) {
+			if shared := p.sharedFixture(op, in.value); !o.Fresh && shared != "" && (shared == p.shared || p.sharedAs != nil || o.Fixture != "") {
 				s.fixture, s.isShared = shared, true
 			}
 			t.Cleanup(s.client.CloseIdleConnections)

@@ -275,7 +275,7 @@ func TestServerURL(t *testing.T) {
 	}
 	for _, tt := range some([]server{
 		{"accp", "http", "", 8, false}, {"air", "relaying", "", 60, false}, {"air", "receiving", inbox, 20, false},
-		{"arc", "conduct,server-edges", "auth", 8, false}, {"arc", "conduct", "", 8, false},
+		{"arc", "conduct,server,server-edges", "auth", 13, false}, {"arc", "conduct,server,server-edges", "", 50, false},
 		{"a2e", "http,http-edges,host-edges", "", 8, false}, {"altar", "scripts", "", 15, false}, {"altar", "host", "", 15, true},
 	}...) {
 		t.Run(tt.protocol, func(t *testing.T) {
