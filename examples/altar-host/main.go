@@ -51,6 +51,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	addr := flags.String("addr", "localhost:8090", "`address` to listen on")
 	clientKey := flags.String("client-key", "example-client-key", "API `key` of clients")
 	runtimeKey := flags.String("runtime-key", "example-runtime-key", "API `key` of Runtimes")
+	cert := flags.String("cert", "", "`file` with the TLS certificate; without it only addresses of this machine are served")
+	key := flags.String("key", "", "`file` with the key of the certificate")
 	span := flags.Duration("for", 0, "how long to run; 0 means until a signal")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -99,13 +101,22 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "listening on http://%s\n", l.Addr())
 	srv := &http.Server{Handler: host, ReadHeaderTimeout: 10 * time.Second}
+	serve, scheme := func() error { return srv.Serve(l) }, "http"
+	if *cert != "" {
+		serve, scheme = func() error { return srv.ServeTLS(l, *cert, *key) }, "https"
+	} else if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
+		return errors.Join(fmt.Errorf("%s can be reached from other machines: it needs -cert and -key", l.Addr()), l.Close(), host.Close())
+	}
+	fmt.Fprintf(out, "listening on %s://%s\n", scheme, l.Addr())
 	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
+	go func() { served <- serve() }()
 	select {
 	case err = <-served:
 	case <-ctx.Done():
+	}
+	for _, u := range host.Usage() { // the budgets
+		log.Info("budget", "resource", u.Resource, "scope", u.Scope, "used", u.Used, "limit", u.Limit)
 	}
 	// Calls in flight end first, for ten seconds at most.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

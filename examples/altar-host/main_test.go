@@ -6,8 +6,13 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -50,4 +55,47 @@ func TestRun(t *testing.T) {
 	stop()
 	require.NoError(t, <-done)
 	require.Error(t, run(t.Context(), []string{"-nonsense"}, io.Discard))
+}
+
+// Other machines are served with TLS only.
+func TestTLS(t *testing.T) {
+	require.ErrorContains(t, run(t.Context(), []string{"-addr", ":0"}, io.Discard), "it needs -cert and -key")
+	require.Error(t, run(t.Context(), []string{"-addr", ":0", "-cert", "none.pem", "-key", "none.pem"}, io.Discard))
+
+	local := httptest.NewTLSServer(nil)
+	defer local.Close()
+	own := local.TLS.Certificates[0]
+	der, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	require.NoError(t, err)
+	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, []string{"-addr", "127.0.0.1:0", "-cert", cert, "-key", key}, w) }()
+	lines := bufio.NewScanner(r)
+	require.True(t, lines.Scan())
+	address := strings.TrimPrefix(lines.Text(), "listening on ")
+	require.True(t, strings.HasPrefix(address, "https://"), address)
+	budgets := make(chan int, 1)
+	go func() {
+		n := 0
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), "msg=budget") {
+				n++
+			}
+		}
+		budgets <- n
+	}()
+	res, err := local.Client().Post(address+altar.MessagesPath, "application/json", strings.NewReader(`{"type":"Ping"}`))
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	local.Client().CloseIdleConnections()
+	require.Equal(t, http.StatusUnauthorized, res.StatusCode, "no key")
+	stop()
+	require.NoError(t, <-done)
+	require.NoError(t, w.Close())
+	require.Positive(t, <-budgets)
 }
