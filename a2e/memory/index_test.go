@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -70,6 +71,9 @@ func heap() int64 {
 // An index takes at most twice the bytes of the entries, with words of a vocabulary and with words that
 // are all different (A2E-D65).
 func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector changes sizes")
+	}
 	for _, vocabulary := range []int{20000, 1 << 40} {
 		kv := store.NewMemory()
 		s := fillShelf(t, kv, false, 3000, vocabulary)
@@ -91,6 +95,9 @@ func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
 
 // Storing, replacing and finding by key allocate the same with 100 times the entries.
 func TestAllocsOfLargeMemories(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
 	k := &keeper{}
 	measure := func(n int) (add, replace, get float64) {
 		s := fillShelf(t, store.NewMemory(), false, n, 20000)
