@@ -74,7 +74,7 @@ func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector changes sizes")
 	}
-	for _, vocabulary := range []int{20000, 1 << 40} {
+	for _, vocabulary := range []int{20000, 1 << 30} {
 		kv := store.NewMemory()
 		s := fillShelf(t, kv, false, 3000, vocabulary)
 		size := s.size()
@@ -102,7 +102,7 @@ func TestAllocsOfLargeMemories(t *testing.T) {
 	measure := func(n int) (add, replace, get float64) {
 		s := fillShelf(t, store.NewMemory(), false, n, 20000)
 		rng := rand.New(rand.NewPCG(3, 4))
-		o := &Options{MaxEntries: 1 << 30, MaxBytes: 1 << 40}
+		o := &Options{MaxEntries: 1 << 30, MaxBytes: 1 << 30}
 		put := func(i int) {
 			_, w, err := k.newWrite([]byte(sampleEntry(rng, i, 500, 20000)))
 			require.NoError(t, err)
