@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
@@ -137,6 +138,34 @@ func TestShutdownHandsSessionsOver(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, in)
 	}, plans)
+}
+
+// The ids of memories stay valid when a session moves to another process, and end with the session: the next one of
+// the agent begins with mem-1.
+func TestMemoriesMoveWithTheirSession(t *testing.T) {
+	memories, err := memory.NewPlugin(&memory.Options{Store: store.NewMemory()})
+	require.NoError(t, err)
+	durably(t, nil, func(t *testing.T, _ store.Store, p *durableProcess, next func() *durableProcess) {
+		const entry = `"memory_id":"mem-1","entries":[{"key":{"k":1},"content":"the note","tier":"episodic"}]`
+		for range 2 {
+			secret := openDurable(t, p, `"memory"`)
+			post(t, p, secret, request("memory/init/req", a2e.NewID(), `"namespace":"notes"`))
+			time.Sleep(time.Second)
+			_, text := serveDurable(p, "GET", "/stream", secret, "")
+			require.Contains(t, text, `"memory_id":"mem-1"`)
+			for range 2 {
+				post(t, p, secret, request("memory/store/req", a2e.NewID(), entry))
+				post(t, p, secret, request("memory/retrieve/req", a2e.NewID(), `"memory_id":"mem-1","query":"note"`))
+				time.Sleep(time.Second)
+				_, text = serveDurable(p, "GET", "/stream", secret, "")
+				require.Contains(t, text, `"content":"the note"`)
+				p.kill()
+				p = next()
+			}
+			status, _ := serveDurable(p, "DELETE", "/session", secret, "")
+			require.Equal(t, 200, status)
+		}
+	}, memories)
 }
 
 // A host whose store fails takes no body: the agent sends it again.

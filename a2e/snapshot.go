@@ -58,6 +58,10 @@ type PluginSnapshot struct {
 
 	// Store is the plugin's own store of snapshots; see [SnapshotMode].
 	Store *Snapshots
+
+	// ForSession keeps the state for its durable session only: it moves with the session to another
+	// process (A2E-D67), and ends with it.
+	ForSession bool
 }
 
 // snapshotTime bounds the wait for the store at the end of a session.
@@ -66,7 +70,7 @@ const snapshotTime = 10 * time.Second
 // snapshotsOf returns the store of the states of a plugin, or nil.
 func (h *Host) snapshotsOf(p *Plugin) *Snapshots {
 	switch {
-	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil:
+	case p.Snapshot == nil || p.Snapshot.Save == nil || p.Snapshot.Restore == nil || p.Snapshot.ForSession:
 		return nil
 	case h.opts.Persistence.SnapshotMode == SnapshotPlugin, h.opts.Persistence.SnapshotMode == SnapshotHybrid && p.Snapshot.Store != nil:
 		return p.Snapshot.Store

@@ -28,7 +28,7 @@ import (
 
 // Tiers of an [Entry] (A2E-090).
 const (
-	TierWorking  = "working"  // of the session
+	TierWorking  = "working"  // of the session in its process
 	TierEpisodic = "episodic" // of the agent, kept
 	TierSemantic = "semantic" // of all agents
 )
@@ -85,7 +85,8 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 				owner: sync.OnceValue(func() string { return k.opts.OwnerID(s) }),
 			}, nil
 		},
-		Close: func(state any) { k.close(state.(*memories)) },
+		Close:    func(state any) { k.close(state.(*memories)) },
+		Snapshot: &a2e.PluginSnapshot{Save: save, Restore: restore, ForSession: true},
 		Routes: []a2e.Route{
 			a2e.NewRoute("memory/init/req", k.init),
 			a2e.NewRoute("memory/store/req", k.store),
@@ -133,6 +134,39 @@ type memories struct {
 }
 
 type memory struct{ namespace, scope string }
+
+// savedMemories is the snapshot of the memories of a session. Their working entries end with the process.
+type savedMemories struct {
+	Memories [][2]string `json:"memories"` // namespaces and scopes
+}
+
+func save(_ context.Context, state any) (json.RawMessage, error) {
+	m := state.(*memories)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.list) == 0 {
+		return nil, nil
+	}
+	var out savedMemories
+	for _, which := range m.list {
+		out.Memories = append(out.Memories, [2]string{which.namespace, which.scope})
+	}
+	return strictjson.Encode(out)
+}
+
+func restore(_ context.Context, state any, object json.RawMessage) error {
+	var in savedMemories
+	if err := json.Unmarshal(object, &in); err != nil {
+		return err
+	}
+	m := state.(*memories)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, which := range in.Memories {
+		m.list = append(m.list, memory{namespace: which[0], scope: which[1]})
+	}
+	return nil
+}
 
 func (k *keeper) init(_ context.Context, call *a2e.Call, r *InitRequest) (*InitResponse, error) {
 	m := call.PluginState().(*memories)

@@ -233,3 +233,17 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, n)
 }
+
+// A host that keeps snapshots for agents gives the memories of a session to no later one, whose bound they would fill.
+func TestMemoriesEndWithTheirSession(t *testing.T) {
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}})
+	h.AddPlugin(a2etest.Must(memory.NewPlugin(&memory.Options{MaxMemories: 1})))
+	for range 2 {
+		c := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann"})
+		m := a2etest.Must(memory.NewClient(c))
+		resp, err := m.Init(t.Context(), &memory.InitRequest{}, nil)
+		require.NoError(t, err)
+		require.Equal(t, "mem-1", resp.MemoryID)
+		require.NoError(t, c.Close())
+	}
+}
