@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/altar/mcpbridge"
 )
 
@@ -138,7 +139,7 @@ func newSession(t *testing.T, m *altar.Manifest, b *mcpbridge.Bridge) *altar.Ses
 	done := make(chan error, 1)
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { done <- rt.Run(ctx, conn) }()
-	require.Eventually(t, func() bool { return len(host.Runtimes()) == 1 }, time.Minute, time.Millisecond)
+	altartest.WaitTools(t, host, 1)
 	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "alice"}) }, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() {

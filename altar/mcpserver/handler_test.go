@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/altar/mcpserver"
 )
 
@@ -106,7 +107,7 @@ func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 		stop()
 		<-done
 	})
-	require.Eventually(t, func() bool { return len(host.Runtimes()) == 1 }, time.Minute, time.Millisecond)
+	altartest.WaitTools(t, host, 5)
 	o := mcpserver.Options{Logger: discard}
 	if options != nil {
 		o = *options

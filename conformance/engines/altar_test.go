@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -49,7 +50,7 @@ func newStation(t *testing.T, s store.Store, id string, runs *atomic.Int64) *sta
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	soon(t, "the runtime is known", func() bool { return len(host.Runtimes()) == 1 })
+	altartest.WaitTools(t, host, 1)
 	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) {
 		return host.Dial(&altar.Principal{ID: "alice"})
 	}, nil)

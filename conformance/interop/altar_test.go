@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -206,7 +207,7 @@ func TestAltarPythonOverHTTP(t *testing.T) {
 	t.Parallel()
 	_, web, host := altarHost(t)
 	altarRuntime(t, func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "tools"}) })
-	require.Eventually(t, func() bool { return len(host.Runtimes()) == 1 }, waitFor, tick)
+	altartest.WaitTools(t, host, 2)
 	p := python(t, "altar_peer.py")
 	post := func(message, accept string, headers map[string]string) string {
 		t.Helper()

@@ -9,11 +9,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 )
 
 const manifest = `{"contracts": [
@@ -54,7 +54,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	require.Eventually(t, func() bool { return len(host.Runtimes()) > 0 }, time.Minute, time.Millisecond)
+	altartest.WaitTools(t, host, 2)
 
 	var out bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-url", "ws" + strings.TrimPrefix(web.URL, "http")}, &out))

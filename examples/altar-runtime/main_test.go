@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 )
 
 // The Runtime serves both tools at a Host, and ends with its context.
@@ -42,6 +43,7 @@ func TestRun(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
+	altartest.WaitTools(t, host, 2)
 	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "you"}) }, nil)
 	require.NoError(t, err)
 	defer client.Close()

@@ -1,0 +1,42 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altartest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/fivewire/fivewire/altar"
+)
+
+// WaitTools waits until a new session of a Host can call n tools, at most for a minute. A Runtime is connected a
+// moment before it has fulfilled its contracts.
+func WaitTools(tb testing.TB, host *altar.Host, n int) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) { return host.Dial(&altar.Principal{ID: "altartest"}) }, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	session, err := client.CreateSession(ctx, nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for {
+		tools, err := session.ListTools(ctx)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(tools) >= n {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := session.Destroy(ctx); err != nil {
+		tb.Fatal(err)
+	}
+}
