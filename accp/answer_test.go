@@ -478,6 +478,60 @@ func TestUpdateAfterErrors(t *testing.T) {
 	require.Equal(t, fmt.Sprint(calls), state())
 }
 
+// Frames of an answer that arrive twice in one response are used once. A response of repeated frames only is
+// not an answer (ACCP-D26).
+func TestDoubledAnswer(t *testing.T) {
+	d := newDesk(t, nil)
+	var earlier []string
+	change := func(lines []string) []string { return lines }
+	c := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, HTTPClient: &http.Client{
+		Transport: roundTrips(func(r *http.Request) (*http.Response, error) {
+			res, err := d.client.Transport.RoundTrip(r)
+			if err != nil {
+				return nil, err
+			}
+			body, err := io.ReadAll(res.Body)
+			if err != nil {
+				return nil, err
+			}
+			lines := change(strings.SplitAfter(string(body), "\n"))
+			earlier = lines
+			res.Body = io.NopCloser(strings.NewReader(strings.Join(lines, "")))
+			res.ContentLength = -1
+			return res, nil
+		})}})
+	large := msg("req", "echo", text("k", strings.Repeat("long text ", 20_000)))
+	count := msg("req", "count", accp.Param{Key: "n", Value: accp.Int(3)})
+	_, err := c.SyncRegistry(t.Context())
+	require.NoError(t, err)
+
+	for name, double := range map[string]func(lines []string) []string{
+		"frame": func(lines []string) (out []string) {
+			for _, l := range lines {
+				out = append(out, l, l)
+			}
+			return out
+		},
+		"response": func(lines []string) []string { return append(lines, lines...) },
+	} {
+		change = double
+		m, err := c.Call(t.Context(), msg("req", "echo", text("k", "short")), nil)
+		require.NoError(t, err, name)
+		require.Equal(t, "short", m.Params.Text("k"))
+		list, err := collect(c.Stream(t.Context(), count, nil))
+		require.NoError(t, err, name)
+		require.Equal(t, []int64{0, 1, 2}, list)
+		m, err = c.Call(t.Context(), large, nil)
+		require.NoError(t, err, name)
+		require.Equal(t, large.Params.Text("k"), m.Params.Text("k"), name)
+	}
+
+	old := earlier
+	change = func([]string) []string { return old }
+	_, err = c.Call(t.Context(), msg("req", "echo", text("k", "other")), nil)
+	require.ErrorIs(t, err, accp.ErrDuplicate)
+}
+
 type roundTrips func(r *http.Request) (*http.Response, error)
 
 func (f roundTrips) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -76,7 +76,7 @@ type ClientOptions struct {
 	Session SessionOptions
 
 	// Handler handles the messages that the peer sends over a WebSocket connection outside of
-	// calls, except heartbeats, ack and sync:registry. Nil answers as [Server.Handle] does without
+	// calls, except heartbeats, ack, sync:registry and qry:state. Nil answers as [Server.Handle] does without
 	// handlers.
 	Handler Handler
 
@@ -702,7 +702,7 @@ func (c *Client) responder() *responder {
 		audit:  func(context.Context, *AuditRecord) {},
 		find: func(m *Message) (Handler, bool) {
 			switch {
-			case o.Handler == nil, m.Intent == IntentPing, m.Intent == IntentPong, m.Intent == IntentAck:
+			case o.Handler == nil, m.Intent == IntentPing, m.Intent == IntentPong, m.Intent == IntentAck, isStateQuery(m):
 				return HandlerFunc(byDefault), false
 			}
 			return o.Handler, true

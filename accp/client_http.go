@@ -181,6 +181,7 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 		}
 		defer body.Close()
 		in := arrival{answers: func(cid string) bool { return cid == chain || cid == "" }}
+		isAnswered := false
 		frames := NewScanner(body, c.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {
 			answer, err := frames.Next()
@@ -196,6 +197,10 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 				return
 			}
 			r, err := s.receive(ctx, answer, in)
+			if e, ok := errors.AsType[*Error](err); ok && e.isReplay && isAnswered {
+				timer.Reset(timeout)
+				continue // the transport has doubled a frame
+			}
 			if errors.Is(err, ErrSequenceGap) {
 				if e := withoutSession(&s.codec, answer); e != nil {
 					err = e
@@ -205,6 +210,7 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 				yield(nil, err)
 				return
 			}
+			isAnswered = true
 			if r.Outcome == OutcomeDelivered || r.Outcome == OutcomeCancelled {
 				if !yield(r, nil) {
 					return

@@ -144,6 +144,7 @@ type Error struct {
 	Cause     error  // for the local log; never sent
 
 	isInvitation bool // the peer answers a repetition by the outcome (ACCP-D72)
+	isReplay     bool // this side has received the frame before
 	isApplied    bool // the peer has applied the change of the repeated frame (ACCP-D46)
 }
 

@@ -111,16 +111,19 @@ type responder struct {
 // errNoHandler has the message for the peer (ACCP-D51).
 var errNoHandler = errors.New("no_handler")
 
+// isStateQuery reports whether m requests the shared state, which a session answers without a registered
+// handler (ACCP-D46).
+func isStateQuery(m *Message) bool { return m.Intent == IntentQry && m.Op == OpState }
+
 // byDefault answers messages without a handler (ACCP-D50, ACCP-D53).
 func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
+	if isStateQuery(m) {
+		version, state := w.session.State()
+		return w.Send((&core{version: version, state: state}).stateMessage())
+	}
 	switch m.Intent {
 	case IntentPing:
 		return w.Send(&Message{Intent: IntentPong, Op: m.Op})
-	case IntentQry:
-		if m.Op == OpState {
-			version, state := w.session.State()
-			return w.Send((&core{version: version, state: state}).stateMessage())
-		}
 	case IntentAck, IntentPong, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp,
 		IntentStream, IntentEnd, IntentSync, IntentCancel:
 		return nil

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
@@ -743,15 +744,23 @@ func TestMiddleware(t *testing.T) {
 	require.Equal(t, []string{"outer req", "inner req"}, seen)
 }
 
-// Both sides of a connection may ask.
+// Both sides of a connection may ask. The handler of a client does not answer the query of the shared state
+// (ACCP-D46).
 func TestServerAsksClient(t *testing.T) {
 	h := accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		assert.Equal(t, "confirm", m.Op)
 		return w.SendResult(accp.Params{text("answer", "yes")})
 	})
 	answered := make(chan string, 1)
 	d := newDesk(t, nil)
 	d.Handle("req", "start", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-		return w.Send(msg("req", "confirm"))
+		return errors.Join(w.Send(msg("req", "confirm")), w.Send(msg("qry", accp.OpState)))
+	}))
+	states := make(chan accp.Value, 1)
+	d.Handle("sync", accp.OpState, accp.HandlerFunc(func(_ context.Context, _ *accp.ReplyWriter, m *accp.Message) error {
+		state, _ := m.Params.Get("state")
+		states <- state
+		return nil
 	}))
 
 	d.Handle("done", "confirm", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
@@ -760,8 +769,12 @@ func TestServerAsksClient(t *testing.T) {
 	}))
 
 	c := d.dial(t, &accp.ClientOptions{Handler: h})
+	require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "plan")}))
+	<-states
 	sent, err := c.Send(t.Context(), msg("req", "start"))
 	require.NoError(t, err)
 	require.Len(t, sent.Frames, 1)
 	require.Equal(t, "yes", <-answered)
+	got := <-states
+	require.Equal(t, "plan", accp.Params(got.Entries()).Text("phase"))
 }

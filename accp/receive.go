@@ -188,7 +188,7 @@ func (s *Session) claimFrame(m *Message, now int64, a arrival, d *decision) erro
 		}
 		ok = true
 	} else if seen {
-		return fail(ErrDuplicate, "mid was seen before")
+		return &Error{Code: ErrDuplicate, Message: "mid was seen before", isReplay: true}
 	}
 	d.event = e
 	if isUsed {

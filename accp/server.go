@@ -284,7 +284,8 @@ func (s *Server) wrap(h Handler) Handler {
 //
 // Without a handler, ping is answered by pong; done, fail, wait, esc, comp, stream, end, sync and
 // cancel by ack; ack and pong by nothing; and any other message by [ErrInvalidIntent]. The server
-// itself always answers sync:registry.
+// itself always answers sync:registry, and qry:state by the shared state (ACCP-D46); no handler is
+// called with these.
 func (s *Server) Handle(intent Intent, op string, h Handler) {
 	if h == nil {
 		panic("accp: nil handler for " + string(intent) + ":" + op)
@@ -300,6 +301,9 @@ func (s *Server) Handle(intent Intent, op string, h Handler) {
 
 // find returns the handler of m and whether it is a registered one.
 func (s *Server) find(m *Message) (Handler, bool) {
+	if isStateQuery(m) {
+		return s.fallback, false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, ok := s.handlers[route{m.Intent, m.Op}]

@@ -459,6 +459,33 @@ func TestSyncOverBindings(t *testing.T) {
 	require.Error(t, d.http(t, &accp.ClientOptions{MaxConcurrent: 2}).Sync(t.Context(), nil))
 }
 
+// A registered handler never answers the query of the shared state, so Sync converges despite one for all
+// queries (ACCP-D46).
+func TestSyncDespiteQueryHandlers(t *testing.T) {
+	d := newDesk(t, nil)
+	var calls atomic.Int64
+	for _, op := range []string{accp.OpState, ""} {
+		d.Handle(accp.IntentQry, op, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			calls.Add(1)
+			return w.SendResult(nil)
+		}))
+	}
+	both(t, d, func(t *testing.T, c caller) {
+		require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "plan")}))
+		s, ok := d.Session(c.Session().ID())
+		require.True(t, ok)
+		_, err := s.Sync(t.Context(), accp.Params{text("phase", "review")})
+		require.NoError(t, err)
+		require.NoError(t, c.Sync(t.Context(), accp.Params{text("phase", "done")}))
+		_, got := s.State()
+		require.Equal(t, "done", got.Text("phase"))
+		require.Zero(t, calls.Load())
+		_, err = c.Call(t.Context(), msg(accp.IntentQry, "other"), nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, calls.Swap(0))
+	})
+}
+
 // Calls run concurrently over one connection, and over HTTP in separate sessions.
 func TestLoad(t *testing.T) {
 	d := newDesk(t, nil)
