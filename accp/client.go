@@ -164,24 +164,42 @@ func (o ClientOptions) withDefaults() ClientOptions {
 // delays of Retry, until Close or until the server refuses it permanently. Calls wait for it and send
 // their frames again; the server answers a running or finished request by its outcome (ACCP-D75).
 type Client struct {
-	opts    ClientOptions
-	url     *url.URL
-	call    CallFunc
-	self    string
-	life    *life.Life
-	done    chan struct{} // closed by Close
-	http    *httpx.Client // nil over WebSocket
-	session *Session
-	all     []*Session
-	free    chan *Session // sessions without a running exchange
-	unsure  atomic.Bool   // the peer may lack the shared state
-	closing sync.Once
+	opts      ClientOptions
+	url       *url.URL
+	call      CallFunc
+	self      string
+	life      *life.Life
+	done      chan struct{} // closed by Close
+	transport transport
+	all       []*Session
+	free      chan *Session // sessions without a running exchange
+	unsure    atomic.Bool   // the peer may lack the shared state
+	closing   sync.Once
+}
 
-	dialing chan struct{} // holds a token while no goroutine connects
-	conn    *wsConn       // guarded by dialing
+// A transport carries the frames of a [Client].
+type transport interface {
+	// use returns the session of a call. The caller calls release after the call.
+	use(a *attempt) (s *Session, release func(), err error)
 
-	lossMu  sync.Mutex
-	isAgain chan struct{} // closed when the lost connection was opened again, or refused; nil without a loss; guarded by lossMu
+	// prepare makes a session ready for its first message.
+	prepare(a *attempt, s *Session) error
+
+	// greet exchanges the registries in a session and reports whether both sides have the same schemas.
+	greet(a *attempt, s *Session) (isSynced bool, err error)
+
+	// send numbers a message.
+	send(a *attempt, s *Session, m *Message) (*SendResult, error)
+
+	// transmit sends the frames of a message from the first on, and delivers the answers. It returns the
+	// number of the frame that failed.
+	transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error)
+
+	// abort ends the chain of a call that got no answer in time.
+	abort(op, chain string)
+
+	// close closes the connections. The calls have ended when the channel is closed.
+	close(callsDone <-chan struct{})
 }
 
 // NewClient returns a client of an endpoint: an http or https URL that usually ends in
@@ -197,12 +215,13 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("accp: new client: %w", err)
 	}
-	c := &Client{opts: o, url: u, self: self, life: life.New(life.Options{Logger: o.Logger}), dialing: make(chan struct{}, 1), done: make(chan struct{})}
-	c.dialing <- struct{}{}
+	c := &Client{opts: o, url: u, self: self, life: life.New(life.Options{Logger: o.Logger}), done: make(chan struct{})}
 	n := 1
 	if u.Scheme == "http" || u.Scheme == "https" {
 		n = o.MaxConcurrent
-		c.http = httpx.NewClient(c.httpOptions())
+		c.transport = &postTransport{c, httpx.NewClient(c.httpOptions())}
+	} else {
+		c.transport = newConnTransport(c)
 	}
 	c.free = make(chan *Session, n)
 	for i := range n {
@@ -217,7 +236,6 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 		c.all = append(c.all, s)
 		c.free <- s
 	}
-	c.session = c.all[0]
 	c.call = c.replies
 	err = guard.Call("interceptor", func() error {
 		for i := len(o.Interceptors) - 1; i >= 0; i-- {
@@ -257,29 +275,20 @@ func (c *Client) header() http.Header {
 }
 
 // Session returns the session of the client, or the first one of several.
-func (c *Client) Session() *Session { return c.session }
+func (c *Client) Session() *Session { return c.all[0] }
 
 // Close ends the running calls with [ErrClosed] and closes the connection. It waits for handlers for
 // at most one second. It is idempotent.
 func (c *Client) Close() error {
 	c.closing.Do(func() { close(c.done) })
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		<-c.dialing
-		defer func() { c.dialing <- struct{}{} }()
-		if c.conn != nil {
-			c.conn.because(errConnClosed)
-			c.conn.finish(1000, "")
-		}
-	}()
+	callsDone := make(chan struct{})
+	var closing sync.WaitGroup
+	closing.Go(func() { c.transport.close(callsDone) })
 	err := c.life.Close() // ends a handshake
-	<-closed
+	close(callsDone)
+	closing.Wait()
 	for _, s := range c.all {
 		s.refiner.stop()
-	}
-	if c.http != nil {
-		c.http.Close()
 	}
 	return err
 }
@@ -297,6 +306,27 @@ func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error 
 		errs = append(errs, s.End(ctx, opts))
 	}
 	return errors.Join(errs...)
+}
+
+// SyncRegistry exchanges the registries in every session of the client and reports whether both
+// sides then have the same schemas. Clients do so before their first message, and again when the peer
+// lacks a schema (ACCP-D74).
+func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
+	isSynced = true
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, c.opts.Timing.Timeout)
+	for range c.all {
+		s, err := c.take(ctx, c.opts.Timing.Timeout)
+		isSame := false
+		if err == nil {
+			defer func() { c.free <- s }() // after the loop, so that each session is synchronized once
+			isSame, err = c.transport.greet(a, s)
+		}
+		if err != nil {
+			return false, c.final(ctx, a, err)
+		}
+		isSynced = isSynced && isSame
+	}
+	return isSynced, nil
 }
 
 // Replies sends a message and yields the messages that answer it. Over WebSocket these are any
@@ -388,14 +418,16 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions) ite
 			a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)
 			defer cancel()
 		}
-		err := c.withSession(a, func(s *Session) error {
-			if err := c.greet(a, s); err != nil {
-				return err
-			}
-			return c.exchange(a, s)
-		})
-		if c.http == nil && a.chain != "" && errors.Is(err, ErrTimeout) && ctx.Err() == nil {
-			c.abort(m.Op, a.chain) // after the last attempt late answers are not awaited
+		s, release, err := c.transport.use(a)
+		if err == nil {
+			defer release()
+			err = c.transport.prepare(a, s)
+		}
+		if err == nil {
+			err = c.exchange(a, s)
+		}
+		if a.chain != "" && errors.Is(err, ErrTimeout) && ctx.Err() == nil {
+			c.transport.abort(m.Op, a.chain)
 		}
 		if err != nil && !a.isStopped {
 			yield(nil, c.final(ctx, a, err))
@@ -403,20 +435,23 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions) ite
 	}
 }
 
-// withSession calls f with a free session.
-func (c *Client) withSession(a *attempt, f func(s *Session) error) error {
-	if c.http == nil {
-		return f(c.session)
+// take waits for a session without a running exchange.
+func (c *Client) take(ctx context.Context, timeout time.Duration) (*Session, error) {
+	select {
+	case s := <-c.free:
+		return s, nil
+	default:
 	}
-	if s := c.running(a.m); s != nil {
-		return f(s)
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case s := <-c.free:
+		return s, nil
+	case <-timer.C:
+		return nil, fail(ErrTimeout, "another exchange is running")
+	case <-ctx.Done():
+		return nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: context.Cause(ctx)}
 	}
-	s, err := c.take(a.ctx, a.timeout)
-	if err != nil {
-		return err
-	}
-	defer func() { c.free <- s }()
-	return f(s)
 }
 
 // An attempt is one call and its progress.
@@ -470,13 +505,7 @@ func (a *attempt) deliver(m *Message) (bool, error) {
 // exchange sends the message of an attempt in a session until it is answered or fails permanently.
 func (c *Client) exchange(a *attempt, s *Session) error {
 	for {
-		var sent *SendResult
-		var err error
-		if c.http == nil {
-			sent, err = c.sendConn(a, a.next())
-		} else {
-			sent, err = a.send(s, a.next())
-		}
+		sent, err := c.transport.send(a, s, a.next())
 		switch {
 		case errors.Is(err, errUnsent) && a.waits+1 < a.maximum:
 			if err = c.pause(a, 0, err); err != nil {
@@ -517,7 +546,7 @@ func (a *attempt) next() *Message {
 func (c *Client) deliverFrames(a *attempt, s *Session, sent *SendResult) (isRepeated bool, err error) {
 	for first := 0; first < len(sent.Frames); {
 		a.posts++
-		done, err := c.transmit(a, s, sent, first)
+		done, err := c.transport.transmit(a, s, sent, first)
 		if err == nil {
 			return false, nil
 		}
@@ -590,16 +619,8 @@ func (c *Client) repair(a *attempt, s *Session, code Code) (bool, error) {
 	if _, err := s.codec.resolve(a.m.Params); err != nil {
 		return false, nil
 	}
-	return true, c.greetAgain(a, s)
-}
-
-// transmit sends the frames of a message from the first on, and delivers its answers. It returns the
-// number of the frame that failed.
-func (c *Client) transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
-	if c.http == nil {
-		return first, c.transmitConn(a, sent)
-	}
-	return c.transmitPosts(a, s, sent, first)
+	_, err := c.transport.greet(a, s)
+	return true, err
 }
 
 // final returns the error of a call. The end of ctx is a timeout.

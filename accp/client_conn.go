@@ -17,37 +17,87 @@ import (
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
+// A connTransport carries all frames over one WebSocket connection, which it opens again after a loss.
+type connTransport struct {
+	*Client
+	dialing chan struct{} // holds a token while no goroutine connects
+	conn    *wsConn       // guarded by dialing
+
+	lossMu  sync.Mutex
+	isAgain chan struct{} // closed when the lost connection was opened again, or refused; nil without a loss; guarded by lossMu
+}
+
+func newConnTransport(c *Client) *connTransport {
+	t := &connTransport{Client: c, dialing: make(chan struct{}, 1)}
+	t.dialing <- struct{}{}
+	return t
+}
+
+func (t *connTransport) use(*attempt) (*Session, func(), error) { return t.Session(), func() {}, nil }
+
+// prepare does nothing: a connection is opened with a greeting.
+func (t *connTransport) prepare(*attempt, *Session) error { return nil }
+
+// greet greets again if the peer had other schemas; the first exchange gave it those of this side.
+func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error) {
+	before := t.current()
+	w, err := t.connect(a.ctx)
+	if err != nil {
+		return false, err
+	}
+	isSynced = w != before && s.isSynced(&w.registry)
+	for i := 0; i < 2 && !isSynced && err == nil; i++ {
+		err = w.greet(a.ctx, a.timeout)
+		isSynced = s.isSynced(&w.registry)
+	}
+	return isSynced, err
+}
+
+// current returns the last opened connection, or nil.
+func (t *connTransport) current() *wsConn {
+	<-t.dialing
+	defer func() { t.dialing <- struct{}{} }()
+	return t.conn
+}
+
+func (t *connTransport) close(<-chan struct{}) {
+	if w := t.current(); w != nil {
+		w.because(errConnClosed)
+		w.finish(wsconn.CodeNormal, "")
+	}
+}
+
 // connect returns the connection. The first call opens it, and so does the next call after its loss. It
 // is complete when the greeting was answered (ACCP-D74). The context bounds the handshake only.
-func (c *Client) connect(ctx context.Context) (*wsConn, error) {
+func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	select {
-	case <-c.dialing:
+	case <-t.dialing:
 	case <-ctx.Done():
 		return nil, &Error{Code: ErrTimeout, Message: "no connection in time", Cause: context.Cause(ctx)}
 	}
-	defer func() { c.dialing <- struct{}{} }()
-	if c.conn != nil && (c.conn.ctx.Err() == nil || c.conn.isRefused()) {
-		return c.conn, nil
+	defer func() { t.dialing <- struct{}{} }()
+	if t.conn != nil && (t.conn.ctx.Err() == nil || t.conn.isRefused()) {
+		return t.conn, nil
 	}
-	work, err := c.life.Start(ctx, life.Request)
+	work, err := t.life.Start(ctx, life.Request)
 	if err != nil {
 		return nil, ErrClosed
 	}
 	defer work.Finish()
-	r := c.responder()
-	o := &wsconn.DialOptions{Options: r.socketOptions(), HTTP: *c.httpOptions(), Header: c.header()}
-	conn, err := wsconn.Dial(work, c.url.String(), o)
+	r := t.responder()
+	o := &wsconn.DialOptions{Options: r.socketOptions(), HTTP: *t.httpOptions(), Header: t.header()}
+	conn, err := wsconn.Dial(work, t.url.String(), o)
 	if err != nil {
 		return nil, err
 	}
-	w := r.newConn(context.Background(), conn, &caller{peer: c.url.Host})
-	w.session, w.calls = c.session, calls.New[*call](calls.Options{MaxPending: -1})
-	if err := c.life.Go("connection", func(context.Context) { w.run(nil) }); err != nil {
+	w := r.newConn(context.Background(), conn, &caller{peer: t.url.Host})
+	w.session, w.calls = t.Session(), calls.New[*call](calls.Options{MaxPending: -1})
+	if err := t.life.Go("connection", func(context.Context) { w.run(nil) }); err != nil {
 		conn.Close(wsconn.CodeNormal, "")
 		return nil, ErrClosed
 	}
 	for range maxGreetings {
-		if err = w.greet(work, c.opts.Timing.Timeout); !errors.Is(err, ErrSequenceGap) {
+		if err = w.greet(work, t.opts.Timing.Timeout); !errors.Is(err, ErrSequenceGap) {
 			break
 		}
 	}
@@ -55,77 +105,77 @@ func (c *Client) connect(ctx context.Context) (*wsConn, error) {
 		w.finish(wsconn.CodeNormal, "")
 		return nil, err
 	}
-	c.conn = w
-	_ = c.life.Go("reconnect", func(ctx context.Context) { c.keepOpen(ctx, w) })
+	t.conn = w
+	_ = t.life.Go("reconnect", func(ctx context.Context) { t.keepOpen(ctx, w) })
 	return w, nil
 }
 
 // keepOpen opens the connection again after the loss of w, until Close or a permanent refusal.
-func (c *Client) keepOpen(ctx context.Context, w *wsConn) {
+func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 	select {
 	case <-w.ctx.Done():
-	case <-c.done:
+	case <-t.done:
 		return
 	}
-	if w.isRefused() || c.life.Ready() != nil {
+	if w.isRefused() || t.life.Ready() != nil {
 		return
 	}
-	isAgain := c.beginLoss()
-	defer c.endLoss(isAgain)
-	c.opts.Logger.WarnContext(ctx, "accp: connection lost", "peer", c.peer(), "session", c.session.id, "err", w.why())
+	isAgain := t.beginLoss()
+	defer t.endLoss(isAgain)
+	t.opts.Logger.WarnContext(ctx, "accp: connection lost", "peer", t.peer(), "session", t.Session().id, "err", w.why())
 	for p := (progress{}); ; {
-		timer := time.NewTimer(p.delay(c.opts.Retry, 0))
+		timer := time.NewTimer(p.delay(t.opts.Retry, 0))
 		select {
 		case <-timer.C:
-		case <-c.done:
+		case <-t.done:
 			timer.Stop()
 			return
 		}
-		dialing, cancel := context.WithTimeout(ctx, c.opts.Timing.Timeout)
-		_, err := c.connect(dialing)
+		dialing, cancel := context.WithTimeout(ctx, t.opts.Timing.Timeout)
+		_, err := t.connect(dialing)
 		cancel()
 		switch {
 		case err == nil:
-			if c.opts.OnReconnect != nil {
+			if t.opts.OnReconnect != nil {
 				_ = guard.Call("reconnect hook", func() error {
-					c.opts.OnReconnect(ctx)
+					t.opts.OnReconnect(ctx)
 					return nil
 				})
 			}
 			return
-		case c.life.Ready() != nil, errors.Is(err, ErrSessionEnded):
+		case t.life.Ready() != nil, errors.Is(err, ErrSessionEnded):
 			return
 		case retry.ClassOf(err) == retry.Permanent:
-			c.opts.Logger.ErrorContext(ctx, "accp: connection refused", "peer", c.peer(), "session", c.session.id, "err", err)
+			t.opts.Logger.ErrorContext(ctx, "accp: connection refused", "peer", t.peer(), "session", t.Session().id, "err", err)
 			return
 		}
-		c.opts.Logger.WarnContext(ctx, "accp: connection not opened", "peer", c.peer(), "session", c.session.id, "err", err)
+		t.opts.Logger.WarnContext(ctx, "accp: connection not opened", "peer", t.peer(), "session", t.Session().id, "err", err)
 	}
 }
 
 // beginLoss returns the channel that waiting calls wait for.
-func (c *Client) beginLoss() chan struct{} {
-	c.lossMu.Lock()
-	defer c.lossMu.Unlock()
-	c.isAgain = make(chan struct{})
-	return c.isAgain
+func (t *connTransport) beginLoss() chan struct{} {
+	t.lossMu.Lock()
+	defer t.lossMu.Unlock()
+	t.isAgain = make(chan struct{})
+	return t.isAgain
 }
 
-func (c *Client) endLoss(isAgain chan struct{}) {
-	c.lossMu.Lock()
-	defer c.lossMu.Unlock()
-	if c.isAgain == isAgain {
-		c.isAgain = nil
+func (t *connTransport) endLoss(isAgain chan struct{}) {
+	t.lossMu.Lock()
+	defer t.lossMu.Unlock()
+	if t.isAgain == isAgain {
+		t.isAgain = nil
 	}
 	close(isAgain)
 }
 
 // awaitReturn waits until a lost connection was opened again. It returns false if none is being opened, and
 // at the end of the time or of the call.
-func (c *Client) awaitReturn(a *attempt) bool {
-	c.lossMu.Lock()
-	isAgain := c.isAgain
-	c.lossMu.Unlock()
+func (t *connTransport) awaitReturn(a *attempt) bool {
+	t.lossMu.Lock()
+	isAgain := t.isAgain
+	t.lossMu.Unlock()
 	if isAgain == nil {
 		return false
 	}
@@ -136,17 +186,35 @@ func (c *Client) awaitReturn(a *attempt) bool {
 		return true
 	case <-timer.C:
 	case <-a.ctx.Done():
-	case <-c.done:
+	case <-t.done:
 	}
 	return false
 }
 
+// nextGreeting returns a channel that is closed by the next greeting of the peer.
+func (c *wsConn) nextGreeting() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.greeting == nil {
+		c.greeting = make(chan struct{})
+	}
+	return c.greeting
+}
+
+// onGreeting handles a greeting of the peer.
+func (c *wsConn) onGreeting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.greeting != nil {
+		close(c.greeting)
+		c.greeting = nil
+	}
+}
+
 // greet begins an exchange of registries and waits for the answer.
 func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
-	isAnswered := make(chan struct{})
-	c.mu.Lock()
-	c.greeted = sync.OnceFunc(func() { close(isAnswered) })
-	c.mu.Unlock()
+	isAnswered := c.nextGreeting()
+	wasSynced := c.session.isSynced(&c.registry)
 	var k *call
 	sent, err := c.post(ctx, c.queue.PutWait, func() (*SendResult, error) {
 		sent, err := c.session.Send(ctx, c.session.hello(&c.registry))
@@ -171,7 +239,11 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 				if e := ErrorFromMessage(r.Message); e != nil {
 					return e
 				}
-				continue // an ack
+				// An ack repeats the result of the present exchange.
+				c.session.mu.Lock()
+				defer c.session.mu.Unlock()
+				c.registry.isSynced = c.registry.isSynced || wasSynced
+				return nil
 			}
 			if err != nil {
 				return err
@@ -192,9 +264,9 @@ func (c *wsConn) isRefused() bool {
 	return ok && retry.ClassOf(e) == retry.Permanent
 }
 
-// sendConn numbers the message of a call, registers the call and queues the frames.
-func (c *Client) sendConn(a *attempt, m *Message) (*SendResult, error) {
-	w, err := c.redial(a)
+// send registers the call of a message and queues its frames.
+func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, error) {
+	w, err := t.redial(a)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +282,7 @@ func (c *Client) sendConn(a *attempt, m *Message) (*SendResult, error) {
 		if n, _ := w.calls.Stats(); n > maxCalls { // before a number is used up
 			return nil, fail(ErrBudgetExceeded, "more than %d open calls", maxCalls)
 		}
-		sent, err := a.send(c.session, m)
+		sent, err := a.send(s, m)
 		if err == nil && len(sent.Frames) > 0 && !isCancel {
 			// The call is registered before its frames are sent.
 			a.call, err = w.addCall(sent)
@@ -228,50 +300,50 @@ func (c *Client) sendConn(a *attempt, m *Message) (*SendResult, error) {
 }
 
 // redial returns the connection. An error of a peer that cannot be reached is errUnsent.
-func (c *Client) redial(a *attempt) (*wsConn, error) {
-	w, err := c.connect(a.ctx)
-	if err != nil && retry.ClassOf(err) != retry.Permanent && c.awaitReturn(a) {
-		w, err = c.connect(a.ctx)
+func (t *connTransport) redial(a *attempt) (*wsConn, error) {
+	w, err := t.connect(a.ctx)
+	if err != nil && retry.ClassOf(err) != retry.Permanent && t.awaitReturn(a) {
+		w, err = t.connect(a.ctx)
 	}
-	if err != nil && a.ctx.Err() == nil && c.life.Ready() == nil && retry.ClassOf(err) != retry.Permanent {
+	if err != nil && a.ctx.Err() == nil && t.life.Ready() == nil && retry.ClassOf(err) != retry.Permanent {
 		err = fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	return w, err
 }
 
-// transmitConn waits for the answers to a message, and sends its frames unless that was done.
-func (c *Client) transmitConn(a *attempt, sent *SendResult) error {
+// transmit sends the frames unless send has queued them. After a failure, all are sent again.
+func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first int) (int, error) {
 	if a.m.Intent == IntentCancel {
-		return nil
+		return first, nil
 	}
 	k := a.call
 	a.call = nil
 	if k == nil {
-		w, err := c.redial(a)
+		w, err := t.redial(a)
 		if err != nil {
-			return err
+			return first, err
 		}
 		if k, err = w.addCall(sent); err != nil {
-			return err
+			return first, err
 		}
 		if _, err = w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) { return sent, nil }); err != nil {
 			w.removeCall(sent, k)
-			return err
+			return first, err
 		}
 	}
 	w := k.conn
 	defer w.removeCall(sent, k)
-	isFinished, err := c.answers(a, w, k, sent)
+	isFinished, err := t.answers(a, w, k, sent)
 	if !isFinished && w.ctx.Err() == nil {
-		c.abort(sent.Message.Op, a.chain)
+		t.abort(sent.Message.Op, a.chain)
 	}
-	return err
+	return first, err
 }
 
 // answers delivers the answers of a call. The call is not finished if the peer continues to answer
 // it and no retry may follow, which accepts late answers.
-func (c *Client) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
-	ctx, done := c.session.ChainContext(a.ctx, a.chain)
+func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
+	ctx, done := t.Session().ChainContext(a.ctx, a.chain)
 	defer done()
 	// Each part but the last is answered by an ack, in a separate chain unless the message has a cid.
 	skip := len(sent.Frames) - len(sent.announced) - 1
@@ -280,7 +352,7 @@ func (c *Client) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFi
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			c.abort(sent.Message.Op, a.chain)
+			t.abort(sent.Message.Op, a.chain)
 			panic(p)
 		}
 	}()
@@ -304,16 +376,16 @@ func (c *Client) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFi
 }
 
 // abort cancels a chain at the peer, if the connection still exists.
-func (c *Client) abort(op, chain string) {
-	ctx, cancel := context.WithTimeout(context.Background(), c.opts.Timing.WriteTimeout)
+func (t *connTransport) abort(op, chain string) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Timing.WriteTimeout)
 	defer cancel()
-	w, err := c.connect(ctx)
+	w, err := t.connect(ctx)
 	if err == nil {
 		m := &Message{Intent: IntentCancel, Op: op, Meta: &Meta{CID: chain}}
-		_, err = w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return c.session.Send(ctx, m) })
+		_, err = w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return t.Session().Send(ctx, m) })
 	}
 	if err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrUnreachable) {
-		c.opts.Logger.WarnContext(ctx, "accp: cancel not sent", "session", c.session.id, "err", fmt.Errorf("chain %s: %w", chain, err))
+		t.opts.Logger.WarnContext(ctx, "accp: cancel not sent", "session", t.Session().id, "err", fmt.Errorf("chain %s: %w", chain, err))
 	}
 }
 

@@ -16,58 +16,42 @@ import (
 	"github.com/fivewire/fivewire/internal/httpx"
 )
 
-// SyncRegistry exchanges the registries in every session of the client and reports whether both
-// sides then have the same schemas. Clients do so before their first message, and again when the peer
-// lacks a schema (ACCP-D74).
-func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
-	isSynced = true
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, c.opts.Timing.Timeout)
-	for range c.all {
-		if c.http != nil {
-			s, err := c.take(ctx, c.opts.Timing.Timeout)
-			if err != nil {
-				return false, c.final(ctx, a, err)
-			}
-			defer func() { c.free <- s }() // after the loop, so that each session is synchronized once
-			err = c.greetAgain(a, s)
-			if err != nil {
-				return false, c.final(ctx, a, err)
-			}
-			isSynced = isSynced && s.isSynced(&s.exchange)
-			continue
-		}
-		w, err := c.connect(ctx)
-		if err != nil {
-			return false, c.final(ctx, a, err)
-		}
-		isSynced = c.session.isSynced(&w.registry)
-	}
-	return isSynced, nil
+// A postTransport sends each frame with a request. The response has the answers.
+type postTransport struct {
+	*Client
+	http *httpx.Client
 }
 
-// greet exchanges the registries before the first message of a session over HTTP. Opening a connection
-// does so over WebSocket.
-func (c *Client) greet(a *attempt, s *Session) error {
-	if c.http == nil || s.hasGreeted() || c.opts.skipGreeting || a.m.Intent == IntentCancel {
+func (t *postTransport) abort(string, string) {} // the end of its request ends a chain
+
+func (t *postTransport) close(callsDone <-chan struct{}) {
+	<-callsDone
+	t.http.Close()
+}
+
+// use waits for a free session. A cancel uses that of its chain, since it ends the exchange in it.
+func (t *postTransport) use(a *attempt) (*Session, func(), error) {
+	if s := t.running(a.m); s != nil {
+		return s, func() {}, nil
+	}
+	s, err := t.take(a.ctx, a.timeout)
+	return s, func() { t.free <- s }, err
+}
+
+func (t *postTransport) prepare(a *attempt, s *Session) error {
+	if s.hasGreeted() || t.opts.skipGreeting || a.m.Intent == IntentCancel {
 		return nil
 	}
-	return c.greetAgain(a, s)
+	_, err := t.greet(a, s)
+	return err
 }
 
-// greetAgain begins an exchange of registries and ends it.
-func (c *Client) greetAgain(a *attempt, s *Session) error {
-	if c.http == nil {
-		w, err := c.connect(a.ctx)
-		if err != nil {
-			return err
-		}
-		return w.greet(a.ctx, a.timeout)
-	}
+func (t *postTransport) greet(a *attempt, s *Session) (bool, error) {
 	m := s.hello(&s.exchange)
 	for range 4 { // hello, delta, hello: the longest exchange
 		next := (*Message)(nil)
 		var failure error
-		g := c.newAttempt(a.ctx, m, a.timeout)
+		g := t.newAttempt(a.ctx, m, a.timeout)
 		g.yield = func(r *Message, _ error) bool {
 			if r.Intent == IntentSync && r.Op == OpRegistry {
 				s.mu.Lock()
@@ -76,27 +60,30 @@ func (c *Client) greetAgain(a *attempt, s *Session) error {
 			}
 			return failure == nil
 		}
-		err := c.exchange(g, s)
+		err := t.exchange(g, s)
 		if err = cmp.Or(err, failure); err != nil {
 			s.mu.Lock()
 			s.exchange = exchangeState{} // the next call greets again
 			s.mu.Unlock()
-			return err
+			return false, err
 		}
 		if m = next; m == nil {
 			break
 		}
 	}
-	return nil
+	return s.isSynced(&s.exchange), nil
 }
 
-// running returns the session of the running chain that m cancels, or nil. A cancel does not wait
-// for a free session, since it ends the exchange that holds the session.
-func (c *Client) running(m *Message) *Session {
+func (t *postTransport) send(a *attempt, s *Session, m *Message) (*SendResult, error) {
+	return a.send(s, m)
+}
+
+// running returns the session of the running chain that m cancels, or nil.
+func (t *postTransport) running(m *Message) *Session {
 	if m.Intent != IntentCancel || m.Meta == nil {
 		return nil
 	}
-	for _, s := range c.all {
+	for _, s := range t.all {
 		s.mu.Lock()
 		_, ok := s.running[m.Meta.CID]
 		s.mu.Unlock()
@@ -107,28 +94,8 @@ func (c *Client) running(m *Message) *Session {
 	return nil
 }
 
-// take waits for a session without a running exchange.
-func (c *Client) take(ctx context.Context, timeout time.Duration) (*Session, error) {
-	select {
-	case s := <-c.free:
-		return s, nil
-	default:
-	}
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
-	select {
-	case s := <-c.free:
-		return s, nil
-	case <-timer.C:
-		return nil, fail(ErrTimeout, "another exchange is running")
-	case <-ctx.Done():
-		return nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: context.Cause(ctx)}
-	}
-}
-
-// transmitPosts sends the frames of a message, each with a request, and delivers the messages that
-// answer it. It ends with the chain, and returns the number of the frame that failed.
-func (c *Client) transmitPosts(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
+// transmit ends with the chain.
+func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
 	chain, ctx := sent.Message.Chain(), a.ctx
 	if sent.Message.Intent != IntentCancel {
 		var done context.CancelFunc
@@ -136,9 +103,9 @@ func (c *Client) transmitPosts(a *attempt, s *Session, sent *SendResult, first i
 		defer done()
 	}
 	for i := first; i < len(sent.Frames); i++ {
-		for r, err := range c.post(ctx, s, chain, sent.Frames[i], a.timeout) {
+		for r, err := range t.post(ctx, s, chain, sent.Frames[i], a.timeout) {
 			if err != nil {
-				if ctx.Err() != nil && a.ctx.Err() == nil && c.life.Ready() == nil {
+				if ctx.Err() != nil && a.ctx.Err() == nil && t.life.Ready() == nil {
 					err = ErrCancelled
 				}
 				return i, err
@@ -148,7 +115,7 @@ func (c *Client) transmitPosts(a *attempt, s *Session, sent *SendResult, first i
 			case i < len(sent.Frames)-1 && m.Intent == IntentAck:
 				continue // of a part
 			case m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail:
-				c.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
+				t.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
 				continue
 			case r.Outcome == OutcomeCancelled:
 				return i, ErrCancelled
@@ -162,9 +129,9 @@ func (c *Client) transmitPosts(a *attempt, s *Session, sent *SendResult, first i
 }
 
 // post sends one frame and yields the results of receiving the answer.
-func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[*ReceiveResult, error] {
+func (t *postTransport) post(ctx context.Context, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[*ReceiveResult, error] {
 	return func(yield func(*ReceiveResult, error) bool) {
-		work, err := c.life.Start(ctx, 0)
+		work, err := t.life.Start(ctx, 0)
 		if err != nil {
 			yield(nil, ErrClosed)
 			return
@@ -174,7 +141,7 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 		defer cancel(nil)
 		timer := time.AfterFunc(timeout, func() { cancel(errNoAnswer) })
 		defer timer.Stop()
-		body, err := c.open(ctx, frame)
+		body, err := t.open(ctx, frame)
 		if err != nil {
 			yield(nil, timedOut(ctx, err))
 			return
@@ -182,7 +149,7 @@ func (c *Client) post(ctx context.Context, s *Session, chain string, frame []byt
 		defer body.Close()
 		in := arrival{answers: func(cid string) bool { return cid == chain || cid == "" }}
 		isAnswered := false
-		frames := NewScanner(body, c.opts.Session.FrameLimits.withDefaults().MaxFrame)
+		frames := NewScanner(body, t.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {
 			answer, err := frames.Next()
 			if err == io.EOF {
@@ -243,10 +210,10 @@ func withoutSession(c *Codec, frame []byte) *Error {
 
 // open sends the request and returns the body of the response. An error frame may come under any
 // status (ACCP-D53).
-func (c *Client) open(ctx context.Context, frame []byte) (io.ReadCloser, error) {
-	h := c.header()
+func (t *postTransport) open(ctx context.Context, frame []byte) (io.ReadCloser, error) {
+	h := t.header()
 	h.Set("Content-Type", MediaType)
-	res, err := c.http.Do(ctx, &httpx.Request{Op: "accp: send frame", Method: http.MethodPost, URL: c.url, Header: h,
+	res, err := t.http.Do(ctx, &httpx.Request{Op: "accp: send frame", Method: http.MethodPost, URL: t.url, Header: h,
 		Body: frame, Accept: []string{MediaType}})
 	if err == nil {
 		return res.Body, nil

@@ -36,7 +36,7 @@ func (c *Client) converge(ctx context.Context, f func(s *Session) error) error {
 	s, err := c.take(ctx, a.timeout)
 	if err == nil {
 		defer func() { c.free <- s }()
-		err = c.greet(a, s)
+		err = c.transport.prepare(a, s)
 	}
 	if err == nil {
 		err = f(s)

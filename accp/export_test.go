@@ -39,7 +39,7 @@ func Dial(ctx context.Context, url, self string, opts *ClientOptions) (*Client, 
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.connect(ctx); err != nil {
+	if _, err := c.transport.(*connTransport).connect(ctx); err != nil {
 		err = c.final(ctx, c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, time.Second), err)
 		return nil, errors.Join(err, c.Close())
 	}
@@ -47,11 +47,7 @@ func Dial(ctx context.Context, url, self string, opts *ClientOptions) (*Client, 
 }
 
 // current returns the connection of a client.
-func (c *Client) current() *wsConn {
-	<-c.dialing
-	defer func() { c.dialing <- struct{}{} }()
-	return c.conn
-}
+func (c *Client) current() *wsConn { return c.transport.(*connTransport).current() }
 
 // Done is closed when the connection of a client has ended.
 func (c *Client) Done() <-chan struct{} { return c.current().done }
@@ -77,7 +73,7 @@ func CloseCode(err error) int {
 // Send sends a message over a connection without waiting for an answer.
 func (c *Client) Send(ctx context.Context, m *Message) (*SendResult, error) {
 	w := c.current()
-	return w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return c.session.Send(ctx, m) })
+	return w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return c.Session().Send(ctx, m) })
 }
 
 // Len returns the number of open streams.

@@ -19,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
@@ -430,6 +431,31 @@ func TestHelloOverBindings(t *testing.T) {
 	m, err = conn.Call(t.Context(), msg("req", "echo", text("schema", "note"), text("text", "x")), nil)
 	require.NoError(t, err)
 	require.Equal(t, "NO", m.Schema())
+
+	// A connection that is open exchanges again, also at the same time as others.
+	for _, code := range []string{"NP", "NQ"} {
+		schema.Name, schema.Code = "note_"+code, code
+		require.NoError(t, conn.Session().Registry().Register(schema))
+		var syncs sync.WaitGroup
+		for range 3 {
+			syncs.Go(func() {
+				isSynced, err := conn.SyncRegistry(t.Context())
+				assert.NoError(t, err)
+				assert.True(t, isSynced)
+			})
+		}
+		syncs.Wait()
+		s, ok = d.Session("w1")
+		require.True(t, ok)
+		require.Equal(t, conn.Session().Registry().Hash(), s.Registry().Hash())
+	}
+	fresh, err := accp.NewClient("ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath, "client",
+		&accp.ClientOptions{HTTPClient: d.client, Session: accp.SessionOptions{Registry: r}})
+	require.NoError(t, err)
+	defer fresh.Close()
+	synced, err = fresh.SyncRegistry(t.Context())
+	require.NoError(t, err)
+	require.True(t, synced)
 }
 
 // Deltas over both bindings; a peer that lost its state is sent all of it (ACCP-098,

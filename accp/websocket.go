@@ -63,9 +63,9 @@ type wsConn struct {
 	closed   chan struct{}  // closed at the end of finish
 	done     chan struct{}  // closed at the end of the reader
 
-	mu      sync.Mutex
-	cause   error  // first reason for the end; guarded by mu
-	greeted func() // called when the peer has greeted; guarded by mu
+	mu       sync.Mutex
+	cause    error         // first reason for the end; guarded by mu
+	greeting chan struct{} // of a client: closed by the next greeting of the peer; nil if none is awaited; guarded by mu
 }
 
 // serveWebSocket upgrades a request and serves the connection until it ends.
@@ -242,7 +242,10 @@ func (s *Server) replace(c *wsConn, agent string) {
 // receive handles a message of an established session. A registered handler runs in its own
 // goroutine, so that a cancel can reach it; other messages are answered at once.
 func (c *wsConn) receive(frame []byte) {
-	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: &c.registry, greeted: c.onGreeting(), caller: c.peer}
+	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: &c.registry, caller: c.peer}
+	if c.calls != nil {
+		e.greeted = c.onGreeting
+	}
 	if err := c.s.permit(c.ctx, frame); err != nil {
 		c.report(c.s.refuse(c.ctx, e, err, frame))
 		c.s.audit(c.ctx, e.record)
@@ -273,13 +276,6 @@ func (c *wsConn) receive(frame []byte) {
 	}
 	c.report(err)
 	c.s.audit(c.ctx, e.record)
-}
-
-// onGreeting returns the function for a greeting of the peer, or nil.
-func (c *wsConn) onGreeting() func() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.greeted
 }
 
 // arrival describes the frames of the connection.
