@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
-	"github.com/fivewire/fivewire/internal/once"
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -41,12 +39,12 @@ type Call struct {
 	// tell (ARC-D65).
 	AgentPath []string
 
-	peer     string     // address of the client
-	account  string     // of budgetName, if the caller is anonymous
-	run      holds      // of a task.create
-	isPlaced bool       // a waiting task has a place of its agent
-	out      *exchange  // what the answer needs
-	claim    once.Claim // of the request within the window of ARC-D48
+	peer     string    // address of the client
+	account  string    // of budgetName, if the caller is anonymous
+	run      holds     // of a task.create
+	isPlaced bool      // a waiting task has a place of its agent
+	out      *exchange // what the answer needs
+	attempt  attempt   // of the request within the window of ARC-D48
 	entry    *agentEntry
 	method   *methodEntry
 }
@@ -63,15 +61,6 @@ func (c *Call) Decode(dst any) error {
 			Details: fieldError(ErrInvalidParams, "params", "has another shape than expected").Details}
 	}
 	return nil
-}
-
-// id makes the id of something that the call begins: the same one for the same
-// request.
-func (c *Call) id(prefix string) string {
-	if c.claim.Token == "" {
-		return randid.New(prefix)
-	}
-	return prefix + c.claim.Token
 }
 
 type callKey struct{}

@@ -19,6 +19,7 @@ import (
 type chatJob struct {
 	table     *chatTable
 	call      *Call
+	attempt   attempt
 	chat      *liveChat
 	id        string
 	fresh     *chatState // of a chat.start: the chat that is to be
@@ -58,35 +59,23 @@ func (j *chatJob) serve(ctx context.Context) (any, error) {
 	return j.answer(ctx, cancel)
 }
 
-// The messages of a request that may be repeated bear its claim in their ids, before these.
-const (
-	questionID = "/question"
-	answerID   = "/answer"
-	partID     = "/part" // of an incomplete answer
-)
-
 // readStored finds what an earlier attempt of the request stored: the message of the caller, and its answer.
 func (j *chatJob) readStored(ctx context.Context, st *chatState) error {
-	if st == nil {
+	if st == nil || !j.attempt.isRepeated {
 		return nil
 	}
 	list, err := readItems(ctx, j.table.db, chatItems(j.chat.key), st.last)
 	if err != nil {
 		return err
 	}
-	for i, rec := range list {
-		switch {
-		case isItemOf(j.call.claim.Token+answerID, rec):
-			j.reply, err = saidIn(rec)
-			return err
-		case isItemOf(j.call.claim.Token+questionID, rec):
-			j.isKept = true
-			if i > 0 {
-				j.before = list[i-1].Seq
-			}
-		}
+	question, answer := j.attempt.find(list, questionName), j.attempt.find(list, answerName)
+	if j.isKept = question >= 0; question > 0 {
+		j.before = list[question-1].Seq
 	}
-	return nil
+	if answer >= 0 {
+		j.reply, err = saidIn(list[answer])
+	}
+	return err
 }
 
 // reserveBytes takes room for the message of the caller, and for a new chat.
@@ -244,18 +233,18 @@ func (j *chatJob) keep(ctx context.Context, reply *Message, edit func(next *chat
 	}
 	var items []chatItem
 	if !j.isKept {
-		item, err := j.item(j.message, questionID)
+		item, err := j.item(j.message, j.attempt.item(questionName))
 		if err != nil {
 			return err
 		}
 		items = append(items, item)
 	}
 	if reply != nil {
-		id := answerID
+		name := answerName
 		if j.isPartial {
-			id = partID
+			name = partName
 		}
-		item, err := j.item(reply, id)
+		item, err := j.item(reply, j.attempt.ownItem(name))
 		if err != nil {
 			return err
 		}
@@ -281,7 +270,8 @@ func (j *chatJob) keep(ctx context.Context, reply *Message, edit func(next *chat
 }
 
 // item returns a message as the store keeps it, and counts its bytes.
-func (j *chatJob) item(m *Message, what string) (item chatItem, err error) {
+func (j *chatJob) item(m *Message, id string) (item chatItem, err error) {
+	item.id = id
 	item.data, err = encode(func(w *writer) {
 		w.b = append(w.b, make([]byte, linkLen)...)
 		w.message(m)
@@ -294,9 +284,6 @@ func (j *chatJob) item(m *Message, what string) (item chatItem, err error) {
 		return item, err
 	}
 	j.reserved -= min(n, j.reserved)
-	if j.call.claim.Token != "" {
-		item.id = j.call.claim.Token + what
-	}
 	return item, nil
 }
 

@@ -6,7 +6,6 @@ package arc
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
@@ -30,7 +29,7 @@ type chatRecord struct {
 
 // A chatItem is a message to be added to a chat.
 type chatItem struct {
-	id   string // of a request that may be repeated; else empty
+	id   string // without its position, or empty
 	data []byte // behind room for the link
 }
 
@@ -157,11 +156,10 @@ func (r *chatRecord) create(ctx context.Context, fresh *chatState, edit func(nex
 
 func (r *chatRecord) changeLocked(ctx context.Context, base *chatState, edit func(next *chatState), items []chatItem) error {
 	isNew := r.state == nil
-	var tried []uint64 // positions of the newest message
 	return r.table.s.persist(ctx, func(ctx context.Context) error {
 		for {
 			if r.isStale {
-				isMade, err := r.settleLocked(ctx, base.last, isNew, tried)
+				isMade, err := r.settleLocked(ctx, base.last, isNew, items)
 				if isMade || err != nil {
 					return err
 				}
@@ -179,12 +177,6 @@ func (r *chatRecord) changeLocked(ctx context.Context, base *chatState, edit fun
 				}
 			}
 			err := r.saveLocked(ctx, &next)
-			switch {
-			case err == nil:
-				return nil
-			case len(items) > 0:
-				tried = append(tried, next.last)
-			}
 			if !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) && !errors.Is(err, store.ErrNotFound) {
 				return err
 			}
@@ -194,22 +186,25 @@ func (r *chatRecord) changeLocked(ctx context.Context, base *chatState, edit fun
 
 // settleLocked reads the chat again, and reports whether an earlier attempt has added the messages. It refuses a change
 // of a chat that another turn has changed or ended. r.mu must be held.
-func (r *chatRecord) settleLocked(ctx context.Context, last uint64, isNew bool, tried []uint64) (isMade bool, err error) {
+func (r *chatRecord) settleLocked(ctx context.Context, last uint64, isNew bool, items []chatItem) (isMade bool, err error) {
 	if err := r.loadLocked(ctx); err != nil {
 		return false, err
 	}
-	st := r.state
-	if st != nil && st.last != last && len(tried) > 0 {
+	st, isBegun := r.state, false
+	if st != nil && st.last != last && len(items) > 0 {
 		list, err := readItems(ctx, r.table.db, chatItems(r.key), st.last)
 		if err != nil {
 			r.isStale = true
 			return false, err
 		}
-		isMade = slices.ContainsFunc(list, func(rec store.Record) bool { return slices.Contains(tried, rec.Seq) })
+		isBegun = findItem(list, items[0].id) >= 0
+		isMade = findItem(list, items[len(items)-1].id) >= 0
 	}
 	switch {
 	case isMade, isNew && st == nil:
 		return isMade, nil
+	case isNew && isBegun: // by another attempt of the request, which the next one finds
+		return false, errTurnLost
 	case isNew:
 		return false, chatTaken()
 	case st == nil:
@@ -222,8 +217,8 @@ func (r *chatRecord) settleLocked(ctx context.Context, last uint64, isNew bool, 
 	return false, nil
 }
 
-// end closes the chat.
-func (r *chatRecord) end(ctx context.Context, reason string, isRepeated bool) (*chatState, error) {
+// end closes the chat, unless an earlier attempt of the request has.
+func (r *chatRecord) end(ctx context.Context, reason string, a attempt) (*chatState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at, isTried := now(), false
@@ -233,7 +228,7 @@ func (r *chatRecord) end(ctx context.Context, reason string, isRepeated bool) (*
 				return err
 			}
 			st := r.state
-			if st != nil && st.status == ChatClosed && (isRepeated || isTried && st.closed.Equal(at)) {
+			if st != nil && st.status == ChatClosed && (a.isRepeated || isTried && st.closed.Equal(at)) {
 				return nil
 			}
 			if fault := st.refuses(r.id, engine.EndChat); fault != nil {

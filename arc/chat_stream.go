@@ -6,14 +6,10 @@ package arc
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/once"
-	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/streamlog"
 )
 
@@ -85,7 +81,7 @@ func (t *streamTable) options() (*streamlog.Table, streamlog.Options) {
 func (t *streamTable) serve(ctx context.Context, j *chatJob) (any, error) {
 	x := j.call.out
 	logs, o := t.options()
-	r := &streamRun{t: t, id: streamOf(j.call.claim), call: *j.call}
+	r := &streamRun{t: t, id: j.call.attempt.stream(), call: *j.call}
 	r.call.out = nil
 	owner := ""
 	if o.Resumable {
@@ -193,39 +189,6 @@ func (r *streamRun) watch() {
 	}
 }
 
-// A streamClaim is the claim of a streamed request whose answer may be resumed, until its end (ARC-D48).
-type streamClaim struct {
-	isRetried chan bool     // the result
-	done      chan struct{} // closed after err is set
-	err       error         // of the claim
-	cancel    context.CancelCauseFunc
-}
-
-// end ends a claim once: as that of a complete stream, or as one whose request a later attempt may repeat.
-func (c *streamClaim) end(isRetried bool) {
-	if c == nil {
-		return
-	}
-	select {
-	case c.isRetried <- isRetried:
-	default:
-	}
-	late := time.AfterFunc(outage, func() { c.cancel(errNotStored) })
-	defer late.Stop()
-	<-c.done
-}
-
-// streamOf returns the id of the stream that an attempt of a request writes.
-func streamOf(c once.Claim) string {
-	switch {
-	case c.Token == "":
-		return randid.New("stream-")
-	case c.Redelivered:
-		return "stream-" + c.Token + "-" + strconv.Itoa(c.Attempt)
-	}
-	return "stream-" + c.Token
-}
-
 // serveEarlier answers a streamed request for an earlier stream: with Last-Event-ID, or because
 // it is repeated. Otherwise it claims the request.
 func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered bool, err error) {
@@ -247,60 +210,6 @@ func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered 
 		return false, nil
 	}
 	return t.claim(ctx, call, c)
-}
-
-// claim claims a streamed request, unless c can follow the stream of an earlier attempt.
-func (t *streamTable) claim(ctx context.Context, call *Call, c *streamConn) (isAnswered bool, err error) {
-	key := once.Key{Principal: call.principalID(), Scope: "stream", ID: c.owner}
-	own := &streamClaim{isRetried: make(chan bool, 1), done: make(chan struct{})}
-	free, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	own.cancel = cancel
-	claimed := make(chan once.Claim, 1)
-	go func() { // until the end of own
-		defer close(own.done)
-		_, _, own.err = t.s.answers.Do(free, key, once.Repeat, func(_ context.Context, claim once.Claim) (once.Result, error) {
-			claimed <- claim
-			return once.Result{Retry: <-own.isRetried}, nil
-		})
-	}()
-	defer func() {
-		if call.out.claim != own {
-			cancel(context.Canceled)
-			own.end(true)
-		}
-	}()
-	done := own.done
-	for n := 1; ; n++ {
-		select {
-		case call.claim = <-claimed:
-			call.out.claim = own
-			return false, nil
-		case <-done:
-			if own.err != nil {
-				return true, t.s.unavailable(call.TargetAgent, own.err)
-			}
-			done = nil
-		case <-time.After(retry.Delay(n, 25*time.Millisecond, time.Second)):
-		case <-ctx.Done():
-			return true, context.Cause(ctx)
-		}
-		bounded, stop := context.WithTimeout(ctx, outage)
-		state, earlier, err := t.s.answers.Peek(bounded, key)
-		stop()
-		switch {
-		case err != nil:
-			return true, t.s.unavailable(call.TargetAgent, err)
-		case state == once.StateAbsent && done != nil:
-			continue
-		}
-		c.id = streamOf(earlier)
-		r, err := c.logs.Read(ctx, c.id, c.owner, 0)
-		if state == once.StateRunning && errors.Is(err, streamlog.ErrUnknown) { // its turn has not come
-			continue
-		}
-		cancel(context.Canceled)
-		return true, c.resume(ctx, r, 0, err)
-	}
 }
 
 // lostStream refuses a resumption.

@@ -35,7 +35,6 @@ type chatState struct {
 	renewed  time.Time // when the messages got their time to live
 	reason   string
 	metadata json.RawMessage
-	claim    string // of the request that began the chat
 	last     uint64 // position of the newest message, see readItems
 }
 
@@ -96,7 +95,6 @@ func (st *chatState) write(w *writer) {
 	w.moment("renewed", st.renewed)
 	w.optText("reason", st.reason)
 	w.optRaw("metadata", st.metadata)
-	w.optText("claim", st.claim)
 	w.optCount("last", st.last)
 	w.close()
 }
@@ -107,7 +105,7 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")), claim: r.text("claim"),
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")),
 		last: uint64(r.number("last"))}, nil
 }
 
@@ -155,8 +153,8 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	j := &chatJob{table: c, call: call, first: true, stateless: call.entry.StatelessChats, message: p.InitialMessage, stream: p.Stream}
-	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata, claim: call.claim.Token}
+	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), first: true, stateless: call.entry.StatelessChats, message: p.InitialMessage, stream: p.Stream}
+	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata}
 	if p.ChatID == "" {
 		j.fresh.id = call.id("chat-")
 	}
@@ -174,22 +172,25 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 	return j.serve(ctx)
 }
 
-// reserve takes the id while the chat is not kept yet (ARC-D34).
+// reserve takes the id while the chat is not kept yet (ARC-D34). A chat that an earlier attempt of the request has begun
+// may be in use: this one waits for its turn.
 func (j *chatJob) reserve(ctx context.Context) error {
-	turn, isRepeated, err := j.reserveID(ctx)
-	if err == nil && isRepeated {
-		err = j.chat.wait(ctx, turn, j.id)
+	st, err := j.rec.load(ctx)
+	if err == nil {
+		err = j.readStored(ctx, st)
 	}
 	if err != nil {
 		return err
 	}
-	if isRepeated {
-		err = j.claim(ctx)
-	} else {
-		err = j.claimNew(ctx)
+	if j.isKept {
+		j.fresh = nil
+		return j.take(ctx)
 	}
-	if err == nil {
-		if err = j.checkNew(ctx, isRepeated); err != nil {
+	if err := j.open(st); err != nil {
+		return err
+	}
+	if err = j.claimNew(ctx); err == nil {
+		if err = j.checkNew(ctx); err != nil {
 			j.unclaim(ctx)
 		}
 	}
@@ -199,44 +200,28 @@ func (j *chatJob) reserve(ctx context.Context) error {
 	return err
 }
 
-// checkNew checks the state of a new chat at its turn: another process may have begun it. A repeated request
-// gets the stored answer.
-func (j *chatJob) checkNew(ctx context.Context, isRepeated bool) (err error) {
-	st, err := j.rec.load(ctx)
-	switch {
-	case err != nil:
-		return err
-	case isRepeated:
-		return j.readStored(ctx, st)
+// open takes the turn of a chat that is to begin.
+func (j *chatJob) open(st *chatState) error {
+	lc := j.chat
+	lc.mu.Lock()
+	defer lc.mu.Unlock()
+	if lc.turn.IsTaken() {
+		return chatTaken()
 	}
 	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
 		return fault
 	}
+	lc.turn.Open()
 	return nil
 }
 
-// reserveID reserves a new chat. If a repeated request started the chat, other messages
-// may be using it, so it queues instead.
-func (j *chatJob) reserveID(ctx context.Context) (turn chan struct{}, isRepeated bool, err error) {
-	lc := j.chat
+// checkNew checks the state of a new chat at its turn: another process may have begun it.
+func (j *chatJob) checkNew(ctx context.Context) error {
 	st, err := j.rec.load(ctx)
-	if err != nil {
-		return nil, false, err
+	if fault := st.refuses(j.id, engine.StartChat); err == nil && fault != nil {
+		err = fault
 	}
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if j.call.claim.Redelivered && st != nil && st.claim == j.call.claim.Token {
-		turn, err = j.queueLocked()
-		return turn, true, err
-	}
-	if lc.turn.IsTaken() {
-		return nil, false, chatTaken()
-	}
-	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
-		return nil, false, fault
-	}
-	lc.turn.Open()
-	return nil, false, nil
+	return err
 }
 
 // message answers a further message of a chat.
@@ -253,7 +238,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	j := &chatJob{table: c, call: call, id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
+	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
 	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
 	if err := j.take(ctx); err != nil {
 		c.release(j.chat)
@@ -285,16 +270,20 @@ func (j *chatJob) take(ctx context.Context) error {
 	return err
 }
 
-// checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat.
+// checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat. A message that was
+// answered gets the stored answer.
 func (j *chatJob) checkTurn(ctx context.Context) error {
 	st, err := j.rec.load(ctx)
-	if fault := st.refuses(j.id, engine.MessageChat); err == nil && fault != nil {
-		err = fault
-	}
-	if err == nil && j.call.claim.Redelivered {
+	if err == nil {
 		err = j.readStored(ctx, st)
 	}
-	if err == nil && j.reply == nil && st.status == ChatPaused {
+	if err != nil || j.reply != nil {
+		return err
+	}
+	if fault := st.refuses(j.id, engine.MessageChat); fault != nil {
+		return fault
+	}
+	if st.status == ChatPaused {
 		err = j.rec.change(ctx, func(next *chatState) { next.status, next.updated = ChatActive, now() })
 	}
 	return err
@@ -306,7 +295,7 @@ func (j *chatJob) queue(ctx context.Context) (turn chan struct{}, err error) {
 	lc.mu.Lock()
 	isNew := lc.turn.MayBeNew()
 	lc.mu.Unlock()
-	if !isNew {
+	if !isNew && j.reply == nil {
 		st, err := j.rec.load(ctx)
 		if err != nil {
 			return nil, err
@@ -373,7 +362,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	lc := c.acquire(c.key(call, p.ChatID))
 	defer c.release(lc)
 	r := chatRecord{table: c, key: lc.key, id: p.ChatID}
-	st, err := r.end(ctx, p.Reason, call.claim.Redelivered)
+	st, err := r.end(ctx, p.Reason, call.attempt)
 	if err != nil {
 		return nil, err
 	}

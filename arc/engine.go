@@ -320,15 +320,11 @@ func (e *taskEngine) leaveUnless(call *Call, w *waitingTask, isCreated *bool) {
 // storeLocked stores a new task. If an earlier attempt of the request has created the task, t.state is not st; the
 // process that recovers the task runs or fails it. t.mu must be held.
 func (e *taskEngine) storeLocked(ctx context.Context, t *liveTask, st *taskState, record, item []byte) error {
-	isTried, isCreated := false, false
-	return e.s.persist(ctx, func(ctx context.Context) error {
-		if isCreated {
-			return e.appendFirstLocked(ctx, t, st, item)
-		}
+	isTried := false
+	err := e.s.persist(ctx, func(ctx context.Context) error {
 		rev, err := e.db.Create(ctx, t.key(), record, 0)
 		if err == nil {
-			t.state, t.rev, isCreated = st, rev, true
-			return e.appendFirstLocked(ctx, t, st, item)
+			t.state, t.rev = st, rev
 		}
 		if !errors.Is(err, store.ErrExists) {
 			isTried = true
@@ -344,6 +340,10 @@ func (e *taskEngine) storeLocked(ctx context.Context, t *liveTask, st *taskState
 		}
 		return nil
 	})
+	if err != nil || t.state != st || st.first == nil {
+		return err
+	}
+	return e.s.persist(ctx, func(ctx context.Context) error { return e.appendFirstLocked(ctx, t, st, item) })
 }
 
 // errTaskGone reports a task that was there a moment ago.

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
@@ -23,7 +22,6 @@ type change struct {
 	artifact *Artifact
 	reason   string // of a cancel or a pause
 	by       string // the canceling agent
-	itemID   string // of the message, if its request may be repeated
 	required string // the input that is needed
 	fault    *Error // why it failed
 	expected time.Duration
@@ -31,17 +29,16 @@ type change struct {
 	claimant lease.Owner // becomes the owner if the task has no run and no live owner
 	isNamed  bool        // the handler has chosen the id of the artifact
 
-	isRepeated bool     // an earlier attempt of the request may have made it
-	attempt    *attempt // the last attempt whose write had no answer; otherwise nil
+	attempt attempt // of the request
+	inDoubt *effect // of the last write without an answer; otherwise nil
 }
 
-// An attempt is a try to make a change.
-type attempt struct {
+// An effect is what a change makes of a task.
+type effect struct {
 	old   *taskState
 	to    TaskStatus
 	first uint64 // number of the first event
 	list  []*Notification
-	seqs  []uint64 // of the item, in this and earlier attempts
 }
 
 // errTaskFull reports a task with too many items.
@@ -93,6 +90,7 @@ func (e *taskEngine) applyLocked(ctx context.Context, t *liveTask, c *change) er
 	if item == nil {
 		return e.applyItemLocked(ctx, t, c, nil)
 	}
+	c.attempt = e.s.attemptOr(c.attempt)
 	if err := e.s.ledger.grow(taskObject, t.id, len(item.b)+itemBytes); err != nil {
 		return err
 	}
@@ -115,7 +113,7 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 		}
 		first := old.Events + 1
 		if item != nil {
-			next.last, err = appendItem(ctx, e.db, t.items(), c.itemID, old.last, item.b, 0)
+			next.last, err = appendItem(ctx, e.db, t.items(), c.attempt.item(""), old.last, item.b, 0)
 			if err != nil {
 				return err
 			}
@@ -135,11 +133,7 @@ func (e *taskEngine) applyItemLocked(ctx context.Context, t *liveTask, c *change
 			return e.publishLocked(ctx, t, old, first, list)
 		}
 		if !errors.Is(err, store.ErrConflict) {
-			a := &attempt{old: old, to: next.Status, first: first, list: list, seqs: []uint64{next.last}}
-			if c.attempt != nil {
-				a.seqs = append(a.seqs, c.attempt.seqs...)
-			}
-			c.attempt = a
+			c.inDoubt = &effect{old, next.Status, first, list}
 			return err
 		}
 	}
@@ -155,35 +149,34 @@ func (e *taskEngine) settleLocked(ctx context.Context, t *liveTask, c *change) (
 			return false, idFault(ErrTaskNotFound, "taskId", t.id)
 		}
 	}
-	a := c.attempt
-	if a == nil && !c.isRepeated {
+	f := c.inDoubt
+	if f == nil && !c.attempt.isRepeated {
 		return false, nil
 	}
 	isMade, err := e.isMadeLocked(ctx, t, c)
-	if !isMade || err != nil || a == nil {
+	if !isMade || err != nil || f == nil {
 		return isMade, err
 	}
-	c.attempt = nil
-	return true, e.publishLocked(ctx, t, a.old, a.first, a.list)
+	c.inDoubt = nil
+	return true, e.publishLocked(ctx, t, f.old, f.first, f.list)
 }
 
-// isMadeLocked reports whether the record has a change that an earlier attempt tried. t.mu must be held.
+// isMadeLocked reports whether the record has a change whose write had no answer, or that an earlier attempt of the
+// request has made. t.mu must be held.
 func (e *taskEngine) isMadeLocked(ctx context.Context, t *liveTask, c *change) (bool, error) {
-	st, a := t.state, c.attempt
+	st, f := t.state, c.inDoubt
 	switch {
 	case c.message != nil || c.artifact != nil:
 		list, err := readItems(ctx, e.db, t.items(), st.last)
-		return slices.ContainsFunc(list, func(r store.Record) bool {
-			return a != nil && slices.Contains(a.seqs, r.Seq) || isItemOf(c.itemID, r)
-		}), err
-	case a == nil:
-		return false, nil
-	case a.to == TaskInputRequired:
+		return c.attempt.find(list, "") >= 0, err
+	case f == nil:
+		return c.action == engine.Cancel && st.Status == TaskCanceled, nil
+	case f.to == TaskInputRequired:
 		return st.Paused.Equal(c.at), nil
-	case a.to.Final():
-		return st.Status == a.to && st.Ended.Equal(c.at), nil
+	case f.to.Final():
+		return st.Status == f.to && st.Ended.Equal(c.at), nil
 	}
-	return st.Status == a.to && st.Moved.Equal(c.at), nil
+	return st.Status == f.to && st.Moved.Equal(c.at), nil
 }
 
 // errTakenOver is what a handler sees whose task now runs in another process,

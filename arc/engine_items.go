@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -28,8 +27,8 @@ const linkLen = 8
 const itemHead = linkLen + 1
 
 // appendItem appends an item to a stream, behind the one at prev, and returns its position. The item begins with room
-// for the link. It becomes part of the list when a record names its position. An item of a repeated request is appended
-// once behind prev.
+// for the link. It becomes part of the list when a record names its position. An item with an id is appended once behind
+// prev.
 func appendItem(ctx context.Context, db store.Store, stream, id string, prev uint64, item []byte, ttl time.Duration) (uint64, error) {
 	binary.BigEndian.PutUint64(item, prev)
 	if id != "" {
@@ -40,11 +39,6 @@ func appendItem(ctx context.Context, db store.Store, stream, id string, prev uin
 		err = nil
 	}
 	return seq, err
-}
-
-// isItemOf reports whether a record is that of a repeated request.
-func isItemOf(id string, r store.Record) bool {
-	return id != "" && strings.HasPrefix(r.ID, id) && strings.LastIndexByte(r.ID, '/') == len(id)
 }
 
 // readItems reads the list that ends at the position last, without links: the items that records name. Other items of

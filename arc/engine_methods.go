@@ -60,7 +60,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
 	defer e.finishTask(ctx, mine, st)
-	c := change{action: engine.Send, at: at, message: p.Message, itemID: call.claim.Token, isRepeated: call.claim.Redelivered, claimant: mine}
+	c := change{action: engine.Send, at: at, message: p.Message, attempt: call.attempt, claimant: mine}
 	accepted := st
 	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
 		accepted, err = e.accept(ctx, t, &c)
@@ -80,8 +80,8 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 	return ackOf("Message received"), nil
 }
 
-// accept keeps the input of a request, unless an earlier attempt of it has, and returns the state of the
-// task. It may be repeated.
+// accept makes the change of a request, unless an earlier attempt has made it, and returns the state of the task. It
+// may be repeated.
 func (e *taskEngine) accept(ctx context.Context, t *liveTask, c *change) (*taskState, error) {
 	t.mu.Lock()
 	defer e.unlock(t)
@@ -115,21 +115,9 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		}
 		defer e.finishTask(ctx, mine, st)
 	}
-	c := change{action: engine.Cancel, at: now(), reason: p.Reason, by: call.RequestAgent}
-	err = e.s.persist(ctx, func(ctx context.Context) error {
-		t.mu.Lock()
-		defer e.unlock(t)
-		ok, err := e.loadLocked(ctx, t, e.s.isShared)
-		switch {
-		case err != nil:
-			return err
-		case !ok:
-			return idFault(ErrTaskNotFound, "taskId", t.id)
-		}
-		if !call.claim.Redelivered || t.state.Status != TaskCanceled {
-			err = e.applyLocked(ctx, t, &c)
-		}
-		st = t.state
+	c := change{action: engine.Cancel, at: now(), reason: p.Reason, by: call.RequestAgent, attempt: call.attempt}
+	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
+		st, err = e.accept(ctx, t, &c)
 		return err
 	})
 	e.notifyOwner(ctx, st)

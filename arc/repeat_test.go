@@ -6,8 +6,13 @@ package arc_test
 import (
 	"context"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -219,6 +224,91 @@ func TestRepeatedChat(t *testing.T) {
 	}
 }
 
+// An answer whose chat was not stored before the crash is not part of the history.
+func TestRepeatedChatStoresItsAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		servers, dead := twoForRepeats(t, "arc/chat/", func(s *arc.Server) {
+			s.HandleChats("a-01", arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+				messages, err := turn.History(ctx)
+				if err != nil || len(messages) > 0 {
+					return arc.AgentText(messages[len(messages)-1].Text()), err
+				}
+				return arc.AgentText(fmt.Sprint("run ", runs.Add(1))), nil
+			}))
+		})
+		dead.now.Store(true)
+		request := call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)
+		abandon(t, servers[0], request)
+		require.Equal(t, "run 2", result(t, post(servers[1], request), "chat.start").Chat.Message.Text())
+		require.Equal(t, "run 2", chatOf(t, say(servers[1], "a-01", "c", "what was that?")).Message.Text())
+	})
+}
+
+// A chat that two attempts of a request begin has the answer of one of them, and the next attempt returns it.
+func TestRepeatedChatOfTwoAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var runs atomic.Int32
+		goOn := []chan struct{}{make(chan struct{}), make(chan struct{})}
+		var servers []*arc.Server
+		for _, id := range []string{"first", "second"} {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, ResultTTL: 10 * time.Minute, InstanceID: id}})
+			s.HandleChats("a-01", arc.ChatReplyFunc(func(context.Context, *arc.ChatTurn) (*arc.Message, error) {
+				n := runs.Add(1)
+				<-goOn[n-1]
+				return arc.AgentText(fmt.Sprint("run ", n)), nil
+			}))
+			servers = append(servers, s)
+		}
+		request := call("chat.start", "a-01", `{"chatId":"c","initialMessage":`+hello("hi")+`}`)
+		var attempts sync.WaitGroup
+		defer attempts.Wait()
+		attempts.Go(func() { post(servers[0], request) })
+		synctest.Wait()
+		require.NoError(t, db.Delete(t.Context(), "arc/lease/first", 0))
+		attempts.Go(func() { fault(t, post(servers[1], request), arc.ErrAgentNotAvailable) })
+		synctest.Wait()
+		require.EqualValues(t, 2, runs.Load())
+		close(goOn[0])
+		synctest.Wait()
+		close(goOn[1])
+		synctest.Wait()
+		require.Equal(t, "run 1", result(t, post(servers[1], request), "chat.start").Chat.Message.Text())
+	})
+}
+
+// A lossyStore makes one change of a chat and loses the answer.
+type lossyStore struct {
+	store.Store
+	now atomic.Bool
+}
+
+func (d *lossyStore) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	rev, err := d.Store.Update(ctx, key, value, rev, ttl)
+	if strings.HasPrefix(key, "arc/chat/") && d.now.CompareAndSwap(true, false) {
+		err = store.ErrUnknown
+	}
+	return rev, err
+}
+
+// A turn whose write had no answer is found in the store.
+func TestChatWithLostAnswerOfStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &lossyStore{Store: store.NewMemory()}
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+		s.HandleChats("a-01", arc.ChatReplyFunc(func(ctx context.Context, turn *arc.ChatTurn) (*arc.Message, error) {
+			messages, err := turn.History(ctx)
+			return arc.AgentText(fmt.Sprint("after ", len(messages))), err
+		}))
+		chatOf(t, startChat(s, "a-01", "c", "one"))
+		db.now.Store(true)
+		require.Equal(t, "after 2", chatOf(t, say(s, "a-01", "c", "two")).Message.Text())
+		require.False(t, db.now.Load())
+		require.Equal(t, "after 4", chatOf(t, say(s, "a-01", "c", "three")).Message.Text())
+	})
+}
+
 // The instance of a group that began the chat answers again, though it is another
 // one's turn.
 func TestRepeatedInGroup(t *testing.T) {
@@ -259,6 +349,22 @@ func TestRepeatedCreateInGroup(t *testing.T) {
 		require.Nil(t, second.Error)
 		require.Equal(t, "a-01", second.ResponseAgent, "the first of the dead process")
 	})
+}
+
+// Only one file knows the claims of requests. The others create what they make, with ids of the attempt.
+func TestClaimsInOneFile(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var found []string
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		isOnce := func(i *ast.ImportSpec) bool { return strings.HasSuffix(i.Path.Value, `/internal/once"`) }
+		if slices.ContainsFunc(f.Imports, isOnce) {
+			found = append(found, name)
+		}
+	}
+	require.Equal(t, []string{"repeat.go"}, found)
 }
 
 // twoForRepeats returns two servers of one store that detect repeated requests. The first one

@@ -21,7 +21,6 @@ import (
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
@@ -319,7 +318,7 @@ type Server struct {
 	runs     *journal.Table
 	budget   *budget.Budget
 	ledger   *ledger
-	answers  *once.Table
+	answers  answers
 	streams  *streamTable
 	life     *life.Life
 	records  atomic.Uint64 // audit records
