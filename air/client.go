@@ -403,29 +403,27 @@ func (c *Client) seal(ctx context.Context, d *Draft) error {
 
 // checkThread refuses a message that is not a legal move (AIR-D56).
 func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) error {
-	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
+	if c.opts.ThreadStore == nil || !isMove(body) {
 		return nil
 	}
 	th, err := c.opts.ThreadStore.Get(ctx, e.ThreadID, e.To)
 	if err != nil {
 		return ErrDeliveryFailed.because("the thread could not be loaded", err)
 	}
-	if th.applied(PartySelf, sumOf(e.ID, e.InReplyTo, body)) {
-		return nil // a repeated delivery
-	}
-	return th.Apply(PartySelf, e.ID, e.InReplyTo, body)
+	_, err = th.state.Apply(messageOf(true, e.ID, e.InReplyTo, body))
+	return refused(err)
 }
 
 // applyThread applies a delivered message to its thread.
 func (c *Client) applyThread(ctx context.Context, e *Envelope, body Body) error {
-	if c.opts.ThreadStore == nil || !isNegotiation(body.BodyType()) {
+	if c.opts.ThreadStore == nil || !isMove(body) {
 		return nil
 	}
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
 	var moved *Error
 	err := store.Persist(ctx, func(ctx context.Context) error {
-		_, _, err := c.opts.ThreadStore.apply(ctx, e, PartySelf, body)
+		_, _, err := c.opts.ThreadStore.apply(ctx, e, true, body)
 		if errors.As(err, &moved) {
 			return nil
 		}

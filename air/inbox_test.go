@@ -285,6 +285,38 @@ func TestWithdrawWaitsForOffer(t *testing.T) {
 	}
 }
 
+// A Withdraw does not wait for an Offer that is refused after the change of its sender's key (AIR-D77).
+func TestWithdrawDoesNotWaitForRefusedOffer(t *testing.T) {
+	for _, hasStore := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			thread, id := air.NewID(), air.NewID()
+			offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID = id, thread })
+			var opts air.InboxOptions
+			if hasStore {
+				opts.Persistence.Store = store.NewMemory()
+			}
+			in := w.inbox(t, bob, opts)
+			in.fail(errHandler)
+			require.Equal(t, air.ClassLater, in.Receive(t.Context(), offer, true).Class)
+			rotated, err := alice.Rotate(make([]byte, 32))
+			require.NoError(t, err)
+			w.registry.Register(rotated, "")
+			time.Sleep(2 * time.Minute)
+			require.ErrorIs(t, in.Receive(t.Context(), offer, true).Err, air.ErrBadSignature)
+			withdraw := signedOffer(t, rotated, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.Body = thread, &air.Withdraw{WithdrawnID: id}
+			})
+			for range 3 {
+				require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
+				time.Sleep(10 * time.Minute)
+			}
+			require.Equal(t, air.ClassRefused, in.Receive(t.Context(), withdraw, true).Class)
+		})
+	}
+}
+
 // A Withdraw of a dead letter becomes a dead letter, and is handled after its Offer (AIR-D77).
 func TestWithdrawOfDeadLetter(t *testing.T) {
 	for _, name := range []string{"failed", "failed with store", "stale", "discarded", "redelivered first"} {

@@ -44,6 +44,9 @@ type entry struct {
 const (
 	handlerDelay    = 5 * time.Second
 	maxHandlerDelay = 5 * time.Minute
+
+	// maxDueWait bounds the wait for an attempt that is due (AIR-D77).
+	maxDueWait = 30 * time.Minute
 )
 
 // Lifetimes of stored records.
@@ -387,23 +390,33 @@ func (h *hold) checkOther(ctx context.Context, value []byte) error {
 	return h.admit(ctx, &other, math.MaxInt, true)
 }
 
-// isOpen reports whether a message is being handled, or its handler has failed.
-func (l *ledger) isOpen(ctx context.Context, id replayKey) (bool, error) {
+// isOpen reports whether a message is being handled or will be handled again. One whose attempt does not come
+// for maxDueWait is not: the sender's key has changed, so that the message is refused. pulled is when the message
+// that asks was first pulled.
+func (l *ledger) isOpen(ctx context.Context, id replayKey, pulled time.Time) (bool, error) {
 	l.mu.Lock()
 	e, _ := l.failed.get(id)
 	_, isDone := l.handled.get(id)
 	isActive := l.active[id] != nil
 	l.mu.Unlock()
-	if isActive || isDone {
-		return isActive, nil
+	if isActive || isDone || l.shared == nil {
+		return isActive || !isDone && e.isDue(time.Now()), nil
 	}
-	if l.shared != nil {
-		var err error
-		if e, err = l.shared.get(ctx, id); err != nil {
-			return false, err
-		}
+	e, err := l.shared.get(ctx, id)
+	if err != nil || e.state != entryRunning {
+		return e.isDue(time.Now()), err
 	}
-	return e.state == entryRunning || e.state == entryFailed, nil
+	own, err := l.shared.lease(ctx)
+	if err != nil {
+		return false, err
+	}
+	isAlive, err := own.Alive(ctx, e.owner)
+	return isAlive && e.owner != own.Owner() || time.Since(pulled) < maxDueWait, err
+}
+
+// isDue reports whether a failed message is due for another attempt, or will be.
+func (e *entry) isDue(now time.Time) bool {
+	return e.state == entryFailed && now.Before(e.next.Add(maxDueWait))
 }
 
 // claim records that this process handles the message.

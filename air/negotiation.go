@@ -49,39 +49,39 @@ func (n *Negotiation) Offer(ctx context.Context, description string, price Money
 
 // Counter responds to the outstanding message with another price.
 func (n *Negotiation) Counter(ctx context.Context, description string, price Money, expires time.Time) (*Receipt, error) {
-	return n.answer(ctx, func(*Move) Body {
+	return n.answer(ctx, func(Move) Body {
 		return &Counter{Description: description, Price: price, Expires: expires}
 	})
 }
 
 // Accept agrees to the outstanding price.
 func (n *Negotiation) Accept(ctx context.Context) (*Receipt, error) {
-	return n.answer(ctx, func(o *Move) Body { return &Accept{Price: o.Price} })
+	return n.answer(ctx, func(o Move) Body { return &Accept{Price: o.Price} })
 }
 
 // Decline ends the negotiation; the reason may be empty.
 func (n *Negotiation) Decline(ctx context.Context, reason string) (*Receipt, error) {
-	return n.answer(ctx, func(*Move) Body { return &Decline{Reason: reason} })
+	return n.answer(ctx, func(Move) Body { return &Decline{Reason: reason} })
 }
 
 // Withdraw retracts the agent's outstanding message; the reason may be empty.
 func (n *Negotiation) Withdraw(ctx context.Context, reason string) (*Receipt, error) {
-	return n.answer(ctx, func(o *Move) Body { return &Withdraw{WithdrawnID: o.ID, Reason: reason} })
+	return n.answer(ctx, func(o Move) Body { return &Withdraw{WithdrawnID: o.ID, Reason: reason} })
 }
 
 // answer sends a body that refers to the outstanding message.
-func (n *Negotiation) answer(ctx context.Context, body func(*Move) Body) (*Receipt, error) {
+func (n *Negotiation) answer(ctx context.Context, body func(Move) Body) (*Receipt, error) {
 	th, err := n.Thread(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o := th.Outstanding()
 	switch {
-	case th.State.closed():
+	case th.state.IsClosed():
 		return nil, ErrThreadClosed.err("the negotiation has ended")
-	case o == nil:
+	case len(th.Moves) == 0:
 		return nil, ErrConflict.err("there is nothing to answer yet")
 	}
+	o := th.Moves[len(th.Moves)-1]
 	return n.send(ctx, o.ID, body(o))
 }
 

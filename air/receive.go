@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -596,18 +597,19 @@ func (in *Inbox) checkEarly(ctx context.Context, a *arrival, d *Delivery) error 
 	if err != nil {
 		return ErrRelay.because("", err)
 	}
-	if !th.isUnseen(env.InReplyTo, d.Body) {
+	m := messageOf(in.isOwn(env), env.ID, env.InReplyTo, d.Body)
+	if !th.state.IsUnseen(m) {
 		return nil
 	}
-	if err := th.Apply(in.party(env), env.ID, env.InReplyTo, d.Body); err != nil {
-		return retryable(err)
+	if _, err := th.state.Apply(m); err != nil {
+		return retryable(refused(err))
 	}
 	return nil
 }
 
 // checkWithdrawn lets a Withdraw wait for the message with an id: as a dead letter for a dead letter.
 func (in *Inbox) checkWithdrawn(ctx context.Context, a *arrival, from, id string) error {
-	isOpen, err := in.ledger.isOpen(ctx, hashKey('i', from, id, ""))
+	isOpen, err := in.ledger.isOpen(ctx, hashKey('i', from, id, ""), a.pulled)
 	if err != nil {
 		return ErrRelay.because("", err)
 	}
@@ -624,39 +626,31 @@ func (in *Inbox) checkWithdrawn(ctx context.Context, a *arrival, from, id string
 	return nil
 }
 
-func isMove(b Body) bool {
-	_, isRaw := b.(*Raw)
-	return !isRaw && isNegotiation(b.BodyType())
-}
-
-func (in *Inbox) party(env *Envelope) Party {
-	if env.From == in.did {
-		return PartySelf // a thread with oneself (AIR-D72)
-	}
-	return PartyPeer
-}
+// isOwn reports whether the agent sent the envelope to itself (AIR-D72).
+func (in *Inbox) isOwn(env *Envelope) bool { return env.From == in.did }
 
 // handle advances the thread and calls the handler. If the handler fails, the change of the thread is
 // undone and the message is handled again later.
 func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) {
 	d, h, env := c.d, c.h, c.d.Envelope
 	defer func() { _ = h.drop(ctx, errElsewhere) }() // if a store panics
-	var before Thread
+	var before core.Thread
 	if isMove(d.Body) {
 		if err := in.expired(d); err != nil {
 			return recorded(err, h.end(ctx, err))
 		}
-		var after Thread
-		before, after, err = in.threads.apply(ctx, env, in.party(env), d.Body)
-		var refused *Error
+		var after core.Thread
+		before, after, err = in.threads.apply(ctx, env, in.isOwn(env), d.Body)
+		var refusal *Error
 		switch {
-		case errors.As(err, &refused):
+		case errors.As(err, &refusal):
 			return recorded(err, h.end(ctx, err))
 		case err != nil:
 			err = ErrRelay.because("", err)
 			return recorded(err, h.drop(ctx, err))
 		}
-		d.Thread = &after
+		th := threadOf(after)
+		d.Thread = &th
 	}
 	err = in.call(ctx, a, d)
 	var r *rejection

@@ -11,8 +11,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -60,151 +61,65 @@ func (t *ThreadStore) key(threadID, peer string) string {
 
 // Get returns the current state of a thread. An unknown thread is pending.
 func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, error) {
+	th := core.Thread{State: core.Pending}
 	e, err := t.kv.Get(ctx, t.key(threadID, peer))
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return Thread{State: ThreadPending}, nil
-	case err == nil:
+	if err == nil {
 		e, err = store.Content(e)
 	}
-	if err != nil {
+	if err == nil {
+		err = statekey.Decode(e.Value, &th)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Thread{}, fmt.Errorf("air: loading a thread: %w", err)
 	}
-	return unmarshalThread(e.Value)
+	return threadOf(th), nil
 }
 
 // change applies f to the stored thread, and returns it before and after. f is called again after each
 // conflict with another writer. A change in doubt is repeated for 10 s, whatever becomes of ctx.
-func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(*Thread) error) (before, after Thread, err error) {
+func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(core.Thread) (core.Thread, error)) (before, after core.Thread, err error) {
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
-	var refused error
+	var refusal error
 	_, err = store.Modify(ctx, t.kv, t.key(threadID, peer), t.ttl, func(old store.Entry, found bool) ([]byte, error) {
-		before = Thread{State: ThreadPending}
+		before = core.Thread{State: core.Pending}
 		if found {
-			var err error
-			if before, err = unmarshalThread(old.Value); err != nil {
+			if err := statekey.Decode(old.Value, &before); err != nil {
 				return nil, err
 			}
 		}
-		after = before
-		if refused = f(&after); refused != nil {
-			return nil, refused
+		if after, refusal = f(before); refusal != nil {
+			return nil, refusal
 		}
-		return marshalThread(&after), nil
+		return statekey.Encode(after)
 	})
 	switch {
 	case err == nil:
 		return before, after, nil
-	case refused != nil:
-		return before, before, refused
+	case refusal != nil:
+		return before, before, refused(refusal)
 	}
 	return before, before, fmt.Errorf("air: saving a thread: %w", err)
 }
 
-// sumOf is a hash of a message, which all its forms share (AIR-D83). The id does not suffice: ids are
-// compared only as long as nonces are stored, and threads live longer.
-func sumOf(id, inReplyTo string, body Body) messageSum {
-	h := sha256.New()
-	h.Write([]byte(id + "\x00" + inReplyTo + "\x00"))
-	h.Write(body.appendJSON(nil))
-	return messageSum(h.Sum(nil)[:16])
-}
-
 // apply applies the message of the envelope e. A repetition, after sending it or after a crash,
-// counts once.
-func (t *ThreadStore) apply(ctx context.Context, e *Envelope, by Party, body Body) (before, after Thread, err error) {
-	peer := e.From
-	if by == PartySelf {
+// counts once; its write ends a revert in doubt.
+func (t *ThreadStore) apply(ctx context.Context, e *Envelope, isOwn bool, body Body) (before, after core.Thread, err error) {
+	peer, m := e.From, messageOf(isOwn, e.ID, e.InReplyTo, body)
+	if isOwn {
 		peer = e.To
 	}
-	sum := sumOf(e.ID, e.InReplyTo, body)
-	return t.change(ctx, e.ThreadID, peer, func(th *Thread) error {
-		if th.applied(by, sum) {
-			return nil // the write ends a revert in doubt
-		}
-		moves := len(th.Moves)
-		if err := th.Apply(by, e.ID, e.InReplyTo, body); err != nil {
-			return err
-		}
-		th.lastBy, th.lastSum = by, sum
-		if len(th.Moves) > moves {
-			th.Moves[moves].sum = sum
-		}
-		return nil
-	})
+	return t.change(ctx, e.ThreadID, peer, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
 }
 
 // revert undoes a message whose handling failed, unless another one followed.
-func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before Thread) error {
+func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before core.Thread) error {
 	sum := sumOf(e.ID, e.InReplyTo, body)
-	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th *Thread) error {
-		if th.lastSum != sum {
-			return store.ErrUnchanged
+	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th core.Thread) (core.Thread, error) {
+		if th.LastSum != sum {
+			return th, store.ErrUnchanged
 		}
-		*th = before
-		return nil
+		return before, nil
 	})
 	return err
-}
-
-func (th *Thread) applied(by Party, sum messageSum) bool {
-	if th.lastSum == sum && th.lastBy == by {
-		return true
-	}
-	for i := range th.Moves {
-		if th.Moves[i].sum == sum && th.Moves[i].Party == by {
-			return true
-		}
-	}
-	return false
-}
-
-func marshalThread(t *Thread) []byte {
-	b := strictjson.AppendString([]byte(`{"state":`), string(t.State))
-	b = append(b, `,"last":`...)
-	b = strictjson.AppendString(b, t.LastMessageID)
-	b = append(b, `,"by":`...)
-	b = strictjson.AppendString(b, string(t.lastBy))
-	b = t.lastSum.appendJSON(b)
-	if t.State == ThreadAccepted {
-		b = t.Agreed.appendJSON(append(b, `,"agreed":`...))
-	}
-	b = append(b, `,"moves":[`...)
-	for i, m := range t.Moves {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = strictjson.AppendString(append(b, `{"id":`...), m.ID)
-		b = strictjson.AppendString(append(b, `,"by":`...), string(m.Party))
-		b = m.Price.appendJSON(append(b, `,"price":`...))
-		b = append(m.sum.appendJSON(b), '}')
-	}
-	return append(b, "]}"...)
-}
-
-func (s messageSum) appendJSON(b []byte) []byte {
-	return append(hex.AppendEncode(append(b, `,"sum":"`...), s[:]), '"')
-}
-
-func parseSum(text string) (s messageSum) {
-	if b, err := hex.DecodeString(text); err == nil && len(b) == len(s) {
-		s = messageSum(b)
-	}
-	return s
-}
-
-func unmarshalThread(text []byte) (Thread, error) {
-	v, err := strictjson.Check(text, strictjson.Options{})
-	if err != nil {
-		return Thread{}, fmt.Errorf("air: loading a thread: invalid record: %w", err)
-	}
-	str := func(v strictjson.Value) string { s, _ := v.Text(); return s }
-	t := Thread{State: ThreadState(str(v.Get("state"))), LastMessageID: str(v.Get("last")), lastBy: Party(str(v.Get("by"))), lastSum: parseSum(str(v.Get("sum")))}
-	t.Agreed, _ = parseMoney(string(v.Get("agreed")))
-	for e := v.Get("moves").Elements(); e.Next(); {
-		price, _ := parseMoney(string(e.Value.Get("price")))
-		t.Moves = append(t.Moves, Move{ID: str(e.Value.Get("id")), Party: Party(str(e.Value.Get("by"))), Price: price, sum: parseSum(str(e.Value.Get("sum")))})
-	}
-	return t, nil
 }

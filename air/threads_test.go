@@ -114,7 +114,7 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.Equal(t, air.ThreadOffered, state().State)
-			require.Equal(t, air.MinorUnits(7, "USD"), state().Outstanding().Price)
+			require.Equal(t, air.MinorUnits(7, "USD"), state().Moves[0].Price)
 		}
 		r, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(7)}, nil)
 		require.NoError(t, err)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/air/internal/hook"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/vector"
@@ -25,6 +26,12 @@ func init() {
 			o.random = random
 		}
 	}
+	hook.Apply = func(thread any, isOwn bool, id, inReplyTo string, body any) error {
+		th := thread.(*Thread)
+		next, err := applyOnce(th.state, isOwn, id, inReplyTo, body.(Body))
+		*th = threadOf(next)
+		return err
+	}
 }
 
 // vectors are the operations of the test vectors on parts that are not exported.
@@ -36,6 +43,8 @@ var vectors = vector.Ops{
 	"key_decode":    vector.New(vectorKeyDecode),
 	"derive":        vector.New(vectorDerive),
 	"error_decode":  vector.New(vectorErrorDecode),
+
+	"thread_apply": vector.New(vectorThreadApply),
 
 	"request_sign":   vector.New(vectorRequestSign),
 	"request_verify": vector.New(vectorRequestVerify),
@@ -82,6 +91,35 @@ func vectorRequestVerify(in struct {
 		return nil, ErrUnauthorized.because("", err)
 	}
 	return r.DID + "#key-1", nil
+}
+
+// vectorThreadApply applies a message to the thread of its earlier results.
+func vectorThreadApply(in struct {
+	Thread        core.Thread
+	IsOwn         bool
+	ID, InReplyTo string
+	Body          []byte
+}) (any, error) {
+	body, err := DecodeBody(in.Body, ProfileInterop)
+	if err == nil {
+		in.Thread, err = applyOnce(in.Thread, in.IsOwn, in.ID, in.InReplyTo, body)
+	}
+	var outstanding *string
+	if o := in.Thread.Outstanding(); o != nil {
+		outstanding = &o.ID
+	}
+	return map[string]any{"thread": in.Thread, "outstanding": outstanding}, err
+}
+
+// applyOnce applies a message that is no repetition of an earlier one.
+func applyOnce(th core.Thread, isOwn bool, id, inReplyTo string, body Body) (core.Thread, error) {
+	if !isMove(body) {
+		return th, nil
+	}
+	m := messageOf(isOwn, id, inReplyTo, body)
+	m.Sum = ""
+	next, err := th.Apply(m)
+	return next, refused(err)
 }
 
 func vectorSigningInput(in struct {

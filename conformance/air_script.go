@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/vector"
 )
 
 // airScripts are the operations with a fixture.
@@ -228,30 +229,33 @@ func airCode(err error) (code string, status int, text string) {
 func airThreadScript(_ *testing.T, _, fixture *Input) (Step, error) {
 	fixture.String("self")
 	fixture.String("peer")
-	var th air.Thread
+	type result struct {
+		Thread      map[string]any
+		Outstanding *string
+	}
+	th := result{Thread: map[string]any{}}
 	return func(in *Input) (Answer, error) {
 		a := Answer{}
 		if in.Has("create") {
 			in.Bool("create")
-			th = air.Thread{State: air.ThreadPending}
+			th = result{Thread: map[string]any{}}
 		} else {
-			by, id, reply := air.Party(in.String("from")), in.String("id"), airOptional(in, "inReplyTo")
-			body, err := air.DecodeBody(in.Wire("body"), air.ProfileInterop)
-			if err == nil {
-				err = th.Apply(by, id, reply, body)
-			}
+			next, err := vector.Call[result](airtest.Vector, "thread_apply", map[string]any{"thread": th.Thread,
+				"isOwn": in.String("from") == "self", "id": in.String("id"), "inReplyTo": airOptional(in, "inReplyTo"), "body": []byte(in.Wire("body"))})
 			if err != nil {
 				code, status, text := airCode(err)
 				a["code"], a["status"], a["error"] = code, status, text
+			} else {
+				th = next
 			}
 		}
-		a["state"] = string(th.State)
-		if th.State == "" {
-			a["state"] = string(air.ThreadPending)
+		a["state"] = string(air.ThreadPending)
+		if state, _ := th.Thread["state"].(string); state != "" {
+			a["state"] = state
 		}
 		a["outstanding"] = nil
-		if o := th.Outstanding(); o != nil {
-			a["outstanding"] = o.ID
+		if th.Outstanding != nil {
+			a["outstanding"] = *th.Outstanding
 		}
 		return a.Optional(), nil
 	}, nil

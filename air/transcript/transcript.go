@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/hook"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -159,11 +160,7 @@ func (r *Result) add(entry *Entry, opts *air.DecodeOptions) error {
 	if body.BodyType() == "encrypted" {
 		r.Sealed++
 	}
-	by := air.PartySelf
-	if e.From != r.First {
-		by = air.PartyPeer
-	}
-	if err := r.Thread.Apply(by, e.ID, e.InReplyTo, body); err != nil {
+	if err := hook.Apply(&r.Thread, e.From == r.First, e.ID, e.InReplyTo, body); err != nil {
 		return err
 	}
 	r.Envelopes = append(r.Envelopes, e)

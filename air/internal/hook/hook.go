@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook connects package airtest to unexported parts of package air, which
+// Package hook connects the packages below air to unexported parts of package air, which
 // sets the functions when it is initialized.
 package hook
 
@@ -14,3 +14,7 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 
 // Jitter replaces the source of random numbers in *air.ResolverOptions or *air.PollerOptions.
 var Jitter func(opts any, random func() float64)
+
+// Apply changes a *air.Thread by a message with an air.Body, or returns an *air.Error and leaves it unchanged. A
+// body outside negotiations changes nothing.
+var Apply func(thread any, isOwn bool, id, inReplyTo string, body any) error

@@ -124,7 +124,7 @@ func (w *world) check() {
 			}
 		}
 		if a, b := states[0], states[1]; a.State != b.State || a.LastMessageID != b.LastMessageID ||
-			!slices.EqualFunc(a.Moves, b.Moves, func(a, b air.Move) bool { return a.ID == b.ID && a.Party != b.Party && a.Price == b.Price }) {
+			!slices.EqualFunc(a.Moves, b.Moves, func(a, b air.Move) bool { return a.ID == b.ID && a.IsOwn != b.IsOwn && a.Price == b.Price }) {
 			w.Failf("M5", "", "thread %s: agent %d has %s after %s and %v, agent %d has %s after %s and %v", t.id, t.from, a.State,
 				a.LastMessageID, a.Moves, t.to, b.State, b.LastMessageID, b.Moves)
 		}
