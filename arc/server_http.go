@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strconv"
@@ -98,39 +97,12 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange, re
 
 // reserveBody reserves the announced length of a body, and that of another one as it arrives.
 func (s *Server) reserveBody(r *http.Request, x *exchange) *Error {
-	b := &reservedBody{ReadCloser: r.Body, reserved: r.ContentLength, limit: int64(s.opts.Limits.MaxMessage)}
-	if b.reserved < 0 {
-		b.reserved = small
-	}
-	hold, err := s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}).Reserve(budget.Memory, b.reserved)
+	hold, err := httpx.ReserveBody(r, s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}), int64(s.opts.Limits.MaxMessage))
 	if err != nil {
 		return overBudget("", err)
 	}
-	x.body, b.hold, r.Body = hold, hold, b
+	x.body = hold
 	return nil
-}
-
-// A reservedBody reserves the memory of the read bytes.
-type reservedBody struct {
-	io.ReadCloser
-	hold                  budget.Hold
-	read, reserved, limit int64
-}
-
-// Read reads, and fails if the memory is not free.
-func (b *reservedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.read += int64(n)
-	if b.read > b.reserved && b.reserved != b.limit {
-		b.reserved = 2 * b.read // as the buffer of its reader
-		if b.limit >= 0 {
-			b.reserved = min(b.reserved, b.limit)
-		}
-		if full := b.hold.Resize(b.reserved); full != nil {
-			return n, full
-		}
-	}
-	return n, err
 }
 
 // requestTypes are the media types of requests (ARC-D10).

@@ -6,7 +6,6 @@ package mcpbridge
 import (
 	"context"
 	"encoding/json"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -282,7 +281,7 @@ func exact(content any, texts []string) json.RawMessage {
 			return json.RawMessage(v)
 		}
 	}
-	if rounded(content) {
+	if strictjson.Rounded(content) {
 		return nil
 	}
 	raw, err := strictjson.Encode(content)
@@ -323,23 +322,6 @@ func same(v strictjson.Value, x any) bool {
 			}
 		}
 		return v.IsObject() && n == len(x)
-	}
-	return false
-}
-
-// rounded reports whether a float is so large that other integers have the same representation.
-func rounded(x any) bool {
-	switch x := x.(type) {
-	case float64:
-		return math.Abs(x) >= 1<<53
-	case []any:
-		return slices.ContainsFunc(x, rounded)
-	case map[string]any:
-		for _, inner := range x {
-			if rounded(inner) {
-				return true
-			}
-		}
 	}
 	return false
 }

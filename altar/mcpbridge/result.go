@@ -5,13 +5,12 @@ package mcpbridge
 
 import (
 	"encoding/json"
-	"math"
-	"slices"
 	"strings"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // maxText bounds the text of the server in an error.
@@ -48,25 +47,8 @@ func resultOf(got *sdk.CallToolResult) (any, error) {
 		}
 		return nil, altar.Errorf(altar.ErrExecutionFailed, "", "%s", clip(text))
 	}
-	if got.StructuredContent != nil && isExact(got.StructuredContent) {
+	if got.StructuredContent != nil && !strictjson.Rounded(got.StructuredContent) {
 		return got.StructuredContent, nil
 	}
 	return blocks, nil
-}
-
-// isExact reports whether all numbers are below the first integer that a double may have rounded.
-func isExact(x any) bool {
-	switch x := x.(type) {
-	case float64:
-		return math.Abs(x) < 1<<53
-	case []any:
-		return !slices.ContainsFunc(x, func(e any) bool { return !isExact(e) })
-	case map[string]any:
-		for _, e := range x {
-			if !isExact(e) {
-				return false
-			}
-		}
-	}
-	return true
 }

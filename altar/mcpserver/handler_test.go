@@ -356,8 +356,9 @@ func TestSlowBodies(t *testing.T) {
 	require.Zero(t, body.reads.Load())
 	const share = 16 // of 4 MiB
 	var slow sync.WaitGroup
-	for range share {
-		slow.Go(func() { f.serve("key-a", body, -1) })
+	for range share / 2 {
+		slow.Go(func() { f.serve("key-a", body, 4<<20) })
+		slow.Go(func() { f.serve("key-a", io.MultiReader(io.LimitReader(zeros{}, 4<<20-1), body), -1) }) // reserved as it arrives
 	}
 	require.Eventually(t, func() bool { return body.reads.Load() == share }, time.Minute, time.Millisecond)
 	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", body, -1))
@@ -369,4 +370,17 @@ func TestSlowBodies(t *testing.T) {
 	slow.Wait()
 	require.EqualValues(t, share, body.reads.Load())
 	require.Equal(t, http.StatusBadRequest, f.serve("key-a", body, -1))
+}
+
+// zeros are endless.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// Without a bound of a request, the share of its caller is the bound.
+func TestUnboundedBody(t *testing.T) {
+	f := newFixture(t, &mcpserver.Options{MaxMessage: -1})
+	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", zeros{}, -1))
+	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", zeros{}, 65<<20))
+	require.Equal(t, http.StatusBadRequest, f.serve("key-a", strings.NewReader(`{`), -1))
 }

@@ -19,7 +19,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // singular are the headers of which a proxy may use another value than the server.
@@ -151,6 +153,89 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 			buf = slices.Grow(buf, len(buf))
 		}
 	}
+}
+
+// minReserved is the memory of a body without an announced length before its bytes arrive.
+const minReserved = 4 << 10
+
+// ReserveBody reserves memory for the body of r: its announced length, or else what arrives. A body of at most
+// limit bytes, unless that is negative, takes no memory beyond it. If the memory is not free, the error of ReserveBody or of
+// the read is a [*budget.Error].
+func ReserveBody(r *http.Request, scope *budget.Scope, limit int64) (budget.Hold, error) {
+	b := &reservedBody{ReadCloser: r.Body, reserved: r.ContentLength, limit: limit}
+	if b.reserved < 0 {
+		b.reserved = minReserved
+	}
+	hold, err := scope.Reserve(budget.Memory, b.reserved)
+	if err != nil {
+		return budget.Hold{}, err
+	}
+	b.hold, r.Body = hold, b
+	return hold, nil
+}
+
+// A reservedBody reserves the memory of the read bytes.
+type reservedBody struct {
+	io.ReadCloser
+	hold                  budget.Hold
+	read, reserved, limit int64
+}
+
+// Read reads, and fails if the memory is not free.
+func (b *reservedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	b.read += int64(n)
+	if b.read > b.reserved && b.reserved != b.limit {
+		b.reserved = 2 * b.read // as the buffer of its reader
+		if b.limit >= 0 {
+			b.reserved = min(b.reserved, b.limit)
+		}
+		if full := b.hold.Resize(b.reserved); full != nil {
+			return n, full
+		}
+	}
+	return n, err
+}
+
+// Admits makes the checks of a request that need neither its caller nor its body: the time in which the body
+// arrives, the origin of a page, and ambiguous headers. It reports false if it has responded.
+func (o *Origins) Admits(w http.ResponseWriter, r *http.Request, timeout time.Duration, headers ...string) bool {
+	if r.ContentLength != 0 {
+		Bound(w, r, timeout)
+	}
+	if o.CORS(w, r) {
+		return false
+	}
+	if err := o.Check(r); err != nil {
+		http.Error(w, "the origin is not allowed", http.StatusForbidden)
+		return false
+	}
+	if _, err := CheckRequest(r, nil, headers...); err != nil {
+		http.Error(w, "no header field may occur twice", http.StatusBadRequest)
+		return false
+	}
+	return true
+}
+
+// maxForwardDepth bounds the nesting of a body of Forward.
+const maxForwardDepth = 64
+
+// Forward calls next with a body that has been read, or with err, the error of [Body], responds. It refuses a body
+// that is not JSON in order.
+func Forward(w http.ResponseWriter, r *http.Request, body []byte, err error, timeout time.Duration, next http.Handler) {
+	if err == nil && len(body) > 0 {
+		_, err = strictjson.Check(body, strictjson.Options{MaxDepth: maxForwardDepth})
+	}
+	if err != nil {
+		status := http.StatusBadRequest
+		if refused, ok := errors.AsType[*Error](err); ok {
+			status = refused.Status
+		}
+		http.Error(w, "the body is not JSON in order, or too large", status)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	next.ServeHTTP(Bounded(w, timeout), r)
 }
 
 // netBuffer is the size of the buffer of a response in net/http.

@@ -22,6 +22,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 const never = time.Hour
@@ -180,6 +182,96 @@ func TestBodyWithoutLimit(t *testing.T) {
 	data, err := Body(httptest.NewRecorder(), r, -1, -1)
 	require.NoError(t, err)
 	require.Len(t, data, 1<<20)
+}
+
+func TestReserveBody(t *testing.T) {
+	const whole = 1 << 20
+	limits := budget.Limits{Memory: budget.Limit{Principal: whole}}
+	for _, tt := range []struct {
+		announced, size, limit int64
+		isRefused              bool
+	}{
+		{whole, whole, -1, false},
+		{whole + 1, whole + 1, -1, true},
+		{-1, whole / 4, -1, false},
+		{-1, whole + 1, -1, true},
+		{-1, whole / 4, whole / 4, false}, // no more is reserved than the limit
+		{-1, whole, whole, false},
+	} {
+		b := budget.New(limits, nil)
+		scope := b.Scope("alice", "")
+		r := httptest.NewRequest("POST", "/", io.LimitReader(zeros{}, tt.size))
+		r.ContentLength = tt.announced
+		hold, err := ReserveBody(r, scope, tt.limit)
+		var data []byte
+		if err == nil {
+			data, err = Body(httptest.NewRecorder(), r, tt.limit, -1)
+			if err == nil {
+				_, full := scope.Reserve(budget.Memory, whole-tt.size+1)
+				require.Error(t, full, "the memory of the body is free")
+			}
+			hold.Release()
+		}
+		if tt.isRefused {
+			var full *budget.Error
+			require.ErrorAs(t, err, &full)
+		} else {
+			require.NoError(t, err)
+			require.Len(t, data, int(tt.size))
+		}
+		rest, err := scope.Reserve(budget.Memory, whole)
+		require.NoError(t, err, "all memory is free again")
+		rest.Release()
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestAdmits(t *testing.T) {
+	o := &Origins{AllowedOrigins: []string{"https://app.example"}, Methods: "POST"}
+	for _, tt := range []struct {
+		method string
+		header http.Header
+		status int // 0: admitted
+	}{
+		{"POST", http.Header{}, 0},
+		{"POST", http.Header{"Origin": {"https://app.example"}}, 0},
+		{"POST", http.Header{"Origin": {"https://evil.example"}}, http.StatusForbidden},
+		{"OPTIONS", http.Header{"Origin": {"https://app.example"}, "Access-Control-Request-Method": {"POST"}}, http.StatusNoContent},
+		{"POST", http.Header{"Authorization": {"a", "b"}}, http.StatusBadRequest},
+		{"POST", http.Header{"X-Api-Key": {"a", "b"}}, http.StatusBadRequest},
+	} {
+		r, w := httptest.NewRequest(tt.method, "/", strings.NewReader("{}")), httptest.NewRecorder()
+		r.Header = tt.header
+		require.Equal(t, tt.status == 0, o.Admits(w, r, time.Minute, "X-Api-Key"), "%v", tt)
+		if tt.status != 0 {
+			require.Equal(t, tt.status, w.Code, "%v", tt)
+		}
+	}
+}
+
+func TestForward(t *testing.T) {
+	for _, tt := range []struct {
+		body   string
+		err    error
+		status int
+	}{
+		{`{"a":[1]}`, nil, http.StatusOK},
+		{"", nil, http.StatusOK},
+		{`{"a":1,"a":1}`, nil, http.StatusBadRequest},
+		{strings.Repeat("[", 65) + strings.Repeat("]", 65), nil, http.StatusBadRequest},
+		{"", &Error{Status: http.StatusRequestTimeout}, http.StatusRequestTimeout},
+	} {
+		r, w := httptest.NewRequest("POST", "/", http.NoBody), httptest.NewRecorder()
+		Forward(w, r, []byte(tt.body), tt.err, time.Minute, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			got, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.Equal(t, tt.body, string(got))
+		}))
+		require.Equal(t, tt.status, w.Code, tt.body)
+	}
 }
 
 func TestBodyRefusesIncomplete(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -207,10 +206,7 @@ type Front struct {
 // CORSHeaders are the headers of MCP and of its callers.
 const CORSHeaders = "Authorization, Content-Type, Accept, X-Api-Key, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
 
-// maxDepth bounds the nesting of a body.
-const maxDepth = 64
-
-// Handler returns next behind the checks. The memory of a body is reserved before it is read.
+// Handler returns next behind the checks. The memory of a body is reserved before it is read, or as it arrives if its length is not announced.
 func (f Front) Handler(next http.Handler) http.Handler {
 	f.Logger = cmp.Or(f.Logger, slog.Default())
 	f.MaxMessage = cmp.Or(f.MaxMessage, 4<<20)
@@ -219,18 +215,7 @@ func (f Front) Handler(next http.Handler) http.Handler {
 	f.Origins.Methods, f.Origins.Headers = http.MethodPost, CORSHeaders
 	memory := budget.New(budget.Limits{Logger: f.Logger}, nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			httpx.Bound(w, r, f.ReadTimeout)
-		}
-		if f.Origins.CORS(w, r) {
-			return
-		}
-		if err := f.Origins.Check(r); err != nil {
-			http.Error(w, "the origin is not allowed", http.StatusForbidden)
-			return
-		}
-		if _, err := httpx.CheckRequest(r, nil, "X-Api-Key"); err != nil {
-			http.Error(w, "no header field may occur twice", http.StatusBadRequest)
+		if !f.Origins.Admits(w, r, f.ReadTimeout, "X-Api-Key") {
 			return
 		}
 		ctx, principal, err := f.authenticate(r)
@@ -240,33 +225,18 @@ func (f Front) Handler(next http.Handler) http.Handler {
 			http.Error(w, "not authenticated", http.StatusUnauthorized)
 			return
 		}
-		size := int64(f.MaxMessage)
-		if r.ContentLength >= 0 && (f.MaxMessage < 0 || r.ContentLength < size) {
-			size = r.ContentLength
+		hold, err := httpx.ReserveBody(r, memory.Scope(cmp.Or(principal, budget.Anonymous(r.RemoteAddr)), ""), int64(f.MaxMessage))
+		var body []byte
+		if err == nil {
+			defer hold.Release()
+			body, err = httpx.Body(w, r, int64(f.MaxMessage), f.ReadTimeout)
 		}
-		hold, err := memory.Scope(cmp.Or(principal, budget.Anonymous(r.RemoteAddr)), "").Reserve(budget.Memory, max(size, 0))
-		if err != nil {
+		if _, isFull := errors.AsType[*budget.Error](err); isFull {
 			w.Header().Set("Retry-After", "5")
 			http.Error(w, "over capacity", http.StatusServiceUnavailable)
 			return
 		}
-		defer hold.Release()
-		body, err := httpx.Body(w, r, int64(f.MaxMessage), f.ReadTimeout)
-		if err == nil && len(body) > 0 {
-			_, err = strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth})
-		}
-		if err != nil {
-			status := http.StatusBadRequest
-			if refused, ok := errors.AsType[*httpx.Error](err); ok {
-				status = refused.Status
-			}
-			http.Error(w, "the body is not JSON in order, or too large", status)
-			return
-		}
-		_ = hold.Resize(int64(len(body))) // less
-		r = r.WithContext(ctx)
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(httpx.Bounded(w, f.WriteTimeout), r)
+		httpx.Forward(w, r.WithContext(ctx), body, err, f.WriteTimeout, next)
 	})
 }
 

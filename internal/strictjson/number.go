@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -83,6 +84,24 @@ func IsIntegral(v Value) bool {
 		return d.exp >= 0
 	}
 	return v[bytes.IndexAny(v, "eE")+1] != '-' // the sign of an exponent of this size decides
+}
+
+// Rounded reports whether a number of a value that encoding/json has decoded into an any is at least 1<<53: other
+// integers become the same float64, so the text may have had another one.
+func Rounded(x any) bool {
+	switch x := x.(type) {
+	case float64:
+		return math.Abs(x) >= 1<<53
+	case []any:
+		return slices.ContainsFunc(x, Rounded)
+	case map[string]any:
+		for _, e := range x {
+			if Rounded(e) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // exponent is the exponent of d, which was parsed from v. If that gave up on the

@@ -180,6 +180,18 @@ func TestEqualNumbers(t *testing.T) {
 	}
 }
 
+func TestRounded(t *testing.T) {
+	for text, want := range map[string]bool{
+		`9007199254740991`: false, `9007199254740992`: true, `-9007199254740993`: true, `1.5`: false, `1e300`: true,
+		`"9007199254740993"`: false, `null`: false, `[1,[9007199254740993]]`: true, `[1,true]`: false,
+		`{"a":{"b":9007199254740993}}`: true, `{"a":{"b":0.1}}`: false,
+	} {
+		var x any
+		require.NoError(t, stdjson.Unmarshal([]byte(text), &x))
+		require.Equal(t, want, Rounded(x), text)
+	}
+}
+
 func TestAppend(t *testing.T) {
 	require.Equal(t, `x"a\n\u0000\"<é`+"\u2028"+`"`, string(AppendString([]byte("x"), "a\n\x00\"<é\u2028")))
 	require.Equal(t, "\"\ufffd\"", string(AppendString(nil, []byte("\xff"))))
