@@ -15,11 +15,10 @@ import (
 
 // Kinds of keys in the set of an index. Each ends with the number of a document.
 const (
-	kindWord     = 'w' // the word, 0, number of times
-	kindTag      = 't' // the quoted tag, 0
-	kindHash     = 'h' // of the key of the entry
-	kindPosition = 'p'
-	kindExpiry   = 'e' // only of entries that expire
+	kindWord   = 'w' // the word, 0, number of times
+	kindTag    = 't' // the quoted tag, 0
+	kindHash   = 'h' // of the key of the entry
+	kindExpiry = 'e' // only of entries that expire
 )
 
 // A hash identifies the key of an entry.
@@ -55,10 +54,10 @@ func (x *index) makeKey(kind byte, text []byte, doc uint32) []byte {
 	return x.key
 }
 
-func (x *index) timeKey(kind byte, t int64, doc uint32) []byte {
+func (x *index) expiryKey(t int64, doc uint32) []byte {
 	var text [8]byte
 	binary.BigEndian.PutUint64(text[:], uint64(t))
-	return x.makeKey(kind, text[:], doc)
+	return x.makeKey(kindExpiry, text[:], doc)
 }
 
 // docOf returns the number at the end of a key.
@@ -102,9 +101,8 @@ func (x *index) put(d document, entry strictjson.Value) {
 		x.keys.set(x.makeKey(kindTag, tagText(tag), doc), 1)
 	}
 	x.keys.set(x.makeKey(kindHash, d.hash[:], doc), 0)
-	x.keys.set(x.timeKey(kindPosition, d.position, doc), 0)
 	if d.expires > 0 {
-		x.keys.set(x.timeKey(kindExpiry, d.expires, doc), 0)
+		x.keys.set(x.expiryKey(d.expires, doc), 0)
 	}
 	x.count++
 	x.bytes += int64(d.size)
@@ -124,9 +122,8 @@ func (x *index) removeHash(h hash) {
 func (x *index) remove(doc uint32) {
 	d := &x.docs[doc]
 	x.keys.remove(x.makeKey(kindHash, d.hash[:], doc))
-	x.keys.remove(x.timeKey(kindPosition, d.position, doc))
 	if d.expires > 0 {
-		x.keys.remove(x.timeKey(kindExpiry, d.expires, doc))
+		x.keys.remove(x.expiryKey(d.expires, doc))
 	}
 	x.count--
 	x.bytes -= int64(d.size)
@@ -177,16 +174,6 @@ func (x *index) tagged(tags []string) map[uint32]bool {
 		})
 	}
 	return found
-}
-
-// inOrder returns all documents in the order of insertion.
-func (x *index) inOrder() []uint32 {
-	docs := make([]uint32, 0, x.count)
-	x.keys.ascend([]byte{kindPosition}, func(key []byte, _ uint64) bool {
-		docs = append(docs, docOf(key))
-		return true
-	})
-	return docs
 }
 
 // A row is an entry in the store: position, stamp and score, 8 bytes each, and the text of the entry.

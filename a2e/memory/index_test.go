@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,4 +132,19 @@ func TestAllocsOfLargeMemories(t *testing.T) {
 	require.InDelta(t, store1, store2, store1/4)
 	require.InDelta(t, replace1, replace2, replace1/4)
 	require.InDelta(t, get1, get2, get1/4)
+}
+
+// The first candidates are those of the sorted list.
+func TestFirstCandidates(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 300 {
+		list := make([]candidate, 1+rng.IntN(50))
+		for i := range list {
+			list[i] = candidate{doc: uint32(i), position: int64(i), score: float64(rng.IntN(5))}
+		}
+		rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+		n := 1 + rng.IntN(60)
+		sorted := slices.SortedFunc(slices.Values(list), candidate.order)
+		require.Equal(t, sorted[:min(n, len(list))], first(list, n))
+	}
 }

@@ -52,6 +52,10 @@ type Options struct {
 	// removes the bound.
 	MaxMemories int
 
+	// MaxQueryWords bounds the distinct words of a query. Zero means 32; a negative value removes
+	// the bound.
+	MaxQueryWords int
+
 	// OwnerID returns the owner of the episodic tier. Nil means the OwnerID of the session.
 	OwnerID func(s *a2e.Session) string
 
@@ -74,6 +78,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	k.opts.MaxEntries = option.Count(k.opts.MaxEntries, 100000)
 	k.opts.MaxBytes = option.Count(k.opts.MaxBytes, 64<<20)
 	k.opts.MaxMemories = option.Count(k.opts.MaxMemories, 100)
+	k.opts.MaxQueryWords = option.Count(k.opts.MaxQueryWords, 32)
 	if k.opts.OwnerID == nil {
 		k.opts.OwnerID = (*a2e.Session).OwnerID
 	}
@@ -355,7 +360,7 @@ func (k *keeper) newWrite(raw json.RawMessage) (*Entry, write, error) {
 
 // hashOf returns the same value for equal keys.
 func hashOf(key json.RawMessage) (hash, error) {
-	v, err := strictjson.Check(key, anyJSON)
+	v, err := wire.CheckJSON(key)
 	if err != nil {
 		return hash{}, a2e.SchemaViolation("key", a2e.ReasonValue)
 	}
@@ -369,6 +374,7 @@ func (k *keeper) retrieve(ctx context.Context, call *a2e.Call, r *RetrieveReques
 	if err != nil {
 		return nil, err
 	}
+	r.Tags = sortedTags(r.Tags)
 	var shelves []*shelf
 	for _, tier := range tiers {
 		if r.Tier == "" || r.Tier == tier {
@@ -381,7 +387,11 @@ func (k *keeper) retrieve(ctx context.Context, call *a2e.Call, r *RetrieveReques
 	case r.Query == "" && len(r.Keys) > 0:
 		return byKey(ctx, shelves, r)
 	}
-	return byIndex(ctx, shelves, r)
+	words := queryWords(r.Query)
+	if len(words) > k.opts.MaxQueryWords {
+		return nil, a2e.SchemaViolation("query", a2e.ReasonTooLarge)
+	}
+	return byIndex(ctx, shelves, r, words)
 }
 
 func (k *keeper) forget(ctx context.Context, call *a2e.Call, r *ForgetRequest) (*ForgetResponse, error) {
@@ -393,7 +403,7 @@ func (k *keeper) forget(ctx context.Context, call *a2e.Call, r *ForgetRequest) (
 	if len(r.Keys) == 0 && len(r.Tags) == 0 || !slices.Contains(tiers[:], r.Tier) {
 		return &ForgetResponse{}, nil
 	}
-	n, err := k.shelf(m, which, r.Tier).forget(ctx, hashes(r.Keys), r.Tags, k.position()|1)
+	n, err := k.shelf(m, which, r.Tier).forget(ctx, hashes(r.Keys), sortedTags(r.Tags), k.position()|1)
 	if err != nil {
 		return nil, err
 	}
@@ -411,6 +421,13 @@ func hashes(keys []json.RawMessage) map[hash]bool {
 	return set
 }
 
-func overlap(a, b []string) bool {
-	return slices.ContainsFunc(a, func(s string) bool { return slices.Contains(b, s) })
+// sortedTags returns the distinct tags.
+func sortedTags(tags []string) []string { return slices.Compact(slices.Sorted(slices.Values(tags))) }
+
+// overlap reports whether one of the tags is among the sorted ones.
+func overlap(tags, sorted []string) bool {
+	return slices.ContainsFunc(tags, func(tag string) bool {
+		_, found := slices.BinarySearch(sorted, tag)
+		return found
+	})
 }

@@ -4,9 +4,12 @@
 package memory_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,5 +248,94 @@ func TestMemoriesEndWithTheirSession(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "mem-1", resp.MemoryID)
 		require.NoError(t, c.Close())
+	}
+}
+
+// panickyKV panics in one of its methods.
+type panickyKV struct {
+	store.KV
+	method atomic.Value
+}
+
+func (p *panickyKV) call(method string) {
+	if p.method.Load() == method {
+		panic("defect of the store")
+	}
+}
+
+func (p *panickyKV) Get(ctx context.Context, key string) (store.Entry, error) {
+	if strings.Contains(key, "/e/") {
+		p.call("get")
+	}
+	return p.KV.Get(ctx, key)
+}
+
+func (p *panickyKV) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	p.call("create")
+	return p.KV.Create(ctx, key, value, ttl)
+}
+
+func (p *panickyKV) Update(ctx context.Context, key string, value []byte, r store.Revision, ttl time.Duration) (store.Revision, error) {
+	p.call("update")
+	return p.KV.Update(ctx, key, value, r, ttl)
+}
+
+// A panic of the store is an internal error of one request, and the memory continues.
+func TestStorePanics(t *testing.T) {
+	kv := &panickyKV{KV: store.NewMemory()}
+	m, id := connect(t, kv, "ann", nil)
+	put := func(first, n int) error {
+		r := &memory.StoreRequest{MemoryID: id}
+		for i := range n {
+			r.Entries = append(r.Entries, fmt.Appendf(nil, `{"key":{"k":%d},"content":"word","tier":"semantic"}`, first+i))
+		}
+		_, err := m.Store(t.Context(), r, nil)
+		return err
+	}
+	search := &memory.RetrieveRequest{MemoryID: id, Query: "word"}
+	require.NoError(t, put(0, 3))
+	for n := 1; n <= 3; n++ {
+		for _, method := range []string{"create", "update"} {
+			kv.method.Store(method)
+			requireInternal(t, put(map[string]int{"create": 100}[method], n))
+			kv.method.Store("get")
+			_, err := m.Retrieve(t.Context(), search, nil)
+			requireInternal(t, err)
+			kv.method.Store("")
+			require.EqualValues(t, 3, get(t, m, id, func(r *memory.RetrieveRequest) { r.Query = "word" }).Total)
+		}
+	}
+	require.NoError(t, put(0, 4))
+	require.EqualValues(t, 4, get(t, m, id, func(r *memory.RetrieveRequest) { r.Query = "word" }).Total)
+}
+
+func requireInternal(t *testing.T, err error) {
+	t.Helper()
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, a2e.ReasonInternal, e.Reason, err)
+}
+
+// The distinct words of a query are bounded, because each costs a part of the index.
+func TestQueryWords(t *testing.T) {
+	for _, bound := range []int{0, 3, -1} {
+		m, id := connect(t, store.NewMemory(), "ann", &memory.Options{MaxQueryWords: bound})
+		search := func(words int) error {
+			var query []string
+			for i := range words {
+				query = append(query, fmt.Sprintf("w%d W%d", i, i))
+			}
+			_, err := m.Retrieve(t.Context(), &memory.RetrieveRequest{MemoryID: id, Query: strings.Join(query, " ")}, nil)
+			return err
+		}
+		most := map[int]int{0: 32, 3: 3, -1: 1000}[bound]
+		require.NoError(t, search(most))
+		if bound >= 0 {
+			var e *a2e.Error
+			require.ErrorAs(t, search(most+1), &e)
+			require.Equal(t, a2e.ErrSchemaViolation, e.Code)
+			require.Equal(t, "query", e.Field)
+			require.Equal(t, a2e.ReasonTooLarge, e.Reason)
+		}
 	}
 }

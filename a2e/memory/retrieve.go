@@ -56,7 +56,7 @@ func byKey(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (*Retrieve
 				return nil, err
 			}
 			d, text, ok := readRow(h, e)
-			if ok && d.score >= r.MinScore && (len(r.Tags) == 0 || overlap(r.Tags, tagsOf(text))) {
+			if ok && d.score >= r.MinScore && (len(r.Tags) == 0 || overlap(tagsOf(text), r.Tags)) {
 				list = append(list, found{d, text})
 			}
 		}
@@ -71,13 +71,13 @@ func byKey(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (*Retrieve
 }
 
 // byIndex answers a request with the indexes, and reads the rows of the answer alone.
-func byIndex(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (*RetrieveResponse, error) {
+func byIndex(ctx context.Context, shelves []*shelf, r *RetrieveRequest, words []string) (*RetrieveResponse, error) {
 	for _, s := range shelves {
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
 	}
-	total, rows, err := matches(ctx, shelves, r)
+	total, rows, err := matches(ctx, shelves, r, words)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ type place struct {
 
 // matches returns the number of the matches of a request, and the first of them: as many as its limit,
 // and some in case that a row is removed.
-func matches(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (total int, rows []place, err error) {
+func matches(ctx context.Context, shelves []*shelf, r *RetrieveRequest, words []string) (total int, rows []place, err error) {
 	var indexes []*index
 	now := time.Now().UnixMicro()
 	for _, s := range shelves { // always in the order of the tiers
@@ -123,7 +123,7 @@ func matches(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (total i
 	var list []candidate
 	if r.Query == "" {
 		list = all(indexes)
-	} else if list, err = rank(ctx, indexes, r.Query); err != nil {
+	} else if list, err = rank(ctx, indexes, words); err != nil {
 		return 0, nil, err
 	}
 	if len(r.Tags) > 0 {
@@ -139,10 +139,11 @@ func matches(ctx context.Context, shelves []*shelf, r *RetrieveRequest) (total i
 	}
 	list = slices.DeleteFunc(list, func(c candidate) bool { return indexes[c.shelf].docs[c.doc].score < r.MinScore })
 	const spare = 16
-	for _, c := range list[:min(int64(len(list)), max(int64(r.Limit), 0)+spare)] {
+	total = len(list)
+	for _, c := range first(list, int(min(max(int64(r.Limit), 0), int64(total)))+spare) {
 		rows = append(rows, place{c.shelf, indexes[c.shelf].docs[c.doc].hash})
 	}
-	return len(list), rows, nil
+	return total, rows, nil
 }
 
 // rankedBy answers a query with the ranker of the options, which gets all entries.
@@ -177,7 +178,7 @@ func rankedBy(ctx context.Context, shelves []*shelf, r *RetrieveRequest, ranker 
 	out := newAnswer(r)
 	for _, i := range order {
 		f := list[i]
-		if len(r.Keys) > 0 && !keys[f.hash] || len(r.Tags) > 0 && !overlap(r.Tags, entries[i].Tags) || f.score < r.MinScore {
+		if len(r.Keys) > 0 && !keys[f.hash] || len(r.Tags) > 0 && !overlap(entries[i].Tags, r.Tags) || f.score < r.MinScore {
 			continue
 		}
 		out.Total++

@@ -28,9 +28,34 @@ type candidate struct {
 	score    float64
 }
 
-// rank returns the entries of indexes that match every word of a query, the best match first (A2E-D65).
-func rank(ctx context.Context, indexes []*index, query string) ([]candidate, error) {
-	words := slices.Compact(slices.Sorted(slices.Values(appendWords(nil, query))))
+// order is that of results: the best match first, and equal ones in the order of insertion.
+func (c candidate) order(other candidate) int {
+	return cmp.Or(cmp.Compare(other.score, c.score), cmp.Compare(c.position, other.position))
+}
+
+// first returns the first n candidates in order. It changes the list.
+func first(list []candidate, n int) []candidate {
+	best := list[:0]
+	sort := func() {
+		slices.SortFunc(best, candidate.order)
+		best = best[:min(len(best), n)]
+	}
+	isSorted := false // best had n sorted candidates
+	for _, c := range list {
+		if isSorted && c.order(best[n-1]) > 0 {
+			continue
+		}
+		if best = append(best, c); len(best) == 2*n {
+			sort()
+			isSorted = true
+		}
+	}
+	sort()
+	return best
+}
+
+// rank returns the entries of indexes that match every word, with their scores (A2E-D65).
+func rank(ctx context.Context, indexes []*index, words []string) ([]candidate, error) {
 	if len(words) == 0 {
 		return nil, nil
 	}
@@ -65,7 +90,9 @@ func rank(ctx context.Context, indexes []*index, query string) ([]candidate, err
 			found = matches
 		}
 		idf := math.Log(1 + (float64(n-matching)+0.5)/(float64(matching)+0.5))
-		found = slices.DeleteFunc(found, func(c candidate) bool { return counts[c.shelf][c.doc] == 0 })
+		if j > 0 {
+			found = slices.DeleteFunc(found, func(c candidate) bool { return counts[c.shelf][c.doc] == 0 })
+		}
 		for k := range found {
 			c := &found[k]
 			tf := float64(counts[c.shelf][c.doc])
@@ -76,24 +103,24 @@ func rank(ctx context.Context, indexes []*index, query string) ([]candidate, err
 			return nil, nil
 		}
 	}
-	slices.SortFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.position, b.position))
-	})
 	return found, nil
 }
 
-// all returns the entries of indexes in the order of insertion.
-func all(indexes []*index) []candidate {
-	var list []candidate
+// all returns the entries of indexes.
+func all(indexes []*index) (list []candidate) {
 	for i, x := range indexes {
-		for _, doc := range x.inOrder() {
-			list = append(list, candidate{shelf: i, doc: doc, position: x.docs[doc].position})
+		for doc, d := range x.docs {
+			if d.revision != 0 {
+				list = append(list, candidate{shelf: i, doc: uint32(doc), position: d.position})
+			}
 		}
 	}
-	if len(indexes) > 1 {
-		slices.SortStableFunc(list, func(a, b candidate) int { return cmp.Compare(a.position, b.position) })
-	}
 	return list
+}
+
+// queryWords returns the distinct words of a query.
+func queryWords(query string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(appendWords(nil, query))))
 }
 
 // entryWords returns the words of the texts and numbers of an entry and of its tags.

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -26,8 +28,6 @@ const (
 	newsWait = time.Minute    // until an announced change is in the store
 	parallel = 16             // writes at a time
 )
-
-var anyJSON = strictjson.Options{MaxDepth: 10000, MaxNames: -1, MaxName: -1}
 
 // A shelf is one tier of one memory: a row for each entry, an index in memory, and, if other processes
 // may use the store, a row with the last changes, from which the index follows theirs.
@@ -184,7 +184,7 @@ func (x *index) putRow(h hash, e store.Entry) {
 	if !ok {
 		return
 	}
-	if entry, err := strictjson.Check(text, anyJSON); err == nil {
+	if entry, err := wire.CheckJSON(text); err == nil {
 		x.put(d, entry)
 	}
 }
@@ -198,7 +198,7 @@ func (s *shelf) readDoubtful(ctx context.Context) error {
 	}
 	s.mu.Unlock()
 	rows := make([]store.Entry, len(list))
-	err := each(ctx, len(list), func(ctx context.Context, i int) error {
+	errs := each(len(list), func(i int) error {
 		var err error
 		rows[i], err = s.kv.Get(ctx, s.rowKey(list[i].hash))
 		if errors.Is(err, store.ErrNotFound) {
@@ -206,7 +206,7 @@ func (s *shelf) readDoubtful(ctx context.Context) error {
 		}
 		return err
 	})
-	if err != nil {
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -226,17 +226,23 @@ func (s *shelf) readDoubtful(ctx context.Context) error {
 	return nil
 }
 
-// each calls f with the numbers below n, several at a time, and returns the first error.
-func each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
-	if n == 1 {
-		return f(ctx, 0)
+// each calls f with the numbers below n, several at a time, and returns the errors.
+func each(n int, f func(i int) error) []error {
+	errs := make([]error, n)
+	call := func(i int) {
+		guard.Run("store", func() error { return f(i) }, func(err error) { errs[i] = err })
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	if n == 1 {
+		call(0)
+		return errs
+	}
+	var g errgroup.Group
 	g.SetLimit(parallel)
 	for i := range n {
-		g.Go(func() error { return f(ctx, i) })
+		g.Go(func() error { call(i); return nil })
 	}
-	return g.Wait()
+	_ = g.Wait()
+	return errs
 }
 
 // apply makes changes of different entries, and returns as soon as all readers find them. The caller
@@ -253,13 +259,9 @@ func (s *shelf) apply(ctx context.Context, writes []write) error {
 		}
 		s.mu.Unlock()
 		done = make(chan error, 1)
-		go func() { done <- s.announce(ctx) }()
+		go guard.Run("store", func() error { return s.announce(ctx) }, func(err error) { done <- err })
 	}
-	errs := make([]error, len(writes))
-	_ = each(ctx, len(writes), func(_ context.Context, i int) error {
-		errs[i] = s.write(ctx, &writes[i])
-		return nil
-	})
+	errs := each(len(writes), func(i int) error { return s.write(ctx, &writes[i]) })
 	var err error
 	if s.isShared {
 		err = <-done
@@ -275,7 +277,7 @@ func (s *shelf) apply(ctx context.Context, writes []write) error {
 		case w.text == nil:
 			s.index.removeHash(w.hash)
 		default:
-			if entry, err := strictjson.Check(w.text, anyJSON); err == nil {
+			if entry, err := wire.CheckJSON(w.text); err == nil {
 				s.index.put(w.document, entry)
 			}
 		}
@@ -463,7 +465,7 @@ func (s *shelf) forget(ctx context.Context, keys map[hash]bool, tags []string, s
 		if d := s.index.docs[doc]; !keys[d.hash] {
 			writes = append(writes, write{
 				document: document{hash: d.hash, revision: d.revision, stamp: max(stamp, d.stamp|1)},
-				selects:  func(text []byte) bool { return overlap(tags, tagsOf(text)) },
+				selects:  func(text []byte) bool { return overlap(tagsOf(text), tags) },
 			})
 		}
 	}

@@ -29,7 +29,7 @@ func newTestWrites(t testing.TB, k *keeper, from, to int) (writes []numberedWrit
 }
 
 func countWords(t testing.TB, s *shelf, word string) int64 {
-	found, err := byIndex(t.Context(), []*shelf{s}, &RetrieveRequest{Query: word, Limit: 1000})
+	found, err := byIndex(t.Context(), []*shelf{s}, &RetrieveRequest{Query: word, Limit: 1000}, queryWords(word))
 	require.NoError(t, err)
 	require.EqualValues(t, found.Total, len(found.Entries))
 	return found.Total
@@ -174,7 +174,7 @@ func TestSearchOfLargeMemories(t *testing.T) {
 				query = wordNumber(rng.IntN(10000)+10000) + " " + wordNumber(rng.IntN(10000)+10000)
 			}
 			started := time.Now()
-			_, err := byIndex(t.Context(), []*shelf{s}, &RetrieveRequest{Query: query, Limit: 10})
+			_, err := byIndex(t.Context(), []*shelf{s}, &RetrieveRequest{Query: query, Limit: 10}, queryWords(query))
 			require.NoError(t, err)
 			times = append(times, time.Since(started))
 		}
