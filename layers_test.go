@@ -116,7 +116,6 @@ var raised = map[string]int{
 	"internal/journal": floorState, "internal/kerneltest": floorState, "internal/lease": floorState, "internal/once": floorState,
 	"internal/outbox": floorState, "internal/statekey": floorState, "internal/streamlog": floorState, "internal/testkit": floorState,
 	"internal/sim": floorState, "internal/sim/kernels": floorState,
-	"a2e/internal/wire":         floorAdapters, // shared by the namespaces
 	"altar/internal/schema":     floorAdapters, // shared by llm and adm
 	"accp/internal/bridge":      floorAdapters, // shared by the bindings
 	"accp/internal/bindingtest": floorAdapters, // for the tests of the bindings
@@ -239,8 +238,8 @@ func TestLayersFindsFaults(t *testing.T) {
 		{"arc", "arc/internal/hook", false},
 		{"arc", "arc/webhook", true},
 		{"arc/webhook", "arc", false},
-		{"a2e/tools", "a2e/internal/wire", false},
-		{"a2e", "a2e/internal/wire", true},
+		{"accp/mcpbinding", "accp/internal/bridge", false},
+		{"accp", "accp/internal/bridge", true},
 	} {
 		require.Equal(t, tt.bad, fault(module+"/"+tt.from, module+"/"+tt.to) != "", "%s -> %s", tt.from, tt.to)
 	}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -38,11 +39,11 @@ func (r *lineReader) Next() ([]byte, error) {
 // other, and floats of the catalogue may have another spelling; everything else must be exactly
 // equal (A2E-D11, A2E-D12, A2E-D18).
 func Lossless(m *Message, in, out []byte) error {
-	x, err := strictjson.Check(in, strictjson.Options{MaxDepth: 10000})
+	x, err := wire.CheckJSON(in)
 	if err != nil {
 		return err
 	}
-	y, err := strictjson.Check(out, strictjson.Options{MaxDepth: 10000})
+	y, err := wire.CheckJSON(out)
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/lines"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A lineReader splits a byte stream into the lines of messages. It is for one
@@ -85,7 +85,7 @@ func validText(line []byte) ([]byte, error) {
 
 // complete reports whether text is an object by its syntax alone.
 func complete(text []byte) bool {
-	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(text)
 	if err == nil {
 		return v.IsObject()
 	}

@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -377,7 +378,7 @@ func oneLine(data []byte) []byte {
 	if bytes.IndexByte(data, '\n') < 0 {
 		return data
 	}
-	if v, err := strictjson.Check(data, strictjson.Options{MaxDepth: 10000}); err == nil {
+	if v, err := wire.CheckJSON(data); err == nil {
 		return strictjson.AppendCompact(nil, v)
 	}
 	return bytes.ReplaceAll(data, []byte{'\n'}, []byte{'\v'})

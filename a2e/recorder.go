@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -156,7 +157,7 @@ var secretNames = [...]string{"auth_token", "access_token", "token", "api_key", 
 // redact returns a message with "***" in place of its secrets, or of an invalid line that may
 // have some.
 func redact(line []byte) []byte {
-	v, err := strictjson.Check(line, strictjson.Options{MaxDepth: 10000, MaxNames: -1, MaxName: -1})
+	v, err := wire.CheckJSON(line)
 	if err != nil {
 		for _, name := range secretNames {
 			if bytes.Contains(line, []byte(name)) {

@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
-	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -286,7 +286,7 @@ func (s *Snapshots) key(plugin, key string) string {
 
 // Save stores an object and replaces an earlier one.
 func (s *Snapshots) Save(ctx context.Context, plugin, key string, object json.RawMessage) error {
-	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(object)
 	if err != nil || !v.IsObject() {
 		return fmt.Errorf("a2e: snapshot %s: not a JSON object", clip(key, 100))
 	}
@@ -315,7 +315,7 @@ func (s *Snapshots) Load(ctx context.Context, plugin, key string) (json.RawMessa
 	if err != nil {
 		return nil, err
 	}
-	v, err := strictjson.Check(e.Value, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(e.Value)
 	if err != nil {
 		return nil, fmt.Errorf("a2e: snapshot %s: %w", clip(key, 100), err)
 	}

@@ -19,7 +19,7 @@ import (
 // null. Everything else is a literal: a string that does not begin with "$", or any other JSON
 // value.
 func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, error) {
-	v, err := strictjson.Check(expression, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(expression)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, err
 	if !ok || text != "$" && !strings.HasPrefix(text, "$.") {
 		return json.RawMessage(v), nil
 	}
-	root, err := strictjson.Check(scope, strictjson.Options{MaxDepth: 10000})
+	root, err := wire.CheckJSON(scope)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
 	if condition == "" {
 		return true, nil
 	}
-	root, err := strictjson.Check(scope, strictjson.Options{MaxDepth: 10000})
+	root, err := wire.CheckJSON(scope)
 	if err != nil {
 		return false, err
 	}

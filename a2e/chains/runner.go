@@ -262,7 +262,7 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 	if err != nil {
 		return nil, err
 	}
-	v, err := strictjson.Check(list, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(list)
 	if err != nil || !v.IsArray() {
 		return nil, a2e.Errorf(a2e.ErrChainNode, "items_path does not lead to a list")
 	}

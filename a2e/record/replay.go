@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -179,9 +180,8 @@ func (p *player) expect(ctx context.Context, list []Line, number int) error {
 
 // compare matches a received message with a recorded one, and learns the ids of a match.
 func (p *player) compare(want string, got []byte) *Difference {
-	any := strictjson.Options{MaxDepth: 10000, MaxNames: -1, MaxName: -1}
-	w, err1 := strictjson.Check([]byte(want), any)
-	g, err2 := strictjson.Check(got, any)
+	w, err1 := wire.CheckJSON([]byte(want))
+	g, err2 := wire.CheckJSON(got)
 	if err1 != nil || err2 != nil {
 		if want == string(got) {
 			return nil

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Statuses of a subagent (A2E-133).
@@ -241,7 +241,7 @@ func (k *keeper) run(ctx context.Context, agent *Agent, task *Task) (result json
 	}()
 	result, err = k.runner.Run(ctx, agent, task)
 	if err == nil && result != nil {
-		if v, e := strictjson.Check(result, strictjson.Options{MaxDepth: 10000}); e != nil || !v.IsObject() {
+		if v, e := wire.CheckJSON(result); e != nil || !v.IsObject() {
 			return nil, errors.New("subagents: the result is not an object")
 		}
 	}

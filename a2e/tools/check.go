@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -17,7 +18,7 @@ import (
 // (A2E-D32). Arguments that no parameter names pass. The error is an [*a2e.Error]
 // with a field below "arguments".
 func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error {
-	v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(arguments)
 	if err != nil || !v.IsObject() {
 		return refuse("arguments", a2e.ReasonType)
 	}

@@ -302,7 +302,7 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 		change(d)
 	}
 	s.Add(Tool{Definition: *d, Run: func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
-		v, err := strictjson.Check(arguments, strictjson.Options{MaxDepth: 10000})
+		v, err := wire.CheckJSON(arguments)
 		if err != nil {
 			return nil, refuse("arguments", a2e.ReasonType)
 		}

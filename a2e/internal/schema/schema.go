@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -28,7 +29,7 @@ func Parse(text json.RawMessage) (*jsonschema.Resolved, error) {
 
 // Fits reports whether strict JSON is a valid instance of a schema.
 func Fits(s *jsonschema.Resolved, text json.RawMessage) bool {
-	v, err := strictjson.Check(text, strictjson.Options{MaxDepth: 10000})
+	v, err := wire.CheckJSON(text)
 	return err == nil && s.Validate(Instance(v)) == nil
 }
 

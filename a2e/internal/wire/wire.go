@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wire holds functions shared by the namespaces of A2E.
+// Package wire holds functions shared by package a2e and the namespaces of A2E.
 package wire
 
 import (
@@ -10,9 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
+
+// CheckJSON checks a JSON text with a depth of at most 10,000. The limits of messages are narrower.
+func CheckJSON(text []byte) (strictjson.Value, error) {
+	return strictjson.Check(text, strictjson.Options{MaxDepth: 10000})
+}
 
 // Timestamp returns t as Unix seconds, as the members created_at and the like hold them.
 func Timestamp(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
@@ -20,8 +24,8 @@ func Timestamp(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 // EqualJSON reports whether two JSON texts have the same value: numbers by their exact value,
 // strings by their text, members in any order. Text that is not strict JSON equals nothing.
 func EqualJSON(a, b json.RawMessage) bool {
-	x, err1 := strictjson.Check(a, strictjson.Options{MaxDepth: 10000})
-	y, err2 := strictjson.Check(b, strictjson.Options{MaxDepth: 10000})
+	x, err1 := CheckJSON(a)
+	y, err2 := CheckJSON(b)
 	return err1 == nil && err2 == nil && strictjson.Equal(x, y)
 }
 
@@ -34,7 +38,7 @@ func Clip(s string) string {
 }
 
 // Seconds returns a time limit as a duration, at most the longest one, and 0 for one of 0.
-func Seconds(n, unset a2e.Limit) time.Duration {
+func Seconds[L ~int64](n, unset L) time.Duration {
 	n = max(cmp.Or(n, unset), 0)
 	return time.Duration(min(int64(n), int64(1<<62/time.Second))) * time.Second
 }
