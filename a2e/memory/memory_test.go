@@ -328,11 +328,11 @@ func TestQueryWords(t *testing.T) {
 			_, err := m.Retrieve(t.Context(), &memory.RetrieveRequest{MemoryID: id, Query: strings.Join(query, " ")}, nil)
 			return err
 		}
-		most := map[int]int{0: 32, 3: 3, -1: 1000}[bound]
-		require.NoError(t, search(most))
+		limit := map[int]int{0: 32, 3: 3, -1: 1000}[bound]
+		require.NoError(t, search(limit))
 		if bound >= 0 {
 			var e *a2e.Error
-			require.ErrorAs(t, search(most+1), &e)
+			require.ErrorAs(t, search(limit+1), &e)
 			require.Equal(t, a2e.ErrSchemaViolation, e.Code)
 			require.Equal(t, "query", e.Field)
 			require.Equal(t, a2e.ReasonTooLarge, e.Reason)
