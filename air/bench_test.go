@@ -124,7 +124,7 @@ func BenchmarkSealedBox(b *testing.B) {
 		sealed, err := Seal(pub, bind, body)
 		require.NoError(b, err)
 		b.Run("in="+in.name+"/op=seal/lib=sdk", func(b *testing.B) { loop(b, func() { _, _ = Seal(pub, bind, body) }) })
-		b.Run("in="+in.name+"/op=open/lib=sdk", func(b *testing.B) { loop(b, func() { _, _ = box.Open(bind, sealed) }) })
+		b.Run("in="+in.name+"/op=open/lib=sdk", func(b *testing.B) { loop(b, func() { _, _ = box.openBody(bind, sealed) }) })
 	}
 }
 
@@ -167,8 +167,8 @@ func BenchmarkPairSignEnvelope(b *testing.B) {
 	})
 }
 
-func benchBox(t testing.TB) (*BoxKey, Binding, []byte) {
-	box, err := NewBoxKey(bytes.Repeat([]byte{7}, 32))
+func benchBox(t testing.TB) (*boxKey, Binding, []byte) {
+	box, err := newBoxKey(bytes.Repeat([]byte{7}, 32))
 	require.NoError(t, err)
 	return box, Binding{ID: "id", From: "from", To: "to", ThreadID: "thread"}, sample.Envelope(1<<10, false)
 }
@@ -186,7 +186,7 @@ func BenchmarkPairSealedBox(b *testing.B) {
 	})
 	b.Run("op=open/lib=sdk", func(b *testing.B) {
 		pair.Ratio(b, pair.Loop(func() {
-			if _, err := box.Open(bind, sealed); err != nil {
+			if _, err := box.openBody(bind, sealed); err != nil {
 				panic(err)
 			}
 		}), base)
@@ -215,7 +215,7 @@ func TestAllocations(t *testing.T) {
 		{"decode", 3, func() { _, err = DecodeEnvelope(signed1KB(t), nil) }},
 		{"sign, appending", 2, func() { _, err = appendSigned(dst, body, priv, FormSpec) }},
 		{"seal", 9, func() { _, err = Seal(pub, bind, body) }},
-		{"open", 5, func() { _, err = box.Open(bind, sealed) }},
+		{"open", 5, func() { _, err = box.openBody(bind, sealed) }},
 		{"replay", 0, func() {
 			k := namesOf(&Envelope{From: "from", ThreadID: "thread", ID: "known", Nonce: "known"})
 			err = w.record("from", "thread", &k, until)

@@ -360,7 +360,7 @@ func (c *Client) compose(d *Draft) (*Envelope, error) {
 
 // checkSealable validates a body to be sealed (AIR-D37).
 func (c *Client) checkSealable(b Body) error {
-	bodyType := moveOf(b).BodyType()
+	bodyType := moveOf(b).bodyType()
 	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(bodyType, c.opts.BodyTypes) {
 		return unsupported(bodyType)
 	}

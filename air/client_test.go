@@ -580,5 +580,5 @@ func TestDeployedPeers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, in.count())
 	require.Equal(t, air.FormDeployed, in.got[0].Form)
-	require.Equal(t, "text", in.got[0].Body.BodyType())
+	require.Equal(t, "text", air.BodyType(in.got[0].Body))
 }

@@ -213,7 +213,7 @@ func (f fields) did(m canon.Member, p Profile) (string, bool) {
 	if !ok {
 		return "", false
 	}
-	_, err := ParseDID(text, p)
+	_, err := parseDID(text, p)
 	return text, err == nil
 }
 

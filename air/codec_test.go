@@ -155,7 +155,7 @@ func TestBodiesRoundTrip(t *testing.T) {
 			ID: air.NewID(), From: "did:wba:x.example:AIR-AAAA-AAAA-AAAA", To: "did:wba:x.example:a:b:AIR-BBBB-BBBB-BBBB",
 			Time: at, ThreadID: air.NewID(), Nonce: air.NewNonce(), Body: body,
 		}
-		if body.BodyType() != "Offer" {
+		if air.BodyType(body) != "Offer" {
 			d.InReplyTo = air.NewID()
 		}
 		e, err := air.NewEnvelope(d, priv, &air.EnvelopeOptions{BodyTypes: []string{"note"}})
@@ -169,7 +169,6 @@ func TestBodiesRoundTrip(t *testing.T) {
 		require.Equal(t, body, back.Body())
 		require.Equal(t, at, back.Time)
 		require.Equal(t, d.InReplyTo, back.InReplyTo)
-		require.Equal(t, e.Binding(), back.Binding())
 	})
 }
 

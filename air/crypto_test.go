@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mr-tron/base58"
 	"github.com/stretchr/testify/require"
@@ -303,8 +304,8 @@ func TestSealRefuses(t *testing.T) {
 		body string
 		want air.Code
 	}{
-		{"no id", air.Binding{From: "f", To: "t", ThreadID: "h"}, "{", air.ErrBadAAD},
-		{"NUL", air.Binding{ID: "i", From: "f\x00", To: "t", ThreadID: "h"}, "{}", air.ErrBadAAD},
+		{"no id", air.Binding{From: "f", To: "t", ThreadID: "h"}, "{", air.Code("bad_aad")},
+		{"NUL", air.Binding{ID: "i", From: "f\x00", To: "t", ThreadID: "h"}, "{}", air.Code("bad_aad")},
 		{"no JSON", good, "{", air.ErrInvalidJSON},
 		{"duplicate", good, `{"a":1,"a":1}`, air.ErrDuplicateKey},
 		{"float", good, `{"a":1.5}`, air.ErrFloatForbidden},
@@ -412,4 +413,28 @@ func FuzzOpen(f *testing.F) {
 		_, err := box.Open(air.Binding{ID: "i", From: "f", To: "t", ThreadID: "h"}, body)
 		require.ErrorIs(t, err, air.ErrDecryptFailed) // random bytes instead of a box
 	})
+}
+
+// An identity opens what was sealed to its key or to a retired one.
+func TestIdentityOpensSealedEnvelopes(t *testing.T) {
+	did := "did:wba:example.org:agents:AIR-A1B2-C3D4-E5F6"
+	old, err := air.NewIdentity(did, bytes.Repeat([]byte{3}, 32))
+	require.NoError(t, err)
+	id, err := old.Rotate(bytes.Repeat([]byte{4}, 32))
+	require.NoError(t, err)
+	external, err := air.NewIdentityFromSigner(did, id.Signer())
+	require.NoError(t, err)
+	for _, to := range []*air.Identity{old, id} {
+		d := &air.Draft{ID: air.NewID(), From: did, To: did, ThreadID: air.NewID(), Time: time.Now()}
+		box, err := air.Seal(to.PublicKey(), air.Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, []byte(`{"type":"text"}`))
+		require.NoError(t, err)
+		d.Body = &air.Raw{Type: "encrypted", JSON: box}
+		e, err := air.NewEnvelope(d, id.Signer(), nil)
+		require.NoError(t, err)
+		plain, err := id.Open(e)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"type":"text"}`, string(plain))
+		_, err = external.Open(e)
+		require.ErrorIs(t, err, air.ErrDecryptFailed)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -15,15 +16,12 @@ import (
 // DefaultRegistryURL is the source of documents and the base of relative endpoints (3.3, 3.4).
 const DefaultRegistryURL = "https://agentidentityregistry.org"
 
-// ServiceInbox is the type of the service in a DID document that names an agent's inbox.
-const ServiceInbox = "A2AInbox"
-
 // maxDocument bounds a DID document (AIR-D09).
 const maxDocument = 256 << 10
 
 // documentURL returns the URL of an agent's document. An empty base means [DefaultRegistryURL].
 func documentURL(base, airID string) (string, error) {
-	if err := ValidateAIRID(airID); err != nil {
+	if err := validateAIRID(airID); err != nil {
 		return "", err
 	}
 	if base == "" {
@@ -59,7 +57,7 @@ func DecodeDocument(data []byte) (*Document, error) {
 	d := &Document{text: out}
 	d.ID, _ = d.text.Get("id").Text()
 	for s := d.text.Get("service").Elements(); s.Next(); {
-		if t, ok := s.Value.Get("type").Text(); ok && t == ServiceInbox {
+		if t, ok := s.Value.Get("type").Text(); ok && t == web.ServiceInbox {
 			d.inbox = s.Value
 			break // the first service decides, even if it is invalid (AIR-017)
 		}

@@ -59,7 +59,7 @@ const (
 
 // Codes that never go over the wire.
 const (
-	ErrBadAAD            Code = "bad_aad"             // a field that a box is bound to is empty or holds a NUL
+	errBadAAD            Code = "bad_aad"             // a field that a box is bound to is empty or holds a NUL
 	ErrBadAIRID          Code = "bad_air_id"          // not of the form AIR-XXXX-XXXX-XXXX
 	ErrBadDID            Code = "bad_did"             // not a DID of an agent
 	ErrBadEndpoint       Code = "bad_endpoint"        // an inbox address that must not be used

@@ -10,10 +10,12 @@ var (
 	ParseEndpoint = parseEndpoint
 	SealWith      = sealWith
 	SigningInput  = signingInput
+	NewBoxKey     = newBoxKey
 
 	AppendCanonical = appendCanonical
 	EncodeKey       = encodeKey
 	DecodeKey       = decodeKey
+	ParseDID        = parseDID
 )
 
 type KeyKind = keyKind
@@ -23,6 +25,10 @@ const (
 	KeyX25519  = keyX25519
 )
 
-func (k *BoxKey) PublicBytes() []byte { return k.x.PublicKey().Bytes() }
+func (k *boxKey) PublicBytes() []byte { return k.x.PublicKey().Bytes() }
+
+func (k *boxKey) Open(b Binding, body []byte) ([]byte, error) { return k.openBody(b, body) }
+
+func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
 
 const DefaultMaxMessage = defaultMaxMessage

@@ -3,13 +3,10 @@
 
 package air
 
-// A Header has the members of an envelope that a relay needs.
-type Header struct{ ID, From, To string }
+import "github.com/fivewire/fivewire/air/internal/hook"
 
-// DecodeHeader validates what a relay validates (section g): the top-level members as in
-// [ProfileInterop], and the body as JSON with a type only. It verifies no signature. The error is
-// an [*Error].
-func DecodeHeader(data []byte) (*Header, error) {
+// decodeHeader is hook.DecodeHeader.
+func decodeHeader(data []byte) (*hook.Header, error) {
 	c := getScratch()
 	defer putScratch(c)
 	out, ok := c.AppendEnvelope(c.out[:0], data)
@@ -36,5 +33,5 @@ func DecodeHeader(data []byte) (*Header, error) {
 	if e.Signature == "" {
 		return nil, ErrInvalidEnvelope.err("signature is missing")
 	}
-	return &Header{ID: e.ID, From: e.From, To: e.To}, nil
+	return &hook.Header{ID: e.ID, From: e.From, To: e.To}, nil
 }

@@ -24,8 +24,8 @@ type Identity struct {
 	airID   string
 	signer  crypto.Signer
 	public  *PublicKey
-	box     *BoxKey // nil for an external signer
-	retired []*BoxKey
+	box     *boxKey // nil for an external signer
+	retired []*boxKey
 	seed    []byte // nil for an external signer
 	olds    [][]byte
 }
@@ -41,11 +41,11 @@ func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) 
 		return nil, err
 	}
 	id.seed = append([]byte(nil), seed...)
-	if id.box, err = NewBoxKey(seed); err != nil {
+	if id.box, err = newBoxKey(seed); err != nil {
 		return nil, err
 	}
 	for _, s := range retired {
-		k, err := NewBoxKey(s)
+		k, err := newBoxKey(s)
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +58,7 @@ func NewIdentity(did string, seed []byte, retired ...[]byte) (*Identity, error) 
 // NewIdentityFromSigner returns an identity with an external key, for example in hardware. It
 // cannot open sealed bodies, which requires the seed.
 func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) {
-	if _, err := ParseDID(did, ProfileDeployed); err != nil {
+	if _, err := parseDID(did, ProfileDeployed); err != nil {
 		return nil, err
 	}
 	pub, ok := signer.Public().(ed25519.PublicKey)
@@ -104,12 +104,12 @@ func (id *Identity) open(b Binding, body []byte) (plain []byte, retired bool, er
 	if id.box == nil {
 		return nil, false, errSealed()
 	}
-	plain, err = id.box.Open(b, body)
+	plain, err = id.box.openBody(b, body)
 	if err == nil {
 		return plain, false, nil
 	}
 	for _, k := range id.retired {
-		if plain, e := k.Open(b, body); e == nil {
+		if plain, e := k.openBody(b, body); e == nil {
 			return plain, true, nil
 		}
 	}

@@ -48,9 +48,9 @@ func (p Profile) check() error {
 	return checkWord("profile", p, ProfileSpec, ProfileInterop, ProfileDeployed)
 }
 
-// ValidateAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with
+// validateAIRID returns [ErrBadAIRID] for anything but AIR-XXXX-XXXX-XXXX with
 // groups of digits and upper-case letters (AIR-D30).
-func ValidateAIRID(id string) error {
+func validateAIRID(id string) error {
 	if !isAIRID(id) {
 		return ErrBadAIRID.err("want AIR-XXXX-XXXX-XXXX")
 	}
@@ -59,61 +59,18 @@ func ValidateAIRID(id string) error {
 
 func isAIRID(s string) bool { return web.IsAIRID(s) }
 
-// A DID is the parsed name of an agent.
-type DID struct {
-	Host  string // the registry, such as agentidentityregistry.org
-	AIRID string // the AIR ID, the last segment
-}
-
-const maxDID = 500 // bytes
-
-// ParseDID parses did:wba:host:...:AIR-ID (AIR-D32). In [ProfileDeployed] any text that begins with
-// did: is valid, and missing parts are empty (AIR-D27). The error is [ErrBadDID].
-func ParseDID(text string, p Profile) (DID, error) {
-	var d DID
-	bad := func() (DID, error) { return DID{}, ErrBadDID.err("not the DID of an agent") }
-	if len(text) > maxDID {
-		return bad()
+// parseDID parses the name of an agent, did:wba:host:...:AIR-ID (AIR-D32). In [ProfileDeployed] any text
+// that begins with did: is valid, and missing parts are empty (AIR-D27). The error is [ErrBadDID].
+func parseDID(text string, p Profile) (d web.DID, err error) {
+	d, ok := web.ParseDID(text)
+	if p == ProfileDeployed && len(text) <= web.MaxDID && strings.HasPrefix(text, "did:") && strings.IndexByte(text, 0) < 0 {
+		d.AIRID, ok = airIDOf(text), true
+		if rest, isWBA := strings.CutPrefix(text, "did:wba:"); isWBA {
+			d.Host, _, _ = strings.Cut(rest, ":")
+		}
 	}
-	if p == ProfileDeployed {
-		return parseDeployedDID(text)
-	}
-	rest, ok := strings.CutPrefix(text, "did:wba:")
 	if !ok {
-		return bad()
-	}
-	host, rest, ok := strings.Cut(rest, ":")
-	if !ok || len(host) == 0 || len(host) > 253 || !all(host, isHostByte) {
-		return bad()
-	}
-	d.Host = host
-	for {
-		segment, more, found := strings.Cut(rest, ":")
-		if segment == "" || !all(segment, isSegmentByte) {
-			return bad()
-		}
-		if !found {
-			d.AIRID = segment
-			break
-		}
-		rest = more
-	}
-	if !isAIRID(d.AIRID) {
-		return bad()
-	}
-	return d, nil
-}
-
-// parseDeployedDID parses a DID of which only the last segment counts.
-func parseDeployedDID(text string) (d DID, err error) {
-	if !strings.HasPrefix(text, "did:") || strings.IndexByte(text, 0) >= 0 {
-		return d, ErrBadDID.err("not the DID of an agent")
-	}
-	if id := text[strings.LastIndexByte(text, ':')+1:]; isAIRID(id) {
-		d.AIRID = id
-	}
-	if rest, ok := strings.CutPrefix(text, "did:wba:"); ok {
-		d.Host, _, _ = strings.Cut(rest, ":")
+		return web.DID{}, ErrBadDID.err("not the DID of an agent")
 	}
 	return d, nil
 }
@@ -126,12 +83,6 @@ func all(s string, ok func(byte) bool) bool {
 	}
 	return true
 }
-
-func isAlphanumeric(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 26 }
-
-func isHostByte(c byte) bool { return isAlphanumeric(c) || c == '.' || c == '-' }
-
-func isSegmentByte(c byte) bool { return isAlphanumeric(c) || c == '_' || c == '-' }
 
 func airIDOf(did string) string { return web.AIRIDOf(did) }
 

@@ -134,21 +134,18 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 // Bytes returns the 32 bytes of the key.
 func (k *PublicKey) Bytes() []byte { return append([]byte(nil), k.ed...) }
 
-// X25519 returns the 32 bytes of the Montgomery form (14.2).
-func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
-
 // String returns the multibase text.
 func (k *PublicKey) String() string { return encodeKey(keyEd25519, k.ed) }
 
 // Equal reports whether both are the same key.
 func (k *PublicKey) Equal(o *PublicKey) bool { return o != nil && k.ed.Equal(o.ed) }
 
-// A BoxKey opens sealed bodies: the X25519 form of an Ed25519 seed (14.2). It is safe for
+// A boxKey opens sealed bodies: the X25519 form of an Ed25519 seed (14.2). It is safe for
 // concurrent use.
-type BoxKey struct{ x *ecdh.PrivateKey }
+type boxKey struct{ x *ecdh.PrivateKey }
 
-// NewBoxKey derives the key from the 32 bytes of an Ed25519 seed.
-func NewBoxKey(seed []byte) (*BoxKey, error) {
+// newBoxKey derives the key from the 32 bytes of an Ed25519 seed.
+func newBoxKey(seed []byte) (*boxKey, error) {
 	if len(seed) != ed25519.SeedSize {
 		return nil, ErrBadKey.err("a seed has 32 bytes")
 	}
@@ -157,7 +154,7 @@ func NewBoxKey(seed []byte) (*BoxKey, error) {
 	if err != nil {
 		return nil, ErrBadKey.because("no key", err)
 	}
-	return &BoxKey{x: x}, nil
+	return &boxKey{x: x}, nil
 }
 
 func clamp(b []byte) []byte {

@@ -57,7 +57,7 @@ func FuzzSealed(f *testing.F) {
 	seed := bytes.Repeat([]byte{7}, ed25519.SeedSize)
 	id, err := NewIdentity("did:wba:agentidentityregistry.org:agents:AIR-A11C-E000-0001", seed)
 	require.NoError(f, err)
-	box, err := NewBoxKey(seed)
+	box, err := newBoxKey(seed)
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, body []byte, envelopeID, from, to, thread string) {
 		b := Binding{ID: envelopeID, From: from, To: to, ThreadID: thread}
@@ -67,11 +67,11 @@ func FuzzSealed(f *testing.F) {
 		}
 		want, err := Canonicalize(body)
 		require.NoError(t, err)
-		got, err := box.Open(b, sealed)
+		got, err := box.openBody(b, sealed)
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(got))
 		b.ID += "x"
-		_, err = box.Open(b, sealed)
+		_, err = box.openBody(b, sealed)
 		require.ErrorIs(t, err, ErrDecryptFailed)
 	})
 }

@@ -32,9 +32,7 @@ func isNegotiation(bodyType string) bool {
 // A Body is the body of an envelope: *[Offer], *[Counter], *[Accept], *[Decline], *[Withdraw],
 // or *[Raw].
 type Body interface {
-	// BodyType returns the member type of the body.
-	BodyType() string
-
+	bodyType() string
 	appendJSON(dst []byte) []byte
 }
 
@@ -74,23 +72,20 @@ type Raw struct {
 	JSON []byte // an object
 }
 
-// BodyType returns "Offer".
-func (*Offer) BodyType() string { return bodyTypeOffer }
+func (*Offer) bodyType() string { return bodyTypeOffer }
 
-// BodyType returns "Counter".
-func (*Counter) BodyType() string { return bodyTypeCounter }
+func (*Counter) bodyType() string { return bodyTypeCounter }
 
-// BodyType returns "Accept".
-func (*Accept) BodyType() string { return bodyTypeAccept }
+func (*Accept) bodyType() string { return bodyTypeAccept }
 
-// BodyType returns "Decline".
-func (*Decline) BodyType() string { return bodyTypeDecline }
+func (*Decline) bodyType() string { return bodyTypeDecline }
 
-// BodyType returns "Withdraw".
-func (*Withdraw) BodyType() string { return bodyTypeWithdraw }
+func (*Withdraw) bodyType() string { return bodyTypeWithdraw }
 
-// BodyType returns the type of the body.
-func (b *Raw) BodyType() string { return b.Type }
+func (b *Raw) bodyType() string { return b.Type }
+
+// BodyType returns the member type of a body: "Offer" for an [Offer].
+func BodyType(b Body) string { return b.bodyType() }
 
 func (b *Offer) appendJSON(dst []byte) []byte {
 	return appendOffer(dst, bodyTypeOffer, b.Description, b.Price, b.Expires)

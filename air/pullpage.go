@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -241,5 +242,5 @@ func skipValue(s []byte, i int) int {
 }
 
 func isScalarByte(c byte) bool {
-	return isAlphanumeric(c) || c == '-' || c == '+' || c == '.'
+	return web.IsAlphanumeric(c) || c == '-' || c == '+' || c == '.'
 }

@@ -534,7 +534,7 @@ func (in *Inbox) unseal(d *Delivery) error {
 		d.Body, d.BodyJSON = env.Body(), env.BodyJSON()
 		return nil
 	}
-	plain, retired, err := in.id.Load().open(env.Binding(), env.BodyJSON())
+	plain, retired, err := in.id.Load().open(env.binding(), env.BodyJSON())
 	if err != nil {
 		return holdable(err)
 	}

@@ -31,7 +31,7 @@ type Binding struct{ ID, From, To, ThreadID string }
 func (b Binding) appendAAD(dst []byte) ([]byte, error) {
 	for i, s := range [...]string{b.ID, b.From, b.To, b.ThreadID} {
 		if s == "" || strings.IndexByte(s, 0) >= 0 {
-			return dst, ErrBadAAD.err("id, from, to and thread_id must not be empty or hold a NUL")
+			return dst, errBadAAD.err("id, from, to and thread_id must not be empty or hold a NUL")
 		}
 		if i > 0 {
 			dst = append(dst, 0)
@@ -41,13 +41,12 @@ func (b Binding) appendAAD(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// Binding returns the fields of this envelope that a sealed body is bound to.
-func (e *Envelope) Binding() Binding {
+func (e *Envelope) binding() Binding {
 	return Binding{ID: e.ID, From: e.From, To: e.To, ThreadID: e.ThreadID}
 }
 
 // Seal encrypts a body for one recipient and one envelope and returns the body of type encrypted as
-// JSON (section 14). The error is [ErrBadAAD], one of [Canonicalize], [ErrInvalidEnvelope] if the
+// JSON (section 14). The error is bad_aad for an empty or ambiguous field, one of [Canonicalize], [ErrInvalidEnvelope] if the
 // body is not an object, or for a body of a negotiation [ErrNullForbidden] or [ErrEmptyArray].
 func Seal(to *PublicKey, b Binding, body []byte) ([]byte, error) {
 	return sealWith(rand.Reader, to, b, body)
@@ -124,10 +123,16 @@ func memberText(s []byte, ms []canon.Member, name string) string {
 // errSealed is the error of every invalid box. The cause must not be visible (AIR-D39).
 func errSealed() *Error { return ErrDecryptFailed.err("decryption failed") }
 
-// Open decrypts the body of type encrypted, given as JSON, of the envelope with binding b. It
+// Open decrypts the body of an envelope of type encrypted, with the current key or a retired one. It
 // returns the plaintext as sealed: a JSON object, perhaps not in canonical form. Verify the
 // signature of the envelope first. The error is always [ErrDecryptFailed].
-func (k *BoxKey) Open(b Binding, body []byte) ([]byte, error) {
+func (id *Identity) Open(e *Envelope) ([]byte, error) {
+	plain, _, err := id.open(e.binding(), e.BodyJSON())
+	return plain, err
+}
+
+// openBody decrypts the body, given as JSON, of the envelope with binding b.
+func (k *boxKey) openBody(b Binding, body []byte) ([]byte, error) {
 	c := getScratch()
 	defer putScratch(c)
 	out, ok := c.Append(c.out[:0], body)
@@ -177,7 +182,7 @@ type boxSpace struct {
 	key      [32]byte // wiped after use
 }
 
-func (k *BoxKey) open(c *scratch, box *sealed, b Binding) ([]byte, bool) {
+func (k *boxKey) open(c *scratch, box *sealed, b Binding) ([]byte, bool) {
 	if !box.isComplete || !box.suite || !box.version {
 		return nil, false
 	}

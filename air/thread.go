@@ -61,12 +61,12 @@ func threadOf(s core.Thread) Thread {
 // isMove reports whether a body is an event of a thread.
 func isMove(b Body) bool {
 	_, isRaw := b.(*Raw)
-	return !isRaw && isNegotiation(b.BodyType())
+	return !isRaw && isNegotiation(b.bodyType())
 }
 
 // messageOf returns the event of a body that isMove reports.
 func messageOf(isOwn bool, id, inReplyTo string, body Body) core.Message {
-	m := core.Message{Kind: body.BodyType(), IsOwn: isOwn, ID: id, InReplyTo: inReplyTo, Sum: sumOf(id, inReplyTo, body)}
+	m := core.Message{Kind: body.bodyType(), IsOwn: isOwn, ID: id, InReplyTo: inReplyTo, Sum: sumOf(id, inReplyTo, body)}
 	switch b := body.(type) {
 	case *Withdraw:
 		m.Withdrawn = b.WithdrawnID

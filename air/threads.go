@@ -38,7 +38,7 @@ type ThreadStore struct {
 
 // NewThreadStore returns the thread store of the agent self, a DID.
 func NewThreadStore(self string, opts *ThreadStoreOptions) (*ThreadStore, error) {
-	if _, err := ParseDID(self, ProfileDeployed); err != nil {
+	if _, err := parseDID(self, ProfileDeployed); err != nil {
 		return nil, err
 	}
 	t := &ThreadStore{self: self}

@@ -17,7 +17,7 @@ import (
 )
 
 func init() {
-	hook.Vector = vectors.Run
+	hook.Vector, hook.DecodeHeader = vectors.Run, decodeHeader
 	hook.Jitter = func(opts any, random func() float64) {
 		switch o := opts.(type) {
 		case *ResolverOptions:
@@ -38,6 +38,10 @@ func init() {
 var vectors = vector.Ops{
 	"signing_input": vector.New(vectorSigningInput),
 	"seal":          vector.New(vectorSeal),
+	"open":          vector.New(vectorOpen),
+	"x25519":        vector.New(vectorX25519),
+	"air_id":        vector.New(vectorAIRID),
+	"did":           vector.New(vectorDID),
 	"document_url":  vector.New(vectorDocumentURL),
 	"key_encode":    vector.New(vectorKeyEncode),
 	"key_decode":    vector.New(vectorKeyDecode),
@@ -141,6 +145,34 @@ func vectorSeal(in struct {
 	return sealWith(bytes.NewReader(in.Random), to, in.Binding, in.Body)
 }
 
+func vectorOpen(in struct {
+	Seed, Body []byte
+	Binding    Binding
+}) (any, error) {
+	box, err := newBoxKey(in.Seed)
+	if err != nil {
+		return nil, err
+	}
+	return box.openBody(in.Binding, in.Body)
+}
+
+func vectorX25519(in struct{ Key []byte }) (any, error) {
+	key, err := NewPublicKey(in.Key)
+	if err != nil {
+		return nil, err
+	}
+	return key.x.Bytes(), nil
+}
+
+func vectorAIRID(in struct{ Text string }) (any, error) { return true, validateAIRID(in.Text) }
+
+func vectorDID(in struct {
+	Text    string
+	Profile Profile
+}) (any, error) {
+	return parseDID(in.Text, in.Profile)
+}
+
 type vectorKey struct {
 	Kind string
 	Key  []byte
@@ -165,7 +197,7 @@ func vectorKeyEncode(in vectorKey) (any, error) {
 func vectorKeyDecode(in vectorKey) (any, error) { return decodeKey(in.kind(), in.Text) }
 
 func vectorDerive(in struct{ Seed []byte }) (any, error) {
-	box, err := NewBoxKey(in.Seed)
+	box, err := newBoxKey(in.Seed)
 	if err != nil {
 		return nil, err
 	}

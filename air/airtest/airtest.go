@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/hook"
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/air/relay"
 )
 
@@ -72,8 +73,8 @@ func DID(airID string) string { return "did:wba:agentidentityregistry.org:agents
 
 // RegisterAgent returns a new agent with a new key and a mailbox at the relay, and registers it.
 func (n *Network) RegisterAgent(airID string) (*air.Identity, error) {
-	if err := air.ValidateAIRID(airID); err != nil {
-		return nil, err
+	if !web.IsAIRID(airID) {
+		return nil, air.Errorf(air.ErrBadAIRID, "want AIR-XXXX-XXXX-XXXX")
 	}
 	id, err := air.GenerateIdentity(DID(airID))
 	if err != nil {

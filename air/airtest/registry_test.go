@@ -16,8 +16,8 @@ import (
 	"github.com/mr-tron/base58"
 	"github.com/stretchr/testify/require"
 
-	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/internal/web"
 )
 
 // ask sends one request and returns the status and the members of the answer.
@@ -52,7 +52,7 @@ func TestRegistryAnswers(t *testing.T) {
 		require.Equal(t, 201, status)
 		has(t, m, "air_id", "name", "creator_did", "status", "verification_level", "trust_score", "trust_grade", "created", "agent_secret", "agent_secret_note", "message")
 		require.Equal(t, key, m["public_key"])
-		require.NoError(t, air.ValidateAIRID(m["air_id"].(string)))
+		require.True(t, web.IsAIRID(m["air_id"].(string)))
 		return m["air_id"].(string), m["agent_secret"].(string)
 	}
 	one, _ := register("one")

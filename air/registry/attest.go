@@ -139,7 +139,7 @@ func (a *Attestation) payload(subject string) []byte {
 
 // Attest signs an attestation and submits it. The secret is that of the attester.
 func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*AttestResult, error) {
-	if err := air.ValidateAIRID(p.Subject); err != nil {
+	if err := checkAIRID(p.Subject); err != nil {
 		return nil, err
 	}
 	switch p.Type {
@@ -187,7 +187,7 @@ func (c *Client) ListRecentAttestations(ctx context.Context, limit int) (*Recent
 
 // Revoke revokes an attestation. The secret is that of the attester.
 func (c *Client) Revoke(ctx context.Context, subject string, id int64, secret string) (*RevokeResult, error) {
-	if err := air.ValidateAIRID(subject); err != nil {
+	if err := checkAIRID(subject); err != nil {
 		return nil, err
 	}
 	text, err := c.do(ctx, http.MethodDelete, "/agents/"+subject+"/attestations/"+strconv.FormatInt(id, 10), nil, secret)

@@ -120,7 +120,7 @@ func (c *Client) GetTrustScore(ctx context.Context, airID string) (*TrustScore, 
 // GetDocument fetches the DID document of an agent, bypassing caches. To send and to receive, use
 // an [air.Resolver].
 func (c *Client) GetDocument(ctx context.Context, airID string) (*air.Document, error) {
-	if err := air.ValidateAIRID(airID); err != nil {
+	if err := checkAIRID(airID); err != nil {
 		return nil, err
 	}
 	text, err := c.do(ctx, http.MethodGet, "/agents/"+airID+"/did-document", nil, "")
@@ -207,7 +207,7 @@ func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration
 	if err := decode(text, r); err != nil {
 		return r, err
 	}
-	if air.ValidateAIRID(r.AIRID) != nil || r.Secret == "" {
+	if !web.IsAIRID(r.AIRID) || r.Secret == "" {
 		return r, &air.Error{Code: air.ErrBadDocument, Message: "the answer to the registration lacks the AIR ID or the secret"}
 	}
 	return r, nil
@@ -234,7 +234,7 @@ func (c *Client) Update(ctx context.Context, airID, secret string, p *UpdatePara
 }
 
 func (c *Client) update(ctx context.Context, airID, secret string, body []byte, tries int) (*UpdateResult, error) {
-	if err := air.ValidateAIRID(airID); err != nil {
+	if err := checkAIRID(airID); err != nil {
 		return nil, err
 	}
 	if secret == "" {
@@ -257,10 +257,17 @@ func (c *Client) forget(airID string) {
 // keyText returns a public key as the registry writes it outside of documents.
 func keyText(k *air.PublicKey) string { return base64.RawURLEncoding.EncodeToString(k.Bytes()) }
 
+func checkAIRID(id string) error {
+	if !web.IsAIRID(id) {
+		return &air.Error{Code: air.ErrBadAIRID, Message: "want AIR-XXXX-XXXX-XXXX"}
+	}
+	return nil
+}
+
 func invalid(detail string) error { return &air.Error{Code: air.ErrBadRequest, Message: detail} }
 
 func getAgent[T any, P pointer[T]](ctx context.Context, c *Client, airID, path string) (*T, error) {
-	if err := air.ValidateAIRID(airID); err != nil {
+	if err := checkAIRID(airID); err != nil {
 		return nil, err
 	}
 	return get[T, P](ctx, c, "/agents/"+airID+path)

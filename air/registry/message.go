@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/web"
 )
 
 // A Time is a time in the registry's format.
@@ -133,7 +134,7 @@ type NamedAgent struct {
 	Name  string `json:"name"`
 }
 
-// A Service is a published address of an agent, for example an [air.ServiceInbox].
+// A Service is a published address of an agent, for example an [InboxService].
 type Service struct {
 	ID       string `json:"id,omitempty"` // optional
 	Type     string `json:"type"`
@@ -142,7 +143,7 @@ type Service struct {
 
 // InboxService returns the service for an address of an inbox.
 func InboxService(endpoint string) Service {
-	return Service{Type: air.ServiceInbox, Endpoint: endpoint}
+	return Service{Type: web.ServiceInbox, Endpoint: endpoint}
 }
 
 // RegisterParams describes a new agent. Name is required, and either PublicKey, for which the

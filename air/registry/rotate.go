@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/web"
 )
 
 // Reasons of a failed rotation.
@@ -54,7 +55,7 @@ func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Ident
 	if err != nil {
 		return nil, err
 	}
-	if err := air.ValidateAIRID(old.AIRID()); err != nil {
+	if err := checkAIRID(old.AIRID()); err != nil {
 		return nil, err
 	}
 	next, made, err := nextIdentity(path, old)
@@ -128,11 +129,7 @@ func nextIdentity(path string, old *air.Identity) (next *air.Identity, made bool
 }
 
 func (c *Client) keyOf(ctx context.Context, did string) (*air.PublicKey, error) {
-	d, err := air.ParseDID(did, air.ProfileDeployed)
-	if err != nil {
-		return nil, err
-	}
-	doc, err := c.GetDocument(ctx, d.AIRID)
+	doc, err := c.GetDocument(ctx, web.AIRIDOf(did))
 	if err != nil {
 		return nil, err
 	}

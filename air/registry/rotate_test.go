@@ -312,7 +312,7 @@ func TestMailAcrossRotation(t *testing.T) {
 		var got []string
 		open := func(id *air.Identity, r *air.Resolver, host string) *air.Client {
 			in, err := air.NewInbox(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
-				got = append(got, d.Body.BodyType())
+				got = append(got, air.BodyType(d.Body))
 				return nil
 			}), &air.InboxOptions{Resolver: newResolver(), BodyTypes: []string{"note"}})
 			require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/hook"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -41,7 +41,7 @@ func (m *mail) release() {
 
 // newMail returns the mail of a pushed envelope.
 func newMail(data []byte) (*mail, error) {
-	h, err := air.DecodeHeader(data)
+	h, err := hook.DecodeHeader(data)
 	if err != nil {
 		return nil, err
 	}

@@ -665,8 +665,8 @@ func parseRecipient(name string) (*recipient, bool) {
 		to.airID = name
 		return to, true
 	}
-	d, err := air.ParseDID(name, air.ProfileInterop)
-	if err != nil {
+	d, ok := web.ParseDID(name)
+	if !ok {
 		return to, false
 	}
 	to.airID, to.did = d.AIRID, name
@@ -698,8 +698,8 @@ func (s *Server) lookUp(ctx context.Context, to *recipient) error {
 
 // isLocal reports whether a relay without a directory has a mailbox for a DID.
 func (s *Server) isLocal(did string) bool {
-	d, err := air.ParseDID(did, air.ProfileInterop)
-	return err == nil && d.Host == s.opts.RecipientHost
+	d, ok := web.ParseDID(did)
+	return ok && d.Host == s.opts.RecipientHost
 }
 
 // authorize checks the secret in constant time, before the directory and the store are used

@@ -157,7 +157,7 @@ func (r *Result) add(entry *Entry, opts *air.DecodeOptions) error {
 	if err != nil {
 		return err
 	}
-	if body.BodyType() == "encrypted" {
+	if air.BodyType(body) == "encrypted" {
 		r.Sealed++
 	}
 	if err := hook.Apply(&r.Thread, e.From == r.First, e.ID, e.InReplyTo, body); err != nil {

@@ -57,7 +57,7 @@ func agentChild(_ context.Context, s store.Store) error {
 	}
 	agent, err := air.NewAgent(id, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
 		time.Sleep(rand.N(60 * time.Millisecond))
-		if d.Body.BodyType() == "bad" {
+		if air.BodyType(d.Body) == "bad" {
 			return errors.New("no such customer")
 		}
 		q := url.Values{"id": {d.Envelope.ID}, "redelivered": {strconv.FormatBool(d.Redelivered)}}

@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	defer db.Close()
 	var agent *air.Agent
 	agent, err = air.NewAgent(id, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
-		fmt.Fprintf(out, "%s sent %s\n", d.Envelope.From, d.Body.BodyType())
+		fmt.Fprintf(out, "%s sent %s\n", d.Envelope.From, air.BodyType(d.Body))
 		offer, ok := d.Body.(*air.Offer) // every agent may send every type
 		if !ok {
 			return nil

@@ -98,7 +98,7 @@ func describe(d *air.Delivery) string {
 	case *air.Accept:
 		return "an Accept of " + b.Price.String() + sealed
 	}
-	return d.Body.BodyType() + sealed
+	return air.BodyType(d.Body) + sealed
 }
 
 // tamper is a relay that changes an amount while it is switched on.

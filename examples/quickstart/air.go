@@ -92,7 +92,7 @@ func joinAIR(name, id string, network *airtest.Network, resolver *air.Resolver, 
 	}
 	inbox, err := air.NewInbox(identity, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
 		// The signature, the clock and the state of the thread are checked already.
-		fmt.Fprintf(out, "%-6s got %s, sealed: %t\n", name, d.Body.BodyType(), d.Sealed)
+		fmt.Fprintf(out, "%-6s got %s, sealed: %t\n", name, air.BodyType(d.Body), d.Sealed)
 		return nil
 	}), &air.InboxOptions{Resolver: resolver, Persistence: air.Persistence{ThreadStore: threads}})
 	if err != nil {

@@ -8,9 +8,7 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -22,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/air/transcript"
@@ -131,8 +130,8 @@ func makeKey(file, did string) (*air.Identity, error) {
 	if _, err := os.Lstat(file); err == nil {
 		return nil, command.CouldNot(fmt.Errorf("%s exists", file))
 	}
-	if _, err := air.ParseDID(did, air.ProfileInterop); err != nil {
-		return nil, command.Usage("-did: %w", err)
+	if _, ok := web.ParseDID(did); !ok {
+		return nil, command.Usage("-did: not the DID of an agent: %q", did)
 	}
 	id, err := air.GenerateIdentity(did)
 	if err != nil {
@@ -368,7 +367,7 @@ func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if e.Signature != "" {
 			return air.Errorf(air.ErrAlreadySigned, "the envelope has a signature")
 		}
-		sealed, err := air.Seal(key, e.Binding(), e.BodyJSON())
+		sealed, err := air.Seal(key, air.Binding{ID: e.ID, From: e.From, To: e.To, ThreadID: e.ThreadID}, e.BodyJSON())
 		if err != nil {
 			return err
 		}
@@ -392,19 +391,11 @@ func prepareOpen(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if err != nil {
 			return err
 		}
-		private, ok := id.Signer().(ed25519.PrivateKey)
-		if !ok {
-			return command.CouldNot(errors.New("the key cannot open bodies"))
-		}
-		box, err := air.NewBoxKey(private.Seed())
-		if err != nil {
-			return command.CouldNot(err)
-		}
 		e, err := readEnvelope(s, args, air.ProfileInterop)
 		if err != nil {
 			return err
 		}
-		body, err := box.Open(e.Binding(), e.BodyJSON())
+		body, err := id.Open(e)
 		if err != nil {
 			return err
 		}
@@ -547,7 +538,7 @@ func printer(s *command.IO) air.Handler {
 		out := summarize(d.Envelope)
 		out.Form, out.IsSealed, out.Body = d.Form, d.Sealed, d.BodyJSON
 		if d.Sealed {
-			out.Type = d.Body.BodyType()
+			out.Type = air.BodyType(d.Body)
 		}
 		return s.Print(out.String(), out)
 	})

@@ -18,3 +18,11 @@ var Jitter func(opts any, random func() float64)
 // Apply changes a *air.Thread by a message with an air.Body, or returns an *air.Error and leaves it unchanged. A
 // body outside negotiations changes nothing.
 var Apply func(thread any, isOwn bool, id, inReplyTo string, body any) error
+
+// A Header has the members of an envelope that a relay needs.
+type Header struct{ ID, From, To string }
+
+// DecodeHeader validates what a relay validates (section g): the top-level members as in
+// air.ProfileInterop, and the body as JSON with a type only. It verifies no signature. The error is
+// an *air.Error.
+var DecodeHeader func(data []byte) (*Header, error)

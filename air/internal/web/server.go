@@ -108,3 +108,45 @@ func AIRIDOf(did string) string {
 	}
 	return ""
 }
+
+// ServiceInbox is the type of the service in a DID document that names an agent's inbox.
+const ServiceInbox = "A2AInbox"
+
+// A DID is the parsed name of an agent.
+type DID struct {
+	Host  string // the registry, such as agentidentityregistry.org
+	AIRID string // the AIR ID, the last segment
+}
+
+// MaxDID bounds a DID, in bytes.
+const MaxDID = 500
+
+// ParseDID parses did:wba:host:...:AIR-ID (AIR-D32).
+func ParseDID(text string) (d DID, ok bool) {
+	rest, ok := strings.CutPrefix(text, "did:wba:")
+	host, path, hasPath := strings.Cut(rest, ":")
+	if !ok || !hasPath || len(text) > MaxDID || host == "" || len(host) > 253 || !isName(host, '.', '-') {
+		return d, false
+	}
+	for segment := range strings.SplitSeq(path, ":") {
+		if segment == "" || !isName(segment, '_', '-') {
+			return d, false
+		}
+		d.AIRID = segment
+	}
+	d.Host = host
+	return d, IsAIRID(d.AIRID)
+}
+
+// isName reports whether s consists of letters, digits and two other bytes.
+func isName(s string, a, b byte) bool {
+	for i := range len(s) {
+		if c := s[i]; !IsAlphanumeric(c) && c != a && c != b {
+			return false
+		}
+	}
+	return true
+}
+
+// IsAlphanumeric reports whether c is an ASCII letter or digit.
+func IsAlphanumeric(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 26 }

@@ -108,7 +108,7 @@ func (m *model) called(name string, d *air.Delivery) kind {
 		m.sim.Failf("M2", name, "%s is handled again after %d calls", id, s.calls)
 	}
 	s.calls++
-	m.gotLocked(name, d.Envelope, d.Body.BodyType())
+	m.gotLocked(name, d.Envelope, air.BodyType(d.Body))
 	if _, isNote := d.Body.(*air.Raw); isNote && m.hash(10, id) == 0 {
 		return kindReject
 	}
@@ -119,7 +119,7 @@ func (m *model) called(name string, d *air.Delivery) kind {
 func (m *model) make(from string, d *air.Draft) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if d.Body.BodyType() != noteType {
+	if air.BodyType(d.Body) != noteType {
 		m.made[from+d.ThreadID] = append(m.made[from+d.ThreadID], d.ID)
 	}
 }
