@@ -310,7 +310,7 @@ func newStreamRepeater(t *testing.T, handler arc.ChatHandlerFunc) (dying *crashS
 	return dying, servers
 }
 
-// ARC-D48: a request whose process failed runs again, in the same chat, and its message is said once.
+// ARC-D48: a request whose process failed runs again in the same chat, which keeps its message once.
 func TestRepeatedStreamOfDeadProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int64
@@ -397,7 +397,7 @@ func TestRepeatedStreamBeforeItsTurn(t *testing.T) {
 	})
 }
 
-// What an attempt said before the end of its process is not its answer.
+// The partial answer of an attempt whose process ended is not the answer of the request.
 func TestRepeatedStreamAfterClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int64
