@@ -53,10 +53,10 @@ type Call struct {
 
 	Data any // opaque
 
-	id         string
-	session    *Session // nil: the call was not entered
-	seq        uint64   // in the session, in order of arrival
-	prev, next *Call    // likewise
+	id      string
+	session *Session   // nil: the call was not entered
+	seq     uint64     // in the session, in order of arrival
+	arrival link[Call] // likewise
 
 	limits        CallLimits
 	timers        *Timers
@@ -70,6 +70,8 @@ type Call struct {
 	isTrial       bool // tests whether the Runtime has recovered
 	isShort       bool // the time of the caller is what ended the call
 }
+
+func arrivalOf(c *Call) *link[Call] { return &c.arrival }
 
 // NewCall returns a held call. Without timers it is one that has ended.
 func NewCall(l CallLimits, stream *Stream, timers *Timers) Call {

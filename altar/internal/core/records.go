@@ -25,8 +25,12 @@ type Record struct {
 	isShort bool     // only the use of the id is known
 	rt      *Runtime // that owes a final message, or nil
 
-	prev, next [2]*Record // in the lists of the Records and of the principal
+	ended, owned link[Record] // in the chains of the Records and of the principal
 }
+
+func endedOf(r *Record) *link[Record] { return &r.ended }
+
+func ownedOf(r *Record) *link[Record] { return &r.owned }
 
 // IsShort reports whether only the use of the id is known.
 func (r *Record) IsShort() bool { return r.isShort }
@@ -58,7 +62,7 @@ type Records struct {
 	limit  int64
 	total  int64
 	n      int
-	list   recordList // in order of end
+	list   chain[Record] // in order of end
 	shares map[any]*recordShare
 	seq    uint64
 	open   map[string]*Record // whose Runtimes owe a final message; by id
@@ -68,36 +72,9 @@ type Records struct {
 type recordShare struct {
 	seq   uint64
 	total int64
-	list  recordList // in order of end
-	bulky *Record    // the first that may have a payload
-	whole *Record    // the first that may have a fingerprint
-}
-
-// A recordList is a list by the pointers with this index.
-type recordList struct{ first, last *Record }
-
-func (l *recordList) push(r *Record, i int) {
-	r.prev[i], r.next[i] = l.last, nil
-	if l.last != nil {
-		l.last.next[i] = r
-	} else {
-		l.first = r
-	}
-	l.last = r
-}
-
-func (l *recordList) remove(r *Record, i int) {
-	if r.prev[i] != nil {
-		r.prev[i].next[i] = r.next[i]
-	} else {
-		l.first = r.next[i]
-	}
-	if r.next[i] != nil {
-		r.next[i].prev[i] = r.prev[i]
-	} else {
-		l.last = r.prev[i]
-	}
-	r.prev[i], r.next[i] = nil, nil
+	list  chain[Record] // in order of end
+	bulky *Record       // the first that may have a payload
+	whole *Record       // the first that may have a fingerprint
 }
 
 // NewRecords returns Records with a limit in bytes.
@@ -150,8 +127,8 @@ func (l *Records) push(r *Record) {
 		sh = &recordShare{seq: l.seq}
 		l.shares[r.Scope.Principal] = sh
 	}
-	l.list.push(r, 0)
-	sh.list.push(r, 1)
+	l.list.push(r, endedOf)
+	sh.list.push(r, ownedOf)
 	sh.bulky, sh.whole = cmp.Or(sh.bulky, r), cmp.Or(sh.whole, r)
 	l.n++
 	l.total += int64(r.cost)
@@ -168,14 +145,14 @@ func (l *Records) resize(r *Record, cost int) {
 func (l *Records) remove(r *Record) {
 	sh := l.shares[r.Scope.Principal]
 	if sh.bulky == r {
-		sh.bulky = r.next[1]
+		sh.bulky = r.owned.next
 	}
 	if sh.whole == r {
-		sh.whole = r.next[1]
+		sh.whole = r.owned.next
 	}
 	l.resize(r, 0)
-	l.list.remove(r, 0)
-	sh.list.remove(r, 1)
+	l.list.remove(r, endedOf)
+	sh.list.remove(r, ownedOf)
 	l.n--
 	if sh.list.first == nil {
 		delete(l.shares, r.Scope.Principal)
@@ -214,14 +191,14 @@ func (l *Records) largest() (largest *recordShare) {
 // are left.
 func (l *Records) shrink(sh *recordShare) bool {
 	for r := sh.bulky; r != nil; r = sh.bulky {
-		if sh.bulky = r.next[1]; r.cost > costWhole {
+		if sh.bulky = r.owned.next; r.cost > costWhole {
 			r.Payload = nil
 			l.resize(r, costWhole)
 			return true
 		}
 	}
 	for r := sh.whole; r != nil; r = sh.whole {
-		if sh.whole = r.next[1]; !r.isShort {
+		if sh.whole = r.owned.next; !r.isShort {
 			l.resize(r, costShort)
 			l.shorten(r)
 			return true

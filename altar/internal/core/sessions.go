@@ -42,20 +42,22 @@ type Session struct {
 	Records   RecordScope
 	Data      any
 
-	all         *Sessions
-	own         *Registry             // fulfilments of the session; nil: those of all sessions
-	turns       map[string]uint64     // dispatches by bare name, by contract
-	inquiries   map[*Runtime]*Inquiry // open
-	calls       map[string]*Call      // in flight
-	first, last *Call                 // likewise, in order of arrival
-	arrived     uint64                // number of calls
-	waiting     map[*Call]bool        // wait for a Runtime
-	tails       map[*Call]bool        // ended, but chunks wait for connections
-	isEnded     bool
+	all       *Sessions
+	own       *Registry             // fulfilments of the session; nil: those of all sessions
+	turns     map[string]uint64     // dispatches by bare name, by contract
+	inquiries map[*Runtime]*Inquiry // open
+	calls     map[string]*Call      // in flight
+	arrivals  chain[Call]           // likewise, in order of arrival
+	arrived   uint64                // number of calls
+	waiting   map[*Call]bool        // wait for a Runtime
+	tails     map[*Call]bool        // ended, but chunks wait for connections
+	isEnded   bool
 
-	seq        uint64   // in order of creation
-	prev, next *Session // likewise
+	seq   uint64        // in order of creation
+	place link[Session] // likewise
 }
+
+func placeOf(s *Session) *link[Session] { return &s.place }
 
 // IsEnded reports whether the session has ended.
 func (s *Session) IsEnded() bool { return s.isEnded }
@@ -83,7 +85,7 @@ func (s *Session) CountTurn(contract string) {
 func (s *Session) Call(id string) *Call { return s.calls[id] }
 
 // First returns the call in flight that arrived first, or nil.
-func (s *Session) First() *Call { return s.first }
+func (s *Session) First() *Call { return s.arrivals.first }
 
 // Enter adds a call. Its id is in use from now on, unless a call of another session has it.
 func (s *Session) Enter(c *Call, id string) {
@@ -94,28 +96,12 @@ func (s *Session) Enter(c *Call, id string) {
 	}
 	s.arrived++
 	c.seq = s.arrived
-	c.prev, c.next = s.last, nil
-	if s.last != nil {
-		s.last.next = c
-	} else {
-		s.first = c
-	}
-	s.last = c
+	s.arrivals.push(c, arrivalOf)
 }
 
 // Leave removes a call whose outcome was sent.
 func (s *Session) Leave(c *Call) {
-	if c.prev != nil {
-		c.prev.next = c.next
-	} else {
-		s.first = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	} else {
-		s.last = c.prev
-	}
-	c.prev, c.next = nil, nil
+	s.arrivals.remove(c, arrivalOf)
 	c.freeID()
 	if s.calls[c.id] == c {
 		delete(s.calls, c.id)
@@ -205,13 +191,13 @@ type Inquiry struct {
 // Sessions are the live sessions of a Host in order of creation, the tombstones of ended ids, and the
 // fulfilments in all sessions.
 type Sessions struct {
-	timers      *Timers
-	byID        map[string]*Session
-	first, last *Session
-	own         int
-	seq         uint64
-	tombstones  tombstones
-	looks       map[string]*Look
+	timers     *Timers
+	byID       map[string]*Session
+	live       chain[Session]
+	own        int
+	seq        uint64
+	tombstones tombstones
+	looks      map[string]*Look
 
 	registry  *Registry             // of all sessions
 	special   map[*Session]bool     // with separate fulfilments
@@ -251,10 +237,10 @@ func (t *Sessions) InUse(id string) *Call { return t.inUse[id] }
 // Calls returns the number of ids in use.
 func (t *Sessions) Calls() int { return len(t.inUse) }
 
-// All yields the live sessions in order of creation.
+// All yields the live sessions in order of creation. The body of the loop must not end one.
 func (t *Sessions) All() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
-		for s := t.first; s != nil && yield(s); s = s.next {
+		for s := t.live.first; s != nil && yield(s); s = s.place.next {
 		}
 	}
 }
@@ -294,13 +280,7 @@ func (t *Sessions) Add(s *Session) {
 	if s.Kind == OwnSession {
 		t.own++
 	}
-	s.prev, s.next = t.last, nil
-	if t.last != nil {
-		t.last.next = s
-	} else {
-		t.first = s
-	}
-	t.last = s
+	t.live.push(s, placeOf)
 }
 
 // Adopt makes the session of another Host one of this Host, too.
@@ -310,22 +290,12 @@ func (t *Sessions) Adopt(s *Session) {
 	t.Add(s)
 }
 
-// remove removes a session. Its next pointer stays, so that an iteration can continue.
 func (t *Sessions) remove(s *Session) {
 	delete(t.byID, s.ID)
 	if s.Kind == OwnSession {
 		t.own--
 	}
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		t.first = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	} else {
-		t.last = s.prev
-	}
+	t.live.remove(s, placeOf)
 }
 
 // End removes a session with its inquiries and fulfilments. Its id must not be used before a point in time,
