@@ -22,7 +22,7 @@ var surfaces = map[string]struct{ goal, maximum int }{
 	"a2e":   {265, 300},
 	"accp":  {315, 323},
 	"air":   {230, 230},
-	"altar": {190, 239},
+	"altar": {190, 194},
 	"arc":   {330, 330},
 	"store": {40, 40},
 }

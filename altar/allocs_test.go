@@ -22,7 +22,7 @@ func TestAllocs(t *testing.T) {
 	}
 	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(t, err)
-	v, err := newValidator(c, nil)
+	v, err := newValidator(c, validation{})
 	require.NoError(t, err)
 	buf, in := make([]byte, 0, 1024), []byte(benchParams)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

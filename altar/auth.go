@@ -121,13 +121,13 @@ func RoleAuthorizer(rules ...RoleRule) Authorizer {
 type FulfillmentRequest struct {
 	Principal *Principal
 	RuntimeID string
-	SessionID string // or [AllSessions]
+	SessionID string // or "*": all live and future ones
 	Contract  *Contract
 }
 
-// DefaultSecurityContext is the default of Auth.SecurityContextResolver (ALT-D21). The requested
+// defaultSecurityContext is the default of Auth.SecurityContextResolver (ALT-D21). The requested
 // context must name the caller itself and may claim only grants of the principal.
-func DefaultSecurityContext(id *Principal, requested *SecurityContext) (*SecurityContext, error) {
+func defaultSecurityContext(id *Principal, requested *SecurityContext) (*SecurityContext, error) {
 	p := id.principal()
 	out := &SecurityContext{PrincipalID: p.Name, TenantID: p.Tenant}
 	if requested == nil {

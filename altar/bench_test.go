@@ -31,7 +31,7 @@ const benchParams = `{"customer":"acme-0042","amount":9007199254740993,"rate":0.
 func BenchmarkValidateParams(b *testing.B) {
 	c, err := DecodeContract([]byte(benchContract))
 	require.NoError(b, err)
-	v, err := newValidator(c, nil)
+	v, err := newValidator(c, validation{})
 	require.NoError(b, err)
 	in := []byte(benchParams)
 	buf := make([]byte, 0, 1024)
@@ -179,7 +179,7 @@ func BenchmarkRoute(b *testing.B) {
 			conn, err := h.Dial(testService)
 			require.NoError(b, err)
 			require.NoError(b, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}))
-			require.NoError(b, conn.Send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}}))
+			require.NoError(b, conn.Send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"math/add"}}))
 			client, err := h.Dial(testUser)
 			require.NoError(b, err)
 			go func() {
@@ -236,7 +236,7 @@ func BenchmarkDecodeMessage(b *testing.B) {
 	for name, text := range benchMessages() {
 		frame := []byte(text)
 		run := func() {
-			if _, err := DecodeMessage(frame, nil); err != nil {
+			if _, err := DecodeMessage(frame, 0); err != nil {
 				panic(err)
 			}
 		}
@@ -253,7 +253,7 @@ func BenchmarkDecodeMessage(b *testing.B) {
 // Encoding one message. The ratio is to a strict scan.
 func BenchmarkAppendMessage(b *testing.B) {
 	for name, text := range benchMessages() {
-		m, err := DecodeMessage([]byte(text), nil)
+		m, err := DecodeMessage([]byte(text), 0)
 		require.NoError(b, err)
 		buf := make([]byte, 0, 2048)
 		run := func() {

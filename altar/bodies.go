@@ -98,7 +98,7 @@ func invalidTextUnless(valid bool, s string) *jsonmap.Fault {
 	return f
 }
 
-func (h *Header) check(name string) *jsonmap.Fault {
+func (h *header) check(name string) *jsonmap.Fault {
 	switch name {
 	case "request_id":
 		return invalidUnless(validText(h.RequestID, maxTextID))
@@ -213,7 +213,7 @@ type toolResultBody struct {
 	Payload         json.RawMessage `json:"payload,omitzero"`
 	Error           json.RawMessage `json:"error,omitzero"`
 	RuntimeMetadata json.RawMessage `json:"runtime_metadata,omitzero"`
-	Header
+	header
 
 	strict bool
 	err    *Error // read from Error
@@ -265,7 +265,7 @@ type streamChunkBody struct {
 	Payload      json.RawMessage `json:"payload,omitzero"`
 	Error        json.RawMessage `json:"error,omitzero"`
 	IsFinal      bool            `json:"is_final,omitzero"`
-	Header
+	header
 
 	strict bool
 	err    *Error // read from Error
@@ -292,7 +292,7 @@ func (m *streamChunkBody) CheckMember(name string) (f *jsonmap.Fault) {
 // errorBody is an [ErrorMessage] with its error as text.
 type errorBody struct {
 	Error json.RawMessage `json:"error"`
-	Header
+	header
 
 	strict bool
 	err    *Error // read from Error
@@ -317,7 +317,7 @@ type acknowledgeBody struct {
 	SessionID string         `json:"session_id"`
 	Fulfilled []string       `json:"fulfilled_tools"`
 	Rejected  []rejectedBody `json:"rejected_tools"`
-	Header
+	header
 }
 
 func (m *acknowledgeBody) CheckMember(name string) *jsonmap.Fault { return m.check(name) }

@@ -164,7 +164,7 @@ func TestRuntimeThatDoesNotReadIsOverloaded(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- h.Serve(context.Background(), conn, testService) }()
 		conn.in <- &AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}
-		conn.in <- &FulfillTools{SessionID: AllSessions, ToolNames: []string{"echo"}}
+		conn.in <- &FulfillTools{SessionID: allSessions, ToolNames: []string{"echo"}}
 		synctest.Wait()
 		c := connect(t, h, testUser)
 		c.session("s")

@@ -97,7 +97,7 @@ func (s *callStream) deliver(c *StreamChunk) {
 // of this call, the call fails with INTERNAL_ERROR invalid_result (ALT-D06). It
 // reports whether it was.
 func (s *callStream) Broken(err error) bool {
-	var e *DecodeError
+	var e *badFrame
 	if s.isEnded || !errors.As(err, &e) || e.InvocationID != s.id || e.Type != "ToolResult" && e.Type != "StreamChunk" {
 		return false
 	}

@@ -374,7 +374,7 @@ func (c *Client) read(l *clientLink) {
 			}
 			continue
 		}
-		var bad *DecodeError
+		var bad *badFrame
 		if !errors.As(err, &bad) {
 			c.lost(l, because(reason, err))
 			return
@@ -574,13 +574,13 @@ func (c *Client) take(l *clientLink, m Message) {
 		c.toCall(m.InvocationID, m)
 		return
 	case *Ping:
-		l.post(&Pong{Header: m.Header})
+		l.post(&Pong{header: m.header})
 		return
 	}
 	if l.renewal.take(m) {
 		return
 	}
-	id := m.header().RequestID
+	id := m.head().RequestID
 	failed, isError := m.(*ErrorMessage)
 	if l.requests.Complete(id, m) {
 		return
@@ -604,7 +604,7 @@ func (c *Client) toCall(id string, m Message) {
 	}
 }
 
-func (c *Client) broken(bad *DecodeError) {
+func (c *Client) broken(bad *badFrame) {
 	c.opts.Logger.DebugContext(context.Background(), "altar: frame ignored", "err", bad)
 	c.mu.Lock()
 	p := c.calls[bad.InvocationID]
@@ -621,7 +621,7 @@ func (c *Client) request(ctx context.Context, m Message) (Message, error) {
 		return nil, err
 	}
 	id := randid.UUID4()
-	m.header().RequestID = id
+	m.head().RequestID = id
 	call, err := l.requests.Add(id, time.Time{}, nil)
 	if err != nil {
 		return nil, err // the connection was lost
@@ -680,7 +680,7 @@ func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Se
 	m := &CreateSession{}
 	if p != nil {
 		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second),
-			Metadata: maps.Clone(p.Metadata), Header: Header{CorrelationID: p.CorrelationID}}
+			Metadata: maps.Clone(p.Metadata), header: header{CorrelationID: p.CorrelationID}}
 		if requested := p.SecurityContext; requested != nil {
 			m.SecurityContext = &SecurityContext{PrincipalID: requested.PrincipalID, TenantID: requested.TenantID, Claims: maps.Clone(requested.Claims)}
 		}

@@ -81,7 +81,7 @@ func (p *pendingCall) add(m Message) bool {
 	return ok
 }
 
-func (p *pendingCall) broken(bad *DecodeError) {
+func (p *pendingCall) broken(bad *badFrame) {
 	p.mu.Lock()
 	p.stream.Broken(bad)
 	p.mu.Unlock()
@@ -180,7 +180,7 @@ func (s *Session) newCall(tool string, params any, o *CallOptions, collect bool)
 	p := &pendingCall{c: c, notify: notify, stream: callStream{id: opts.InvocationID, credit: firstClientCredit}}
 	call := &p.call
 	*call = ToolCall{InvocationID: opts.InvocationID, SessionID: s.id, ToolName: tool, Metadata: maps.Clone(opts.Metadata), CollectChunks: collect,
-		Header: Header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
+		header: header{RequestID: opts.InvocationID, CorrelationID: opts.CorrelationID}}
 	if !collect {
 		p.credit = firstClientCredit
 		call.Credit = &p.credit

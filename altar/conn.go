@@ -16,8 +16,8 @@ import (
 // (ALT-002). Receive is for one goroutine at a time, and so is Send; Close may be
 // called at any moment, more than once, and makes both return.
 type Conn interface {
-	// Receive returns the next message. A [*DecodeError] reports one invalid frame; the next call
-	// continues after it. Any other error is final; it is [io.EOF] if the peer closed the
+	// Receive returns the next message. An error of [DecodeMessage] reports one invalid frame; the
+	// next call continues after it. Any other error is final; it is [io.EOF] if the peer closed the
 	// connection cleanly.
 	Receive() (Message, error)
 

@@ -45,7 +45,7 @@ type Contract struct {
 // object (ALT-037 to ALT-041).
 type Parameter struct {
 	Name        string `json:"name"`
-	Type        string `json:"type"` // see [ParseParamType]
+	Type        string `json:"type"` // string, integer, float, boolean, binary, object, or such as array[string]
 	Description string `json:"description,omitzero" jsonmap:"always"`
 	Required    bool   `json:"required,omitzero" jsonmap:"always"`
 
@@ -298,14 +298,12 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 		return out
 	}
 	out.Type = text
-	t, err := ParseParamType(text)
-	if err != nil {
-		var e *ContractError
-		errors.As(err, &e)
-		p.fail(e.Reason, path+"/type")
+	t, reason := form.ParseType(text)
+	if reason != "" {
+		p.Fail(reason, path+"/type")
 		return out
 	}
-	if depth+t.Dims > maxTypeDepth {
+	if depth+t.Dims > form.MaxTypeDepth {
 		p.fail(reasonTooDeep, path+"/type")
 	}
 	out.Description, _ = p.Text(v, path, "description", false)
@@ -313,7 +311,7 @@ func (p *contractParser) parameter(v strictjson.Value, path string, depth int) P
 	if !p.Failed() {
 		out.Properties = p.parameters(v, path, "properties", depth+t.Dims+1)
 	}
-	if len(out.Properties) > 0 && t.Base != KindObject {
+	if len(out.Properties) > 0 && t.Base != form.KindObject {
 		p.fail(reasonPropertiesNotAllowed, path+"/properties")
 	}
 	return out

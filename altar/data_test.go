@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/altar/nonfinite"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -98,7 +99,7 @@ func TestValidatedRoundTrip(t *testing.T) {
 	}
 	c, err := ContractOf[in]("t")
 	require.NoError(t, err)
-	v, err := newValidator(c, nil)
+	v, err := newValidator(c, validation{})
 	require.NoError(t, err)
 	rapid.Check(t, func(t *rapid.T) {
 		x := in{
@@ -126,7 +127,7 @@ func TestValidatedRoundTrip(t *testing.T) {
 
 // ALT-D13: at most sixteen faults, however many there are.
 func TestFaultsAreBounded(t *testing.T) {
-	v, err := newValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "a", Type: "array[integer]"}}}, nil)
+	v, err := newValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "a", Type: "array[integer]"}}}, validation{})
 	require.NoError(t, err)
 	_, err = v.Append(nil, []byte(`{"a":[`+strings.Repeat(`"x",`, 1000)+`1],"z":1}`))
 	var e *Error
@@ -139,7 +140,7 @@ func TestFaultsAreBounded(t *testing.T) {
 	_, err = v.Append(nil, []byte(`{`+many.String()+`"a":[]}`))
 	require.ErrorAs(t, err, &e)
 	require.Len(t, e.ParamErrors(), 16)
-	require.Equal(t, "/k", e.Path())
+	require.Equal(t, "/k", e.StringDetail("path"))
 	for in, reason := range map[string]Reason{`[]`: reasonNotAnObject, `{`: reasonMalformedJSON, `{"a":1,"a":2}`: reasonDuplicateKey, `{"a":"\ud800"}`: reasonInvalidUnicode,
 		"{\"a\":\"\xff\"}": reasonInvalidUnicode, `{"a":` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`: reasonTooDeep} {
 		_, err = v.Append(nil, []byte(in))
@@ -149,7 +150,7 @@ func TestFaultsAreBounded(t *testing.T) {
 
 // ALT-D13: an error lists an unknown name by its first 128 code points.
 func TestUnknownNamesAreCut(t *testing.T) {
-	v, err := newValidator(&Contract{Name: "t"}, nil)
+	v, err := newValidator(&Contract{Name: "t"}, validation{})
 	require.NoError(t, err)
 	_, err = v.Append(nil, []byte(`{"`+strings.Repeat("ü", 129)+`":1,"`+strings.Repeat("~", 128)+`":1}`))
 	var e *Error
@@ -229,7 +230,7 @@ func TestManyParameters(t *testing.T) {
 		}
 		want += `"` + name + `":true`
 	}
-	v, err := newValidator(c, &ValidationOptions{DropUnknown: true})
+	v, err := newValidator(c, validation{dropUnknown: true})
 	require.NoError(t, err)
 	out, err := v.Append(nil, []byte(in+"}"))
 	require.NoError(t, err)
@@ -295,9 +296,9 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		m, err := DecodeMessage(frame, nil)
+		m, err := DecodeMessage(frame, 0)
 		if err != nil {
-			var e *DecodeError
+			var e *badFrame
 			require.ErrorAs(t, err, &e)
 			require.ErrorIs(t, err, ErrInvalidParameters)
 			require.NotEmpty(t, e.Err.Reason())
@@ -306,7 +307,7 @@ func FuzzDecode(f *testing.F) {
 		out, err := AppendMessage(nil, m)
 		require.NoError(t, err)
 		require.NotContains(t, string(out), "\n")
-		reread, err := DecodeMessage(out, &DecodeOptions{Strict: true})
+		reread, err := decodeMessage(out, decodeOptions{isStrict: true})
 		require.NoError(t, err, "what is emitted is strict")
 		out2, err := AppendMessage(nil, reread)
 		require.NoError(t, err)
@@ -327,7 +328,7 @@ func FuzzParams(f *testing.F) {
 	for i := range c.Parameters {
 		c.Parameters[i].Required = false
 	}
-	v, err := newValidator(c, &ValidationOptions{AllowNonFinite: true})
+	v, err := newValidator(c, validation{allowNonFinite: true})
 	require.NoError(f, err)
 	f.Add([]byte(`{"s":"é\u0041","i":1e2,"f":-0.0,"b":true,"bin":"_-8","grid":[[1.0],[]],"who":{"name":"x","age":null},"free":{"a":[null,1e2]}}`))
 	f.Add([]byte(`{"f":"NaN","i":1e999999999999}`))
@@ -365,7 +366,7 @@ func FuzzContract(f *testing.F) {
 // The defects of peers that must not come back, section h: an endless number
 // answers at once, a name with a line break is no name.
 func TestPeerDefects(t *testing.T) {
-	v, err := newValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "v", Type: "integer"}, {Name: "f", Type: "float"}}}, nil)
+	v, err := newValidator(&Contract{Name: "t", Parameters: []Parameter{{Name: "v", Type: "integer"}, {Name: "f", Type: "float"}}}, validation{})
 	require.NoError(t, err)
 	for in, reason := range map[string]Reason{`1e999999999999999999999`: reasonOutOfRange, `1e-999999999999999999999`: reasonNotInteger, `1.5e400`: reasonOutOfRange,
 		`15e-1`: reasonNotInteger, `100.10`: reasonNotInteger, `"1"`: reasonWrongType, `true`: reasonWrongType, `-9223372036854775809`: reasonOutOfRange,
@@ -394,15 +395,12 @@ func TestErrors(t *testing.T) {
 	require.ErrorIs(t, e, reasonChunkGap)
 	require.NotErrorIs(t, e, ErrExecutionFailed)
 	require.Equal(t, "altar: INTERNAL_ERROR (chunk_gap): gone", e.Error())
-	require.Equal(t, "/x", e.Path())
+	require.Equal(t, "/x", e.StringDetail("path"))
 	require.Equal(t, "altar: chunk_gap", reasonChunkGap.Error())
 	require.Equal(t, "altar: INTERNAL_ERROR", ErrInternal.Error())
 	cause := errors.New("cause")
 	require.ErrorIs(t, &Error{Code: ErrInternal, Cause: cause}, cause)
 	require.Nil(t, (&Error{Details: json.RawMessage("{")}).ParamErrors())
-	m := &ErrorMessage{Err: e}
-	require.ErrorIs(t, m, reasonChunkGap)
-	require.Equal(t, e.Error(), m.Error())
 	require.Equal(t, `{"a":"b","c":2}`, string(addMember([]byte(`{"c":1,"a":"b"}`), "c", []byte("2"))))
 }
 
@@ -422,7 +420,7 @@ func TestAppendRefuses(t *testing.T) {
 		{&ToolCall{InvocationID: "i", Parameters: json.RawMessage("[]")}, "/parameters"},
 		{&ToolCall{InvocationID: "i", Parameters: json.RawMessage("{\"a\":1}\n{")}, "/parameters"},
 		{&ToolCall{InvocationID: "i", SessionID: "\xff"}, "/session_id"},
-		{&ToolCall{InvocationID: "i", Header: Header{RequestID: "a\nb"}}, "/request_id"},
+		{&ToolCall{InvocationID: "i", header: header{RequestID: "a\nb"}}, "/request_id"},
 		{&ToolResult{InvocationID: "i", Payload: json.RawMessage("1"), Error: errChunkGap()}, "/payload"},
 		{&ToolResult{InvocationID: "i", Error: &Error{Message: "x"}}, "/error/code"},
 		{&ToolResult{InvocationID: "i", Error: &Error{Code: ErrInternal}}, "/error/message"},
@@ -437,7 +435,7 @@ func TestAppendRefuses(t *testing.T) {
 		out, err := AppendMessage([]byte("keep"), tt.m)
 		var e *Error
 		require.ErrorAs(t, err, &e)
-		require.Equal(t, tt.path, e.Path())
+		require.Equal(t, tt.path, e.StringDetail("path"))
 		require.Equal(t, "keep", string(out))
 	}
 	out, err := AppendMessage(nil, &CreateSession{SecurityContext: &SecurityContext{}})
@@ -448,14 +446,13 @@ func TestAppendRefuses(t *testing.T) {
 
 // ALT-D09: not a number and the infinities, where both sides agreed on strings.
 func TestNonFinite(t *testing.T) {
-	on := ValidationOptions{AllowNonFinite: true}
 	type in struct {
-		V []NonFinite `json:"v"`
+		V []nonfinite.Float `json:"v"`
 	}
-	rt := must(NewRuntime("r1", &RuntimeOptions{Validation: on}))
-	AddTool(rt, "floats", func(_ context.Context, x in) ([]NonFinite, error) { return x.V, nil })
+	rt := must(NewRuntime("r1", &RuntimeOptions{AllowNonFinite: true}))
+	AddTool(rt, "floats", func(_ context.Context, x in) ([]nonfinite.Float, error) { return x.V, nil })
 	m := &Manifest{Contracts: []*Contract{{Name: "floats", Parameters: []Parameter{{Name: "v", Type: "array[float]", Required: true}}}}}
-	for _, opts := range []*HostOptions{{Validation: on}, nil} {
+	for _, opts := range []*HostOptions{{AllowNonFinite: true}, nil} {
 		h, err := newHost(m, AuthorizerFunc(AllowAll), opts)
 		require.NoError(t, err)
 		conn, err := h.Dial(testService)
@@ -469,12 +466,12 @@ func TestNonFinite(t *testing.T) {
 		c := must(NewClient(func(context.Context) (Conn, error) { return h.Dial(testUser) }, nil))
 		s, err := c.CreateSession(ctx, nil)
 		require.NoError(t, err)
-		sent := []NonFinite{1.5, NonFinite(math.Inf(1)), NonFinite(math.Inf(-1)), -0.25}
-		got, err := CallAs[[]NonFinite](ctx, s, "floats", in{sent})
+		sent := []nonfinite.Float{1.5, nonfinite.Float(math.Inf(1)), nonfinite.Float(math.Inf(-1)), -0.25}
+		got, err := CallAs[[]nonfinite.Float](ctx, s, "floats", in{sent})
 		if opts != nil {
 			require.NoError(t, err)
 			require.Equal(t, sent, got)
-			got, err = CallAs[[]NonFinite](ctx, s, "floats", in{[]NonFinite{NonFinite(math.NaN())}})
+			got, err = CallAs[[]nonfinite.Float](ctx, s, "floats", in{[]nonfinite.Float{nonfinite.Float(math.NaN())}})
 			require.NoError(t, err)
 			require.True(t, math.IsNaN(float64(got[0])))
 		} else {
@@ -485,7 +482,7 @@ func TestNonFinite(t *testing.T) {
 		require.NoError(t, <-done)
 		require.NoError(t, h.Close())
 	}
-	var f NonFinite
+	var f nonfinite.Float
 	require.Error(t, json.Unmarshal([]byte(`"1"`), &f))
 }
 
@@ -501,14 +498,14 @@ func TestMessagesBoundNames(t *testing.T) {
 	call := ToolCall{InvocationID: "i", SessionID: "s", ToolName: "t", Parameters: object(1000)}
 	frame, err := AppendMessage(nil, &call)
 	require.NoError(t, err)
-	_, err = DecodeMessage(frame, nil)
+	_, err = DecodeMessage(frame, 0)
 	require.NoError(t, err)
 	call.Parameters = object(1001)
 	_, err = AppendMessage(nil, &call)
 	require.ErrorIs(t, err, reasonInvalidValue)
 	frame, err = appendMessage(nil, &call, true)
 	require.NoError(t, err)
-	_, err = DecodeMessage(frame, nil)
+	_, err = DecodeMessage(frame, 0)
 	require.ErrorIs(t, err, reasonMessageTooLarge)
 	_, _, err = vet(&call)
 	require.ErrorIs(t, err, reasonInvalidValue, "within one process")
@@ -525,10 +522,10 @@ func TestDecodeMessageNamesFirstFault(t *testing.T) {
 		`{"is_final":1,"chunk_id":1.5,"invocation_id":"i","type":"StreamChunk"}`:                                                     "/chunk_id",
 		`{"metadata":{"a":"b","c/d":null},"runtime_id":"r","protocol_version":"1","type":"AnnounceRuntime"}`:                         "/metadata/c~1d",
 	} {
-		_, err := DecodeMessage([]byte(frame), nil)
-		var e *DecodeError
+		_, err := DecodeMessage([]byte(frame), 0)
+		var e *badFrame
 		require.ErrorAs(t, err, &e, frame)
-		require.Equal(t, want, e.Err.Path(), frame)
+		require.Equal(t, want, e.Err.StringDetail("path"), frame)
 	}
 }
 
@@ -544,7 +541,7 @@ func TestAppendToolCallAgreesWithJSONMap(t *testing.T) {
 			TimeoutMS:     rapid.Int64Range(0, 3).Draw(rt, "timeout"),
 			CollectChunks: rapid.Bool().Draw(rt, "collect"),
 			ResumeFrom:    rapid.Int64Range(0, 3).Draw(rt, "resume"),
-			Header:        Header{CorrelationID: text.Draw(rt, "correlation")},
+			header:        header{CorrelationID: text.Draw(rt, "correlation")},
 		}
 		if rapid.Bool().Draw(rt, "has metadata") {
 			m.Metadata = rapid.MapOfN(text, text, 0, 3).Draw(rt, "metadata")

@@ -16,21 +16,15 @@ import (
 // defaultMaxMessage is the default limit of a received message in bytes (ALT-D06).
 const defaultMaxMessage = 4 << 20
 
-// DecodeOptions adjusts [DecodeMessage]. The zero value is right for production.
-type DecodeOptions struct {
-	MaxMessage int // zero means 4 MiB
-	MaxDepth   int // zero means 64
-
-	// Strict refuses messages that DecodeMessage otherwise repairs (ALT-D26, ALT-D27): everything
-	// that [AppendMessage] does not emit. It is for testing other implementations.
-	Strict bool
-
-	recent *strictjson.Strings // nil outside connections
+type decodeOptions struct {
+	maxMessage int                 // zero: the default
+	isStrict   bool                // refuse what is repaired otherwise (ALT-D26, ALT-D27)
+	recent     *strictjson.Strings // nil outside connections
 }
 
-// A DecodeError reports an invalid frame. It carries the readable members of the frame, so that a
+// A badFrame is the error of an invalid frame. It carries the readable members of the frame, so that a
 // response can refer to them.
-type DecodeError struct {
+type badFrame struct {
 	Err           *Error // INVALID_PARAMETERS with reason and path
 	InvalidFrame  bool   // the frame as a whole is at fault, not one of its fields
 	Type          string
@@ -44,12 +38,12 @@ type DecodeError struct {
 }
 
 // Error describes the defect without repeating the frame.
-func (e *DecodeError) Error() string { return "altar: decode: " + e.Err.Message }
+func (e *badFrame) Error() string { return "altar: decode: " + e.Err.Message }
 
 // Unwrap returns the error that is the answer to the frame.
-func (e *DecodeError) Unwrap() error { return e.Err }
+func (e *badFrame) Unwrap() error { return e.Err }
 
-func frameError(reason Reason) *DecodeError {
+func frameError(reason Reason) *badFrame {
 	message := "the frame is not a message"
 	switch reason {
 	case reasonMessageTooLarge:
@@ -59,37 +53,35 @@ func frameError(reason Reason) *DecodeError {
 	case reasonDuplicateKey:
 		message = "a member of the message is given twice"
 	}
-	return &DecodeError{Err: formFault(reason, "", message), InvalidFrame: true}
+	return &badFrame{Err: formFault(reason, "", message), InvalidFrame: true}
 }
 
 // DecodeMessage reads one message (ALT-D01, ALT-D06). The message shares the memory of frame, which
 // must not be changed afterwards. Unknown fields are dropped, absent fields get their defaults, and
 // contradictions are resolved (ALT-D26 to ALT-D28). Objects with more than 1,000 names and names of
-// more than 1 KiB are refused as too large. Every error is a [*DecodeError], whose path names the
-// first invalid field in the order of the message type.
-func DecodeMessage(frame []byte, opts *DecodeOptions) (Message, error) {
-	var o DecodeOptions
-	if opts != nil {
-		o = *opts
+// more than 1 KiB and frames of more than maxMessage bytes are refused as too large; zero means 4 MiB.
+// Every error wraps an [*Error], whose detail "path" names the first invalid field in the order of the
+// message type.
+func DecodeMessage(frame []byte, maxMessage int) (Message, error) {
+	return decodeMessage(frame, decodeOptions{maxMessage: maxMessage})
+}
+
+func decodeMessage(frame []byte, o decodeOptions) (Message, error) {
+	if o.maxMessage <= 0 {
+		o.maxMessage = defaultMaxMessage
 	}
-	if o.MaxMessage <= 0 {
-		o.MaxMessage = defaultMaxMessage
-	}
-	if o.MaxDepth <= 0 {
-		o.MaxDepth = maxDepth
-	}
-	if len(frame) > o.MaxMessage {
+	if len(frame) > o.maxMessage {
 		return nil, frameError(reasonMessageTooLarge)
 	}
 	d := decoders.Get().(*decoder)
 	defer d.release()
-	d.strict = o.Strict
-	d.cursor.Reset(frame, strictjson.Options{MaxDepth: o.MaxDepth})
+	d.strict = o.isStrict
+	d.cursor.Reset(frame, strictjson.Options{MaxDepth: maxDepth})
 	d.cursor.Share(o.recent)
 	isObject := d.cursor.Kind() == '{'
 	m, bad := d.message()
 	if err := d.cursor.Err(); err != nil {
-		return nil, frameError(Reason(form.Refusal(err, frame, o.MaxDepth)))
+		return nil, frameError(Reason(form.Refusal(err, frame, maxDepth)))
 	}
 	if !isObject {
 		return nil, frameError(reasonNotAnObject)
@@ -147,7 +139,7 @@ func (d *decoder) message() (Message, *jsonmap.Fault) {
 	case "Error":
 		w := errorBody{strict: d.strict}
 		f := jsonmap.Read(&d.cursor, &w)
-		return &ErrorMessage{Err: w.err, Header: w.Header}, f
+		return &ErrorMessage{Err: w.err, header: w.header}, f
 	}
 	newMessage := newMessages[string(name)]
 	if newMessage == nil {
@@ -180,9 +172,9 @@ var newMessages = map[string]func() Message{
 }
 
 // decodeFailure returns the error of a frame that is an object, but no valid message m.
-func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *DecodeError {
+func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *badFrame {
 	reason := reasonOf(bad)
-	e := &DecodeError{Err: formFault(reason, bad.Pointer, "the message is not valid: "+bad.Pointer+": "+string(reason))}
+	e := &badFrame{Err: formFault(reason, bad.Pointer, "the message is not valid: "+bad.Pointer+": "+string(reason))}
 	e.Type, _ = v.Get("type").Text()
 	if id, ok := v.Get("invocation_id").Text(); ok && validInvocationID(id) {
 		e.InvocationID = id
@@ -194,7 +186,7 @@ func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *DecodeErr
 		e.CorrelationID = id
 	}
 	if bad.Pointer == "/correlation_id" && (e.Type == "ToolResult" || e.Type == "StreamChunk") {
-		m.header().CorrelationID = ""
+		m.head().CorrelationID = ""
 		e.salvaged = m
 	}
 	return e
@@ -218,7 +210,7 @@ func (d *decoder) toolResult() (Message, *jsonmap.Fault) {
 	w := &d.result
 	w.strict = d.strict
 	f := jsonmap.Read(&d.cursor, w)
-	m := &ToolResult{InvocationID: w.InvocationID, Payload: w.Payload, Error: w.err, Header: w.Header}
+	m := &ToolResult{InvocationID: w.InvocationID, Payload: w.Payload, Error: w.err, header: w.header}
 	if string(w.Status) == `"success"` && m.Payload == nil {
 		m.Payload = json.RawMessage("null")
 	}
@@ -244,7 +236,7 @@ func (d *decoder) streamChunk() (Message, *jsonmap.Fault) {
 	w := &d.chunk
 	w.strict = d.strict
 	f := jsonmap.Read(&d.cursor, w)
-	m := &StreamChunk{InvocationID: w.InvocationID, ChunkID: w.ChunkID, Payload: w.Payload, IsFinal: w.IsFinal, Header: w.Header}
+	m := &StreamChunk{InvocationID: w.InvocationID, ChunkID: w.ChunkID, Payload: w.Payload, IsFinal: w.IsFinal, header: w.header}
 	switch {
 	case w.err != nil:
 		if d.strict && !m.IsFinal && isLate(f) {
@@ -260,7 +252,7 @@ func (d *decoder) streamChunk() (Message, *jsonmap.Fault) {
 func (d *decoder) acknowledgeFulfillment() (Message, *jsonmap.Fault) {
 	var w acknowledgeBody
 	f := jsonmap.Read(&d.cursor, &w)
-	m := &AcknowledgeFulfillment{SessionID: w.SessionID, Fulfilled: w.Fulfilled, Rejected: make([]RejectedTool, len(w.Rejected)), Header: w.Header}
+	m := &AcknowledgeFulfillment{SessionID: w.SessionID, Fulfilled: w.Fulfilled, Rejected: make([]RejectedTool, len(w.Rejected)), header: w.header}
 	for i, r := range w.Rejected {
 		e, bad := readError(r.Error, ErrExecutionFailed, d.strict)
 		if bad != nil && isLate(f) {

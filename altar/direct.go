@@ -68,7 +68,7 @@ func (d *direct) sendOwn(m Message) error {
 	return d.Send(m)
 }
 
-func (d *direct) pass(m Message, bad *DecodeError) error {
+func (d *direct) pass(m Message, bad *badFrame) error {
 	if isRequest(m, bad) {
 		d.hc.out.waitSpace(d.hc.limit, option.Off)
 	}
@@ -90,25 +90,25 @@ func sound(m Message) bool {
 	case *ToolCall:
 		return soundCall(m)
 	case *ToolResult:
-		return m.Error == nil && soundAnswer(m.InvocationID, m.Header, m.Payload) && (len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
+		return m.Error == nil && soundAnswer(m.InvocationID, m.header, m.Payload) && (len(m.RuntimeMetadata) == 0 || vetJSON(m.RuntimeMetadata, true))
 	case *StreamChunk:
-		return m.Error == nil && m.ChunkID >= 0 && soundAnswer(m.InvocationID, m.Header, m.Payload)
+		return m.Error == nil && m.ChunkID >= 0 && soundAnswer(m.InvocationID, m.header, m.Payload)
 	}
 	return false
 }
 
 func soundCall(m *ToolCall) bool {
-	return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.Header) && m.Metadata == nil &&
+	return m.SessionID != "" && m.ToolName != "" && validInvocationID(m.InvocationID) && vetHeader(m.header) && m.Metadata == nil &&
 		utf8.ValidString(m.SessionID) && utf8.ValidString(m.ToolName) && m.TimeoutMS >= 0 && m.ResumeFrom >= 0 &&
 		(m.Credit == nil || *m.Credit >= 0) && vetJSON(m.Parameters, true)
 }
 
-func soundAnswer(id string, header Header, payload json.RawMessage) bool {
+func soundAnswer(id string, header header, payload json.RawMessage) bool {
 	return validInvocationID(id) && vetHeader(header) && vetJSON(payload, false)
 }
 
 // vet returns a message as [DecodeMessage] would after [AppendMessage].
-func vet(m Message) (Message, *DecodeError, error) {
+func vet(m Message) (Message, *badFrame, error) {
 	if sound(m) {
 		switch m := m.(type) {
 		case *ToolCall:
@@ -126,15 +126,15 @@ func vet(m Message) (Message, *DecodeError, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	own, err := DecodeMessage(frame, &DecodeOptions{MaxMessage: len(frame)})
+	own, err := DecodeMessage(frame, len(frame))
 	if err != nil {
-		bad, _ := decodeError(err)
+		bad, _ := asBadFrame(err)
 		return nil, bad, nil
 	}
 	return own, nil, nil
 }
 
-func vetHeader(h Header) bool {
+func vetHeader(h header) bool {
 	return (h.RequestID == "" || validText(h.RequestID, maxTextID)) && (h.CorrelationID == "" || validText(h.CorrelationID, maxTextID))
 }
 

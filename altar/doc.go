@@ -58,7 +58,7 @@
 //
 // Messages are bounded in size and depth and read strictly: duplicate members and bad
 // UTF-8 are refused, unknown fields are ignored. Only the contracts of the Host decide
-// about parameters; integers are exact over 64 bits. Hosts connected by a [Cluster]
+// about parameters; integers are exact over 64 bits. Hosts of a cluster
 // trust each other. A Host belongs behind TLS.
 //
 // # State

@@ -205,7 +205,7 @@ func (e *encoder) message(m Message) {
 		e.body(checked(m))
 		return
 	}
-	h := m.header()
+	h := m.head()
 	e.textID("request_id", h.RequestID)
 	e.textID("correlation_id", h.CorrelationID)
 	e.dst = append(e.dst, '}')
@@ -242,7 +242,7 @@ func writeReason(f *jsonmap.Fault) Reason {
 }
 
 func (e *encoder) acknowledgeBody(m *AcknowledgeFulfillment) *acknowledgeBody {
-	w := &acknowledgeBody{SessionID: m.SessionID, Fulfilled: m.Fulfilled, Header: m.Header}
+	w := &acknowledgeBody{SessionID: m.SessionID, Fulfilled: m.Fulfilled, header: m.header}
 	for i, r := range m.Rejected {
 		text := encoder{err: e.err}
 		text.error(r.Error, form.PointerIndex("/rejected_tools", i)+"/error")

@@ -222,9 +222,6 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Reason returns the member reason of the details, or "".
 func (e *Error) Reason() Reason { return Reason(e.StringDetail("reason")) }
 
-// Path returns the member path of the details, a JSON Pointer, or "".
-func (e *Error) Path() string { return e.StringDetail("path") }
-
 // StringDetail returns a member of the details that is a string, or "".
 func (e *Error) StringDetail(name string) string {
 	v, err := strictjson.Check(e.Details, strictjson.Options{})

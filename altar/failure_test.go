@@ -418,7 +418,7 @@ func TestHeartbeat(t *testing.T) {
 				}
 			}
 		})
-		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "mute", ProtocolVersion: "1.0.0", Capabilities: []string{CapHeartbeat}}))
+		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "mute", ProtocolVersion: "1.0.0", Capabilities: []string{capHeartbeat}}))
 		synctest.Wait()
 		require.Equal(t, []string{"mute"}, h.Runtimes())
 		time.Sleep(3500 * time.Millisecond)

@@ -110,9 +110,9 @@ func TestStandingRuntimeCostsOneMessage(t *testing.T) {
 			require.NoError(t, err)
 		}
 		conn := must(s.h.Dial(testService))
-		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: ProtocolVersion, Capabilities: []string{CapStanding}}))
+		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: ProtocolVersion, Capabilities: []string{capStanding}}))
 		require.IsType(t, &AcknowledgeRuntime{}, must(conn.Receive()))
-		require.NoError(t, conn.Send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"get"}}))
+		require.NoError(t, conn.Send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"get"}}))
 		require.IsType(t, &AcknowledgeFulfillment{}, must(conn.Receive()), "no request for a session before")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar/internal/form"
 )
 
 // Results and stream chunks of a Runtime must match HostOptions.ResultTypes.
@@ -65,7 +67,7 @@ func TestReturns(t *testing.T) {
 func TestReturnsRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
-		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: KindString}
+		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: form.KindString}
 		m.attach(t, "b", testRuntime("rb", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)

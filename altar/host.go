@@ -144,7 +144,7 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 			return nil, &ContractError{Reason: reasonInvalidValue, Path: form.PointerIndex("/contracts", i) + "/streaming"}
 		}
 		own := *c
-		v, err := newValidator(&own, &h.opts.Validation)
+		v, err := newValidator(&own, validation{h.opts.DropUnknown, h.opts.AllowNonFinite})
 		if err != nil {
 			return nil, err
 		}

@@ -53,9 +53,9 @@ func attachRuntime(t testing.TB, h *Host, id *Principal, runtimeID string, tools
 	t.Helper()
 	w := connect(t, h, id)
 	w.send(&AnnounceRuntime{RuntimeID: runtimeID, ProtocolVersion: ProtocolVersion,
-		Capabilities: []string{CapStreaming, CapCancellation, CapSessionEvents}})
+		Capabilities: []string{capStreaming, capCancellation, capSessionEvents}})
 	next[*AcknowledgeRuntime](w)
-	w.send(&FulfillTools{SessionID: AllSessions, ToolNames: tools})
+	w.send(&FulfillTools{SessionID: allSessions, ToolNames: tools})
 	m, err := w.conn.Receive()
 	for err == nil && typeOf(m) == "RequestFulfillment" {
 		m, err = w.conn.Receive()
@@ -127,7 +127,7 @@ func TestHookPanics(t *testing.T) {
 			return nil, nil
 		}},
 		Audit:  func(context.Context, *AuditRecord) { check() },
-		Router: RouterFunc(func(*RouteRequest, []Candidate) int { check(); return 7 }),
+		Router: Router(func(*RouteRequest, []Candidate) int { check(); return 7 }),
 	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, h.Close()) }()
@@ -139,7 +139,7 @@ func TestHookPanics(t *testing.T) {
 	r.send(&AnnounceRuntime{RuntimeID: "r", ProtocolVersion: "1.0.0"})
 	next[*AcknowledgeRuntime](r)
 	boom.Store(true)
-	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
+	r.send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"math/add"}})
 	require.ErrorIs(t, next[*AcknowledgeFulfillment](r).Rejected[0].Error, reasonHookPanic)
 	c := connect(t, h, testUser)
 	c.send(&CreateSession{})
@@ -147,7 +147,7 @@ func TestHookPanics(t *testing.T) {
 	require.ErrorIs(t, e.Err, reasonHookPanic)
 	require.NotContains(t, e.Err.Message, "secret")
 	boom.Store(false)
-	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"math/add"}})
+	r.send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"math/add"}})
 	next[*AcknowledgeFulfillment](r)
 	c.session("s")
 	boom.Store(true)
@@ -242,12 +242,11 @@ func TestQuotas(t *testing.T) {
 
 func TestRouters(t *testing.T) {
 	three := []Candidate{{"a", 2}, {"b", 1}, {"c", 1}}
-	require.Equal(t, 1, RoundRobinRouter(&RouteRequest{DispatchCount: 4}, three))
+	require.Equal(t, 1, roundRobin(&RouteRequest{DispatchCount: 4}, three))
 	require.Equal(t, 1, LeastBusyRouter(&RouteRequest{DispatchCount: 0}, three))
 	require.Equal(t, 2, LeastBusyRouter(&RouteRequest{DispatchCount: 2}, three))
-	require.Equal(t, 0, StickyRouter(nil, three))
 
-	h := testHost(t, &HostOptions{Router: RouterFunc(LeastBusyRouter)})
+	h := testHost(t, &HostOptions{Router: LeastBusyRouter})
 	r1 := attachRuntime(t, h, testService, "r1", "math/add")
 	r2 := attachRuntime(t, h, testService, "r2", "math/add")
 	c := connect(t, h, testUser)
@@ -311,9 +310,9 @@ func TestSlidingTTL(t *testing.T) {
 			r.send(&ToolResult{InvocationID: id, Payload: json.RawMessage("3")})
 			next[*ToolResult](c)
 		}
-		require.Equal(t, []string{"s"}, h.Sessions())
+		require.Equal(t, []string{"s"}, h.sessionIDs())
 		time.Sleep(10 * time.Second)
-		require.Empty(t, h.Sessions())
+		require.Empty(t, h.sessionIDs())
 		require.Equal(t, "expired", next[*SessionDestroyed](r).Reason)
 	})
 }
@@ -331,7 +330,7 @@ func TestAudit(t *testing.T) {
 		}
 	}})
 	r := attachRuntime(t, h, testService, "r1", "math/add")
-	r.send(&FulfillTools{SessionID: AllSessions, ToolNames: []string{"nope"}})
+	r.send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"nope"}})
 	c := connect(t, h, testUser)
 	c.session("s")
 	c.send(&CreateSession{})
@@ -470,8 +469,8 @@ func FuzzHost(f *testing.F) {
 		feed := func(w *wire, role string, data []byte) {
 			hc := w.conn.(*direct).hc
 			for line := range strings.SplitSeq(string(data), "\n") {
-				m, err := DecodeMessage([]byte(line), nil)
-				bad, ok := decodeError(err)
+				m, err := DecodeMessage([]byte(line), 0)
+				bad, ok := asBadFrame(err)
 				require.True(t, ok)
 				require.True(t, h.handle(hc, m, bad), "%s: %q closed the connection", role, line)
 				if hc.out.len() > 200 {

@@ -31,7 +31,7 @@ type hostCall struct {
 	claim     *claim        // nil without a store
 	isCounted bool          // as a turn, before the dispatch
 	routing   *routing      // while the Router chooses
-	attempt   int           // of another Host, see [ForwardedCall]
+	attempt   int           // of another Host, see cluster.Call
 	tried     []core.Offer  // that refused it
 	isTouched bool          // the base of the stream may have moved, see Host.grant
 	at        []*attachment // also after the end, while readers do not have all chunks
@@ -303,18 +303,18 @@ func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now t
 		}
 		h.auditLocked(now, e, hc)
 	}
-	h.refuseCall(hc, m.InvocationID, m.Header, err)
+	h.refuseCall(hc, m.InvocationID, m.header, err)
 }
 
 // refuseCall picks the carrier: a ToolResult would end the wrong call if this
 // connection waits for one with that id (ALT-D02).
-func (h *Host) refuseCall(hc *hostConn, id string, header Header, err *Error) {
+func (h *Host) refuseCall(hc *hostConn, id string, of header, err *Error) {
 	isHTTP := hc.conn == nil && !hc.inProcess
 	if hc.waiting[id] != nil || hc.peer != nil || isHTTP && err.Reason() == ReasonDraining {
-		h.send(hc, &ErrorMessage{Err: err, Header: header})
+		h.send(hc, &ErrorMessage{Err: err, header: of})
 		return
 	}
-	h.send(hc, &ToolResult{InvocationID: id, Error: err, Header: Header{CorrelationID: header.CorrelationID}})
+	h.send(hc, &ToolResult{InvocationID: id, Error: err, header: header{CorrelationID: of.CorrelationID}})
 }
 
 // attach makes a connection wait for a call. It returns nil if chunks that it wants are not kept.
@@ -365,9 +365,9 @@ func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
 func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 	out := &ToolCall{
 		InvocationID: c.id, SessionID: c.s.ID, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
-		Header: Header{CorrelationID: c.corr},
+		header: header{CorrelationID: c.corr},
 	}
-	if rt.can(CapDeadlines) {
+	if rt.can(capDeadlines) {
 		out.TimeoutMS = c.Rest(now).Milliseconds()
 	}
 	if c.TakesCredit() {

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -64,7 +65,7 @@ type hostConn struct {
 	remote *forwarding
 
 	// of another Host that forwards a call
-	peer *ForwardedCall
+	peer *cluster.Call
 
 	// of a client
 	waiting   map[string]*attachment // by invocation id
@@ -239,7 +240,7 @@ const burstTimeout = time.Second
 func (hc *hostConn) read() error {
 	for {
 		m, err := hc.conn.Receive()
-		bad, ok := decodeError(err)
+		bad, ok := asBadFrame(err)
 		if !ok {
 			return err
 		}
@@ -259,7 +260,7 @@ func (hc *hostConn) read() error {
 
 // isRequest reports whether a message may have a response. Others are handled even if the peer does
 // not read.
-func isRequest(m Message, bad *DecodeError) bool {
+func isRequest(m Message, bad *badFrame) bool {
 	if bad != nil {
 		return true
 	}
@@ -270,13 +271,13 @@ func isRequest(m Message, bad *DecodeError) bool {
 	return !isAnswer(typeOf(m))
 }
 
-// decodeError returns the error of one bad frame, nil if there is none, and false
+// asBadFrame returns the error of one bad frame, nil if there is none, and false
 // for any other error.
-func decodeError(err error) (bad *DecodeError, ok bool) {
+func asBadFrame(err error) (bad *badFrame, ok bool) {
 	if err == nil {
 		return nil, true
 	}
-	var e *DecodeError
+	var e *badFrame
 	ok = errors.As(err, &e)
 	return e, ok
 }
@@ -352,13 +353,13 @@ func (hc *hostConn) sent(m Message, err error) bool {
 		}
 		return true
 	case *ToolResult:
-		m = &ToolResult{InvocationID: m.InvocationID, Error: unsendable, Header: m.Header}
+		m = &ToolResult{InvocationID: m.InvocationID, Error: unsendable, header: m.header}
 		return hc.forward(m, false) == nil
 	case *StreamChunk:
-		m = &StreamChunk{InvocationID: m.InvocationID, ChunkID: m.ChunkID, Error: unsendable, IsFinal: true, Header: m.Header}
+		m = &StreamChunk{InvocationID: m.InvocationID, ChunkID: m.ChunkID, Error: unsendable, IsFinal: true, header: m.header}
 		return hc.forward(m, false) == nil
 	}
-	answer := &ErrorMessage{Err: unsendable, Header: *m.header()}
+	answer := &ErrorMessage{Err: unsendable, header: *m.head()}
 	return isAnswer(typeOf(m)) && hc.forward(answer, false) == nil || !isAnswer(typeOf(m))
 }
 
@@ -419,7 +420,7 @@ func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
 	}
 	hold, err := s.scope.Reserve(budget.Memory, int64(weight(m)))
 	if err != nil {
-		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), Header: m.Header}
+		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
 	}
 	hc.out.put(m, hold)
 }
@@ -430,7 +431,7 @@ func errSlowConsumer() *Error {
 
 // reply sends an answer with the ids of its request (ALT-D02, ALT-D30).
 func (h *Host) reply(hc *hostConn, request, answer Message) {
-	*answer.header() = *request.header()
+	*answer.head() = *request.head()
 	h.send(hc, answer)
 }
 
@@ -453,7 +454,7 @@ func (h *Host) expel(hc *hostConn, why goodbye, now time.Time) {
 
 // handle processes one message or one invalid frame, and reports whether the connection continues.
 // Either m or bad is nil.
-func (h *Host) handle(hc *hostConn, m Message, bad *DecodeError) bool {
+func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 	if bad != nil {
 		if bad.salvaged == nil || hc.role != roleRuntime { // the role is settled before any answer
 			return h.handleBad(hc, bad)
@@ -533,7 +534,7 @@ func (h *Host) isThrottled(hc *hostConn, m Message) bool {
 	if call, ok := m.(*ToolCall); ok {
 		h.refused(hc, call, nil, err, now)
 	} else if !hc.isClosed {
-		h.auditLocked(now, &AuditRecord{Operation: "request.refused", CorrelationID: m.header().CorrelationID, Error: err}, hc)
+		h.auditLocked(now, &AuditRecord{Operation: "request.refused", CorrelationID: m.head().CorrelationID, Error: err}, hc)
 		h.answer(hc, m, err)
 	}
 	return true
@@ -586,7 +587,7 @@ func (h *Host) clientOnly(hc *hostConn, m Message) bool {
 		if _, ok := m.(*CreateSession); ok {
 			operation = "session.refused"
 		}
-		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionIDOf(m), CorrelationID: m.header().CorrelationID, Error: err}, hc)
+		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionIDOf(m), CorrelationID: m.head().CorrelationID, Error: err}, hc)
 	}
 	h.answer(hc, m, err)
 	return false
@@ -625,14 +626,14 @@ func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
 }
 
 // handleBad processes an invalid frame (section f).
-func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
+func (h *Host) handleBad(hc *hostConn, bad *badFrame) bool {
 	now := h.lock()
 	defer h.unlock()
 	if hc.isClosed {
 		return false
 	}
 	hc.lastReceived = now
-	header := Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
+	header := header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
 	if bad.InvalidFrame {
 		h.stats.InvalidFrames++
 		switch bad.Err.Reason() {
@@ -661,7 +662,7 @@ func (h *Host) handleBad(hc *hostConn, bad *DecodeError) bool {
 	case bad.Type == "ToolCall" && bad.InvocationID != "":
 		h.refuseCall(hc, bad.InvocationID, header, bad.Err)
 	default:
-		h.send(hc, &ErrorMessage{Err: bad.Err, Header: header})
+		h.send(hc, &ErrorMessage{Err: bad.Err, header: header})
 	}
 	return true
 }

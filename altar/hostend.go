@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
@@ -93,11 +94,11 @@ func (h *Host) finish(c *hostCall, e ending, cancel string, now time.Time) {
 // cancelAt cancels a call at its Runtime.
 func (h *Host) cancelAt(rt *hostConn, c *hostCall, reason string) {
 	if rt.remote != nil {
-		rt.remote.cancel(&ForwardCancelledError{cmp.Or(reason, "cancelled")})
+		rt.remote.cancel(&cluster.CancelledError{Reason: cmp.Or(reason, "cancelled")})
 		return
 	}
-	if reason != "" && rt.can(CapCancellation) {
-		h.send(rt, &CancelCall{InvocationID: c.id, SessionID: c.s.ID, Reason: reason, Header: Header{CorrelationID: c.corr}})
+	if reason != "" && rt.can(capCancellation) {
+		h.send(rt, &CancelCall{InvocationID: c.id, SessionID: c.s.ID, Reason: reason, header: header{CorrelationID: c.corr}})
 	}
 }
 
@@ -112,7 +113,7 @@ func (h *Host) end(c *hostCall, e ending, now time.Time) {
 	if e.chunk != nil {
 		c.Stream.Chunks(func(chunk *core.Chunk) { e.before = append(e.before, chunk.Data.(*StreamChunk)) })
 	} else {
-		e.result.Header = Header{}
+		e.result.header = header{}
 	}
 	cl := c.claim
 	c.End(core.Ending)
@@ -154,7 +155,7 @@ func (h *Host) announceEnd(c *hostCall, e ending, now time.Time) {
 				copied := *out
 				out = &copied
 			}
-			out.Header = Header{CorrelationID: a.corr}
+			out.header = header{CorrelationID: a.corr}
 			h.sendResult(c.s, a.hc, out)
 		}
 		h.leaveAll(c)

@@ -135,7 +135,7 @@ func TestClientHeartbeat(t *testing.T) {
 				if err != nil {
 					return
 				}
-				if m.header().RequestID == "" {
+				if m.head().RequestID == "" {
 					if pings++; pings <= 5 {
 						_ = peer.Send(&Pong{})
 					}

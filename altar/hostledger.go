@@ -306,7 +306,7 @@ func (h *Host) announceRecorded(c *hostCall, out *storedOutcome, record bool, no
 		c.result = out.result
 		for _, a := range c.at {
 			own := *out.result
-			own.Header = Header{CorrelationID: a.corr}
+			own.header = header{CorrelationID: a.corr}
 			h.sendResult(c.s, a.hc, &own)
 		}
 		h.leaveAll(c)
@@ -328,7 +328,7 @@ func (h *Host) restream(c *hostCall, chunks []*StreamChunk, now time.Time) {
 			from = last.ChunkID
 		}
 		if !c.Stream.Attach(&a.reader, from, a.reader.Credit(), now) {
-			h.send(a.hc, &ToolResult{InvocationID: a.id, Error: errNotRetained(), Header: Header{CorrelationID: a.corr}})
+			h.send(a.hc, &ToolResult{InvocationID: a.id, Error: errNotRetained(), header: header{CorrelationID: a.corr}})
 			h.detach(a, now)
 			continue
 		}

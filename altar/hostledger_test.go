@@ -193,7 +193,7 @@ func TestDestroyedWhileRead(t *testing.T) {
 					next[*SessionCreated](wb)
 				}
 				synctest.Wait()
-				require.NotContains(t, b.h.Sessions(), "s")
+				require.NotContains(t, b.h.sessionIDs(), "s")
 				require.Zero(t, b.h.sessions.Looks())
 			})
 		})
@@ -286,7 +286,7 @@ func TestDestroyedWhileWritten(t *testing.T) {
 		next[*SessionDestroyed](other)
 		close(gate)
 		next[*SessionCreated](w)
-		require.NotContains(t, a.h.Sessions(), "s")
+		require.NotContains(t, a.h.sessionIDs(), "s")
 		require.Zero(t, a.h.sessions.Looks())
 		other.send(call("i", "math/add", `{"a":1,"b":2}`))
 		require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
@@ -315,7 +315,7 @@ func TestSessionQuotaWithStore(t *testing.T) {
 				}
 			}
 			require.Equal(t, 3, created)
-			require.Len(t, a.h.Sessions(), 3)
+			require.Len(t, a.h.sessionIDs(), 3)
 			require.Equal(t, int64(3), usage(a.h, "items", "all").Used)
 			a.own.mu.Lock()
 			defer a.own.mu.Unlock()

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -42,12 +43,16 @@ type HostOptions struct {
 	// invalid_result. ResultTypes is not part of the manifest and is not sent.
 	ResultTypes map[string]Parameter
 
-	// Cluster reaches the Runtimes of other Hosts. Nil means that there are
-	// none.
-	Cluster Cluster
+	// Cluster reaches the Runtimes of other Hosts, such as a Cluster of altar/natsroute. Nil means that there
+	// are none.
+	Cluster cluster.Cluster[Message]
 
-	// Validation adjusts how parameters are checked.
-	Validation ValidationOptions
+	// DropUnknown removes parameters that the contract does not know instead of refusing them (ALT-D13).
+	DropUnknown bool
+
+	// AllowNonFinite takes "NaN", "Infinity" and "-Infinity" for parameters of type float (ALT-D09), such
+	// as those of package altar/nonfinite.
+	AllowNonFinite bool
 
 	// AllowedOrigins are further origins of web pages that may open a WebSocket, compared exactly,
 	// such as "https://app.example" (ALT-D04). "*" allows all.
@@ -91,7 +96,7 @@ type Auth struct {
 	FulfillmentAuthorizer func(ctx context.Context, r *FulfillmentRequest) error
 
 	// SecurityContextResolver returns the effective security context for the requested one.
-	// Nil means [DefaultSecurityContext].
+	// Nil means the requested one, if it names the principal and the claims of the principal.
 	SecurityContextResolver func(ctx context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error)
 }
 
@@ -289,7 +294,7 @@ func (o *HostOptions) withDefaults() {
 	}
 	if o.Auth.SecurityContextResolver == nil {
 		o.Auth.SecurityContextResolver = func(_ context.Context, id *Principal, requested *SecurityContext) (*SecurityContext, error) {
-			return DefaultSecurityContext(id, requested)
+			return defaultSecurityContext(id, requested)
 		}
 	}
 	if o.Logger == nil {

@@ -95,7 +95,7 @@ func (h *Host) replayRecord(hc *hostConn, s *session, r *core.Record, m *ToolCal
 		if kept, ok := r.Payload.(*ToolResult); ok {
 			out = *kept
 		}
-		out.Header = Header{CorrelationID: m.CorrelationID}
+		out.header = header{CorrelationID: m.CorrelationID}
 		h.replayed(s, r, m, now)
 		h.sendResult(s, hc, &out)
 		return nil

@@ -108,13 +108,13 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	hc.lastReceived = now
 	hc.capabilities = h.agreed(m.Capabilities)
-	hc.runtime.TakesCredit = hc.can(CapCredit)
+	hc.runtime.TakesCredit = hc.can(capCredit)
 	h.order = append(h.order, hc)
 	h.handshakes++
 	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.ProtocolVersion, Capabilities: hc.capabilities})
 	h.auditLocked(now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc)
 	h.requestAll(hc, false, now)
-	if hc.can(CapHeartbeat) {
+	if hc.can(capHeartbeat) {
 		h.timers.Set(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 	}
 }
@@ -131,11 +131,11 @@ func (h *Host) agreed(announced []string) []string {
 	out := []string{}
 	for _, c := range announced {
 		switch c {
-		case CapStreaming, CapCredit:
+		case capStreaming, capCredit:
 			if h.opts.Level < 2 {
 				continue
 			}
-		case CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat, CapStanding:
+		case capCancellation, capDeadlines, capSessionEvents, capHeartbeat, capStanding:
 		default:
 			continue
 		}

@@ -174,7 +174,7 @@ func (h *Host) reserveSession(s *session, key string) *Error {
 // askAll sends a RequestFulfillment for a new session to the connected Runtimes.
 func (h *Host) askAll(s *session, now time.Time) {
 	for _, rt := range h.order {
-		if !rt.wildcard && !rt.can(CapStanding) {
+		if !rt.wildcard && !rt.can(capStanding) {
 			h.requestFulfillment(rt, &s.Session, now)
 		}
 	}
@@ -226,7 +226,7 @@ func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, n
 		h.overs = append(h.overs, sessionOver{s.ID, how})
 	}
 	for _, rt := range h.order {
-		if rt.can(CapSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
+		if rt.can(capSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}
@@ -266,7 +266,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 
 // refuseRequest answers a request with an error. h.mu must be held.
 func (h *Host) refuseRequest(hc *hostConn, m Message, session string, err *Error, now time.Time) {
-	h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: session, CorrelationID: m.header().CorrelationID, Error: err}, hc)
+	h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: session, CorrelationID: m.head().CorrelationID, Error: err}, hc)
 	h.answer(hc, m, err)
 }
 
@@ -297,8 +297,8 @@ func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info Sessi
 	return s, s.info, list, runtimes
 }
 
-// Sessions returns the ids of the live sessions in order of creation.
-func (h *Host) Sessions() []string {
+// sessionIDs returns the ids of the live sessions in order of creation.
+func (h *Host) sessionIDs() []string {
 	h.lock()
 	defer h.unlock()
 	var ids []string

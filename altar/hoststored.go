@@ -39,7 +39,7 @@ func (h *Host) logError(what string, err error) {
 // an earlier process of this Host, created it. For a client it also loads a session that is in the
 // table only for forwarded calls. It reports whether the store could be read.
 func (h *Host) summon(id string, client bool) bool {
-	if h.ledger == nil || id == "" || id == AllSessions {
+	if h.ledger == nil || id == "" || id == allSessions {
 		return true
 	}
 	now := h.lock()

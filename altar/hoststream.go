@@ -17,7 +17,7 @@ func (h *Host) streamChunk(hc *hostConn, m *StreamChunk, now time.Time) {
 	if c == nil {
 		return
 	}
-	m.Header = Header{}
+	m.header = header{}
 	verdict, final, isGranted := c.Receive(chunkOf(m), now)
 	switch verdict {
 	case core.Unexpected:
@@ -80,11 +80,11 @@ func (h *Host) slow(a *attachment, now time.Time) {
 
 // endAt sends the end of a call to one connection, in place of the chunks that wait for it.
 func (h *Host) endAt(a *attachment, err *Error) {
-	header := Header{CorrelationID: a.corr}
+	header := header{CorrelationID: a.corr}
 	if a.collect || a.reader.Place() == 0 {
-		h.send(a.hc, &ToolResult{InvocationID: a.id, Error: err, Header: header})
+		h.send(a.hc, &ToolResult{InvocationID: a.id, Error: err, header: header})
 	} else {
-		h.send(a.hc, &StreamChunk{InvocationID: a.id, ChunkID: a.reader.Place(), Error: err, IsFinal: true, Header: header})
+		h.send(a.hc, &StreamChunk{InvocationID: a.id, ChunkID: a.reader.Place(), Error: err, IsFinal: true, header: header})
 	}
 }
 
@@ -163,7 +163,7 @@ func (h *Host) forward(a *attachment, m *StreamChunk, now time.Time) bool {
 	}
 	if a.corr != "" {
 		own := *m
-		own.Header = Header{CorrelationID: a.corr}
+		own.header = header{CorrelationID: a.corr}
 		m = &own
 	}
 	h.send(a.hc, m)
@@ -173,7 +173,7 @@ func (h *Host) forward(a *attachment, m *StreamChunk, now time.Time) bool {
 // collect gathers the payloads of a stream, and ends where they no longer fit (ALT-D29).
 func (h *Host) collect(a *attachment, m *StreamChunk, now time.Time) bool {
 	c := a.c
-	out := &ToolResult{InvocationID: a.id, Error: m.Error, Header: Header{CorrelationID: a.corr}}
+	out := &ToolResult{InvocationID: a.id, Error: m.Error, header: header{CorrelationID: a.corr}}
 	if m.Error != nil {
 		h.send(a.hc, out)
 		return true

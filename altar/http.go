@@ -94,11 +94,11 @@ func (h *Host) auditAuth(r *http.Request, refused *Error) {
 func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		h.httpError(w, Header{}, formFault(reasonMethodNotAllowed, "", "only POST is allowed here"))
+		h.httpError(w, header{}, formFault(reasonMethodNotAllowed, "", "only POST is allowed here"))
 		return
 	}
 	if _, err := httpx.CheckRequest(r, nil, APIKeyHeader); err != nil {
-		h.httpError(w, Header{}, formFault(reasonInvalidValue, "", "a header occurs more than once"))
+		h.httpError(w, header{}, formFault(reasonInvalidValue, "", "a header occurs more than once"))
 		return
 	}
 	id, err := h.identify(r)
@@ -106,16 +106,16 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		err = errUnauthenticated()
 	}
 	if err != nil {
-		h.httpError(w, Header{}, err)
+		h.httpError(w, header{}, err)
 		return
 	}
 	if _, err := httpx.CheckRequest(r, []string{typeJSON}); err != nil {
-		h.httpError(w, Header{}, formFault(reasonUnsupportedMediaType, "", "the body must be application/json"))
+		h.httpError(w, header{}, formFault(reasonUnsupportedMediaType, "", "the body must be application/json"))
 		return
 	}
 	kind := acceptable(r.Header.Values("Accept"))
 	if kind == "" {
-		h.httpError(w, Header{}, formFault(reasonNotAcceptable, "", "none of the accepted media types is available"))
+		h.httpError(w, header{}, formFault(reasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
 	}
 	body, failed := httpx.Body(w, r, int64(h.opts.Limits.MaxMessage), h.opts.Timing.ReadTimeout)
@@ -124,7 +124,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		if errors.Is(failed, httpx.ErrTooLarge) {
 			reason = reasonMessageTooLarge
 		}
-		h.httpError(w, Header{}, frameError(reason).Err)
+		h.httpError(w, header{}, frameError(reason).Err)
 		return
 	}
 	h.exchange(w, r, id, body, kind)
@@ -151,28 +151,28 @@ func acceptable(header []string) string {
 
 // exchange handles a message and writes its responses.
 func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, body []byte, kind string) {
-	m, err := DecodeMessage(body, &DecodeOptions{MaxMessage: h.opts.Limits.MaxMessage})
-	var bad *DecodeError
+	m, err := DecodeMessage(body, h.opts.Limits.MaxMessage)
+	var bad *badFrame
 	errors.As(err, &bad)
 	var typ string
-	var header Header
+	var of header
 	switch {
 	case bad == nil:
-		typ, header = typeOf(m), *m.header()
+		typ, of = typeOf(m), *m.head()
 	case bad.InvalidFrame:
-		h.httpError(w, Header{}, bad.Err)
+		h.httpError(w, header{}, bad.Err)
 		return
 	default:
-		typ, header = bad.Type, Header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
+		typ, of = bad.Type, header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
 	}
 	switch typ {
 	case "CreateSession", "DestroySession", "ListTools", "Ping", "ToolCall", "CancelCall":
 	default:
 		e := formFault(reasonWrongTransport, "", "this message does not go over HTTP")
-		if bad != nil && (bad.Err.Path() == "/type" || typ == "") {
+		if bad != nil && (bad.Err.StringDetail("path") == "/type" || typ == "") {
 			e = bad.Err
 		}
-		h.httpError(w, header, e)
+		h.httpError(w, of, e)
 		return
 	}
 	hc, err := h.admit(nil, id, r.RemoteAddr)
@@ -245,8 +245,8 @@ func httpStatus(e *Error) int {
 	return http.StatusInternalServerError
 }
 
-func (h *Host) httpError(w http.ResponseWriter, header Header, e *Error) {
-	h.httpMessage(w, &ErrorMessage{Err: e, Header: header})
+func (h *Host) httpError(w http.ResponseWriter, of header, e *Error) {
+	h.httpMessage(w, &ErrorMessage{Err: e, header: of})
 }
 
 func (h *Host) httpMessage(w http.ResponseWriter, m Message) {

@@ -99,7 +99,7 @@ func peerURL(raw string, allowInsecure bool) (*url.URL, error) {
 // dialError returns the error of a failed request or handshake, with the Error that the Host sent.
 func dialError(err error) error {
 	if e, ok := errors.AsType[*httpx.Error](err); ok && len(e.Body) > 0 {
-		m, _ := DecodeMessage(e.Body, nil)
+		m, _ := DecodeMessage(e.Body, 0)
 		if refused, ok := m.(*ErrorMessage); ok {
 			return fmt.Errorf("altar: dial: %w: %w", remote(refused.Err), err)
 		}
@@ -266,7 +266,7 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	}
 	res, err := c.client.Do(c.ctx, r)
 	if e, ok := errors.AsType[*httpx.Error](err); ok && e.Status != 0 {
-		if answer, _ := DecodeMessage(e.Body, nil); answer != nil {
+		if answer, _ := DecodeMessage(e.Body, 0); answer != nil {
 			return c.answered(m, answer)
 		}
 	}
@@ -289,10 +289,10 @@ func (c *httpConn) receive(m Message, body io.Reader, isCall bool, kind string, 
 	frames := newFrameReader(body, c.opts.MaxMessage)
 	for {
 		frame, err := frames.Next()
-		var bad *DecodeError
+		var bad *badFrame
 		var got Message
 		if err == nil {
-			got, err = DecodeMessage(bytes.Clone(frame), &DecodeOptions{MaxMessage: c.opts.MaxMessage})
+			got, err = DecodeMessage(bytes.Clone(frame), c.opts.MaxMessage)
 		}
 		switch {
 		case errors.As(err, &bad):
@@ -321,7 +321,7 @@ func (c *httpConn) receive(m Message, body io.Reader, isCall bool, kind string, 
 // answered delivers the last message of an exchange.
 func (c *httpConn) answered(m, got Message) error {
 	if e, ok := got.(*ErrorMessage); ok && e.RequestID == "" {
-		e.RequestID = m.header().RequestID // the only request of this exchange
+		e.RequestID = m.head().RequestID // the only request of this exchange
 	}
 	c.deliver(got, nil)
 	return nil

@@ -96,7 +96,7 @@ func (w *messageWire) hangUp(goodbye) bool {
 // Write sends one frame. An [*Error] concerns this message only.
 func (w *messageWire) Write(frame []byte) (int, error) {
 	own := bytes.Clone(frame)
-	m, err := DecodeMessage(own, &DecodeOptions{MaxMessage: len(own)})
+	m, err := DecodeMessage(own, len(own))
 	if err == nil {
 		err = w.Send(m)
 	}

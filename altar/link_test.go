@@ -92,7 +92,7 @@ func testClose1009(t *testing.T, tooLargeAt int32) {
 			if err != nil || len(data) > 1000 {
 				return
 			}
-			m, err := DecodeMessage(data, nil)
+			m, err := DecodeMessage(data, 0)
 			if call, ok := m.(*ToolCall); err == nil && ok && n > tooLargeAt {
 				out, _ := AppendMessage(nil, &ToolResult{InvocationID: call.InvocationID})
 				_ = conn.Write(context.Background(), out)

@@ -8,9 +8,11 @@ import (
 	"reflect"
 )
 
-// A Message is a message of the protocol: a pointer to one of the structs of this file. A message
-// must not be changed after it was received or sent.
-type Message interface{ header() *Header }
+// A Message is a message of the protocol: a pointer to one of the structs from [AnnounceRuntime] to
+// [ErrorMessage]. Each has the fields RequestID, which its response repeats (ALT-D02), and
+// CorrelationID, which runs through everything that a request causes (ALT-D30). A message must not be
+// changed after it was received or sent.
+type Message interface{ head() *header }
 
 // typeOf returns the name of a message on the wire.
 func typeOf(m Message) string {
@@ -20,40 +22,36 @@ func typeOf(m Message) string {
 	return "Error"
 }
 
-// A Header holds the optional members of every message.
-type Header struct {
-	// RequestID is echoed by the direct answer (ALT-D02).
-	RequestID string `json:"request_id,omitzero"`
-
-	// CorrelationID runs through everything that a request causes (ALT-D30).
+// A header holds the optional members of every message.
+type header struct {
+	RequestID     string `json:"request_id,omitzero"`
 	CorrelationID string `json:"correlation_id,omitzero"`
 }
 
-func (h *Header) header() *Header { return h }
+func (h *header) head() *header { return h }
 
 // Capabilities of a Runtime (ALT-D17). Unknown ones are ignored.
 const (
-	CapStreaming     = "streaming"      // sends chunks
-	CapCancellation  = "cancellation"   // understands CancelCall
-	CapDeadlines     = "deadlines"      // wants timeout_ms in a ToolCall
-	CapSessionEvents = "session_events" // wants SessionDestroyed
-	CapHeartbeat     = "heartbeat"      // answers Ping
-	CapCredit        = "credit"         // sends chunks only within its credit (ALT-D37)
-	CapStanding      = "standing"       // fulfils its tools for all sessions at once (ALT-D15)
+	capStreaming     = "streaming"      // sends chunks
+	capCancellation  = "cancellation"   // understands CancelCall
+	capDeadlines     = "deadlines"      // wants timeout_ms in a ToolCall
+	capSessionEvents = "session_events" // wants SessionDestroyed
+	capHeartbeat     = "heartbeat"      // answers Ping
+	capCredit        = "credit"         // sends chunks only within its credit (ALT-D37)
+	capStanding      = "standing"       // fulfils its tools for all sessions at once (ALT-D15)
 )
 
-// AllSessions is the session id of a fulfilment for all live and future
-// sessions (ALT-D15).
-const AllSessions = "*"
+// allSessions is the session id of a fulfilment for all live and future sessions (ALT-D15).
+const allSessions = "*"
 
 // AnnounceRuntime is the first message of a Runtime (ALT-050).
 type AnnounceRuntime struct {
 	RuntimeID       string            `json:"runtime_id"`
 	Language        string            `json:"language,omitzero" jsonmap:"always"`
 	ProtocolVersion string            `json:"protocol_version"`
-	Capabilities    []string          `json:"capabilities,omitzero" jsonmap:"always"`
+	Capabilities    []string          `json:"capabilities,omitzero" jsonmap:"always"` // of ALT-D17; unknown ones are ignored
 	Metadata        map[string]string `json:"metadata,omitzero"`
-	Header
+	header
 }
 
 // AcknowledgeRuntime accepts an announcement (ALT-055).
@@ -61,21 +59,21 @@ type AcknowledgeRuntime struct {
 	HostID          string   `json:"host_id"`
 	ProtocolVersion string   `json:"protocol_version"`                       // version of the Host (ALT-057)
 	Capabilities    []string `json:"capabilities,omitzero" jsonmap:"always"` // those that both sides have
-	Header
+	header
 }
 
 // RequestFulfillment requests the fulfilments of a Runtime in a session (ALT-111).
 type RequestFulfillment struct {
 	SessionID string `json:"session_id"`
-	Header
+	header
 }
 
 // FulfillTools lists the contracts that a Runtime implements in a session (ALT-058).
 type FulfillTools struct {
-	SessionID string   `json:"session_id"` // or [AllSessions]
+	SessionID string   `json:"session_id"` // or "*": all live and future ones (ALT-D15)
 	ToolNames []string `json:"tool_names"`
 	Replace   bool     `json:"replace,omitzero"` // the names are all that the Runtime fulfils, not more of it
-	Header
+	header
 }
 
 // AcknowledgeFulfillment answers [FulfillTools] name by name.
@@ -83,7 +81,7 @@ type AcknowledgeFulfillment struct {
 	SessionID string
 	Fulfilled []string // the accepted ones, with the id of the Runtime
 	Rejected  []RejectedTool
-	Header
+	header
 }
 
 // A RejectedTool is a name that a Runtime may not fulfil.
@@ -98,7 +96,7 @@ type CreateSession struct {
 	TTLSeconds      int64             `json:"ttl_seconds,omitzero"` // requested lifetime; 0: default
 	SecurityContext *SecurityContext  `json:"security_context,omitzero"`
 	Metadata        map[string]string `json:"metadata,omitzero"`
-	Header
+	header
 
 	emptyID bool // the suggestion was the empty text
 }
@@ -115,20 +113,20 @@ type SecurityContext struct {
 type SessionCreated struct {
 	SessionID  string `json:"session_id"`
 	TTLSeconds int64  `json:"ttl_seconds"`
-	Header
+	header
 }
 
 // DestroySession ends a session at once (ALT-096).
 type DestroySession struct {
 	SessionID string `json:"session_id"`
-	Header
+	header
 }
 
 // SessionDestroyed answers [DestroySession], and notifies Runtimes of the end of a session.
 type SessionDestroyed struct {
 	SessionID string `json:"session_id"`
 	Reason    string `json:"reason"` // "destroyed" or "expired"
-	Header
+	header
 }
 
 // ToolCall asks for a tool to be run (ALT-070).
@@ -142,7 +140,7 @@ type ToolCall struct {
 	CollectChunks bool              `json:"accept_stream,omitzero" jsonmap:"not"` // accept_stream is false: chunks come as one result (ALT-D29)
 	Credit        *int64            `json:"credit,omitzero"`                      // chunks with lower ids may be sent (ALT-D37); nil: all
 	ResumeFrom    int64             `json:"resume_from,omitzero"`                 // replay chunks from this one (ALT-D22)
-	Header
+	header
 }
 
 // ToolResult ends a call (ALT-077). It has an error or a payload.
@@ -151,7 +149,7 @@ type ToolResult struct {
 	Payload         json.RawMessage // nil: null
 	Error           *Error          // nil: success
 	RuntimeMetadata json.RawMessage // a JSON object, or nil
-	Header
+	header
 }
 
 // StreamChunk is a part of a streamed answer (ALT-083).
@@ -161,7 +159,7 @@ type StreamChunk struct {
 	Payload      json.RawMessage // nil: absent, for a final chunk only
 	Error        *Error          // ends the stream
 	IsFinal      bool            // true with an error
-	Header
+	header
 }
 
 // StreamCredit permits the chunks of a stream with lower ids (ALT-D37). It has no response.
@@ -169,32 +167,32 @@ type StreamCredit struct {
 	InvocationID string `json:"invocation_id"`
 	SessionID    string `json:"session_id"`
 	Credit       int64  `json:"credit"`
-	Header
+	header
 }
 
 // Authenticate renews the principal of a connection with another token (ALT-D40).
 type Authenticate struct {
 	Token string `json:"token"`
-	Header
+	header
 }
 
 // Authenticated answers [Authenticate].
 type Authenticated struct {
 	ExpiresIn *int64 `json:"expires_in,omitzero"` // in seconds; nil: never
-	Header
+	header
 }
 
 // ListTools asks which tools the caller may use in a session (ALT-D31).
 type ListTools struct {
 	SessionID string `json:"session_id"`
-	Header
+	header
 }
 
 // ToolList answers [ListTools].
 type ToolList struct {
 	SessionID string     `json:"session_id"`
 	Tools     []ToolInfo `json:"tools"`
-	Header
+	header
 }
 
 // A ToolInfo is a tool that can be called now.
@@ -211,24 +209,17 @@ type CancelCall struct {
 	InvocationID string `json:"invocation_id"`
 	SessionID    string `json:"session_id"`
 	Reason       string `json:"reason,omitzero"`
-	Header
+	header
 }
 
 // Ping requests a [Pong].
-type Ping struct{ Header }
+type Ping struct{ header }
 
 // Pong answers [Ping].
-type Pong struct{ Header }
+type Pong struct{ header }
 
 // ErrorMessage answers a request that failed and has no better carrier.
 type ErrorMessage struct {
 	Err *Error
-	Header
+	header
 }
-
-// Error returns the text of the error inside, so that the message can travel
-// as an error too.
-func (m *ErrorMessage) Error() string { return m.Err.Error() }
-
-// Unwrap returns the error inside.
-func (m *ErrorMessage) Unwrap() error { return m.Err }

@@ -32,7 +32,7 @@ func newFrameReader(r io.Reader, max int) *frameReader {
 }
 
 // Next returns the next frame, which is valid until the next call. A frame above the limit is a
-// [*DecodeError] with reason message_too_large, and the next call continues after it. An end within
+// [*badFrame] with reason message_too_large, and the next call continues after it. An end within
 // a frame is [ErrTruncated]; the call after that returns [io.EOF].
 func (f *frameReader) Next() ([]byte, error) {
 	for f.end == nil {
@@ -121,7 +121,7 @@ func (c *ndjson) Receive() (Message, error) {
 	}
 	own := make([]byte, len(frame)) // the message keeps it
 	copy(own, frame)
-	return DecodeMessage(own, &DecodeOptions{MaxMessage: c.max, recent: &c.recent})
+	return decodeMessage(own, decodeOptions{maxMessage: c.max, recent: &c.recent})
 }
 
 func (c *ndjson) Send(m Message) error { return sendFrame(c, m) }

@@ -29,7 +29,7 @@ func (h *Host) encodeOutcome(o *storedOutcome) []byte {
 func (o *storedOutcome) encode() (out []byte, err error) {
 	if o.result != nil {
 		own := *o.result
-		own.Header = Header{}
+		own.header = header{}
 		return appendMessage(nil, &own, true)
 	}
 	for i, c := range o.chunks {
@@ -48,7 +48,7 @@ func decodeOutcome(data []byte) (*storedOutcome, error) {
 	var line []byte
 	for len(data) > 0 {
 		line, data, _ = bytes.Cut(data, []byte{'\n'})
-		m, err := DecodeMessage(line, &DecodeOptions{MaxMessage: len(line)})
+		m, err := DecodeMessage(line, len(line))
 		if err != nil {
 			return nil, errors.Join(errBadOutcome, err)
 		}

@@ -20,20 +20,12 @@ import (
 // form that Runtimes receive. It may be used by several goroutines.
 type validator struct {
 	root    object
-	opts    ValidationOptions
+	opts    validation
 	scratch sync.Pool // of *[]byte, see normalized
 }
 
-// ValidationOptions adjusts a [validator]. The zero value is right for production.
-type ValidationOptions struct {
-	// DropUnknown removes parameters that the contract does not know instead
-	// of refusing them (ALT-D13).
-	DropUnknown bool
-
-	// AllowNonFinite takes "NaN", "Infinity" and "-Infinity" for parameters
-	// of type float (ALT-D09).
-	AllowNonFinite bool
-}
+// validation has the options of a [validator].
+type validation struct{ dropUnknown, allowNonFinite bool }
 
 // An object is one compiled level of parameters.
 type object struct {
@@ -44,7 +36,7 @@ type object struct {
 type field struct {
 	name     string
 	key      []byte // the name as a JSON string with its colon
-	base     Kind
+	base     string
 	dims     int
 	required bool
 	sub      *object // members of the innermost object; nil: free-form
@@ -63,15 +55,11 @@ const (
 
 // newValidator returns a validator for a contract. It fails like
 // [Contract.Validate] for a contract that is not valid.
-func newValidator(c *Contract, opts *ValidationOptions) (*validator, error) {
+func newValidator(c *Contract, opts validation) (*validator, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	v := &validator{root: *compile(c.Parameters)}
-	if opts != nil {
-		v.opts = *opts
-	}
-	return v, nil
+	return &validator{root: *compile(c.Parameters), opts: opts}, nil
 }
 
 func compile(list []Parameter) *object {
@@ -80,7 +68,7 @@ func compile(list []Parameter) *object {
 		o.index = make(map[string]int, len(list))
 	}
 	for i, p := range list {
-		t, _ := ParseParamType(p.Type) // validated
+		t, _ := form.ParseType(p.Type) // validated
 		f := field{name: p.Name, key: append(appendString(nil, p.Name), ':'), base: t.Base, dims: t.Dims, required: p.Required}
 		if len(p.Properties) > 0 {
 			f.sub = compile(p.Properties)
@@ -151,10 +139,10 @@ func (v *validator) normalized(params json.RawMessage) (json.RawMessage, error) 
 }
 
 type normalizer struct {
-	opts   ValidationOptions
+	opts   validation
 	dst    []byte
 	faults []ParamError
-	steps  [maxTypeDepth + 1]step // where in the parameters the walk stands
+	steps  [form.MaxTypeDepth + 1]step // where in the parameters the walk stands
 	depth  int
 }
 
@@ -187,7 +175,7 @@ func (n *normalizer) path() string {
 func (n *normalizer) full() bool { return len(n.faults) >= maxFaults }
 
 // mismatch notes that a value does not fit a type. A missing value is nil.
-func (n *normalizer) mismatch(reason Reason, want ParamType, v strictjson.Value) {
+func (n *normalizer) mismatch(reason Reason, want form.Type, v strictjson.Value) {
 	if !n.full() {
 		n.faults = append(n.faults, ParamError{Path: n.path(), Reason: reason, Expected: want.String(), Got: typeName(v)})
 	}
@@ -239,7 +227,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		} else if i := o.find(m.Name); i >= 0 {
 			values[i] = m.Value
 			hint = i + 1
-		} else if !n.opts.DropUnknown {
+		} else if !n.opts.dropUnknown {
 			unknown = append(unknown, string(m.Name))
 		}
 	}
@@ -251,7 +239,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 		if value.Absent() {
 			if f.required {
 				n.enter(f.name, -1)
-				n.mismatch(reasonMissingRequired, ParamType{f.base, f.dims}, nil)
+				n.mismatch(reasonMissingRequired, form.Type{Base: f.base, Dims: f.dims}, nil)
 				n.exit()
 			}
 			continue
@@ -278,7 +266,7 @@ func (n *normalizer) object(o *object, v strictjson.Value) {
 func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	if dims > 0 {
 		if !v.IsArray() {
-			n.mismatch(reasonWrongType, ParamType{f.base, dims}, v)
+			n.mismatch(reasonWrongType, form.Type{Base: f.base, Dims: dims}, v)
 			return
 		}
 		n.array(f, dims, v)
@@ -286,25 +274,25 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 	}
 	reason := Reason("")
 	switch f.base {
-	case KindString:
+	case form.KindString:
 		if v.Kind() == '"' {
 			n.dst = appendValueString(n.dst, v)
 			return
 		}
 		reason = reasonWrongType
-	case KindBoolean:
+	case form.KindBoolean:
 		if _, ok := v.Bool(); ok {
 			n.dst = append(n.dst, v...)
 			return
 		}
 		reason = reasonWrongType
-	case KindInteger:
+	case form.KindInteger:
 		reason = n.integer(v)
-	case KindFloat:
+	case form.KindFloat:
 		reason = n.float(v)
-	case KindBinary:
+	case form.KindBinary:
 		reason = n.binary(v)
-	case KindObject:
+	case form.KindObject:
 		switch {
 		case !v.IsObject():
 			reason = reasonWrongType
@@ -315,7 +303,7 @@ func (n *normalizer) value(f *field, dims int, v strictjson.Value) {
 		}
 	}
 	if reason != "" {
-		n.mismatch(reason, ParamType{f.base, 0}, v)
+		n.mismatch(reason, form.Type{Base: f.base, Dims: 0}, v)
 	}
 }
 
@@ -406,7 +394,7 @@ func (n *normalizer) float(v strictjson.Value) Reason {
 		n.dst = appendFloat(n.dst, f)
 		return ""
 	case '"':
-		if n.opts.AllowNonFinite {
+		if n.opts.allowNonFinite {
 			switch s, _ := v.TextBytes(); string(s) {
 			case "NaN", "Infinity", "-Infinity":
 				n.dst = appendValueString(n.dst, v)

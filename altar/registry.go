@@ -41,27 +41,19 @@ type RouteRequest struct {
 }
 
 // A Router chooses a Runtime for a call by bare name. It is called concurrently, and the call waits
-// for it, at most for the time that its contract allots. An index out of range means 0.
-type Router interface {
-	Route(r *RouteRequest, candidates []Candidate) int
-}
+// for it, at most for the time that its contract allots. An index out of range means 0. Index 0 is the same
+// Runtime for each call of a session and contract, while that Runtime is a candidate.
+type Router func(r *RouteRequest, candidates []Candidate) int
 
-// RouterFunc is an adapter of a function to a [Router].
-type RouterFunc func(r *RouteRequest, candidates []Candidate) int
-
-// Route calls f.
-func (f RouterFunc) Route(r *RouteRequest, candidates []Candidate) int { return f(r, candidates) }
-
-// RoundRobinRouter is the [RouterFunc] that a Host uses where no other is named:
-// each in turn, for each session and contract.
-func RoundRobinRouter(r *RouteRequest, candidates []Candidate) int {
+// roundRobin chooses each Runtime in turn, for each session and contract.
+func roundRobin(r *RouteRequest, candidates []Candidate) int {
 	return int(r.DispatchCount % uint64(len(candidates)))
 }
 
-// LeastBusyRouter is a [RouterFunc] that takes the Runtime with the fewest calls
+// LeastBusyRouter is a [Router] that takes the Runtime with the fewest calls
 // in flight, in turn where several have equally few.
 func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
-	start := RoundRobinRouter(r, candidates)
+	start := roundRobin(r, candidates)
 	best := start
 	for i := range candidates {
 		if k := (start + i) % len(candidates); candidates[k].InFlight < candidates[best].InFlight {
@@ -70,10 +62,6 @@ func LeastBusyRouter(r *RouteRequest, candidates []Candidate) int {
 	}
 	return best
 }
-
-// StickyRouter is a [RouterFunc] that keeps the same Runtime for a session and contract while it is
-// a candidate.
-func StickyRouter(*RouteRequest, []Candidate) int { return 0 }
 
 // A choice is the Runtime for a call, or those among which the Router chooses.
 type choice struct {
@@ -144,7 +132,7 @@ func (h *Host) assign(c *hostCall, to choice, now time.Time) {
 func (h *Host) askRouter(r *routing) {
 	i := 0
 	_ = h.guard("Router", func() error {
-		i = h.opts.Router.Route(&r.request, r.candidates)
+		i = h.opts.Router(&r.request, r.candidates)
 		return nil
 	})
 	if i < 0 || i >= len(r.among) {
@@ -195,7 +183,7 @@ func (h *Host) fulfill(hc *hostConn, m *FulfillTools) {
 		h.unlock()
 		return
 	}
-	if m.SessionID != AllSessions && h.sessions.Find(m.SessionID) == nil {
+	if m.SessionID != allSessions && h.sessions.Find(m.SessionID) == nil {
 		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), time.Now())
 		h.unlock()
 		return
@@ -248,7 +236,7 @@ func (h *Host) register(hc *hostConn, m *FulfillTools, names []string, ack *Ackn
 		return r.With(&hc.runtime, names, m.Replace)
 	}
 	one := h.sessions.Find(m.SessionID)
-	if one == nil && m.SessionID != AllSessions {
+	if one == nil && m.SessionID != allSessions {
 		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
 		return
 	}
@@ -289,7 +277,7 @@ func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contra
 			return nil, h.refusal("FulfillmentAuthorizer", err, reasonNotPermitted, "the Runtime may not serve this tool")
 		}
 	}
-	if c.Streaming && !hc.can(CapStreaming) {
+	if c.Streaming && !hc.can(capStreaming) {
 		return nil, Errorf(ErrInvalidParameters, reasonCapabilityMissing, "the Runtime did not announce streaming")
 	}
 	return c, nil
@@ -298,9 +286,9 @@ func (h *Host) checkFulfillment(hc *hostConn, sessionID string, manifest *contra
 // requestAll requests the fulfilments of a Runtime in all sessions. A standing Runtime sends them
 // after its handshake unasked (ALT-D15).
 func (h *Host) requestAll(rt *hostConn, isReload bool, now time.Time) {
-	if rt.can(CapStanding) {
+	if rt.can(capStanding) {
 		if isReload {
-			h.send(rt, &RequestFulfillment{SessionID: AllSessions})
+			h.send(rt, &RequestFulfillment{SessionID: allSessions})
 		}
 		h.sessions.Expect(nil, &rt.runtime, now)
 		return

@@ -5,95 +5,30 @@ package altar
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"iter"
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
-// A Cluster forwards calls to Runtimes connected to other Hosts, so that a client of one Host can
-// call the tools of all Hosts. A Host uses it only if no local Runtime can accept a call at
-// once. Forwarded calls are validated and authorized by the first Host: the connected Hosts trust
-// each other, and each has a unique ID. A call goes only to Hosts with the same contract.
-//
-// An implementation calls [Host.ServeForwarded], [Host.RuntimeOffers] and
-// [Host.EndForwardedSession] of the other Host.
-type Cluster interface {
-	// Offers yields the Runtimes of all other Hosts, always in the same order, at once and after every
-	// change, until ctx ends. The Host ranges over it once, or again if the sequence ends early.
-	Offers(ctx context.Context) iter.Seq[[]RuntimeOffer]
-
-	// Forward runs a call at the Host of an offer, and yields the messages of its ServeForwarded: a
-	// ToolResult, or StreamChunks that end with the final chunk. An error comes once and last. An
-	// [*Error] means that the other Host refused the call and that it did not run. After any other
-	// error, or an end without a final message, the outcome is unknown.
-	//
-	// The end of ctx cancels the call at the other Host; [CancelReason] returns the reason. A
-	// Cluster that loses its connection may repeat the request with Join set.
-	Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error]
-
-	// SessionEnded notifies the other Hosts of the end of a session with forwarded calls. The
-	// reason is "destroyed" or "expired". It must not block. If the notification is lost, the
-	// session ends at the other Hosts when its lifetime expires.
-	SessionEnded(sessionID, reason string)
-}
-
-// A RuntimeOffer is a Runtime and the contracts that it fulfils.
-type RuntimeOffer struct {
-	HostID    string
-	RuntimeID string
-
-	// Contracts are those that the Runtime fulfils, in the order of the manifest, and Digests those of
-	// the contracts: lower-case hex SHA-256. A Host does not use an offer whose digest differs from
-	// that of the contract in its manifest (ALT-D39).
-	Contracts, Digests []string
-}
-
-// A ForwardedCall is a call that one Host forwards to another.
-type ForwardedCall struct {
-	HostID        string // that forwards it
-	RuntimeID     string // that is to run it
-	Contract      string
-	ToolName      string // as the client wrote it
-	InvocationID  string
-	SessionID     string
-	SessionTTL    time.Duration // what is left of the session
-	Principal     string        // owner of the session, and its tenant
-	Tenant        string
-	Parameters    json.RawMessage // in normal form
-	Metadata      map[string]string
-	CorrelationID string
-	Timeout       time.Duration // what is left of the allotted time; zero: that of the contract
-	Attempt       int           // 0, or 1 after a failover (ALT-D24)
-
-	// Join asks for a call that was forwarded before, from chunk ResumeFrom
-	// on. It never starts one.
-	Join       bool
-	ResumeFrom int64
-}
-
-// A ForwardCancelledError is the cause with which the context of a forwarded call
-// ends. Its reason is one of those of CancelCall (ALT-D32).
-type ForwardCancelledError struct{ Reason string }
-
-// Error includes the reason.
-func (e *ForwardCancelledError) Error() string { return "altar: call cancelled: " + e.Reason }
-
-// CancelReason returns why a forwarded call was cancelled, or nothing if ctx has
-// not ended or ended for another reason than [ForwardCancelledError].
-func CancelReason(ctx context.Context) string {
-	var e *ForwardCancelledError
-	if errors.As(context.Cause(ctx), &e) {
-		return e.Reason
-	}
-	return ""
-}
-
 // errNoEnd reports a forwarded call whose final message did not come.
 var errNoEnd = errors.New("altar: forwarded call: missing final message")
+
+// A clusterHost is a Host that others forward calls to.
+type clusterHost struct{ h *Host }
+
+func (c clusterHost) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
+	return c.h.runtimeOffers(ctx)
+}
+
+func (c clusterHost) Serve(ctx context.Context, call *cluster.Call) iter.Seq2[Message, error] {
+	return c.h.serveForwarded(ctx, call)
+}
+
+func (c clusterHost) EndSession(sessionID, reason string) { c.h.endForwardedSession(sessionID, reason) }
 
 // A forwarding is a call of this Host that runs at another.
 type forwarding struct {
@@ -104,7 +39,7 @@ type forwarding struct {
 
 // remoteConn returns a connection to a Runtime of another Host, for one call.
 func (h *Host) remoteConn(o core.Offer) *hostConn {
-	hc := &hostConn{h: h, role: roleRuntime, remote: &forwarding{to: o, gate: newCreditGate(0)}, capabilities: []string{CapCancellation, CapCredit}}
+	hc := &hostConn{h: h, role: roleRuntime, remote: &forwarding{to: o, gate: newCreditGate(0)}, capabilities: []string{capCancellation, capCredit}}
 	hc.runtime = core.Runtime{ID: o.RuntimeID, IsConnected: true, TakesCredit: true, Data: hc}
 	return hc
 }
@@ -129,11 +64,11 @@ func (h *Host) watchOffers(ctx context.Context) {
 }
 
 // setOffers replaces the offers of other Hosts. Held calls may go there.
-func (h *Host) setOffers(list []RuntimeOffer) {
+func (h *Host) setOffers(list []cluster.Offer) {
 	now := h.lock()
 	h.allOffers = nil
 	for _, o := range list {
-		h.allOffers = append(h.allOffers, core.Offer(o))
+		h.allOffers = append(h.allOffers, o)
 	}
 	unlike := h.matchOffers()
 	h.routeAgain(h.sessions.Held(), now)
@@ -177,7 +112,7 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 	if c.Stream != nil {
 		rt.remote.gate.raise(c.Stream.Credit())
 	}
-	call := &ForwardedCall{
+	call := &cluster.Call{
 		HostID: h.opts.ID, RuntimeID: rt.runtime.ID, Contract: c.contract.Name, ToolName: c.toolName, InvocationID: c.id,
 		SessionID: c.s.ID, SessionTTL: c.s.Expiry.Due().Sub(now), Principal: c.s.Principal.Name, Tenant: c.s.Principal.Tenant,
 		Parameters: c.normal, Metadata: c.metadata, CorrelationID: c.corr, Timeout: c.Rest(now),
@@ -192,11 +127,11 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, now time.Time) {
 }
 
 // runForward processes the messages of another Host.
-func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *ForwardedCall) {
+func (h *Host) runForward(ctx context.Context, c *hostCall, rt *hostConn, call *cluster.Call) {
 	defer rt.remote.cancel(nil)
 	end := errNoEnd
 	failed := h.guard("Cluster.Forward", func() error {
-		for m, err := range h.opts.Cluster.Forward(ctx, RuntimeOffer(rt.remote.to), call) {
+		for m, err := range h.opts.Cluster.Forward(ctx, rt.remote.to, call) {
 			if err != nil {
 				end = err
 				return nil
@@ -280,17 +215,10 @@ const (
 	forwardedQueueBytes = 512 << 10
 )
 
-// ServeForwarded runs a call that another Host forwards, and yields the messages of the Runtime: a
-// ToolResult, or StreamChunks that end with the final chunk. An [*Error] means that the call was
-// refused and did not run. Repeating the same call joins the running call, or yields its recorded
-// outcome.
-//
-// If ctx ends with a [ForwardCancelledError], the call is cancelled. If ctx ends otherwise or the
-// loop is left, the call continues for Timing.ClientGracePeriod, so that the other Host can join
-// it.
-func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq2[Message, error] {
+// serveForwarded is Serve of a [cluster.Host].
+func (h *Host) serveForwarded(ctx context.Context, call *cluster.Call) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
-		m, err := call.message()
+		m, err := forwardedMessage(call)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -311,7 +239,7 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 		for {
 			m, _ := hc.next(ctx)
 			if m == nil {
-				if reason := CancelReason(ctx); reason != "" {
+				if reason := cluster.CancelReason(ctx); reason != "" {
 					h.cancelForwarded(hc, reason)
 				}
 				if err := ctx.Err(); err != nil {
@@ -336,13 +264,13 @@ func (h *Host) ServeForwarded(ctx context.Context, call *ForwardedCall) iter.Seq
 	}
 }
 
-// message is the ToolCall of a forwarded call. It is checked like one that came
+// forwardedMessage is the ToolCall of a forwarded call. It is checked like one that came
 // over a wire.
-func (call *ForwardedCall) message() (*ToolCall, *Error) {
+func forwardedMessage(call *cluster.Call) (*ToolCall, *Error) {
 	m := &ToolCall{
 		InvocationID: call.InvocationID, SessionID: call.SessionID, ToolName: call.Contract, Parameters: call.Parameters,
 		Metadata: call.Metadata, TimeoutMS: call.Timeout.Milliseconds(), ResumeFrom: call.ResumeFrom,
-		Header: Header{CorrelationID: call.CorrelationID},
+		header: header{CorrelationID: call.CorrelationID},
 	}
 	if call.RuntimeID != "" {
 		m.ToolName = namespaced(call.RuntimeID, call.Contract)
@@ -356,7 +284,7 @@ func (call *ForwardedCall) message() (*ToolCall, *Error) {
 
 // guest returns the session of a forwarded call. It is made when its first call
 // comes; no client of this Host can use it.
-func (h *Host) guest(call *ForwardedCall, now time.Time) (*session, *Error) {
+func (h *Host) guest(call *cluster.Call, now time.Time) (*session, *Error) {
 	p := core.Principal{Tenant: call.Tenant, Name: call.Principal}
 	s := h.session(call.SessionID)
 	switch {
@@ -388,9 +316,8 @@ func (h *Host) cancelForwarded(hc *hostConn, reason string) {
 	}
 }
 
-// EndForwardedSession ends what is left here of a session of another Host; see
-// [Cluster]. The reason is "destroyed" or "expired".
-func (h *Host) EndForwardedSession(sessionID, reason string) {
+// endForwardedSession is EndSession of a [cluster.Host].
+func (h *Host) endForwardedSession(sessionID, reason string) {
 	now := h.lock()
 	defer h.unlock()
 	s := h.session(sessionID)
@@ -404,11 +331,9 @@ func (h *Host) EndForwardedSession(sessionID, reason string) {
 	}
 }
 
-// RuntimeOffers yields the fulfilments of the connected Runtimes of this Host, at once and after
-// every change, until ctx ends or the Host is closed. It requires HostOptions.Cluster: only then
-// does the Host request fulfilments from each connected Runtime, in an internal session.
-func (h *Host) RuntimeOffers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
-	return func(yield func([]RuntimeOffer) bool) {
+// runtimeOffers is Offers of a [cluster.Host].
+func (h *Host) runtimeOffers(ctx context.Context) iter.Seq[[]cluster.Offer] {
+	return func(yield func([]cluster.Offer) bool) {
 		for ctx.Err() == nil {
 			h.lock()
 			list, changed := h.ownOffers(), h.offersChanged
@@ -426,13 +351,13 @@ func (h *Host) RuntimeOffers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
 	}
 }
 
-func (h *Host) ownOffers() []RuntimeOffer {
-	offers := []RuntimeOffer{}
+func (h *Host) ownOffers() []cluster.Offer {
+	offers := []cluster.Offer{}
 	if h.probe == nil {
 		return offers
 	}
 	for _, rt := range h.order {
-		o := RuntimeOffer{HostID: h.opts.ID, RuntimeID: rt.runtime.ID}
+		o := cluster.Offer{HostID: h.opts.ID, RuntimeID: rt.runtime.ID}
 		for _, c := range h.manifest.list {
 			if h.probe.Registry().Has(c.Name, &rt.runtime) {
 				o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 )
 
 // A mesh connects Hosts in memory, as a message broker would. It is a [Cluster]
@@ -27,11 +29,11 @@ import (
 type mesh struct {
 	mu      sync.Mutex
 	hosts   map[string]*Host
-	offers  map[string][]RuntimeOffer
+	offers  map[string][]cluster.Offer
 	changed chan struct{} // closed and replaced when offers changes
 
 	// cut reports before each message whether the connection is lost.
-	cut           func(call *ForwardedCall, n int) bool
+	cut           func(call *cluster.Call, n int) bool
 	joins         atomic.Int64 // how often a lost call was joined again
 	keep          bool         // join lost calls
 	endedSessions []string     // sessions over
@@ -58,7 +60,7 @@ type meshEnd struct {
 
 // newMesh starts Hosts of these names; they are closed with the test.
 func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
-	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]RuntimeOffer), changed: make(chan struct{})}
+	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]cluster.Offer), changed: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { stop(); wg.Wait() })
@@ -70,7 +72,7 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 		m.hosts[name] = h
 		m.mu.Unlock()
 		wg.Go(func() {
-			for offers := range h.RuntimeOffers(ctx) {
+			for offers := range h.runtimeOffers(ctx) {
 				m.mu.Lock()
 				m.offers[name] = offers
 				close(m.changed)
@@ -82,8 +84,8 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 	return m
 }
 
-func (e *meshEnd) Offers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
-	return func(yield func([]RuntimeOffer) bool) {
+func (e *meshEnd) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
+	return func(yield func([]cluster.Offer) bool) {
 		for ctx.Err() == nil {
 			e.calls("Offers")
 			list, changed := e.m.all()
@@ -99,7 +101,7 @@ func (e *meshEnd) Offers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
 }
 
 // all returns the offers of all Hosts, and a channel that is closed when they change.
-func (m *mesh) all() (list []RuntimeOffer, changed chan struct{}) {
+func (m *mesh) all() (list []cluster.Offer, changed chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(m.offers)) {
@@ -108,7 +110,7 @@ func (m *mesh) all() (list []RuntimeOffer, changed chan struct{}) {
 	return list, m.changed
 }
 
-func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedCall) iter.Seq2[Message, error] {
+func (e *meshEnd) Forward(ctx context.Context, to cluster.Offer, call *cluster.Call) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		e.calls("Forward")
 		e.m.mu.Lock()
@@ -119,7 +121,7 @@ func (e *meshEnd) Forward(ctx context.Context, to RuntimeOffer, call *ForwardedC
 		for {
 			lost := false
 			line, end := context.WithCancel(ctx)
-			for m, err := range h.ServeForwarded(line, &own) {
+			for m, err := range h.serveForwarded(line, &own) {
 				if cut != nil && cut(&own, n) {
 					lost = true
 					break
@@ -154,7 +156,7 @@ func (e *meshEnd) SessionEnded(id, reason string) {
 	e.m.endedSessions = append(e.m.endedSessions, id+" "+reason)
 	for name, h := range e.m.hosts {
 		if name != e.id {
-			go h.EndForwardedSession(id, reason)
+			go h.endForwardedSession(id, reason)
 		}
 	}
 }
@@ -241,7 +243,7 @@ func TestRemoteCalls(t *testing.T) {
 		require.ErrorIs(t, err, ErrExecutionTimeout)
 		<-cancelled
 
-		require.Empty(t, m.hosts["b"].Sessions(), "the session is no client's over there")
+		require.Empty(t, m.hosts["b"].sessionIDs(), "the session is no client's over there")
 		thief := connect(t, m.hosts["b"], testUser)
 		thief.send(add("i", "s"))
 		require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
@@ -316,7 +318,7 @@ func TestRemoteLost(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b", "c")
 		stop := m.attach(t, "b", testRuntime("rb", nil))
 		var lost atomic.Int64
-		m.cut = func(call *ForwardedCall, n int) bool { return call.RuntimeID == "rb" && lost.Add(1) > 0 }
+		m.cut = func(call *cluster.Call, n int) bool { return call.RuntimeID == "rb" && lost.Add(1) > 0 }
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
@@ -358,7 +360,7 @@ func TestRemoteJoin(t *testing.T) {
 		m.attach(t, "b", testRuntime("rb", nil))
 		m.keep = true
 		cuts := 0
-		m.cut = func(_ *ForwardedCall, n int) bool {
+		m.cut = func(_ *cluster.Call, n int) bool {
 			if n == 3*cuts+1 && cuts < 5 {
 				cuts++
 				return true
@@ -384,10 +386,10 @@ func TestServeForwardedJoinsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
 		m.attach(t, "b", testRuntime("rb", nil))
-		call := &ForwardedCall{HostID: "a", RuntimeID: "rb", Contract: "math/add", InvocationID: "i", SessionID: "s",
+		call := &cluster.Call{HostID: "a", RuntimeID: "rb", Contract: "math/add", InvocationID: "i", SessionID: "s",
 			SessionTTL: time.Minute, Principal: "user", Parameters: json.RawMessage(`{"a":1,"b":2}`), Timeout: time.Second, Join: true}
 		one := func() (Message, error) {
-			for m, err := range m.hosts["b"].ServeForwarded(t.Context(), call) {
+			for m, err := range m.hosts["b"].serveForwarded(t.Context(), call) {
 				return m, err
 			}
 			return nil, nil
@@ -407,25 +409,25 @@ func TestServeForwardedJoinsOnly(t *testing.T) {
 		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
 
 		call.Join, call.InvocationID = false, "i2"
-		for _, broken := range []func(c *ForwardedCall){
-			func(c *ForwardedCall) { c.Parameters = json.RawMessage(`{"a":1}`) },
-			func(c *ForwardedCall) { c.Contract = "nothing" },
-			func(c *ForwardedCall) { c.RuntimeID = "other" },
-			func(c *ForwardedCall) { c.Principal = "somebody" },
-			func(c *ForwardedCall) { c.SessionID = "x\n" },
-			func(c *ForwardedCall) { c.SessionTTL, c.SessionID = 0, "s2" },
-			func(c *ForwardedCall) { c.InvocationID = "" },
-			func(c *ForwardedCall) { c.Parameters = json.RawMessage(`{`) },
+		for _, broken := range []func(c *cluster.Call){
+			func(c *cluster.Call) { c.Parameters = json.RawMessage(`{"a":1}`) },
+			func(c *cluster.Call) { c.Contract = "nothing" },
+			func(c *cluster.Call) { c.RuntimeID = "other" },
+			func(c *cluster.Call) { c.Principal = "somebody" },
+			func(c *cluster.Call) { c.SessionID = "x\n" },
+			func(c *cluster.Call) { c.SessionTTL, c.SessionID = 0, "s2" },
+			func(c *cluster.Call) { c.InvocationID = "" },
+			func(c *cluster.Call) { c.Parameters = json.RawMessage(`{`) },
 		} {
 			own := *call
 			broken(&own)
-			for _, err := range m.hosts["b"].ServeForwarded(t.Context(), &own) {
+			for _, err := range m.hosts["b"].serveForwarded(t.Context(), &own) {
 				require.ErrorAs(t, err, &refused, "%+v", own)
 			}
 		}
 		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
 		require.NoError(t, m.hosts["b"].Close())
-		for _, err := range m.hosts["b"].ServeForwarded(t.Context(), call) {
+		for _, err := range m.hosts["b"].serveForwarded(t.Context(), call) {
 			require.ErrorAs(t, err, &refused)
 		}
 	})
@@ -438,9 +440,9 @@ func TestServeForwardedAgain(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
 		h := m.hosts["b"]
 		silent, well := attachRuntime(t, h, testService, "r1", "get"), attachRuntime(t, h, testService, "r2", "get")
-		call := &ForwardedCall{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
+		call := &cluster.Call{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
 			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
-		for r, err := range h.ServeForwarded(t.Context(), call) {
+		for r, err := range h.serveForwarded(t.Context(), call) {
 			require.NoError(t, err)
 			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
 		}
@@ -454,7 +456,7 @@ func TestServeForwardedAgain(t *testing.T) {
 			_ = silent.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")}) // too late
 			_ = well.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
 		}()
-		for r, err := range h.ServeForwarded(t.Context(), &repeat) {
+		for r, err := range h.serveForwarded(t.Context(), &repeat) {
 			require.NoError(t, err)
 			require.Nil(t, r.(*ToolResult).Error)
 			require.Equal(t, json.RawMessage("2"), r.(*ToolResult).Payload)
@@ -470,9 +472,9 @@ func TestServeForwardedAgainElsewhere(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
 		h := m.hosts["b"]
 		rt := attachRuntime(t, h, testService, "r1", "get")
-		call := &ForwardedCall{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
+		call := &cluster.Call{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
 			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
-		for r, err := range h.ServeForwarded(t.Context(), call) {
+		for r, err := range h.serveForwarded(t.Context(), call) {
 			require.NoError(t, err)
 			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
 		}
@@ -482,7 +484,7 @@ func TestServeForwardedAgainElsewhere(t *testing.T) {
 		w.send(&ToolCall{InvocationID: "i", SessionID: "own", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
 		repeat := *call
 		repeat.Attempt = 1
-		for _, err := range h.ServeForwarded(t.Context(), &repeat) {
+		for _, err := range h.serveForwarded(t.Context(), &repeat) {
 			require.ErrorIs(t, err, reasonInvocationIDInUse)
 		}
 		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
@@ -497,10 +499,10 @@ func TestServeForwardedLeft(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
 		m.attach(t, "b", testRuntime("rb", nil))
 		ctx, lose := context.WithCancel(t.Context())
-		call := &ForwardedCall{HostID: "a", RuntimeID: "rb", Contract: "wait", InvocationID: "i", SessionID: "s",
+		call := &cluster.Call{HostID: "a", RuntimeID: "rb", Contract: "wait", InvocationID: "i", SessionID: "s",
 			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"ms":100000}`), Timeout: time.Minute}
 		time.AfterFunc(time.Second, lose)
-		for _, err := range m.hosts["b"].ServeForwarded(ctx, call) {
+		for _, err := range m.hosts["b"].serveForwarded(ctx, call) {
 			require.ErrorIs(t, err, context.Canceled)
 		}
 		require.Equal(t, 1, m.hosts["b"].Stats().InFlight)
@@ -546,7 +548,7 @@ func TestClusterCallsItsHost(t *testing.T) {
 		m.mu.Lock()
 		m.hook = func(h *Host) {
 			h.Stats()
-			h.Sessions()
+			h.sessionIDs()
 			require.NoError(t, h.Ready())
 		}
 		m.mu.Unlock()
@@ -607,12 +609,12 @@ type brokenCluster struct {
 	n atomic.Int64
 }
 
-func (c *brokenCluster) Offers(ctx context.Context) iter.Seq[[]RuntimeOffer] {
+func (c *brokenCluster) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
 	switch c.n.Add(1) {
 	case 1:
 		panic("no offers")
 	case 2:
-		return func(func([]RuntimeOffer) bool) {}
+		return func(func([]cluster.Offer) bool) {}
 	}
 	return c.meshEnd.Offers(ctx)
 }

@@ -58,12 +58,12 @@ func (r *renewal) send(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("altar: token source: %w", err)
 	}
-	return r.link.send(ctx, &Authenticate{Token: token, Header: Header{RequestID: r.id}})
+	return r.link.send(ctx, &Authenticate{Token: token, header: header{RequestID: r.id}})
 }
 
 // take takes the answer to an Authenticate, and reports whether m is one.
 func (r *renewal) take(m Message) bool {
-	if r == nil || m.header().RequestID != r.id {
+	if r == nil || m.head().RequestID != r.id {
 		return false
 	}
 	select {

@@ -55,7 +55,7 @@ func (h *Host) stray(hc *hostConn, m Message) (id string, stray bool) {
 	if err != nil {
 		return id, true
 	}
-	n := normalizer{opts: h.opts.Validation}
+	n := normalizer{opts: validation{allowNonFinite: h.opts.AllowNonFinite, dropUnknown: h.opts.DropUnknown}}
 	n.value(want, want.dims, v)
 	return id, len(n.faults) > 0
 }

@@ -20,9 +20,9 @@ import (
 // announce makes a connection that of a Runtime, which fulfils contracts in all sessions.
 func (w *wire) announce(id string, contracts ...string) {
 	w.t.Helper()
-	w.send(&AnnounceRuntime{RuntimeID: id, ProtocolVersion: "1.0.0", Capabilities: []string{CapStanding}})
+	w.send(&AnnounceRuntime{RuntimeID: id, ProtocolVersion: "1.0.0", Capabilities: []string{capStanding}})
 	next[*AcknowledgeRuntime](w)
-	w.send(&FulfillTools{SessionID: AllSessions, ToolNames: contracts})
+	w.send(&FulfillTools{SessionID: allSessions, ToolNames: contracts})
 	next[*AcknowledgeFulfillment](w)
 }
 
@@ -33,7 +33,7 @@ func TestRouterBlocks(t *testing.T) {
 		t.Run(fmt.Sprint("store=", hasStore), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				gate := make(chan struct{})
-				opts := &HostOptions{Router: RouterFunc(func(r *RouteRequest, c []Candidate) int {
+				opts := &HostOptions{Router: Router(func(r *RouteRequest, c []Candidate) int {
 					if r.Contract == "math/add" {
 						<-gate
 					}
@@ -91,7 +91,7 @@ func TestRouterBlocks(t *testing.T) {
 func TestRouterChoosesAbsentRuntime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate, n := make(chan struct{}), 0
-		h := testHost(t, &HostOptions{Router: RouterFunc(func(*RouteRequest, []Candidate) int {
+		h := testHost(t, &HostOptions{Router: Router(func(*RouteRequest, []Candidate) int {
 			if n++; n == 1 {
 				<-gate
 			}

@@ -46,10 +46,9 @@ type RuntimeOptions struct {
 	// takes. Zero means 4 MiB.
 	MaxMessage int
 
-	// Validation adjusts how parameters are checked against the contracts of
-	// this side, see [Runtime.HandleContract]. It should be the same as at the
-	// Host.
-	Validation ValidationOptions
+	// DropUnknown and AllowNonFinite adjust how parameters are checked against the contracts of this side,
+	// see [Runtime.HandleContract]. They should be the same as at the Host.
+	DropUnknown, AllowNonFinite bool
 
 	Timing RuntimeTiming
 
@@ -168,7 +167,7 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
 	}
 	if c != nil {
-		v, err := newValidator(c, &r.opts.Validation)
+		v, err := newValidator(c, validation{r.opts.DropUnknown, r.opts.AllowNonFinite})
 		if err != nil {
 			panic(fmt.Sprintf("altar: the contract of tool %q: %v", t.name, err))
 		}

@@ -76,15 +76,15 @@ func (s *runtimeSession) run(ctx context.Context) error {
 		return err
 	}
 	own.Go(func() { s.renewal.run(calls, readDone) })
-	capabilities := []string{CapStreaming, CapCancellation, CapDeadlines, CapSessionEvents, CapHeartbeat, CapCredit, CapStanding}
+	capabilities := []string{capStreaming, capCancellation, capDeadlines, capSessionEvents, capHeartbeat, capCredit, capStanding}
 	if s.r.opts.DisableStanding {
 		capabilities = capabilities[:6]
 	}
 	if s.r.opts.Level == 1 {
-		capabilities = slices.DeleteFunc(capabilities, func(c string) bool { return c == CapStreaming || c == CapCredit })
+		capabilities = slices.DeleteFunc(capabilities, func(c string) bool { return c == capStreaming || c == capCredit })
 	}
 	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
-		Metadata: s.r.opts.Metadata, Header: Header{RequestID: randid.UUID4()}})
+		Metadata: s.r.opts.Metadata, header: header{RequestID: randid.UUID4()}})
 	err = s.read()
 	close(readDone)
 	if ctx.Err() != nil {
@@ -134,7 +134,7 @@ func (s *runtimeSession) drain(ctx context.Context, readDone chan struct{}) {
 	}
 	s.mu.Unlock()
 	if ready {
-		s.post(&FulfillTools{SessionID: AllSessions, ToolNames: []string{}, Replace: true, Header: Header{RequestID: s.withdraw}})
+		s.post(&FulfillTools{SessionID: allSessions, ToolNames: []string{}, Replace: true, header: header{RequestID: s.withdraw}})
 		t := time.NewTimer(s.r.opts.Timing.DrainTimeout)
 		defer t.Stop()
 		select {
@@ -191,7 +191,7 @@ func (s *runtimeSession) read() error {
 	for {
 		m, err := s.conn.Receive()
 		if err != nil {
-			var bad *DecodeError
+			var bad *badFrame
 			switch {
 			case errors.As(err, &bad):
 				s.broken(bad)
@@ -207,7 +207,7 @@ func (s *runtimeSession) read() error {
 		ready := s.ready
 		s.mu.Unlock()
 		if p, ok := m.(*Ping); ok {
-			s.post(&Pong{Header: p.Header})
+			s.post(&Pong{header: p.header})
 			continue
 		}
 		if s.renewal.take(m) {
@@ -234,8 +234,8 @@ func (s *runtimeSession) handshake(m Message) error {
 		s.ready = true
 		s.mu.Unlock()
 		s.onReady()
-		if slices.Contains(m.Capabilities, CapStanding) {
-			s.fulfill(AllSessions)
+		if slices.Contains(m.Capabilities, capStanding) {
+			s.fulfill(allSessions)
 		}
 	case *ErrorMessage:
 		err := fmt.Errorf("altar: Runtime refused: %w", remote(m.Err))
@@ -254,13 +254,13 @@ func (s *runtimeSession) ignored(m Message, why string) {
 }
 
 // broken handles an invalid frame (ALT-D06).
-func (s *runtimeSession) broken(bad *DecodeError) {
+func (s *runtimeSession) broken(bad *badFrame) {
 	s.r.opts.Logger.DebugContext(s.ctx, "altar: frame ignored", "err", bad)
 	s.mu.Lock()
 	ready := s.ready
 	s.mu.Unlock()
 	if ready && bad.Type == "ToolCall" && bad.InvocationID != "" {
-		s.post(&ToolResult{InvocationID: bad.InvocationID, Error: bad.Err, Header: Header{CorrelationID: bad.CorrelationID}})
+		s.post(&ToolResult{InvocationID: bad.InvocationID, Error: bad.Err, header: header{CorrelationID: bad.CorrelationID}})
 	}
 }
 
@@ -304,7 +304,7 @@ func (s *runtimeSession) fulfill(sessionID string) {
 			names = append(names, namespaced(s.r.id, t.name))
 		}
 	}
-	s.post(&FulfillTools{SessionID: sessionID, ToolNames: names, Header: Header{RequestID: randid.UUID4()}})
+	s.post(&FulfillTools{SessionID: sessionID, ToolNames: names, header: header{RequestID: randid.UUID4()}})
 }
 
 func (s *runtimeSession) acknowledged(m *AcknowledgeFulfillment) {
@@ -346,7 +346,7 @@ func (s *runtimeSession) cancel(which func(c *runtimeCall) bool) {
 // call runs a tool, or answers with the reason for not running it.
 func (s *runtimeSession) call(m *ToolCall) {
 	refuse := func(e *Error) {
-		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, Header: Header{CorrelationID: m.CorrelationID}})
+		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, header: header{CorrelationID: m.CorrelationID}})
 	}
 	s.mu.Lock()
 	before, n := s.calls[m.InvocationID], s.running
@@ -445,7 +445,7 @@ func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()
 		case <-ctx.Done():
-			c.answer(&ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), Header: Header{CorrelationID: c.m.CorrelationID}})
+			c.answer(&ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), header: header{CorrelationID: c.m.CorrelationID}})
 			return
 		}
 	}

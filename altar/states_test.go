@@ -123,7 +123,7 @@ func TestCallCells(t *testing.T) {
 	begin := func(t *testing.T, state string, tool string) *fixture {
 		f := &fixture{h: testHost(t, nil)}
 		f.r = connect(t, f.h, testService)
-		f.r.send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0", Capabilities: []string{CapStreaming, CapCancellation}})
+		f.r.send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0", Capabilities: []string{capStreaming, capCancellation}})
 		next[*AcknowledgeRuntime](f.r)
 		f.c = connect(t, f.h, testUser)
 		f.c.session("s")

@@ -117,7 +117,7 @@ func (w *ChunkWriter) send(v any, final bool) error {
 }
 
 func (w *ChunkWriter) write(c *StreamChunk) error {
-	c.Header = Header{CorrelationID: w.call.m.CorrelationID}
+	c.header = header{CorrelationID: w.call.m.CorrelationID}
 	w.next++
 	w.closed = c.IsFinal
 	if c.IsFinal {
@@ -155,10 +155,10 @@ func (c *runtimeCall) answer(m Message) {
 	c.s.r.opts.Logger.ErrorContext(c.s.ctx, "altar: message not sent", "type", typeOf(m), "err", err)
 	failed := Errorf(ErrInternal, unsendable.Reason(), "the result cannot be sent")
 	if chunk, ok := m.(*StreamChunk); ok {
-		_ = c.s.send(context.Background(), &StreamChunk{InvocationID: c.m.InvocationID, ChunkID: chunk.ChunkID, Error: failed, IsFinal: true, Header: chunk.Header})
+		_ = c.s.send(context.Background(), &StreamChunk{InvocationID: c.m.InvocationID, ChunkID: chunk.ChunkID, Error: failed, IsFinal: true, header: chunk.header})
 		return
 	}
-	_ = c.s.send(context.Background(), &ToolResult{InvocationID: c.m.InvocationID, Error: failed, Header: *m.header()})
+	_ = c.s.send(context.Background(), &ToolResult{InvocationID: c.m.InvocationID, Error: failed, header: *m.head()})
 }
 
 var errCancelled = errors.New("altar: call cancelled")
@@ -221,7 +221,7 @@ func (c *runtimeCall) run(ctx context.Context) {
 			meta [48]byte
 		}
 		m := &one.ToolResult
-		*m = ToolResult{InvocationID: c.m.InvocationID, Payload: payload, Header: Header{CorrelationID: c.m.CorrelationID}}
+		*m = ToolResult{InvocationID: c.m.InvocationID, Payload: payload, header: header{CorrelationID: c.m.CorrelationID}}
 		if err != nil {
 			m.Error = c.failure(ctx, err)
 		}

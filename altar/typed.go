@@ -10,10 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
-	"strconv"
 	"strings"
+
+	"github.com/fivewire/fivewire/altar/internal/form"
 )
 
 // AddTool adds a tool that takes its parameters as a struct and returns a value
@@ -48,45 +48,6 @@ func mustContract[In any](name string, streaming bool) *Contract {
 	}
 	c.Streaming = streaming
 	return c
-}
-
-// A NonFinite is a number that may also be NaN or infinite, for parameters of type
-// float where the option AllowNonFinite is set at both sides: JSON has no such
-// numbers, so they are written as strings (ALT-D09).
-type NonFinite float64
-
-// MarshalJSON writes a number, or one of the three strings.
-func (f NonFinite) MarshalJSON() ([]byte, error) {
-	switch v := float64(f); {
-	case math.IsNaN(v):
-		return []byte(`"NaN"`), nil
-	case math.IsInf(v, 1):
-		return []byte(`"Infinity"`), nil
-	case math.IsInf(v, -1):
-		return []byte(`"-Infinity"`), nil
-	default:
-		return appendFloat(nil, v), nil
-	}
-}
-
-// UnmarshalJSON reads the output of MarshalJSON.
-func (f *NonFinite) UnmarshalJSON(data []byte) error {
-	switch string(data) {
-	case `"NaN"`:
-		*f = NonFinite(math.NaN())
-	case `"Infinity"`:
-		*f = NonFinite(math.Inf(1))
-	case `"-Infinity"`:
-		*f = NonFinite(math.Inf(-1))
-	case "null":
-	default:
-		v, err := strconv.ParseFloat(string(data), 64)
-		if err != nil {
-			return fmt.Errorf("altar: not a float: %w", err)
-		}
-		*f = NonFinite(v)
-	}
-	return nil
 }
 
 // ContractOf returns the contract of a tool whose parameters are the struct In.
@@ -181,34 +142,34 @@ func goType(t reflect.Type, above []reflect.Type) (string, []Parameter, error) {
 		t = t.Elem()
 	}
 	if t == reflect.TypeFor[json.RawMessage]() {
-		return string(KindObject), nil, nil
+		return form.KindObject, nil, nil
 	}
 	if reflect.PointerTo(t).Implements(textUnmarshaler) {
-		return string(KindString), nil, nil
+		return form.KindString, nil, nil
 	}
 	switch t.Kind() {
 	case reflect.String:
-		return string(KindString), nil, nil
+		return form.KindString, nil, nil
 	case reflect.Bool:
-		return string(KindBoolean), nil, nil
+		return form.KindBoolean, nil, nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
 		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return string(KindInteger), nil, nil
+		return form.KindInteger, nil, nil
 	case reflect.Float32, reflect.Float64:
-		return string(KindFloat), nil, nil
+		return form.KindFloat, nil, nil
 	case reflect.Slice, reflect.Array:
 		if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-			return string(KindBinary), nil, nil
+			return form.KindBinary, nil, nil
 		}
 		inner, properties, err := goType(t.Elem(), above)
 		return "array[" + inner + "]", properties, err
 	case reflect.Map:
 		if t.Key().Kind() == reflect.String {
-			return string(KindObject), nil, nil
+			return form.KindObject, nil, nil
 		}
 	case reflect.Struct:
 		properties, err := structParams(t, above)
-		return string(KindObject), properties, err
+		return form.KindObject, properties, err
 	}
 	return "", nil, fmt.Errorf("the type %s has no counterpart", t)
 }

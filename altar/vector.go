@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/altar/internal/hook"
 	"github.com/fivewire/fivewire/internal/vector"
 )
@@ -22,6 +23,10 @@ func init() {
 			o.newSessionID = next
 		}
 	}
+	hook.ClusterHost = func(host any) any {
+		h, _ := host.(*Host)
+		return clusterHost{h}
+	}
 }
 
 // vectors are the operations of the test vectors on parts that are not exported.
@@ -31,6 +36,8 @@ var vectors = vector.Ops{
 	}),
 	"contract_digest": vector.New(vectorDigest),
 	"validate_params": vector.New(vectorParams),
+	"parse_type":      vector.New(vectorType),
+	"encode":          vector.New(vectorEncode),
 	"resolve_tool":    vector.New(vectorResolveTool),
 	"frame":           vector.New(vectorFrame),
 	"stream_assemble": vector.New(vectorStream),
@@ -45,18 +52,34 @@ func vectorDigest(in struct{ Contract []byte }) (any, error) {
 }
 
 func vectorParams(in struct {
-	Contract, Params []byte
-	Options          ValidationOptions
+	Contract, Params            []byte
+	DropUnknown, AllowNonFinite bool
 }) (any, error) {
 	c, err := DecodeContract(in.Contract)
 	if err != nil {
 		return nil, err
 	}
-	v, err := newValidator(c, &in.Options)
+	v, err := newValidator(c, validation{in.DropUnknown, in.AllowNonFinite})
 	if err != nil {
 		return nil, err
 	}
 	return v.Append(nil, in.Params)
+}
+
+func vectorType(in struct{ Type string }) (any, error) {
+	t, reason := form.ParseType(in.Type)
+	if reason != "" {
+		return nil, &ContractError{Reason: Reason(reason)}
+	}
+	return map[string]any{"base": t.Base, "dims": t.Dims}, nil
+}
+
+func vectorEncode(in struct{ Message []byte }) (any, error) {
+	m, err := decodeMessage(in.Message, decodeOptions{isStrict: true})
+	if err != nil {
+		return nil, err
+	}
+	return AppendMessage(nil, m)
 }
 
 func vectorResolveTool(in struct {
@@ -76,7 +99,7 @@ func vectorFrame(in struct {
 	list := []map[string]string{}
 	for {
 		frame, err := r.Next()
-		var bad *DecodeError
+		var bad *badFrame
 		switch {
 		case err == nil:
 			list = append(list, map[string]string{"frame": string(frame)})
@@ -99,7 +122,7 @@ func vectorStream(in struct {
 	s := newCallStream(in.InvocationID)
 	payloads := []json.RawMessage{}
 	for _, text := range in.Chunks {
-		if m, err := DecodeMessage([]byte(text), nil); err != nil {
+		if m, err := DecodeMessage([]byte(text), 0); err != nil {
 			s.Broken(err)
 		} else {
 			s.Add(m, time.Time{})

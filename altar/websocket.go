@@ -77,7 +77,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	id, refused := h.identify(r)
 	if refused != nil {
-		h.httpError(w, Header{}, refused)
+		h.httpError(w, header{}, refused)
 		return
 	}
 	o := &wsconn.AcceptOptions{Options: webSocketOptions(h.opts.Limits.MaxMessage, h.opts.Limits.MaxOutput), Origins: h.origins}
@@ -110,7 +110,7 @@ func (w *wsConn) Receive() (Message, error) {
 		}
 		return nil, fmt.Errorf("altar: receive: %w", err)
 	}
-	return DecodeMessage(data, &DecodeOptions{MaxMessage: w.max, recent: &w.recent})
+	return decodeMessage(data, decodeOptions{maxMessage: w.max, recent: &w.recent})
 }
 
 func (w *wsConn) Send(m Message) error { return sendFrame(w, m) }

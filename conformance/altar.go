@@ -57,7 +57,7 @@ func altarRefused(err error) error {
 	if r := e.Reason(); r != "" {
 		f.Fields["reason"] = string(r)
 	}
-	if p := e.Path(); p != "" {
+	if p := e.StringDetail("path"); p != "" {
 		f.Fields["path"] = p
 	}
 	if faults := e.ParamErrors(); faults != nil {
@@ -79,11 +79,8 @@ func altarRefused(err error) error {
 }
 
 func altarParseType(_ T, in *Input) (Answer, error) {
-	t, err := altar.ParseParamType(in.String("type"))
-	if err != nil {
-		return nil, altarRefused(err)
-	}
-	return Answer{"json": Answer{"base": string(t.Base), "dims": t.Dims}}, nil
+	out, err := vector.Call[json.RawMessage](altartest.Vector, "parse_type", Answer{"type": in.String("type")})
+	return Answer{"json": out}, altarRefused(err)
 }
 
 func altarValidateContract(_ T, in *Input) (Answer, error) {
@@ -110,12 +107,11 @@ func altarContractDigest(_ T, in *Input) (Answer, error) {
 func altarValidateParams(_ T, in *Input) (Answer, error) {
 	contract, wire := in.Wire("contract"), in.Wire("wire")
 	o := in.ObjectOr("options")
-	opts := &altar.ValidationOptions{DropUnknown: o.Bool("strip_unknown"), AllowNonFinite: o.Bool("non_finite")}
 	if _, err := altar.DecodeContract(contract); err != nil {
 		return nil, err
 	}
 	out, err := vector.Call[[]byte](altartest.Vector, "validate_params",
-		Answer{"contract": contract, "params": wire, "options": opts})
+		Answer{"contract": contract, "params": wire, "dropUnknown": o.Bool("strip_unknown"), "allowNonFinite": o.Bool("non_finite")})
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -123,7 +119,7 @@ func altarValidateParams(_ T, in *Input) (Answer, error) {
 }
 
 func altarDecode(_ T, in *Input) (Answer, error) {
-	m, err := altar.DecodeMessage(in.Wire("wire"), &altar.DecodeOptions{MaxMessage: in.IntOr("max", 0)})
+	m, err := altar.DecodeMessage(in.Wire("wire"), in.IntOr("max", 0))
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -135,15 +131,8 @@ func altarDecode(_ T, in *Input) (Answer, error) {
 }
 
 func altarEncode(_ T, in *Input) (Answer, error) {
-	m, err := altar.DecodeMessage(in.Raw("message"), &altar.DecodeOptions{Strict: true})
-	if err != nil {
-		return nil, altarRefused(err)
-	}
-	out, err := altar.AppendMessage(nil, m)
-	if err != nil {
-		return nil, altarRefused(err)
-	}
-	return Answer{"wire": string(out)}, nil
+	out, err := vector.Call[[]byte](altartest.Vector, "encode", Answer{"message": []byte(in.Raw("message"))})
+	return Answer{"wire": string(out)}, altarRefused(err)
 }
 
 func altarFrame(_ T, in *Input) (Answer, error) {

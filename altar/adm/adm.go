@@ -179,7 +179,7 @@ func (p *importer) parameters(v strictjson.Value, path string) []altar.Parameter
 		return p.short(v, path)
 	}
 	s := p.schema(v, path, 0)
-	if !p.Failed() && s.Type != string(altar.KindObject) {
+	if !p.Failed() && s.Type != form.KindObject {
 		p.fail(form.InvalidType, path+"/type")
 	}
 	return s.Properties
@@ -199,9 +199,9 @@ func (p *importer) short(v strictjson.Value, path string) []altar.Parameter {
 	return out.Properties
 }
 
-var admTypes = map[string]altar.Kind{
-	"STRING": altar.KindString, "INTEGER": altar.KindInteger, "NUMBER": altar.KindFloat, "BOOLEAN": altar.KindBoolean, "OBJECT": altar.KindObject, "ARRAY": "array",
-	"string": altar.KindString, "integer": altar.KindInteger, "number": altar.KindFloat, "boolean": altar.KindBoolean, "object": altar.KindObject, "array": "array",
+var admTypes = map[string]string{
+	"STRING": form.KindString, "INTEGER": form.KindInteger, "NUMBER": form.KindFloat, "BOOLEAN": form.KindBoolean, "OBJECT": form.KindObject, "ARRAY": "array",
+	"string": form.KindString, "integer": form.KindInteger, "number": form.KindFloat, "boolean": form.KindBoolean, "object": form.KindObject, "array": "array",
 }
 
 var admConstraints = []string{"enum", "format", "minimum", "maximum", "pattern", "min_items", "max_items",
@@ -238,12 +238,12 @@ func (p *importer) schema(v strictjson.Value, path string, depth int) (out altar
 		inner := p.schema(items, path+"/items", depth+1)
 		out.Type, out.Properties = "array["+inner.Type+"]", inner.Properties
 	} else {
-		out.Type = string(kind)
+		out.Type = kind
 		if p.Get(v, path, "items", false) != nil {
 			p.fail(form.PropertiesNotAllowed, path+"/items")
 		}
 	}
-	if kind != altar.KindObject {
+	if kind != form.KindObject {
 		for _, name := range []string{"properties", "required"} {
 			if p.Get(v, path, name, false) != nil {
 				p.fail(form.PropertiesNotAllowed, path+"/"+name)

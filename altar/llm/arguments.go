@@ -48,8 +48,8 @@ func appendObject(dst []byte, params []altar.Parameter, v strictjson.Value) []by
 			continue
 		}
 		dst = append(strictjson.AppendString(dst, p.Name), ':')
-		t, err := altar.ParseParamType(p.Type)
-		if err != nil {
+		t, reason := form.ParseType(p.Type)
+		if reason != "" {
 			dst = strictjson.AppendCompact(dst, m.Value) // of a later version
 			continue
 		}
@@ -69,7 +69,7 @@ func parameter(params []altar.Parameter, name string) *altar.Parameter {
 	return nil
 }
 
-func appendArgument(dst []byte, p *altar.Parameter, t altar.ParamType, v strictjson.Value) []byte {
+func appendArgument(dst []byte, p *altar.Parameter, t form.Type, v strictjson.Value) []byte {
 	if t.Dims > 0 {
 		if !v.IsArray() {
 			return strictjson.AppendCompact(dst, v)
@@ -86,11 +86,11 @@ func appendArgument(dst []byte, p *altar.Parameter, t altar.ParamType, v strictj
 	}
 	text, isText := v.TextBytes()
 	switch {
-	case t.Base == altar.KindInteger && isText && integerText.Match(text):
+	case t.Base == form.KindInteger && isText && integerText.Match(text):
 		return append(dst, text...)
-	case t.Base == altar.KindObject && len(p.Properties) > 0 && v.IsObject():
+	case t.Base == form.KindObject && len(p.Properties) > 0 && v.IsObject():
 		return appendObject(dst, p.Properties, v)
-	case t.Base == altar.KindObject && len(p.Properties) == 0 && isText:
+	case t.Base == form.KindObject && len(p.Properties) == 0 && isText:
 		if object, reason := form.Check(text, maxDepth); reason == "" {
 			return strictjson.AppendCompact(dst, object)
 		}

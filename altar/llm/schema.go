@@ -41,7 +41,7 @@ func ParametersOf(text []byte, opts *ParametersOptions) ([]altar.Parameter, erro
 		r.lossy = opts.Lossy
 	}
 	t, params := r.read(v, "")
-	if !r.Failed() && t != string(altar.KindObject) {
+	if !r.Failed() && t != form.KindObject {
 		r.fail(form.InvalidType, "/type")
 	}
 	if r.Failed() {
@@ -79,20 +79,20 @@ func (r *schemaReader) read(s strictjson.Value, path string) (typ string, proper
 	switch kind {
 	case "string":
 		if encoding, _ := s.Get("contentEncoding").Text(); encoding == schema.Base64 {
-			return string(altar.KindBinary), nil
+			return form.KindBinary, nil
 		}
-		return string(altar.KindString), nil
+		return form.KindString, nil
 	case "integer":
-		return string(altar.KindInteger), nil
+		return form.KindInteger, nil
 	case "number":
-		return string(altar.KindFloat), nil
+		return form.KindFloat, nil
 	case "boolean":
-		return string(altar.KindBoolean), nil
+		return form.KindBoolean, nil
 	case "array":
 		inner, properties := r.read(s.Get("items"), path+"/items")
 		return "array[" + inner + "]", properties
 	case "object":
-		return string(altar.KindObject), r.properties(s, path)
+		return form.KindObject, r.properties(s, path)
 	}
 	r.fail(form.InvalidType, path+"/type")
 	return "", nil

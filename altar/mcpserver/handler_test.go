@@ -56,12 +56,12 @@ type fixture struct {
 	handler  http.Handler
 	url      string
 	started  chan struct{} // of the tool wait
-	canceled chan string   // the reason
+	canceled chan struct{}
 }
 
 func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 	t.Helper()
-	f := &fixture{started: make(chan struct{}, 1), canceled: make(chan string, 1)}
+	f := &fixture{started: make(chan struct{}, 1), canceled: make(chan struct{}, 1)}
 	m, err := altar.DecodeManifest([]byte(contracts))
 	require.NoError(t, err)
 	auth, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{"key-a": {ID: "alice"}, "key-b": {ID: "bob"}})
@@ -84,7 +84,7 @@ func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 	altar.AddTool(rt, "wait", func(ctx context.Context, _ struct{}) (string, error) {
 		f.started <- struct{}{}
 		<-ctx.Done()
-		f.canceled <- altar.CancelReason(ctx)
+		f.canceled <- struct{}{}
 		return "", ctx.Err()
 	})
 	altar.AddStreamTool(rt, "count", func(_ context.Context, in number, out *altar.ChunkWriter) error {

@@ -14,14 +14,15 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 )
 
 // joinMost is how often a lost call is looked for before it counts as lost.
 const maxJoins = 20
 
-// Forward implements [altar.Cluster]. A call is sent once. After a lost frame it is joined at the
+// Forward implements [cluster.Cluster]. A call is sent once. After a lost frame it is joined at the
 // Host that runs it, until that Host is treated as failed.
-func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *altar.ForwardedCall) iter.Seq2[altar.Message, error] {
+func (r *Cluster) Forward(ctx context.Context, to cluster.Offer, call *cluster.Call) iter.Seq2[altar.Message, error] {
 	return func(yield func(altar.Message, error) bool) {
 		f := &forwarding{r: r, to: to, call: *call, yield: yield}
 		for tries := 0; ; tries++ {
@@ -58,8 +59,8 @@ func (r *Cluster) Forward(ctx context.Context, to altar.RuntimeOffer, call *alta
 // A forwarding is one forwarded call.
 type forwarding struct {
 	r      *Cluster
-	to     altar.RuntimeOffer
-	call   altar.ForwardedCall
+	to     cluster.Offer
+	call   cluster.Call
 	yield  func(altar.Message, error) bool
 	got    int  // messages of all attempts
 	isDone bool // no further message is yielded
@@ -141,7 +142,7 @@ func (a *answer) read(ctx context.Context) error {
 			}
 			return errGone
 		case <-ctx.Done():
-			a.cancel(altar.CancelReason(ctx))
+			a.cancel(cluster.CancelReason(ctx))
 			return context.Cause(ctx)
 		}
 	}
@@ -166,7 +167,7 @@ func (a *answer) take(m *nats.Msg) (done bool, err error) {
 	case framePart, frameMessage:
 		return a.part(m.Data, kind == frameMessage)
 	case frameRefused:
-		msg, err := altar.DecodeMessage(m.Data, nil)
+		msg, err := altar.DecodeMessage(m.Data, 0)
 		e, ok := msg.(*altar.ErrorMessage)
 		if err != nil || !ok {
 			return true, errLost
@@ -205,7 +206,7 @@ func (a *answer) part(data []byte, isLast bool) (done bool, err error) {
 	}
 	text := a.parts
 	a.parts = nil
-	msg, err := altar.DecodeMessage(text, nil)
+	msg, err := altar.DecodeMessage(text, 0)
 	if err != nil {
 		return true, errLost
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -74,7 +74,7 @@ type request struct {
 	MaxPayload  int64             `json:"max_payload"`
 }
 
-func encodeCall(c *altar.ForwardedCall, maxUnacked int, maxPayload int64) ([]byte, error) {
+func encodeCall(c *cluster.Call, maxUnacked int, maxPayload int64) ([]byte, error) {
 	return strictjson.Encode(&request{
 		Host: c.HostID, Runtime: c.RuntimeID, Contract: c.Contract, Tool: c.ToolName, Invocation: c.InvocationID, Session: c.SessionID,
 		SessionTTL: int64(c.SessionTTL), Principal: c.Principal, Tenant: c.Tenant, Parameters: c.Parameters, Metadata: c.Metadata,
@@ -83,8 +83,8 @@ func encodeCall(c *altar.ForwardedCall, maxUnacked int, maxPayload int64) ([]byt
 	})
 }
 
-func (q *request) call() *altar.ForwardedCall {
-	return &altar.ForwardedCall{
+func (q *request) call() *cluster.Call {
+	return &cluster.Call{
 		HostID: q.Host, RuntimeID: q.Runtime, Contract: q.Contract, ToolName: q.Tool, InvocationID: q.Invocation, SessionID: q.Session,
 		SessionTTL: time.Duration(q.SessionTTL), Principal: q.Principal, Tenant: q.Tenant, Parameters: q.Parameters, Metadata: q.Metadata,
 		CorrelationID: q.Correlation, Timeout: time.Duration(q.Timeout), Attempt: q.Attempt, Join: q.Join, ResumeFrom: q.ResumeFrom,

@@ -10,18 +10,18 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 )
 
 // TestCallOnTheWire checks that every field of a forwarded call is transmitted, including future
 // fields.
 func TestCallOnTheWire(t *testing.T) {
-	call := &altar.ForwardedCall{
+	call := &cluster.Call{
 		HostID: "a", RuntimeID: "r", Contract: "math/add", ToolName: "r:math/add", InvocationID: "i-1", SessionID: "s-1",
 		SessionTTL: time.Minute, Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":1}`), Metadata: map[string]string{"k": "v"},
 		CorrelationID: "c-1", Timeout: time.Second, Attempt: 1, Join: true, ResumeFrom: 7,
 	}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[altar.ForwardedCall]()) {
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[cluster.Call]()) {
 		require.False(t, reflect.ValueOf(call).Elem().FieldByIndex(f.Index).IsZero(), "the test has to set %s", f.Name)
 	}
 	b, err := encodeCall(call, 8, 1<<20)

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -50,7 +51,7 @@ const silence = 4
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// A Cluster forwards calls between Hosts over NATS. It is the [altar.Cluster] of one Host. All
+// A Cluster forwards calls between Hosts over NATS. It is the [cluster.Cluster] of one Host. All
 // methods are safe for concurrent use.
 type Cluster struct {
 	nc   *nats.Conn
@@ -66,15 +67,15 @@ type Cluster struct {
 	once sync.Once
 }
 
-var _ altar.Cluster = (*Cluster)(nil)
+var _ cluster.Cluster[altar.Message] = (*Cluster)(nil)
 
 // A peer is the last announced state of another Host.
 type peer struct {
-	offers []altar.RuntimeOffer // in order of Runtime ids
-	boot   string               // id of that process
-	turn   uint64               // rises with every change of the offers
-	missed int                  // heartbeats
-	lost   chan struct{}        // closed when the peer is treated as failed
+	offers []cluster.Offer // in order of Runtime ids
+	boot   string          // id of that process
+	turn   uint64          // rises with every change of the offers
+	missed int             // heartbeats
+	lost   chan struct{}   // closed when the peer is treated as failed
 }
 
 // An announcement lists the offers of a Host.
@@ -236,15 +237,15 @@ func (r *Cluster) handle(a *announcement) {
 	p.turn, p.offers = a.Turn, nil
 	r.noteChange()
 	for _, o := range a.Offers {
-		p.offers = append(p.offers, altar.RuntimeOffer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts, Digests: o.Digests})
+		p.offers = append(p.offers, cluster.Offer{HostID: a.Host, RuntimeID: o.Runtime, Contracts: o.Contracts, Digests: o.Digests})
 	}
 }
 
-// Offers implements [altar.Cluster].
-func (r *Cluster) Offers(ctx context.Context) iter.Seq[[]altar.RuntimeOffer] {
-	return func(yield func([]altar.RuntimeOffer) bool) {
+// Offers implements [cluster.Cluster].
+func (r *Cluster) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
+	return func(yield func([]cluster.Offer) bool) {
 		for ctx.Err() == nil {
-			var all []altar.RuntimeOffer
+			var all []cluster.Offer
 			r.mu.Lock()
 			for _, id := range slices.Sorted(maps.Keys(r.peers)) {
 				all = append(all, r.peers[id].offers...)
@@ -277,7 +278,7 @@ type sessionEnd struct {
 	Reason  string `json:"reason"`
 }
 
-// SessionEnded implements [altar.Cluster].
+// SessionEnded implements [cluster.Cluster].
 func (r *Cluster) SessionEnded(sessionID, reason string) {
 	body, err := strictjson.Encode(sessionEnd{sessionID, reason})
 	if err == nil {

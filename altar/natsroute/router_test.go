@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/natsroute"
 )
 
@@ -177,7 +178,7 @@ func (h *host) offered(t *testing.T, contract string, n int) {
 }
 
 // offers returns the first offers of the Cluster.
-func (h *host) offers(t *testing.T) []altar.RuntimeOffer {
+func (h *host) offers(t *testing.T) []cluster.Offer {
 	t.Helper()
 	for list := range h.router.Offers(t.Context()) {
 		return list
@@ -279,7 +280,7 @@ func testMaxUnacked(t *testing.T, o natsroute.Options) {
 	defer func() { _ = sub.Unsubscribe() }()
 	require.NoError(t, nc.Flush())
 	read, highest := 0, 0
-	for m, err := range a.router.Forward(t.Context(), a.offers(t)[0], &altar.ForwardedCall{
+	for m, err := range a.router.Forward(t.Context(), a.offers(t)[0], &cluster.Call{
 		HostID: "a", RuntimeID: "counter", Contract: "count", InvocationID: "i-1", SessionID: "s-1", SessionTTL: time.Minute,
 		Principal: "user", Tenant: "acme", Parameters: []byte(`{"n":200}`), Timeout: time.Minute,
 	}) {

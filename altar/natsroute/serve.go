@@ -14,6 +14,8 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/internal/cluster"
+	"github.com/fivewire/fivewire/altar/internal/hook"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -27,7 +29,7 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(r.life, stop)()
-	s := &server{r: r, h: h, id: hostID, boot: nuid.Next(), refresh: make(chan struct{}, 1)}
+	s := &server{r: r, h: hook.ClusterHost(h).(cluster.Host[altar.Message]), id: hostID, boot: nuid.Next(), refresh: make(chan struct{}, 1)}
 	calls, notices := make(chan *nats.Msg, 1024), make(chan *nats.Msg, 1024)
 	// Two processes with the ID of one Host are a mistake. A queue group ensures that even then a
 	// call reaches only one of them.
@@ -66,7 +68,7 @@ func (r *Cluster) Serve(ctx context.Context, h *altar.Host, hostID string) error
 // A server is one Host offered to others.
 type server struct {
 	r    *Cluster
-	h    *altar.Host
+	h    cluster.Host[altar.Message]
 	id   string
 	boot string
 
@@ -79,7 +81,7 @@ type server struct {
 
 // watch keeps the offers up to date until the Host is closed.
 func (s *server) watch(ctx context.Context) {
-	for offers := range s.h.RuntimeOffers(ctx) {
+	for offers := range s.h.Offers(ctx) {
 		list := make([]offered, 0, len(offers))
 		for _, o := range offers {
 			list = append(list, offered{o.RuntimeID, o.Contracts, o.Digests})
@@ -143,7 +145,7 @@ func (s *server) handle(m *nats.Msg) {
 		s.r.opts.Logger.Warn("natsroute: invalid session end", "err", err)
 		return
 	}
-	s.h.EndForwardedSession(o.Session, o.Reason)
+	s.h.EndSession(o.Session, o.Reason)
 }
 
 // serve runs one call.
@@ -177,7 +179,7 @@ func (s *server) serve(ctx context.Context, m *nats.Msg) {
 	quit := make(chan struct{})
 	defer close(quit)
 	wg.Go(func() { c.control(in, quit) })
-	for msg, err := range s.h.ServeForwarded(ctx, q.call()) {
+	for msg, err := range s.h.Serve(ctx, q.call()) {
 		if err != nil {
 			c.fail(err)
 			return
@@ -235,7 +237,7 @@ func (c *caller) control(in <-chan *nats.Msg, quit <-chan struct{}) {
 		case m := <-in:
 			missed = 0
 			if m.Header.Get(kindHeader) == controlCancel {
-				c.cancel(&altar.ForwardCancelledError{Reason: m.Header.Get(reasonHeader)})
+				c.cancel(&cluster.CancelledError{Reason: m.Header.Get(reasonHeader)})
 				_ = m.Respond(nil)
 				continue
 			}

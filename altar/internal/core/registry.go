@@ -242,7 +242,8 @@ func (d *Demand) accepts(g registration, isAny bool) bool {
 	return g.isConnected() && d.HasSpace(g.rt) && (isAny || !g.rt.Breaker.IsOpen(d.Now))
 }
 
-// An Offer is a Runtime of another Host with its contracts and their digests.
+// An Offer is a Runtime of a Host with the contracts that it fulfils, in the order of the manifest, and the
+// digests of the contracts: lower-case hex SHA-256 (ALT-D39).
 type Offer struct {
 	HostID, RuntimeID  string
 	Contracts, Digests []string

@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook gives package altartest access to parts of package altar that are not
-// API. Package altar sets the variables when it is initialized.
+// Package hook gives other packages access to parts of package altar that are not API. Package altar
+// sets the variables when it is initialized.
 package hook
 
 import "encoding/json"
@@ -12,3 +12,6 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 
 // SessionIDs makes opts, an *altar.HostOptions, take the ids of sessions from next.
 var SessionIDs func(opts any, next func() string)
+
+// ClusterHost returns the cluster.Host[altar.Message] of an *altar.Host.
+var ClusterHost func(host any) any

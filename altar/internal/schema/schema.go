@@ -25,7 +25,7 @@ type Writer struct {
 
 // AppendObject appends the schema of an object with parameters as its properties.
 func (w *Writer) AppendObject(dst []byte, params []altar.Parameter) []byte {
-	dst = w.typeOf(append(dst, `{"type":`...), nil, altar.ParamType{Base: altar.KindObject}, false)
+	dst = w.typeOf(append(dst, `{"type":`...), nil, form.Type{Base: form.KindObject}, false)
 	return w.properties(dst, params)
 }
 
@@ -62,10 +62,10 @@ func (w *Writer) properties(dst []byte, params []altar.Parameter) []byte {
 }
 
 func (w *Writer) parameter(dst []byte, p *altar.Parameter) []byte {
-	t, err := altar.ParseParamType(p.Type)
+	t, reason := form.ParseType(p.Type)
 	description := describe(p.Description, w.note(p, t))
 	dst = append(dst, '{')
-	if err != nil { // of a later version: any value
+	if reason != "" { // of a later version: any value
 		if description != "" {
 			dst = strictjson.AppendString(append(dst, `"description":`...), description)
 		}
@@ -79,29 +79,29 @@ func (w *Writer) parameter(dst []byte, p *altar.Parameter) []byte {
 }
 
 // rest appends what follows the type of a schema, and its closing brace.
-func (w *Writer) rest(dst []byte, p *altar.Parameter, t altar.ParamType) []byte {
+func (w *Writer) rest(dst []byte, p *altar.Parameter, t form.Type) []byte {
 	switch {
 	case t.Dims > 0:
 		t.Dims--
 		dst = w.rest(w.typeOf(append(dst, `,"items":{"type":`...), p, t, false), p, t)
-	case t.Base == altar.KindObject && len(p.Properties) > 0:
+	case t.Base == form.KindObject && len(p.Properties) > 0:
 		return w.properties(dst, p.Properties)
-	case t.Base == altar.KindInteger && !w.Models && !w.ADM:
+	case t.Base == form.KindInteger && !w.Models && !w.ADM:
 		dst = append(dst, `,"format":"int64"`...)
-	case t.Base == altar.KindBinary && !w.Models && !w.ADM:
+	case t.Base == form.KindBinary && !w.Models && !w.ADM:
 		dst = append(dst, `,"contentEncoding":"`+Base64+`"`...)
 	}
 	return append(dst, '}')
 }
 
-func (w *Writer) typeOf(dst []byte, p *altar.Parameter, t altar.ParamType, isNullable bool) []byte {
+func (w *Writer) typeOf(dst []byte, p *altar.Parameter, t form.Type, isNullable bool) []byte {
 	word := "string"
 	switch {
 	case t.Dims > 0:
 		word = "array"
-	case t.Base == altar.KindFloat:
+	case t.Base == form.KindFloat:
 		word = "number"
-	case t.Base == altar.KindInteger, t.Base == altar.KindBoolean, t.Base == altar.KindObject && !w.isText(p):
+	case t.Base == form.KindInteger, t.Base == form.KindBoolean, t.Base == form.KindObject && !w.isText(p):
 		word = string(t.Base)
 	}
 	if w.ADM {
@@ -120,11 +120,11 @@ func (w *Writer) isText(p *altar.Parameter) bool {
 }
 
 // note returns the addition of a description to the type of its parameter.
-func (w *Writer) note(p *altar.Parameter, t altar.ParamType) string {
+func (w *Writer) note(p *altar.Parameter, t form.Type) string {
 	switch {
-	case t.Base == altar.KindBinary && (w.Models || w.ADM):
+	case t.Base == form.KindBinary && (w.Models || w.ADM):
 		return "(base64)"
-	case t.Base == altar.KindObject && w.isText(p):
+	case t.Base == form.KindObject && w.isText(p):
 		return "(JSON text)"
 	}
 	return ""
