@@ -59,7 +59,7 @@ func (h history) want(m Message) (code string, isRepeat bool) {
 
 var closing = map[string]string{"Offer": Offered, "Counter": Countered, "Accept": Accepted, "Decline": Declined, "Withdraw": Withdrawn}
 
-// A thread accepts and refuses what the table of 8.2 says of its history, and a step leaves earlier values
+// A thread accepts and refuses messages by the table of 8.2 and its history, and a step leaves earlier values
 // as they were.
 func TestThreadAgreesWithItsHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

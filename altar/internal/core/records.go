@@ -25,12 +25,12 @@ type Record struct {
 	isShort bool     // only the use of the id is known
 	rt      *Runtime // that owes a final message, or nil
 
-	ended, owned link[Record] // in the chains of the Records and of the principal
+	rank, share link[Record] // in the chains of the Records and of the principal
 }
 
-func endedOf(r *Record) *link[Record] { return &r.ended }
+func rankOf(r *Record) *link[Record] { return &r.rank }
 
-func ownedOf(r *Record) *link[Record] { return &r.owned }
+func shareOf(r *Record) *link[Record] { return &r.share }
 
 // IsShort reports whether only the use of the id is known.
 func (r *Record) IsShort() bool { return r.isShort }
@@ -127,8 +127,8 @@ func (l *Records) push(r *Record) {
 		sh = &recordShare{seq: l.seq}
 		l.shares[r.Scope.Principal] = sh
 	}
-	l.list.push(r, endedOf)
-	sh.list.push(r, ownedOf)
+	l.list.push(r, rankOf)
+	sh.list.push(r, shareOf)
 	sh.bulky, sh.whole = cmp.Or(sh.bulky, r), cmp.Or(sh.whole, r)
 	l.n++
 	l.total += int64(r.cost)
@@ -145,14 +145,14 @@ func (l *Records) resize(r *Record, cost int) {
 func (l *Records) remove(r *Record) {
 	sh := l.shares[r.Scope.Principal]
 	if sh.bulky == r {
-		sh.bulky = r.owned.next
+		sh.bulky = r.share.next
 	}
 	if sh.whole == r {
-		sh.whole = r.owned.next
+		sh.whole = r.share.next
 	}
 	l.resize(r, 0)
-	l.list.remove(r, endedOf)
-	sh.list.remove(r, ownedOf)
+	l.list.remove(r, rankOf)
+	sh.list.remove(r, shareOf)
 	l.n--
 	if sh.list.first == nil {
 		delete(l.shares, r.Scope.Principal)
@@ -191,14 +191,14 @@ func (l *Records) largest() (largest *recordShare) {
 // are left.
 func (l *Records) shrink(sh *recordShare) bool {
 	for r := sh.bulky; r != nil; r = sh.bulky {
-		if sh.bulky = r.owned.next; r.cost > costWhole {
+		if sh.bulky = r.share.next; r.cost > costWhole {
 			r.Payload = nil
 			l.resize(r, costWhole)
 			return true
 		}
 	}
 	for r := sh.whole; r != nil; r = sh.whole {
-		if sh.whole = r.owned.next; !r.isShort {
+		if sh.whole = r.share.next; !r.isShort {
 			l.resize(r, costShort)
 			l.shorten(r)
 			return true
