@@ -29,9 +29,7 @@
 //	...
 //	_, err = c.Connect(ctx)
 //	...
-//	tc, err := tools.NewClient(c)
-//	...
-//	answer, err := tc.Call(ctx, request, nil)
+//	sum, err := tools.CallAs[int64](ctx, c, "add", map[string]int{"A": 1, "B": 2}, nil)
 //
 // Any [io.ReadWriteCloser] carries a session: [Pipe] within the process, [Stdio], [StartCommand]
 // for a child, network connections ([Host.ServeListener]), [DialHTTP] and [NewHTTPHandler] for HTTP

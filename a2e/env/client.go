@@ -65,3 +65,47 @@ func (c *Client) BatchStep(ctx context.Context, r *BatchStepRequest, opts *a2e.C
 func (c *Client) ListExperience(ctx context.Context, r *ExpListRequest, opts *a2e.CallOptions) (*ExpListResponse, error) {
 	return a2e.CallAs[ExpListResponse](ctx, c.client, "env/exp/list/req", r, opts)
 }
+
+// Reset starts an episode of an environment of the host, and returns its first observation. Its
+// methods may be called from one goroutine at a time. Close fails if the host does not know the episode.
+func Reset(ctx context.Context, c *a2e.Client, r *ResetRequest) (Episode, *Observation, error) {
+	client, err := NewClient(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := client.Reset(ctx, r, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &remoteEpisode{client: client, id: answer.Obs.EpisodeID}, &answer.Obs, nil
+}
+
+type remoteEpisode struct {
+	client *Client
+	id     string
+}
+
+func (e *remoteEpisode) Step(ctx context.Context, a *Action) (*Observation, error) {
+	action, err := a2e.EncodeModel(a)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.client.Step(ctx, &StepRequest{EpisodeID: e.id, Action: action}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &answer.Obs, nil
+}
+
+func (e *remoteEpisode) Observe(ctx context.Context) (*Observation, error) {
+	answer, err := e.client.Observe(ctx, &ObserveRequest{EpisodeID: e.id}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &answer.Obs, nil
+}
+
+func (e *remoteEpisode) Close() error {
+	_, err := e.client.Close(context.Background(), &CloseRequest{EpisodeID: e.id}, nil)
+	return err
+}

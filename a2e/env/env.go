@@ -27,8 +27,8 @@ type Environment interface {
 	Reset(ctx context.Context, r *ResetRequest) (Episode, *Observation, error)
 }
 
-// An Episode is one run of an environment. Its methods are called from one
-// goroutine at a time.
+// An Episode is one run of an environment: a host implements it, and an agent gets one from [Reset].
+// Its methods are called from one goroutine at a time.
 type Episode interface {
 	// Step does an action. An action that it does not know is [UnknownActionError].
 	Step(ctx context.Context, a *Action) (*Observation, error)

@@ -179,3 +179,27 @@ func TestLateReset(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	<-m.closed
 }
+
+// Reset gives an agent an episode with the methods of one in the process.
+func TestReset(t *testing.T) {
+	environments := map[string]env.Environment{"counter": envtest.Counter{}}
+	c := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(environments, nil))), nil)
+	run, obs, err := env.Reset(t.Context(), c, &env.ResetRequest{EnvName: "counter", Options: json.RawMessage(`{"start":7}`)})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"count":7}`, string(obs.State))
+	obs, err = run.Step(t.Context(), &env.Action{ActionType: "inc", Payload: json.RawMessage(`{"amount":2}`)})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"count":9}`, string(obs.State))
+	require.EqualValues(t, 2, *obs.Reward)
+	_, err = run.Step(t.Context(), &env.Action{ActionType: "jump"})
+	require.ErrorIs(t, err, a2e.ErrUnknownAction)
+	obs, err = run.Observe(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, obs.StepNum)
+	require.NoError(t, run.Close())
+	_, err = run.Observe(t.Context())
+	require.ErrorIs(t, err, a2e.ErrRuntime)
+	require.ErrorIs(t, run.Close(), a2e.ErrRuntime)
+	_, _, err = env.Reset(t.Context(), c, &env.ResetRequest{EnvName: "other"})
+	require.ErrorIs(t, err, a2e.ErrResetDenied)
+}

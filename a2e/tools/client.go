@@ -5,8 +5,11 @@ package tools
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A Client uses the tools of a host. It is safe for concurrent use. A nil request means a request
@@ -29,4 +32,38 @@ func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions
 // Call sends "tool/call/req" and returns the answer.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
 	return a2e.CallAs[CallResponse](ctx, c.client, "tool/call/req", r, opts)
+}
+
+// CallAs calls a tool with arguments that encoding/json writes as an object, and decodes its result
+// into Out. Nil means no arguments. The tool sends events if opts has OnEvent. If the tool fails, the
+// error is that of [Result.Err], and Out has what its result contains.
+func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, opts *a2e.CallOptions) (out Out, err error) {
+	if in == nil {
+		in = struct{}{}
+	}
+	arguments, err := strictjson.Encode(in)
+	if err != nil {
+		return out, fmt.Errorf("tools: arguments of %s: %w", name, err)
+	}
+	client, err := NewClient(c)
+	if err != nil {
+		return out, err
+	}
+	r := &CallRequest{ToolName: name, Arguments: arguments, Streaming: opts != nil && opts.OnEvent != nil}
+	answer, err := client.Call(ctx, r, opts)
+	if err != nil {
+		return out, err
+	}
+	failure := answer.Data.Err()
+	if answer.Data.Data == nil {
+		return out, failure
+	}
+	result, err := wire.CheckJSON(answer.Data.Data)
+	if err == nil {
+		err = strictjson.Decode(result, &out)
+	}
+	if err != nil && failure == nil {
+		return out, fmt.Errorf("tools: result of %s: %w", name, err)
+	}
+	return out, failure
 }

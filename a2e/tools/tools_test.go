@@ -217,3 +217,46 @@ func TestStrictCodecRefusesDialectsOfEventsInResults(t *testing.T) {
 		require.Equal(t, tt.field, e.Field)
 	}
 }
+
+// CallAs encodes the arguments and decodes the result; it returns the result of a failed tool too.
+func TestCallAs(t *testing.T) {
+	set := a2etest.Must(tools.NewSet(nil))
+	tools.AddTool(set, "double", "", func(_ context.Context, call *a2e.Call, in struct{ N int }) (map[string]int, error) {
+		return map[string]int{"n": 2 * in.N}, call.Emit(a2e.EventProgress, map[string]int{"pct": 50})
+	}, nil)
+	reason := "broken"
+	for name, result := range map[string]any{
+		"partly":  &tools.Result{ToolName: "partly", Data: json.RawMessage(`{"n":1}`), Error: &reason},
+		"wrong":   &tools.Result{ToolName: "wrong", Data: json.RawMessage(`["no object"]`), Error: &reason},
+		"nothing": nil,
+		"text":    "no number",
+	} {
+		set.Add(tools.Tool{Definition: tools.Definition{Name: name}, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
+			return result, nil
+		}})
+	}
+	c := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil)
+	type out struct {
+		N int `json:"n"`
+	}
+	events := 0
+	got, err := tools.CallAs[out](t.Context(), c, "double", struct{ N int }{21}, &a2e.CallOptions{OnEvent: func(a2e.Event) { events++ }})
+	require.NoError(t, err)
+	require.Equal(t, out{42}, got)
+	require.Equal(t, 1, events)
+	got, err = tools.CallAs[out](t.Context(), c, "partly", nil, nil)
+	require.ErrorIs(t, err, a2e.ErrTool)
+	require.ErrorContains(t, err, "broken")
+	require.Equal(t, out{1}, got)
+	_, err = tools.CallAs[out](t.Context(), c, "wrong", nil, nil)
+	require.ErrorIs(t, err, a2e.ErrTool)
+	got, err = tools.CallAs[out](t.Context(), c, "nothing", map[string]any{}, nil)
+	require.NoError(t, err)
+	require.Zero(t, got)
+	_, err = tools.CallAs[int](t.Context(), c, "text", nil, nil)
+	require.ErrorContains(t, err, "tools: result of text: ")
+	_, err = tools.CallAs[out](t.Context(), c, "double", func() {}, nil)
+	require.ErrorContains(t, err, "tools: arguments of double: ")
+	_, err = tools.CallAs[out](t.Context(), c, "missing", nil, nil)
+	require.ErrorIs(t, err, a2e.ErrUnknownTool)
+}

@@ -13,7 +13,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -119,18 +118,14 @@ func callTool(ctx context.Context, out io.Writer, c *a2e.Client) error {
 		fmt.Fprintf(out, "tool: %s: %s\n", t.Name, t.Description)
 	}
 
-	// Members that are not set have the defaults of the protocol, such as the time limit.
-	r := tools.CallRequest{ToolName: "count_words", Streaming: true, Arguments: json.RawMessage(`{"text":"one small step"}`)}
-	resp, err := client.Call(ctx, &r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+	in := map[string]string{"text": "one small step"}
+	result, err := tools.CallAs[map[string]int](ctx, c, "count_words", in, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		fmt.Fprintf(out, "event: %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
 		return err
 	}
-	if err := resp.Data.Err(); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "result: %s\n", resp.Data.Data)
+	fmt.Fprintf(out, "result: %d words\n", result["words"])
 	return nil
 }
 

@@ -15,7 +15,7 @@ func Example() {
 	// Output:
 	// tool: count_words: Count the words of a text
 	// event: progress {"message":"counting"}
-	// result: {"words":3}
+	// result: 3 words
 	// remembered: "they were small"
 	// process: hello
 }

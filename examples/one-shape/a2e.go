@@ -5,7 +5,7 @@ package main
 
 import (
 	"context"
-	"encoding/json"
+	"fmt"
 	"log/slog"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -50,17 +50,6 @@ func callA2E(ctx context.Context, url, text string) (answer string, err error) {
 	if _, err := client.Connect(ctx); err != nil {
 		return "", err
 	}
-	set, err := tools.NewClient(client)
-	if err != nil {
-		return "", err
-	}
-	arguments, err := json.Marshal(map[string]string{"text": text})
-	if err != nil {
-		return "", err
-	}
-	result, err := set.Call(ctx, &tools.CallRequest{ToolName: "count_words", Arguments: arguments}, nil)
-	if err != nil {
-		return "", err
-	}
-	return string(result.Data.Data) + " words", result.Data.Err()
+	words, err := tools.CallAs[int](ctx, client, "count_words", map[string]string{"text": text}, nil)
+	return fmt.Sprintf("%d words", words), err
 }

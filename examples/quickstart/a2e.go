@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -83,21 +82,14 @@ func showA2E(ctx context.Context, out io.Writer) (err error) {
 }
 
 func useTool(ctx context.Context, out io.Writer, agent *a2e.Client) error {
-	client, err := tools.NewClient(agent)
-	if err != nil {
-		return err
-	}
-	request := tools.CallRequest{ToolName: "count_words", Streaming: true, Arguments: json.RawMessage(`{"Text":"one small step"}`)}
-	answer, err := client.Call(ctx, &request, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+	in := map[string]string{"Text": "one small step"}
+	words, err := tools.CallAs[int](ctx, agent, "count_words", in, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		fmt.Fprintf(out, "event   %s %s\n", e.Header().Kind, e.Header().Data)
 	}})
 	if err != nil {
 		return err
 	}
-	if err := answer.Data.Err(); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "answer  %s words\n", answer.Data.Data)
+	fmt.Fprintf(out, "answer  %d words\n", words)
 	return nil
 }
 
