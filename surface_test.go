@@ -23,9 +23,13 @@ var surfaces = map[string]struct{ goal, maximum int }{
 	"accp":  {315, 323},
 	"air":   {230, 230},
 	"altar": {190, 194},
-	"arc":   {330, 330},
+	"arc":   {250, 240},
 	"store": {40, 40},
 }
+
+// constants are the numbers of exported constants of packages where these are the codes, methods, events, states
+// and scopes of a specification. They are not part of surfaces.
+var constants = map[string]int{"arc": 89}
 
 // maxOptions bounds the fields of an options struct besides those of optionGroups.
 const maxOptions = 15
@@ -103,11 +107,18 @@ func isTransport(path string) bool {
 // The packages export at most the names of surfaces.
 func TestSurface(t *testing.T) {
 	for dir, bounds := range surfaces {
-		n := 0
+		n, values := 0, 0
 		for _, f := range sourceFiles(t, dir) {
-			n += countExported(f)
+			names, others := countExported(f)
+			n += names
+			values += others
 		}
 		require.Positive(t, n)
+		if maximum, isApart := constants[dir]; isApart {
+			require.LessOrEqual(t, values, maximum, "%s exports %d constants", dir, values)
+		} else {
+			n += values
+		}
 		require.LessOrEqual(t, n, bounds.maximum, "%s exports %d names", dir, n)
 		if n > bounds.goal {
 			t.Logf("%s exports %d names, %d above the goal", dir, n, n-bounds.goal)
@@ -115,8 +126,9 @@ func TestSurface(t *testing.T) {
 	}
 }
 
-// countExported returns the number of exported names of a file, fields not counted.
-func countExported(f *ast.File) (n int) {
+// countExported returns the number of exported names of a file, fields not counted: those that are no constants, and
+// the constants.
+func countExported(f *ast.File) (n, constants int) {
 	for _, decl := range f.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
@@ -132,7 +144,11 @@ func countExported(f *ast.File) (n int) {
 					}
 				case *ast.ValueSpec:
 					for _, name := range s.Names {
-						if name.IsExported() {
+						switch {
+						case !name.IsExported():
+						case d.Tok == token.CONST:
+							constants++
+						default:
 							n++
 						}
 					}
@@ -140,7 +156,7 @@ func countExported(f *ast.File) (n int) {
 			}
 		}
 	}
-	return n
+	return n, constants
 }
 
 // An options struct has at most maxOptions fields besides its groups.

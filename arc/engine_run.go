@@ -77,9 +77,6 @@ func (r *TaskRun) Priority() Priority { return r.state().priority }
 // Metadata returns what the caller gave along, a JSON object, or nil.
 func (r *TaskRun) Metadata() json.RawMessage { return r.metadata }
 
-// Status returns the state of the task.
-func (r *TaskRun) Status() TaskStatus { return r.state().Status }
-
 // Redelivered reports whether an earlier run of the task was cut off. Inputs, steps, messages and
 // artifacts of the earlier run are not done again; see [Step].
 func (r *TaskRun) Redelivered() bool { return r.recovered }
@@ -228,7 +225,7 @@ func (r *TaskRun) do(h TaskHandler) {
 	}
 	err := errGoexit
 	defer func() {
-		if err == nil && r.Status() == TaskInputRequired { // closing the journal ends the wait for the input
+		if err == nil && r.state().Status == TaskInputRequired { // closing the journal ends the wait for the input
 			err = errReturned(r.task.id, TaskInputRequired)
 		}
 		r.closeJournal()
