@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -100,22 +101,13 @@ var transitions = map[string]map[Action]transition{
 	},
 }
 
-// LeadsTo is the state to which an action leads where it is allowed.
-func (a Action) LeadsTo(from string) string {
-	switch a {
-	case Start, Resume, Send:
-		return working
-	case RequireInput:
-		return inputRequired
-	case Complete:
-		return completed
-	case Fail:
-		return failed
-	case Cancel:
-		return canceled
-	}
-	return from
+// targets are the states to which actions lead where they are allowed. The other actions do not change it.
+var targets = map[Action]string{
+	Start: working, Resume: working, Send: working, RequireInput: inputRequired, Complete: completed, Fail: failed, Cancel: canceled,
 }
+
+// LeadsTo returns the state to which an action leads where it is allowed.
+func (a Action) LeadsTo(from string) string { return cmp.Or(targets[a], from) }
 
 // A Change is something that happens to a task.
 type Change struct {

@@ -21,13 +21,17 @@ import (
 //	T2 An acknowledged input is a message of the task from then on, once.
 //	T3 Inputs are consumed once and in order.
 //	T4 Two minutes after the faults a task is in a final state or waits for input.
+//	   It fails if its handler fails, and if it was interrupted before its first step, unless these run again.
 //	T5 A call ends at the latest 5 s after its deadline.
+//	T6 A task has an artifact for each consumed input, in order, and once.
 //	N1 An acknowledged subscription gets the end of its task, N2 once per request.
 //	C1 A chat has one order of turns, in which each acknowledged message has its answer. A repeat of a message
 //	   whose answer was not stored is another turn.
 //	C2 A stream is a prefix of the answer, and a complete one is the answer.
+//	C3 After an acknowledged end no message is answered.
 type model struct {
-	sim *sim.World
+	sim     *sim.World
+	isRerun bool // interrupted tasks without a step, too
 
 	mu    sync.Mutex // guards all below
 	count int
@@ -38,6 +42,7 @@ type model struct {
 type task struct {
 	id           string
 	inputs       int
+	isFailing    bool
 	acked        []string
 	requested    int  // subscriptions
 	isSubscribed bool // by an acknowledged one
@@ -49,6 +54,8 @@ type chat struct {
 	id        string
 	exchanges []exchange // acknowledged
 	turns     [][]arc.Message
+	isEnding  bool          // its end was requested
+	ended     time.Duration // when that was acknowledged
 }
 
 // An exchange is an acknowledged message of a chat.
@@ -66,10 +73,10 @@ func (m *model) next(name string) string {
 	return fmt.Sprint(name, m.count)
 }
 
-func (m *model) created(id string, inputs int) {
+func (m *model) created(id string, inputs int, isFailing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.tasks = append(m.tasks, &task{id: id, inputs: inputs})
+	m.tasks = append(m.tasks, &task{id: id, inputs: inputs, isFailing: isFailing})
 }
 
 func (m *model) acknowledge(t *task, input string) {
@@ -131,10 +138,23 @@ func (m *model) read(t *task, old snapshot, got *arc.Task) {
 	if got.Status == arc.TaskCompleted && len(answers) != t.inputs {
 		m.sim.Failf("T3", "", "task %s is completed after %q, want %d inputs", t.id, answers, t.inputs)
 	}
+	m.readArtifacts(t, got, answers)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if t.seen == nil || len(got.Messages) >= len(t.seen.Messages) {
 		t.seen = got
+	}
+}
+
+// readArtifacts holds the artifacts of a task that has consumed inputs to T6.
+func (m *model) readArtifacts(t *task, got *arc.Task, inputs []string) {
+	var names []string
+	for _, a := range got.Artifacts {
+		names = append(names, a.Name)
+	}
+	isWhole := len(names) == len(inputs) || len(names) == len(inputs)-1 && got.Status != arc.TaskCompleted
+	if !isWhole || !slices.Equal(names, inputs[:len(names)]) {
+		m.sim.Failf("T6", "", "task %s (%s) has artifacts %q of inputs %q", t.id, got.Status, names, inputs)
 	}
 }
 
@@ -183,7 +203,9 @@ func (m *model) isOwed(t *task) bool {
 func (m *model) checkTask(t *task) {
 	status := t.seen.Status
 	isIdle := isEnded(status) || status == arc.TaskInputRequired
-	if !isIdle || status == arc.TaskFailed {
+	isInterrupted := status == arc.TaskFailed && !m.isRerun && t.seen.Error.Message == "Task interrupted" && len(t.seen.Messages) == 1
+	isFailed := status == arc.TaskFailed && !isInterrupted
+	if !isIdle || isFailed && !t.isFailing || status == arc.TaskCompleted && t.isFailing {
 		m.sim.Failf("T4", "", "task %s is %s: %v", t.id, status, t.seen.Error)
 	}
 	if m.isOwed(t) {

@@ -5,7 +5,9 @@ package arc
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -54,6 +56,8 @@ func (w *world) operate(c *sim.Client) {
 		w.follow(ctx, c, t)
 	case ch == nil || c.IntN(3) == 0:
 		w.startChat(ctx, c)
+	case c.IntN(8) == 0:
+		w.endChat(ctx, c, ch)
 	default:
 		w.say(ctx, c, ch)
 	}
@@ -72,13 +76,19 @@ func (w *world) pick(c *sim.Client) (t *task, ch *chat) {
 }
 
 func (w *world) create(ctx context.Context, c *sim.Client) {
-	inputs := c.IntN(4)
+	inputs, text := c.IntN(4), ""
+	isFailing := c.IntN(4) == 0
+	if isFailing {
+		text = " fail"
+	}
+	p := &arc.CreateTaskParams{InitialMessage: arc.UserText(fmt.Sprint("inputs ", inputs, text)),
+		Priority: []arc.Priority{"", arc.PriorityLow, arc.PriorityUrgent}[c.IntN(3)]}
 	_, _ = w.Call(c.ID, "create", func() (string, error) {
 		t, err := repeat(w, c, "create", func(client *arc.Client, o *arc.CallOptions) (*arc.Task, error) {
-			return client.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText("inputs " + string(rune('0'+inputs)))}, o)
+			return client.CreateTask(ctx, agent, p, o)
 		})
 		if err == nil {
-			w.created(t.ID, inputs)
+			w.created(t.ID, inputs, isFailing)
 		}
 		return "", err
 	})
@@ -148,6 +158,24 @@ func (w *world) startChat(ctx context.Context, c *sim.Client) {
 	})
 }
 
+// endChat ends a chat. The messages of later requests are refused.
+func (w *world) endChat(ctx context.Context, c *sim.Client, ch *chat) {
+	w.mu.Lock()
+	ch.isEnding = true
+	w.mu.Unlock()
+	_, err := w.Call(c.ID, "end", func() (string, error) {
+		_, err := repeat(w, c, "end", func(client *arc.Client, o *arc.CallOptions) (*arc.Chat, error) {
+			return client.EndChat(ctx, agent, &arc.EndChatParams{ChatID: ch.id}, o)
+		})
+		return "", err
+	})
+	if err == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		ch.ended = w.Now()
+	}
+}
+
 // say sends a message and reads its answer at once or as a stream.
 func (w *world) say(ctx context.Context, c *sim.Client, ch *chat) {
 	text := w.next("m")
@@ -202,6 +230,9 @@ func (w *world) exchange(c *sim.Client, ch *chat, e exchange, f func() (string, 
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if ch.ended > 0 && ch.ended < e.start {
+			w.Failf("C3", "", "chat %s: message %s was answered after the end", ch.id, e.text)
+		}
 		ch.exchanges = append(ch.exchanges, e)
 	}
 }
@@ -232,6 +263,9 @@ func (w *world) check() {
 			}
 		}
 		ch.exchanges = acknowledged
+		if len(ch.turns) == 0 && ch.isEnding && errors.Is(w.lastError(), arc.ErrChatAlreadyClosed) {
+			continue
+		}
 		if len(ch.turns) == 0 {
 			w.Failf("C1", "", "chat %s: no turn for the last message: %v", ch.id, w.lastError())
 			return
@@ -254,6 +288,8 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"notifications are sent twice":  {"N2", defect{webhook: twice, hook: without(isDelivery)}},
 		"turns are not stored":          {"C1", defect{store: without(isTurn)}},
 		"a piece of a stream is lost":   {"C2", defect{chat: gap}},
+		"artifacts are added twice":     {"T6", defect{handler: withTwins}},
+		"a chat does not end":           {"C3", defect{call: withoutEnd}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -281,6 +317,35 @@ func stuck(ctx context.Context, _ *arc.TaskRun, w *world) error {
 func withoutDeadline(next arc.CallFunc) arc.CallFunc {
 	return func(ctx context.Context, out *arc.ClientRequest) (*arc.Response, error) {
 		return next(context.WithoutCancel(ctx), out)
+	}
+}
+
+// withTwins adds each artifact twice.
+func withTwins(ctx context.Context, run *arc.TaskRun, w *world) error {
+	if err := w.serveTask(ctx, run); err != nil {
+		return err
+	}
+	t, err := run.Task(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range t.Artifacts {
+		if err := run.AddArtifact(ctx, &arc.Artifact{Name: a.Name, Parts: a.Parts}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withoutEnd answers chat.end without a request.
+func withoutEnd(next arc.CallFunc) arc.CallFunc {
+	return func(ctx context.Context, out *arc.ClientRequest) (*arc.Response, error) {
+		if out.Method != arc.MethodChatEnd {
+			return next(ctx, out)
+		}
+		chat := &arc.Chat{ID: "c", Status: arc.ChatClosed, CreatedAt: arc.NewTimestamp(time.Now()), ClosedAt: arc.NewTimestamp(time.Now())}
+		result, err := json.Marshal(map[string]any{"type": "chat", "chat": chat})
+		return &arc.Response{ResponseAgent: agent, TargetAgent: "caller", Result: result}, err
 	}
 }
 

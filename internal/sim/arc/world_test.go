@@ -57,6 +57,7 @@ func newWorld(w *sim.World, d defect) *world {
 	}
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
+	v.isRerun = w.Seed()/4%2 == 0
 	secret := []arc.WebhookSecret{arc.WebhookSecret("0123456789abcdef0123456789abcdef")}
 	var handled store.Store
 	if d.hook != nil {
@@ -110,6 +111,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 					arc.ScopeChatController}}, nil
 			}))},
 		Persistence: arc.Persistence{EnableResume: true, Store: db, ResultTTL: time.Hour},
+		Limits:      w.limits(),
 		Logger:      quiet,
 		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Transport: hooks, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
@@ -127,7 +129,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	if w.broken.chat != nil {
 		chat = w.broken.chat
 	}
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, RerunInterrupted: true, TaskHandler: arc.TaskHandlerFunc(serve),
+	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, RerunInterrupted: w.isRerun, TaskHandler: arc.TaskHandlerFunc(serve),
 		ChatHandler: arc.ChatHandlerFunc(chat)})
 	end, err := v.Serve(v.Node.Name()+":80", s)
 	if err != nil {
@@ -181,9 +183,24 @@ func (w *world) startCaller(v *sim.View) (sim.Instance, error) {
 	return c, nil
 }
 
-// serveTask waits for the number of inputs in the first message, with a step before each, and answers each of them.
+// limits let tasks and messages of chats wait, by turns of seeds.
+func (w *world) limits() arc.Limits {
+	switch w.Seed() % 4 {
+	case 0:
+		return arc.Limits{}
+	case 1:
+		return arc.Limits{MaxTasks: 1, TaskQueueLimit: 2, ChatQueueLimit: 1}
+	case 2:
+		return arc.Limits{MaxTasksPerPrincipal: 1, TaskQueueLimitPerPrincipal: 2}
+	}
+	return arc.Limits{MaxTasksPerPrincipal: 2, TaskQueueLimit: 1}
+}
+
+// serveTask waits for the number of inputs in the first message, with a step before each, and answers each of them with
+// a message and an artifact. At the end it fails if the first message wants that.
 func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
-	n, _ := strconv.Atoi(strings.TrimPrefix(run.Message().Text(), "inputs "))
+	count, end, _ := strings.Cut(strings.TrimPrefix(run.Message().Text(), "inputs "), " ")
+	n, _ := strconv.Atoi(count)
 	for i := range n {
 		err := w.retry(ctx, func() error {
 			_, err := arc.Step(ctx, run, fmt.Sprint("work ", i), func(ctx context.Context, _ string) (int, error) {
@@ -206,6 +223,15 @@ func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
 		if err != nil {
 			return err
 		}
+		err = w.retry(ctx, func() error {
+			return run.AddArtifact(ctx, &arc.Artifact{Name: m.Text(), Parts: []arc.Part{arc.TextPart(m.Text())}})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if end == "fail" {
+		return arc.Errorf(arc.ErrTaskExecutionFailed, "as wanted")
 	}
 	return nil
 }
@@ -230,6 +256,9 @@ func (w *world) serveChat(ctx context.Context, turn *arc.ChatTurn, out *arc.Chat
 		return err
 	}
 	w.turn(turn.ChatID, turn.Message.Text(), history)
+	if len(history)%6 == 4 {
+		turn.Pause()
+	}
 	for _, piece := range []string{"re ", turn.Message.Text(), " at ", strconv.Itoa(len(history))} {
 		if err := out.Send(piece); err != nil {
 			return err
