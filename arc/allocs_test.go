@@ -26,15 +26,15 @@ func allocs(t *testing.T, runs int, op func() error) float64 {
 	for range 20 { // connections and pools
 		require.NoError(t, op())
 	}
-	least := math.Inf(1) // goroutines of the runtime and emptied pools only add to the number
+	minimum := math.Inf(1) // goroutines of the runtime and emptied pools only add to the number
 	for range 3 {
-		least = min(least, testing.AllocsPerRun(runs, func() {
+		minimum = min(minimum, testing.AllocsPerRun(runs, func() {
 			if err := op(); err != nil {
 				t.Fatal(err)
 			}
 		}))
 	}
-	return least
+	return minimum
 }
 
 func serveMessage(s *arc.Server, method, params string) func() error {

@@ -33,7 +33,7 @@ type change struct {
 	inDoubt *effect // of the last write without an answer; otherwise nil
 }
 
-// An effect is what a change makes of a task.
+// An effect is the effect of a change on a task.
 type effect struct {
 	old   *taskState
 	to    TaskStatus

@@ -89,8 +89,8 @@ func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
 	return s.failure(x, s.faultOf(ctx, call, s.unavailable(call.TargetAgent, err)))
 }
 
-// An attempt is one of those to run a request (ARC-D48), or the only one. What it makes has ids that derive from
-// the token: objects, which it creates, and items, so that the next attempt finds them.
+// An attempt is one of those to run a request (ARC-D48), or the only one. Its objects and items have ids that derive from
+// the token, so that the next attempt finds them.
 type attempt struct {
 	token      string // the same for all attempts of a request; empty if there is one at most
 	number     int

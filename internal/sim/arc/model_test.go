@@ -55,7 +55,7 @@ type chat struct {
 	exchanges []exchange // acknowledged
 	turns     [][]arc.Message
 	isEnding  bool          // its end was requested
-	ended     time.Duration // when that was acknowledged
+	endTime   time.Duration // when that was acknowledged
 }
 
 // An exchange is an acknowledged message of a chat.

@@ -172,7 +172,7 @@ func (w *world) endChat(ctx context.Context, c *sim.Client, ch *chat) {
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		ch.ended = w.Now()
+		ch.endTime = w.Now()
 	}
 }
 
@@ -230,7 +230,7 @@ func (w *world) exchange(c *sim.Client, ch *chat, e exchange, f func() (string, 
 	if err == nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if ch.ended > 0 && ch.ended < e.start {
+		if ch.endTime > 0 && ch.endTime < e.start {
 			w.Failf("C3", "", "chat %s: message %s was answered after the end", ch.id, e.text)
 		}
 		ch.exchanges = append(ch.exchanges, e)
