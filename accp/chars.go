@@ -53,12 +53,27 @@ func hidden(r rune) bool {
 	case r < 0x34F:
 		return r == 0xAD
 	case r < 0x2000:
-		return r == 0x34F || r == 0x61C || r == 0x115F || r == 0x1160 || r == 0x1680 ||
-			r == 0x17B4 || r == 0x17B5 || r >= 0x180B && r <= 0x180F
+		return hiddenLetter(r)
 	case r < 0xFE00:
-		return r <= 0x200F || r >= 0x2028 && r <= 0x202F || r >= 0x205F && r <= 0x206F ||
-			r == 0x3000 || r == 0x3164
-	case r <= 0xFFFF:
+		return hiddenMark(r)
+	}
+	return hiddenHigh(r)
+}
+
+// hiddenLetter is hidden for U+034F to U+1FFF.
+func hiddenLetter(r rune) bool {
+	return r == 0x34F || r == 0x61C || r == 0x115F || r == 0x1160 || r == 0x1680 ||
+		r == 0x17B4 || r == 0x17B5 || r >= 0x180B && r <= 0x180F
+}
+
+// hiddenMark is hidden for U+2000 to U+FDFF.
+func hiddenMark(r rune) bool {
+	return r <= 0x200F || r >= 0x2028 && r <= 0x202F || r >= 0x205F && r <= 0x206F || r == 0x3000 || r == 0x3164
+}
+
+// hiddenHigh is hidden from U+FE00 on.
+func hiddenHigh(r rune) bool {
+	if r <= 0xFFFF {
 		return r <= 0xFE0F || r == 0xFEFF || r == 0xFFA0 || r >= 0xFFF0 && r <= 0xFFFB
 	}
 	return r >= 0x1BCA0 && r <= 0x1BCA3 || r >= 0x1D173 && r <= 0x1D17A || r >= 0xE0000 && r <= 0xE0FFF

@@ -50,44 +50,37 @@ type CodeInfo struct {
 	Known     bool
 }
 
+// codes has the codes of the draft.
+var codes = [...]struct {
+	code        Code
+	name        string
+	isRetryable bool
+}{
+	{ErrParse, "PARSE_ERROR", false},
+	{ErrInvalidIntent, "INVALID_INTENT", false},
+	{ErrUnknownSchema, "UNKNOWN_SCHEMA", false},
+	{ErrInvalidType, "INVALID_TYPE", false},
+	{ErrRefNotFound, "REF_NOT_FOUND", false},
+	{ErrRefExpired, "REF_EXPIRED", false},
+	{ErrBudgetExceeded, "BUDGET_EXCEEDED", false},
+	{ErrTimeout, "TIMEOUT", true},
+	{ErrDuplicate, "DUPLICATE", false},
+	{ErrSequenceGap, "SEQUENCE_GAP", true},
+	{ErrToolNotFound, "TOOL_NOT_FOUND", false},
+	{ErrToolExecFailed, "TOOL_EXEC_FAILED", true},
+	{ErrToolSchema, "TOOL_SCHEMA_MISMATCH", false},
+	{ErrPolicyDenied, "POLICY_DENIED", false},
+	{ErrUnauthorizedRef, "UNAUTHORIZED_REF", false},
+	{ErrInternal, "INTERNAL_ERROR", true},
+}
+
 // Info returns the description of c in the draft. An unknown code has the category of its family.
 func (c Code) Info() CodeInfo {
-	i := CodeInfo{Code: c, Category: "unknown", Known: true}
-	switch c {
-	case ErrParse:
-		i.Name = "PARSE_ERROR"
-	case ErrInvalidIntent:
-		i.Name = "INVALID_INTENT"
-	case ErrUnknownSchema:
-		i.Name = "UNKNOWN_SCHEMA"
-	case ErrInvalidType:
-		i.Name = "INVALID_TYPE"
-	case ErrRefNotFound:
-		i.Name = "REF_NOT_FOUND"
-	case ErrRefExpired:
-		i.Name = "REF_EXPIRED"
-	case ErrBudgetExceeded:
-		i.Name = "BUDGET_EXCEEDED"
-	case ErrTimeout:
-		i.Name, i.Retryable = "TIMEOUT", true
-	case ErrDuplicate:
-		i.Name = "DUPLICATE"
-	case ErrSequenceGap:
-		i.Name, i.Retryable = "SEQUENCE_GAP", true
-	case ErrToolNotFound:
-		i.Name = "TOOL_NOT_FOUND"
-	case ErrToolExecFailed:
-		i.Name, i.Retryable = "TOOL_EXEC_FAILED", true
-	case ErrToolSchema:
-		i.Name = "TOOL_SCHEMA_MISMATCH"
-	case ErrPolicyDenied:
-		i.Name = "POLICY_DENIED"
-	case ErrUnauthorizedRef:
-		i.Name = "UNAUTHORIZED_REF"
-	case ErrInternal:
-		i.Name, i.Retryable = "INTERNAL_ERROR", true
-	default:
-		i.Known = false
+	i := CodeInfo{Code: c, Category: "unknown"}
+	for _, x := range codes {
+		if x.code == c {
+			i.Name, i.Retryable, i.Known = x.name, x.isRetryable, true
+		}
 	}
 	if validCode(string(c)) {
 		switch c[1] {

@@ -3,7 +3,10 @@
 
 package accp
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // This file implements the steps of the two pipelines that need no session.
 
@@ -241,67 +244,79 @@ func checkTransaction(key string, v Value) error {
 // checkTypes checks the values whose type a built-in schema fixes (ACCP-D34). It returns a changed
 // copy of the params, or nil if nothing changes. An unresolved reference is accepted.
 func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
-	var out Params
-	set := func(i int, v Value) {
-		if out == nil {
-			out = append(Params(nil), params...)
-		}
-		out[i].Value = v
-	}
+	out := Params(nil)
 	if sending {
-		for i := range params {
-			if params[i].Key == keySchema && params[i].Value.text != s.Code {
-				set(i, String(s.Code))
-			}
-		}
+		out = withCode(s, params)
 	}
 	if s.custom || s.Code != SchemaTransaction && s.Code != SchemaStream && s.Code != SchemaError {
 		return out, nil
 	}
-	code := false
+	hasCode := false
 	for i := range params {
-		v := params[i].Value
-		key := params[i].Key
+		v, key := params[i].Value, params[i].Key
 		if sending {
 			key = typedKey(s.Code, key)
 		}
-		switch s.Code {
-		case SchemaTransaction:
-			if err := checkTransaction(key, v); err != nil {
-				return nil, err
+		if err := checkType(s.Code, key, v); err != nil {
+			return nil, err
+		}
+		hasCode = hasCode || key == "code"
+		if s.Code == SchemaTransaction && key == "amount" && v.kind == KindInt {
+			if out == nil {
+				out = slices.Clone(params)
 			}
-			if key == "amount" && v.kind == KindInt {
-				set(i, Value{kind: KindDecimal, text: trimDecimal(v.text)})
-			}
-		case SchemaStream:
-			switch key {
-			case "chunk_index", "total_chunks":
-				if v.kind != KindRef && (v.kind != KindInt || v.text[0] == '-') {
-					return nil, fail(ErrInvalidType, "%s must be an integer from 0", key)
-				}
-			case "is_final":
-				if v.kind != KindRef && v.kind != KindBool {
-					return nil, fail(ErrInvalidType, "is_final must be a boolean")
-				}
-			}
-		case SchemaError:
-			switch key {
-			case "code":
-				if v.kind != KindString || !validCode(v.text) {
-					return nil, fail(ErrInvalidType, "code must be E and four digits")
-				}
-				code = true
-			case "retryable":
-				if v.kind != KindBool {
-					return nil, fail(ErrInvalidType, "retryable must be a boolean")
-				}
-			}
+			out[i].Value = Value{kind: KindDecimal, text: trimDecimal(v.text)}
 		}
 	}
-	if s.Code == SchemaError && !code {
+	if s.Code == SchemaError && !hasCode {
 		return nil, fail(ErrInvalidType, "an error frame needs a code")
 	}
 	return out, nil
+}
+
+// withCode returns a copy of the params with the code of their schema, or nil if they have it.
+func withCode(s *compiled, params Params) (out Params) {
+	for i := range params {
+		if params[i].Key == keySchema && params[i].Value.text != s.Code {
+			out = slices.Clone(params)
+			out[i].Value = String(s.Code)
+		}
+	}
+	return out
+}
+
+// checkType checks a value of a built-in schema with fixed types.
+func checkType(code, key string, v Value) error {
+	switch code {
+	case SchemaTransaction:
+		return checkTransaction(key, v)
+	case SchemaStream:
+		return checkChunk(key, v)
+	}
+	return checkErrorParam(key, v)
+}
+
+// checkChunk checks the value of a key of schema ST.
+func checkChunk(key string, v Value) error {
+	switch {
+	case v.kind == KindRef:
+	case (key == "chunk_index" || key == "total_chunks") && (v.kind != KindInt || v.text[0] == '-'):
+		return fail(ErrInvalidType, "%s must be an integer from 0", key)
+	case key == "is_final" && v.kind != KindBool:
+		return fail(ErrInvalidType, "is_final must be a boolean")
+	}
+	return nil
+}
+
+// checkErrorParam checks the value of a key of schema ER.
+func checkErrorParam(key string, v Value) error {
+	switch {
+	case key == "code" && (v.kind != KindString || !validCode(v.text)):
+		return fail(ErrInvalidType, "code must be E and four digits")
+	case key == "retryable" && v.kind != KindBool:
+		return fail(ErrInvalidType, "retryable must be a boolean")
+	}
+	return nil
 }
 
 // typedKey returns the full form of the keys that checkTypes checks.

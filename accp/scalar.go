@@ -26,71 +26,92 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 		i++ // checked at the end
 	}
 	fm := asIs
+	i, ok := p.text(i, start, mask, &fm)
+	if !ok {
+		return false
+	}
+	if i == start {
+		return p.noValue(i)
+	}
+	p.i = i
+	nd := p.f.add()
+	*nd = node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
+	return p.classify(s[start:i], start, raw, nd)
+}
+
+// text reads the characters of a value that starts at start, from i on, and returns its end.
+func (p *parser) text(i, start int, mask uint8, fm *form) (end int, ok bool) {
+	s := p.s
 	for {
 		for i < len(s) && class[s[i]]&mask != 0 {
 			i++
 		}
 		if i >= len(s) {
-			break
+			return i, true
 		}
 		c := s[i]
 		if c == '\\' {
-			n, ok := p.escape(i, start, &fm)
+			n, ok := p.escape(i, start, fm)
 			if !ok {
-				return false
+				return i, false
 			}
 			i += n
 			continue
 		}
 		if c < utf8.RuneSelf {
-			break
+			return i, true
 		}
 		r, n := utf8.DecodeRune(s[i:])
 		if r == utf8.RuneError && n == 1 {
-			return p.fault(i, "not UTF-8")
+			return i, p.fault(i, "not UTF-8")
 		}
 		if hidden(r) {
-			return p.fault(i, "white space, control or invisible character")
+			return i, p.fault(i, "white space, control or invisible character")
 		}
 		i += n
 	}
-	if i == start {
-		if i < len(s) && (isSpace(s[i]) || s[i] < ' ' || s[i] == 0x7F) {
-			return p.fault(i, "white space, control or invisible character")
-		}
-		return p.fault(i, "expected a value")
+}
+
+// noValue reports the missing value at i.
+func (p *parser) noValue(i int) bool {
+	if i < len(p.s) && (isSpace(p.s[i]) || p.s[i] < ' ' || p.s[i] == 0x7F) {
+		return p.fault(i, "white space, control or invisible character")
 	}
-	p.i = i
-	nd := p.f.add()
-	*nd = node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
-	text := s[start:i]
-	switch {
-	case fm != asIs:
-		if !p.lenient && (first == '$' || first == '~') {
-			return p.fault(start, "unescaped delimiter")
-		}
-	case first == '$':
-		if validRef(text[1:]) {
-			nd.kind = KindRef
-			nd.val++
-		} else if !p.lenient {
-			return p.fault(start, "malformed reference")
-		}
-	case first == '~':
-		if len(text) == 1 {
-			nd.kind = KindNull
-		} else if !p.lenient {
-			return p.fault(start, "text after null")
-		}
-	case raw:
+	return p.fault(i, "expected a value")
+}
+
+// classify sets the kind of a value by its text.
+func (p *parser) classify(text []byte, start int, raw bool, nd *node) bool {
+	switch first := text[0]; {
+	case first == '$' || first == '~':
+		return p.sigil(text, start, nd)
+	case raw || nd.form != asIs:
 	case first <= '9' && (first >= '0' || first == '-'):
-		if !p.number(text, start, nd) {
-			return false
-		}
+		return p.number(text, start, nd)
 	case first == 't' && string(text) == "true", first == 'f' && string(text) == "false":
 		nd.kind = KindBool
 	case p.lenient && first == 'n' && string(text) == "null":
 		nd.kind = KindNull // L5
+	}
+	return true
+}
+
+// sigil classifies a text that starts with $ or ~.
+func (p *parser) sigil(text []byte, start int, nd *node) bool {
+	isRef := text[0] == '$'
+	switch {
+	case nd.form != asIs:
+		return p.lenient || p.fault(start, "unescaped delimiter")
+	case isRef && validRef(text[1:]):
+		nd.kind = KindRef
+		nd.val++
+	case !isRef && len(text) == 1:
+		nd.kind = KindNull
+	case p.lenient:
+	case isRef:
+		return p.fault(start, "malformed reference")
+	default:
+		return p.fault(start, "text after null")
 	}
 	return true
 }
@@ -126,14 +147,20 @@ func (p *parser) number(text []byte, at int, nd *node) bool {
 		}
 		return true
 	}
-	if canonical := canonicalBytes(text, whole); !p.lenient {
-		if !canonical || len(text)-indexDot(text)-1 > decimalPlaces && !p.places {
-			p.wrongType(at, "decimal is not in canonical form")
-		}
-	} else if !canonical {
-		nd.form = cutZeros
-	}
+	p.decimal(text, whole, at, nd)
 	return true
+}
+
+// decimal checks the form of a decimal.
+func (p *parser) decimal(text, whole []byte, at int, nd *node) {
+	isCanonical := canonicalBytes(text, whole)
+	switch {
+	case p.lenient && !isCanonical:
+		nd.form = cutZeros
+	case p.lenient:
+	case !isCanonical, len(text)-indexDot(text)-1 > decimalPlaces && !p.places:
+		p.wrongType(at, "decimal is not in canonical form")
+	}
 }
 
 func indexDot(s []byte) int {

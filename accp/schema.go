@@ -111,6 +111,11 @@ func (s *Schema) Validate() error {
 		}
 		seen[d.Key] = true
 	}
+	return s.checkAbbr(fields)
+}
+
+// checkAbbr checks the short forms of a schema.
+func (s *Schema) checkAbbr(fields map[string]bool) error {
 	full := make(map[string]bool, len(s.Abbr))
 	for short, long := range s.Abbr {
 		if !validName(short) || !validName(long) || fields[short] || short == keySchema || long == keySchema || full[long] {
@@ -190,12 +195,9 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 			if p.Value.kind != KindArray {
 				return bad("fields is no array")
 			}
-			for _, f := range p.Value.Elements() {
-				name, ok := f.Text()
-				if !ok {
-					return bad("a field is no string")
-				}
-				s.Fields = append(s.Fields, name)
+			var ok bool
+			if s.Fields, ok = texts(p.Value); !ok {
+				return bad("a field is no string")
 			}
 		case "defaults":
 			if p.Value.kind != KindMap {
@@ -219,6 +221,18 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 	return s, s.Validate()
 }
 
+// texts returns the elements of an array, and whether all are strings.
+func texts(array Value) (list []string, ok bool) {
+	for _, v := range array.Elements() {
+		text, ok := v.Text()
+		if !ok {
+			return nil, false
+		}
+		list = append(list, text)
+	}
+	return list, true
+}
+
 // clone returns a deep copy of s.
 func (s *Schema) clone() Schema {
 	c := *s
@@ -235,27 +249,22 @@ func (s *Schema) clone() Schema {
 
 // globalFull returns the full name of a global abbreviation, or "".
 func globalFull(short string) string {
+	if len(short) == 1 {
+		return globalLetter(short)
+	}
 	switch short {
-	case "d":
-		return "data"
-	case "f":
-		return "findings"
 	case "nx":
 		return "next_action"
 	case "src":
 		return "source"
 	case "dst":
 		return "destination"
-	case "q":
-		return "query"
 	case "fmt":
 		return "format"
 	case "pri":
 		return "priority"
 	case "err":
 		return "error"
-	case "v":
-		return "version"
 	case "ts":
 		return "timestamp"
 	case "ttl":
@@ -272,19 +281,33 @@ func globalFull(short string) string {
 	return ""
 }
 
+// globalLetter is globalFull for one letter.
+func globalLetter(short string) string {
+	switch short {
+	case "d":
+		return "data"
+	case "f":
+		return "findings"
+	case "q":
+		return "query"
+	case "v":
+		return "version"
+	}
+	return ""
+}
+
 // globalShort is the inverse of globalFull.
 func globalShort(full string) string {
+	if len(full) > len("findings") {
+		return globalShortOfLong(full)
+	}
 	switch full {
 	case "data":
 		return "d"
 	case "findings":
 		return "f"
-	case "next_action":
-		return "nx"
 	case "source":
 		return "src"
-	case "destination":
-		return "dst"
 	case "query":
 		return "q"
 	case "format":
@@ -295,14 +318,25 @@ func globalShort(full string) string {
 		return "err"
 	case "version":
 		return "v"
+	case "target":
+		return "who"
+	}
+	return ""
+}
+
+// globalShortOfLong is globalShort for names of more than 8 bytes.
+func globalShortOfLong(full string) string {
+	switch full {
+	case "next_action":
+		return "nx"
+	case "destination":
+		return "dst"
 	case "timestamp":
 		return "ts"
 	case "time_to_live":
 		return "ttl"
 	case "context_reference":
 		return "ctx"
-	case "target":
-		return "who"
 	case "temporal_constraint":
 		return "when"
 	case "rationale_code":

@@ -48,13 +48,8 @@ type AssembledChunks struct {
 func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 	s.finished.max = maxEnded
 	const overhead = 128 // of an open stream
-	switch {
-	case m.Meta == nil || m.Meta.CID == "":
-		return AssembledChunks{}, fail(ErrParse, "stream chunk without cid")
-	case m.Intent != IntentStream && m.Intent != IntentEnd:
-		return AssembledChunks{}, fail(ErrInvalidIntent, "not a frame of a stream")
-	case m.Intent == IntentStream && m.Schema() != SchemaStream:
-		return AssembledChunks{}, fail(ErrUnknownSchema, "a stream chunk needs schema ST")
+	if err := checkStream(m); err != nil {
+		return AssembledChunks{}, err
 	}
 	cid := m.Meta.CID
 	a := s.open[cid]
@@ -102,6 +97,19 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 	return out, nil
 }
 
+// checkStream checks that m belongs to a stream.
+func checkStream(m *Message) error {
+	switch {
+	case m.Meta == nil || m.Meta.CID == "":
+		return fail(ErrParse, "stream chunk without cid")
+	case m.Intent != IntentStream && m.Intent != IntentEnd:
+		return fail(ErrInvalidIntent, "not a frame of a stream")
+	case m.Intent == IntentStream && m.Schema() != SchemaStream:
+		return fail(ErrUnknownSchema, "a stream chunk needs schema ST")
+	}
+	return nil
+}
+
 func (s *StreamAssembler) end(cid string) {
 	if a := s.open[cid]; a != nil {
 		s.bytes -= a.bytes
@@ -128,41 +136,56 @@ func (a *assembly) check(p Params) (chunk, error) {
 	if _, waiting := a.buffer[index]; index < a.next || waiting {
 		return c, fail(ErrDuplicate, "chunk %d came before", index)
 	}
-	final := false
+	isFinal := false
 	if v, ok := p.Get("is_final"); ok {
-		if final, ok = v.Bool(); !ok {
+		if isFinal, ok = v.Bool(); !ok {
 			return c, fail(ErrInvalidType, "is_final must be a boolean")
 		}
 	}
-	if v, ok := p.Get("total_chunks"); ok {
-		total, ok := v.Int()
-		switch {
-		case !ok || total < 0:
-			return c, fail(ErrInvalidType, "total_chunks must be an integer from 0")
-		case a.total >= 0 && total != a.total:
-			return c, fail(ErrInvalidType, "another total_chunks")
-		case a.total < 0 && a.highest >= total-1 && a.highest >= 0:
-			// An earlier chunk has an index beyond this total, or is the last one but not marked as
-			// final.
-			return c, fail(ErrInvalidType, "total_chunks contradicts earlier chunks")
-		}
-		c.total = total
+	var err error
+	if c.total, err = a.checkTotal(p); err == nil {
+		err = a.checkPlace(c, isFinal)
 	}
-	switch {
-	case c.total >= 0 && index >= c.total:
-		return c, fail(ErrInvalidType, "chunk_index beyond total_chunks")
-	case c.total >= 0 && final != (index == c.total-1):
-		return c, fail(ErrInvalidType, "is_final must be set on the last chunk and on no other")
-	case final && index < a.highest:
-		return c, fail(ErrInvalidType, "final chunk below an index already seen")
-	case index != a.next && len(a.buffer) >= maxBuffered:
-		return c, fail(ErrBudgetExceeded, "too many chunks wait for an earlier one")
-	}
-	if final {
+	if isFinal {
 		c.total = index + 1
 	}
 	c.data, _ = p.Get("data")
-	return c, nil
+	return c, err
+}
+
+// checkTotal returns the number of chunks, or -1 if it is unknown.
+func (a *assembly) checkTotal(p Params) (int64, error) {
+	v, ok := p.Get("total_chunks")
+	if !ok {
+		return a.total, nil
+	}
+	total, ok := v.Int()
+	switch {
+	case !ok || total < 0:
+		return 0, fail(ErrInvalidType, "total_chunks must be an integer from 0")
+	case a.total >= 0 && total != a.total:
+		return 0, fail(ErrInvalidType, "another total_chunks")
+	case a.total < 0 && a.highest >= total-1 && a.highest >= 0:
+		// An earlier chunk has an index beyond this total, or is the last one but not marked as
+		// final.
+		return 0, fail(ErrInvalidType, "total_chunks contradicts earlier chunks")
+	}
+	return total, nil
+}
+
+// checkPlace checks the index of a chunk against the total and the earlier chunks.
+func (a *assembly) checkPlace(c chunk, isFinal bool) error {
+	switch {
+	case c.total >= 0 && c.index >= c.total:
+		return fail(ErrInvalidType, "chunk_index beyond total_chunks")
+	case c.total >= 0 && isFinal != (c.index == c.total-1):
+		return fail(ErrInvalidType, "is_final must be set on the last chunk and on no other")
+	case isFinal && c.index < a.highest:
+		return fail(ErrInvalidType, "final chunk below an index already seen")
+	case c.index != a.next && len(a.buffer) >= maxBuffered:
+		return fail(ErrBudgetExceeded, "too many chunks wait for an earlier one")
+	}
+	return nil
 }
 
 func (a *assembly) add(c chunk) AssembledChunks {

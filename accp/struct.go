@@ -171,34 +171,44 @@ func valueOf(rv reflect.Value) (Value, error) {
 	case reflect.Float64:
 		return Float(rv.Float())
 	case reflect.Slice, reflect.Array:
-		v := Value{kind: KindArray}
-		for i := range rv.Len() {
-			x, err := valueOf(rv.Index(i))
-			if err != nil {
-				return Value{}, err
-			}
-			v.list = append(v.list, Param{Value: x})
-		}
-		return v, nil
+		return arrayOf(rv)
 	case reflect.Map:
-		if rv.Type().Key().Kind() != reflect.String {
-			break
-		}
-		v := Value{kind: KindMap}
-		for it := rv.MapRange(); it.Next(); {
-			x, err := valueOf(it.Value())
-			if err != nil {
-				return Value{}, err
-			}
-			v.list = append(v.list, Param{it.Key().String(), x})
-		}
-		v.list = Params(v.list).sorted()
-		return v, nil
+		return mapOf(rv)
 	case reflect.Struct:
 		list, err := structParams(rv)
 		return Value{kind: KindMap, list: list}, err
 	}
-	return Value{}, fmt.Errorf("accp: cannot marshal a %s", rv.Type())
+	return Value{}, errNoValue(rv)
+}
+
+func errNoValue(rv reflect.Value) error { return fmt.Errorf("accp: cannot marshal a %s", rv.Type()) }
+
+func arrayOf(rv reflect.Value) (Value, error) {
+	v := Value{kind: KindArray}
+	for i := range rv.Len() {
+		x, err := valueOf(rv.Index(i))
+		if err != nil {
+			return Value{}, err
+		}
+		v.list = append(v.list, Param{Value: x})
+	}
+	return v, nil
+}
+
+func mapOf(rv reflect.Value) (Value, error) {
+	if rv.Type().Key().Kind() != reflect.String {
+		return Value{}, errNoValue(rv)
+	}
+	v := Value{kind: KindMap}
+	for it := rv.MapRange(); it.Next(); {
+		x, err := valueOf(it.Value())
+		if err != nil {
+			return Value{}, err
+		}
+		v.list = append(v.list, Param{it.Key().String(), x})
+	}
+	v.list = Params(v.list).sorted()
+	return v, nil
 }
 
 // Unmarshal sets the fields of the struct that v points to. It ignores a param without a field, and
@@ -239,7 +249,6 @@ func setStruct(rv reflect.Value, params Params) error {
 }
 
 func setValue(rv reflect.Value, v Value) error {
-	wrong := func() error { return fail(ErrInvalidType, "a %s does not fit a %s", v.kind, rv.Type()) }
 	switch rv.Type() {
 	case typeValue:
 		rv.Set(reflect.ValueOf(v))
@@ -247,84 +256,97 @@ func setValue(rv reflect.Value, v Value) error {
 	case typeBigInt:
 		n, ok := new(big.Int).SetString(v.text, 10)
 		if v.kind != KindInt || !ok {
-			return wrong()
+			return errNoFit(rv, v)
 		}
 		rv.Set(reflect.ValueOf(n))
 		return nil
 	}
-	switch rv.Kind() {
-	case reflect.Pointer:
-		if v.kind == KindNull {
-			rv.SetZero()
-			return nil
-		}
-		p := reflect.New(rv.Type().Elem())
-		if err := setValue(p.Elem(), v); err != nil {
+	switch kind := rv.Kind(); {
+	case kind == reflect.Pointer:
+		return setPointer(rv, v)
+	case kind == reflect.Slice && v.kind == KindArray:
+		return setSlice(rv, v)
+	case kind == reflect.Map && v.kind == KindMap && rv.Type().Key().Kind() == reflect.String:
+		return setMap(rv, v)
+	case kind == reflect.Struct && v.kind == KindMap:
+		return setStruct(rv, v.list)
+	case !setScalar(rv, v):
+		return errNoFit(rv, v)
+	}
+	return nil
+}
+
+func errNoFit(rv reflect.Value, v Value) error {
+	return fail(ErrInvalidType, "a %s does not fit a %s", v.kind, rv.Type())
+}
+
+func setPointer(rv reflect.Value, v Value) error {
+	if v.kind == KindNull {
+		rv.SetZero()
+		return nil
+	}
+	p := reflect.New(rv.Type().Elem())
+	if err := setValue(p.Elem(), v); err != nil {
+		return err
+	}
+	rv.Set(p)
+	return nil
+}
+
+func setSlice(rv reflect.Value, v Value) error {
+	out := reflect.MakeSlice(rv.Type(), len(v.list), len(v.list))
+	for i := range v.list {
+		if err := setValue(out.Index(i), v.list[i].Value); err != nil {
 			return err
 		}
-		rv.Set(p)
+	}
+	rv.Set(out)
+	return nil
+}
+
+func setMap(rv reflect.Value, v Value) error {
+	out := reflect.MakeMapWithSize(rv.Type(), len(v.list))
+	for _, p := range v.list {
+		x := reflect.New(rv.Type().Elem()).Elem()
+		if err := setValue(x, p.Value); err != nil {
+			return err
+		}
+		out.SetMapIndex(reflect.ValueOf(p.Key).Convert(rv.Type().Key()), x)
+	}
+	rv.Set(out)
+	return nil
+}
+
+// setScalar reports whether v fits rv, which it then sets.
+func setScalar(rv reflect.Value, v Value) bool {
+	isFit := false
+	switch rv.Kind() {
 	case reflect.String:
-		if v.kind != KindString {
-			return wrong()
+		if isFit = v.kind == KindString; isFit {
+			rv.SetString(v.text)
 		}
-		rv.SetString(v.text)
 	case reflect.Bool:
-		if v.kind != KindBool {
-			return wrong()
+		if isFit = v.kind == KindBool; isFit {
+			rv.SetBool(v.text == "true")
 		}
-		rv.SetBool(v.text == "true")
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		n, ok := v.Int()
-		if !ok || rv.OverflowInt(n) {
-			return wrong()
+		if isFit = ok && !rv.OverflowInt(n); isFit {
+			rv.SetInt(n)
 		}
-		rv.SetInt(n)
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		n, err := strconv.ParseUint(v.text, 10, 64)
-		if v.kind != KindInt || err != nil || rv.OverflowUint(n) {
-			return wrong()
+		if isFit = v.kind == KindInt && err == nil && !rv.OverflowUint(n); isFit {
+			rv.SetUint(n)
 		}
-		rv.SetUint(n)
 	case reflect.Float32, reflect.Float64:
 		text, ok := v.Number()
 		n, err := strconv.ParseFloat(text, rv.Type().Bits())
-		if !ok || err != nil {
-			return wrong()
+		if isFit = ok && err == nil; isFit {
+			rv.SetFloat(n)
 		}
-		rv.SetFloat(n)
-	case reflect.Slice:
-		if v.kind != KindArray {
-			return wrong()
-		}
-		out := reflect.MakeSlice(rv.Type(), len(v.list), len(v.list))
-		for i := range v.list {
-			if err := setValue(out.Index(i), v.list[i].Value); err != nil {
-				return err
-			}
-		}
-		rv.Set(out)
-	case reflect.Map:
-		if v.kind != KindMap || rv.Type().Key().Kind() != reflect.String {
-			return wrong()
-		}
-		out := reflect.MakeMapWithSize(rv.Type(), len(v.list))
-		for _, p := range v.list {
-			x := reflect.New(rv.Type().Elem()).Elem()
-			if err := setValue(x, p.Value); err != nil {
-				return err
-			}
-			out.SetMapIndex(reflect.ValueOf(p.Key).Convert(rv.Type().Key()), x)
-		}
-		rv.Set(out)
-	case reflect.Struct:
-		if v.kind != KindMap {
-			return wrong()
-		}
-		return setStruct(rv, v.list)
-	default:
-		return wrong()
 	}
-	return nil
+	return isFit
 }
 
 // SchemaOf derives a schema from a struct: the fields, their short forms in abbr, and the defaults
