@@ -72,25 +72,14 @@ func (p *progress) next(f failure, code Code, isInvited bool) move {
 	case failFinal:
 		return moveEnd
 	}
-	if p.isSync && (code == ErrDuplicate || code == ErrSequenceGap) {
-		return moveEnd
-	}
 	isLast := p.frames >= p.maximum
 	switch code {
 	case ErrDuplicate:
-		p.mayHaveRun = true // without a loss, the transport has doubled the frame
-		if !isLast && (isInvited || p.isLost && p.isFree) {
-			return moveNewFrame
-		}
-		return moveEnd
+		return p.duplicate(isInvited, isLast)
 	case ErrTimeout, ErrToolExecFailed, ErrInternal:
-		p.mayHaveRun = true
-		switch {
-		case p.isChange && p.posts < p.maximum:
-			return moveSameFrame
-		case p.isFree && !p.isChange && !isLast:
-			return moveLater
-		}
+		return p.failed(isLast)
+	}
+	if p.isSync && code == ErrSequenceGap {
 		return moveEnd
 	}
 	p.mayHaveRun = p.ranBefore // the answer settles what happened to the frame
@@ -100,6 +89,30 @@ func (p *progress) next(f failure, code Code, isInvited bool) move {
 		return moveNewFrame
 	case (code == ErrUnknownSchema || code == ErrRefNotFound) && !p.repaired:
 		return moveRepair
+	}
+	return moveEnd
+}
+
+// duplicate returns the reaction to E3002.
+func (p *progress) duplicate(isInvited, isLast bool) move {
+	if p.isSync {
+		return moveEnd
+	}
+	p.mayHaveRun = true // without a loss, the transport has doubled the frame
+	if !isLast && (isInvited || p.isLost && p.isFree) {
+		return moveNewFrame
+	}
+	return moveEnd
+}
+
+// failed returns the reaction to an error of work that may have run.
+func (p *progress) failed(isLast bool) move {
+	p.mayHaveRun = true
+	switch {
+	case p.isChange && p.posts < p.maximum:
+		return moveSameFrame
+	case p.isFree && !p.isChange && !isLast:
+		return moveLater
 	}
 	return moveEnd
 }
@@ -159,12 +172,17 @@ func classify(ctx context.Context, err error) (f failure, after time.Duration) {
 	case h.Status == http.StatusTooManyRequests || h.Status == http.StatusServiceUnavailable:
 		seconds, _ := strconv.Atoi(h.Header.Get("Retry-After"))
 		return failUnsent, time.Duration(max(0, seconds)) * time.Second
-	case h.Status == http.StatusNotImplemented, h.Status != 0 && h.Status < 500:
+	case isFinalStatus(h.Status):
 		return failFinal, 0
 	case errors.Is(err, httpx.ErrConnect):
 		return failUnsent, 0
 	}
 	return failLost, 0
+}
+
+// isFinalStatus reports whether a repeated request gets the same status, which is not one of a frame.
+func isFinalStatus(status int) bool {
+	return status == http.StatusNotImplemented || status != 0 && status < 500
 }
 
 // mayHaveArrived reports whether the peer may have the frame of a post that has failed without an answer.

@@ -553,30 +553,14 @@ func (c *Client) deliverFrames(a *attempt, s *Session, sent *SendResult) (isRepe
 		if done > first {
 			first, a.posts = done, 1
 		}
-		f, after := classify(a.ctx, err)
-		if f == failFinal && a.ctx.Err() != nil && mayHaveArrived(err) {
-			a.mayHaveRun = true
-		}
-		if a.isYielded {
-			a.mayHaveRun, f = a.mayHaveRun || f == failLost, failFinal
-		}
-		e, _ := errors.AsType[*Error](err)
-		code, isInvited := Code(""), false
-		if f == failCode {
-			code, isInvited = e.Code, e.isInvitation
-		} else if f == failFinal && e != nil {
-			a.mayHaveRun = true // the answer was malformed
-		}
+		f, after, code, isInvited := a.failure(err)
 		if code == ErrDuplicate && a.isLost && first < len(sent.Frames)-1 {
 			first, a.posts = first+1, 0 // the receipt of a part
 			continue
 		}
 		switch a.progress.next(f, code, isInvited) {
 		case moveEnd:
-			if code == ErrDuplicate && a.isLost && !a.isSync {
-				err = &Error{Code: ErrTimeout, Message: "the request arrived, and its answer was lost", Cause: err}
-			}
-			return false, err
+			return false, a.lost(code, err)
 		case moveNewFrame:
 			return true, nil
 		case moveRepair:
@@ -593,6 +577,33 @@ func (c *Client) deliverFrames(a *attempt, s *Session, sent *SendResult) (isRepe
 		}
 	}
 	return false, nil
+}
+
+// failure classifies the error of a post. The code, and whether the peer invites a repetition, are those of an
+// error frame.
+func (a *attempt) failure(err error) (f failure, after time.Duration, code Code, isInvited bool) {
+	f, after = classify(a.ctx, err)
+	if f == failFinal && a.ctx.Err() != nil && mayHaveArrived(err) {
+		a.mayHaveRun = true
+	}
+	if a.isYielded {
+		a.mayHaveRun, f = a.mayHaveRun || f == failLost, failFinal
+	}
+	e, _ := errors.AsType[*Error](err)
+	if f == failCode {
+		code, isInvited = e.Code, e.isInvitation
+	} else if f == failFinal && e != nil {
+		a.mayHaveRun = true // the answer was malformed
+	}
+	return f, after, code, isInvited
+}
+
+// lost returns the error of a call that ends with err, which names the lost answer of a duplicate.
+func (a *attempt) lost(code Code, err error) error {
+	if code == ErrDuplicate && a.isLost && !a.isSync {
+		return &Error{Code: ErrTimeout, Message: "the request arrived, and its answer was lost", Cause: err}
+	}
+	return err
 }
 
 // pause waits for the backoff after an error.
@@ -639,11 +650,11 @@ func (c *Client) final(ctx context.Context, a *attempt, err error) error {
 	case errors.Is(err, errUnsent):
 		out.Cause = fmt.Errorf("%w: %w", ErrUnreachable, err)
 	case !errors.As(err, &h):
-	case errors.Is(err, httpx.ErrTimeout) && !errors.Is(err, httpx.ErrConnect):
-		out.Cause = &Error{Code: ErrTimeout, Message: "no answer in time", Cause: err}
 	case errors.Is(err, httpx.ErrConnect), h.Status == http.StatusTooManyRequests, h.Status == http.StatusServiceUnavailable:
 		out.Cause = fmt.Errorf("%w: %w", ErrUnreachable, err)
-	case h.Status != 0 && h.Status/100 < 5 || h.Status == http.StatusNotImplemented:
+	case errors.Is(err, httpx.ErrTimeout):
+		out.Cause = &Error{Code: ErrTimeout, Message: "no answer in time", Cause: err}
+	case isFinalStatus(h.Status):
 		out.Status = h.Status
 	default:
 		out.Cause = &Error{Code: ErrTimeout, Message: "the answer was cut off", Cause: errors.Join(ErrTruncated, err)}

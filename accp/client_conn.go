@@ -345,11 +345,7 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
 	ctx, done := t.Session().ChainContext(a.ctx, a.chain)
 	defer done()
-	// Each part but the last is answered by an ack, in a separate chain unless the message has a cid.
-	skip := len(sent.Frames) - len(sent.announced) - 1
-	if sent.Message.Meta.CID == "" {
-		skip = min(skip, 1)
-	}
+	skip := receipts(sent)
 	defer func() {
 		if p := recover(); p != nil {
 			t.abort(sent.Message.Op, a.chain)
@@ -373,6 +369,16 @@ func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult
 			return isLast || err != nil, err
 		}
 	}
+}
+
+// receipts returns the number of acks before the answer: one for each part but the last, in a separate chain
+// unless the message has a cid.
+func receipts(sent *SendResult) int {
+	n := len(sent.Frames) - len(sent.announced) - 1
+	if sent.Message.Meta.CID == "" {
+		return min(n, 1)
+	}
+	return n
 }
 
 // abort cancels a chain at the peer, if the connection still exists.

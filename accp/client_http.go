@@ -114,7 +114,7 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 			switch {
 			case i < len(sent.Frames)-1 && m.Intent == IntentAck:
 				continue // of a part
-			case m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail:
+			case isUnrelated(m, chain):
 				t.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
 				continue
 			case r.Outcome == OutcomeCancelled:
@@ -126,6 +126,11 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 		}
 	}
 	return len(sent.Frames), nil
+}
+
+// isUnrelated reports whether m belongs to another chain, and is not an error of the whole response.
+func isUnrelated(m *Message, chain string) bool {
+	return m.Meta.CID != "" && m.Meta.CID != chain && m.Intent != IntentFail
 }
 
 // post sends one frame and yields the results of receiving the answer.
@@ -157,10 +162,7 @@ func (t *postTransport) post(ctx context.Context, s *Session, chain string, fram
 			}
 			timer.Stop() // the timeout bounds the peer alone
 			if err != nil {
-				if ctx.Err() != nil || !errors.Is(err, ErrParse) || errors.Is(err, io.ErrUnexpectedEOF) {
-					err = timedOut(ctx, &Error{Code: ErrTimeout, Message: "answer truncated", Cause: errors.Join(ErrTruncated, err)})
-				}
-				yield(nil, err)
+				yield(nil, unread(ctx, err))
 				return
 			}
 			r, err := s.receive(ctx, answer, in)
@@ -168,13 +170,8 @@ func (t *postTransport) post(ctx context.Context, s *Session, chain string, fram
 				timer.Reset(timeout)
 				continue // the transport has doubled a frame
 			}
-			if errors.Is(err, ErrSequenceGap) {
-				if e := withoutSession(&s.codec, answer); e != nil {
-					err = e
-				}
-			}
 			if err != nil {
-				yield(nil, err)
+				yield(nil, refusedBy(err, &s.codec, answer))
 				return
 			}
 			isAnswered = true
@@ -198,14 +195,27 @@ func timedOut(ctx context.Context, err error) error {
 	return err
 }
 
-// withoutSession returns the error of an error frame without session id, or nil for any other
-// frame. A server that cannot use the session sends such a frame outside of its order (ACCP-D52).
-func withoutSession(c *Codec, frame []byte) *Error {
-	m, err := c.Decode(frame)
-	if err != nil || m.Meta == nil || m.Meta.SID != "" {
-		return nil
+// unread returns the error of a response that cannot be read. One that is not a frame is permanent.
+func unread(ctx context.Context, err error) error {
+	if ctx.Err() == nil && errors.Is(err, ErrParse) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
 	}
-	return ErrorFromMessage(m)
+	return timedOut(ctx, &Error{Code: ErrTimeout, Message: "answer truncated", Cause: errors.Join(ErrTruncated, err)})
+}
+
+// refusedBy returns the error of receiving an answer. An error frame without session id that is out of order is
+// the error: a server that cannot use the session sends it outside of its order (ACCP-D52).
+func refusedBy(err error, c *Codec, answer []byte) error {
+	if !errors.Is(err, ErrSequenceGap) {
+		return err
+	}
+	m, derr := c.Decode(answer)
+	if derr == nil && m.Meta != nil && m.Meta.SID == "" {
+		if e := ErrorFromMessage(m); e != nil {
+			return e
+		}
+	}
+	return err
 }
 
 // open sends the request and returns the body of the response. An error frame may come under any

@@ -61,14 +61,7 @@ type event struct {
 
 // apply changes the core and returns the checkpoints that were removed.
 func (c *core) apply(e *event) (dropped []tier.Checkpoint) {
-	if e.Sender != "" {
-		c.started = c.started || e.Started
-		c.high = max(c.high, e.Seq)
-		if e.Exact {
-			c.high = e.Seq
-		}
-		c.last.add(e.Sender, e.Seq)
-	}
+	c.applyNumber(e)
 	if e.Seen != "" {
 		c.seen.add(parseMark(e.Seen))
 	}
@@ -103,6 +96,19 @@ func (c *core) apply(e *event) (dropped []tier.Checkpoint) {
 		c.tiers.Refine(e.Refine, *e.Refined)
 	}
 	return dropped
+}
+
+// applyNumber takes over the number of a frame.
+func (c *core) applyNumber(e *event) {
+	if e.Sender == "" {
+		return
+	}
+	c.started = c.started || e.Started
+	c.high = max(c.high, e.Seq)
+	if e.Exact {
+		c.high = e.Seq
+	}
+	c.last.add(e.Sender, e.Seq)
 }
 
 // setState sets the shared state.

@@ -219,24 +219,11 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 		return s.acknowledge(e, frame)
 	}
 	m := r.Message
-	if err := e.session.canSend(); err != nil && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentFail {
+	if err := e.session.canSend(); err != nil && isAnswered(m.Intent) {
 		return s.refuse(ctx, e, err, frame) // before work without a possible answer
 	}
 	if m.Intent == IntentSync && m.Op == OpRegistry {
-		n, err := e.session.negotiateWith(e.registry, m, e.out)
-		if err == nil && e.greeted != nil {
-			e.greeted()
-			if !n {
-				return nil // the answer to the own greeting
-			}
-		}
-		if err != nil {
-			return s.refuse(ctx, e, err, frame)
-		}
-		if !n {
-			return s.acknowledge(e, frame)
-		}
-		return nil
+		return s.negotiate(ctx, e, m, frame)
 	}
 	e.request = m
 	if err := hook.Refusal(ctx); err != nil {
@@ -256,6 +243,24 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 		}
 	}
 	return s.run(ctx, e, r)
+}
+
+// isAnswered reports whether messages of an intent get an answer.
+func isAnswered(i Intent) bool { return i != IntentAck && i != IntentPong && i != IntentFail }
+
+// negotiate answers sync:registry.
+func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, frame []byte) error {
+	isReplied, err := e.session.negotiateWith(e.registry, m, e.out)
+	if err != nil {
+		return s.refuse(ctx, e, err, frame)
+	}
+	if e.greeted != nil {
+		e.greeted()
+	}
+	if isReplied || e.greeted != nil { // a client does not confirm the answer to its greeting
+		return nil
+	}
+	return s.acknowledge(e, frame)
 }
 
 // run calls the handler of a message and completes its answer.

@@ -255,6 +255,12 @@ func valueFromAST(j strictjson.Value) (Value, error) {
 		}
 		return v, nil
 	}
+	return mapFromAST(j)
+}
+
+// mapFromAST returns the value of an object, which is a decimal or a reference for {"$dec":...} and
+// {"$ref":...}.
+func mapFromAST(j strictjson.Value) (Value, error) {
 	v := Value{kind: KindMap}
 	for f := j.Members(); f.Next(); {
 		key := string(f.Name)

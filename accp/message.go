@@ -142,7 +142,10 @@ func (m *Message) Equal(n *Message) bool {
 	if m.From != n.From || m.Intent != n.Intent || m.Op != n.Op || !m.Params.Equal(n.Params) {
 		return false
 	}
-	a, b := m.Meta, n.Meta
+	return m.Meta.equal(n.Meta)
+}
+
+func (a *Meta) equal(b *Meta) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -190,13 +193,21 @@ func NewOptionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
 
 // parsePart parses the metadata key part, i/n, of a frame sequence (ACCP-D38).
 func parsePart(v Value) (i, n int, ok bool) {
-	s, isText := v.Text()
-	a, b, cut := strings.Cut(s, "/")
-	if !isText || !cut || len(a) > 2 || len(b) > 2 || a == "" || b == "" || a[0] == '0' || b[0] == '0' ||
-		numberForm(a) != KindInt || numberForm(b) != KindInt || a[0] == '-' || b[0] == '-' {
+	s, _ := v.Text()
+	a, b, _ := strings.Cut(s, "/")
+	i, isNumber := partNumber(a)
+	n, ok = partNumber(b)
+	if !ok || !isNumber {
 		return 0, 0, false
 	}
-	i, _ = strconv.Atoi(a)
-	n, _ = strconv.Atoi(b)
 	return i, n, i >= 1 && i <= n && n >= 2 && n <= maxParts
+}
+
+// partNumber parses a number of at most two digits.
+func partNumber(s string) (n int, ok bool) {
+	if len(s) > 2 || numberForm(s) != KindInt || s[0] == '0' || s[0] == '-' {
+		return 0, false
+	}
+	n, err := strconv.Atoi(s)
+	return n, err == nil
 }

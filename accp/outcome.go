@@ -129,20 +129,11 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	if err != nil {
 		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
 	}
-	if !k.isTry && !k.isTransaction {
-		state, _, err := table.Peek(ctx, k.Key)
-		if err == nil && state != once.StateAbsent {
-			return s.run(ctx, e, r) // another request of the chain
-		}
+	if !k.isTry && !k.isTransaction && isKnown(ctx, table, k) {
+		return s.run(ctx, e, r) // another request of the chain
 	}
-	if rec := s.runs.find(k.Key); rec != nil {
-		isWhole, err := e.follow(ctx, rec)
-		if err != nil {
-			e.record.end(outcomeFailed, err)
-		}
-		if isWhole || err != nil {
-			return err
-		}
+	if isWhole, err := s.followRunning(ctx, e, k); isWhole || err != nil {
+		return err
 	}
 	if k.isTransaction && e.resume == nil {
 		var end func()
@@ -158,26 +149,10 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 			return once.Result{Forget: true}, nil
 		}
 		hasRun = true
-		rec := &recorder{digest: k.Digest, resume: e.resume}
-		defer s.runs.add(k.Key, rec)()
-		out := e.out
-		e.out = func(session *Session, m *Message) error {
-			if isTemporary(m) {
-				rec.hasFailed.Store(true) // before the peer can repeat the request
-			}
-			err := out(session, m)
-			if err == nil || codeOf(err).Info().Retryable { // also an answer that the peer did not get
-				rec.add(m, err == nil)
-				s.publish(streams, k, rec)
-			}
-			return err
-		}
-		defer func() { e.out = out }()
-		rerr = s.run(ctx, e, r)
-		if k.isTransaction && e.isInterrupted && !rec.isComplete {
-			return once.Result{}, errInterrupted // it may have had its effect
-		}
-		return once.Result{Data: rec.data, Forget: !rec.isComplete}, nil
+		var out once.Result
+		var err error
+		out, rerr, err = s.runRecorded(ctx, e, r, k, streams)
+		return out, err
 	})
 	other.stop()
 	switch {
@@ -193,6 +168,53 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 		err = &Error{Code: ErrInternal, Message: "the outcome is unknown", Cause: err}
 	}
 	return e.fail(err, r.Message)
+}
+
+// followRunning sends the messages of the handler that runs for a request in this process. It reports whether
+// the whole answer was sent.
+func (s *responder) followRunning(ctx context.Context, e *exchange, k outcomeKey) (isWhole bool, err error) {
+	rec := s.runs.find(k.Key)
+	if rec == nil {
+		return false, nil
+	}
+	isWhole, err = e.follow(ctx, rec)
+	if err != nil {
+		e.record.end(outcomeFailed, err)
+	}
+	return isWhole, err
+}
+
+// isKnown reports whether there is an outcome, or a running handler, of a request.
+func isKnown(ctx context.Context, table *once.Table, k outcomeKey) bool {
+	state, _, err := table.Peek(ctx, k.Key)
+	return err == nil && state != once.StateAbsent
+}
+
+// runRecorded runs the handler of a request and returns its outcome, the error of the answer, and the error
+// of the outcome.
+func (s *responder) runRecorded(
+	ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey, streams *streamlog.Table,
+) (result once.Result, rerr, err error) {
+	rec := &recorder{digest: k.Digest, resume: e.resume}
+	defer s.runs.add(k.Key, rec)()
+	out := e.out
+	e.out = func(session *Session, m *Message) error {
+		if isTemporary(m) {
+			rec.hasFailed.Store(true) // before the peer can repeat the request
+		}
+		err := out(session, m)
+		if err == nil || codeOf(err).Info().Retryable { // also an answer that the peer did not get
+			rec.add(m, err == nil)
+			s.publish(streams, k, rec)
+		}
+		return err
+	}
+	defer func() { e.out = out }()
+	rerr = s.run(ctx, e, r)
+	if k.isTransaction && e.isInterrupted && !rec.isComplete {
+		return once.Result{}, rerr, errInterrupted // it may have had its effect
+	}
+	return once.Result{Data: rec.data, Forget: !rec.isComplete}, rerr, nil
 }
 
 // errInterrupted is the outcome of a transaction whose handler returned an error after the end of its context.

@@ -210,25 +210,11 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 	ordered := true
 	last := -1
 	for {
-		at := [2]int32{}
 		start := p.i
-		i := start
-		for i < len(p.s) && class[p.s[i]]&p.name != 0 {
-			i++
+		at, ok := p.key()
+		if !ok {
+			return 0, false
 		}
-		p.i = i
-		p.space()
-		switch {
-		case i == start:
-			return 0, p.fault(i, "expected a key")
-		case i-start > p.limits.MaxName:
-			return 0, p.fault(start, "key too long")
-		case p.i >= len(p.s) || p.s[p.i] != ':':
-			return 0, p.fault(p.i, "expected ':' after the key")
-		}
-		at[0], at[1] = int32(start), int32(i)
-		p.i++
-		p.space()
 		count++
 		if int(count) > limit {
 			return 0, p.fault(start, "too many pairs")
@@ -271,6 +257,28 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 		p.i++
 		p.space()
 	}
+}
+
+// key reads a key and the colon after it.
+func (p *parser) key() (at [2]int32, ok bool) {
+	start := p.i
+	i := start
+	for i < len(p.s) && class[p.s[i]]&p.name != 0 {
+		i++
+	}
+	p.i = i
+	p.space()
+	switch {
+	case i == start:
+		return at, p.fault(i, "expected a key")
+	case i-start > p.limits.MaxName:
+		return at, p.fault(start, "key too long")
+	case p.i >= len(p.s) || p.s[p.i] != ':':
+		return at, p.fault(p.i, "expected ':' after the key")
+	}
+	p.i++
+	p.space()
+	return [2]int32{int32(start), int32(i)}, true
 }
 
 // duplicate returns the first duplicate key among count siblings (ACCP-D13). Short lists are

@@ -248,7 +248,7 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 	if sending {
 		out = withCode(s, params)
 	}
-	if s.custom || s.Code != SchemaTransaction && s.Code != SchemaStream && s.Code != SchemaError {
+	if !s.hasFixedTypes() {
 		return out, nil
 	}
 	hasCode := false
@@ -272,6 +272,11 @@ func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
 		return nil, fail(ErrInvalidType, "an error frame needs a code")
 	}
 	return out, nil
+}
+
+// hasFixedTypes reports whether the values of the schema have fixed types.
+func (s *compiled) hasFixedTypes() bool {
+	return !s.custom && (s.Code == SchemaTransaction || s.Code == SchemaStream || s.Code == SchemaError)
 }
 
 // withCode returns a copy of the params with the code of their schema, or nil if they have it.

@@ -244,21 +244,16 @@ func (s *Session) deliver(ctx context.Context, in incoming, d *decision) error {
 		c.Params = resolved
 		m = &c
 	}
-	if err := s.codec.complete(m, schema); err != nil {
+	err = s.codec.complete(m, schema)
+	if err == nil && wire != m {
+		err = s.codec.complete(wire, schema) // succeeds: the resolved message is valid, and references are accepted
+	}
+	if err == nil {
+		err = s.checkMessage(m)
+	}
+	if err != nil {
 		return err
 	}
-	if wire != m {
-		if err := s.codec.complete(wire, schema); err != nil {
-			return err // unreachable: the resolved message is valid, and references are accepted
-		}
-	}
-	if err := checkChain(m); err != nil {
-		return err
-	}
-	if err := s.checkProfiles(m); err != nil {
-		return err
-	}
-	s.warn(m)
 	if err := s.decideState(ctx, m, d.event); err != nil {
 		return err
 	}
@@ -273,6 +268,18 @@ func (s *Session) deliver(ctx context.Context, in incoming, d *decision) error {
 	if isContext(m) {
 		d.event.Hot = &tier.Message{Text: strings.Join(in.texts, "\n"), Tokens: in.tokens}
 	}
+	return nil
+}
+
+// checkMessage checks a message with full keys, and records a probable mistake.
+func (s *Session) checkMessage(m *Message) error {
+	if err := checkChain(m); err != nil {
+		return err
+	}
+	if err := s.checkProfiles(m); err != nil {
+		return err
+	}
+	s.warn(m)
 	return nil
 }
 

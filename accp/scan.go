@@ -82,17 +82,8 @@ func (s *Scanner) block(open, end byte) error {
 		case c == '\n' || c == '\r':
 			return failAt(ErrParse, s.pos-1, "line end inside a frame")
 		case c == '\\':
-			if c, err = s.read(); err != nil {
-				return s.broken(err, "frame is cut off")
-			}
-			if c == '\n' || c == '\r' {
-				return failAt(ErrParse, s.pos-1, "line end inside a frame")
-			}
-			s.buf = append(s.buf, c)
-			if c == 'u' { // \u{…} contains brackets
-				if err := s.codePoint(); err != nil {
-					return err
-				}
+			if err := s.escape(); err != nil {
+				return err
 			}
 		case c == open:
 			depth++
@@ -105,6 +96,22 @@ func (s *Scanner) block(open, end byte) error {
 			}
 		}
 	}
+}
+
+// escape reads the rest of an escape.
+func (s *Scanner) escape() error {
+	c, err := s.read()
+	if err != nil {
+		return s.broken(err, "frame is cut off")
+	}
+	if c == '\n' || c == '\r' {
+		return failAt(ErrParse, s.pos-1, "line end inside a frame")
+	}
+	s.buf = append(s.buf, c)
+	if c == 'u' { // \u{…} contains brackets
+		return s.codePoint()
+	}
+	return nil
 }
 
 func (s *Scanner) codePoint() error {

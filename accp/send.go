@@ -113,15 +113,10 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, e *event) (*SendResu
 		out.Meta = &Meta{}
 	}
 	meta := out.Meta
-	if meta.MID != "" || meta.Seq.Set || meta.TS.Set || meta.SID != "" {
-		return nil, fail(ErrInvalidType, "mid, seq, ts and sid are set by the session")
+	if err := checkUnset(meta); err != nil {
+		return nil, err
 	}
-	for _, key := range []string{"part", "cont"} {
-		if _, ok := meta.Ext.Get(key); ok {
-			return nil, fail(ErrInvalidType, "%s is set by the session", key)
-		}
-	}
-	if meta.CID != "" && s.core.cancelled.has(markOf(meta.CID)) && out.Intent != IntentAck && out.Intent != IntentCancel {
+	if s.isSilenced(out) {
 		s.count(&s.stats.Cancelled, 1)
 		s.logger.DebugContext(ctx, "accp: message of a cancelled chain not sent", "session", s.id, "chain", meta.CID)
 		return &SendResult{Dropped: true}, nil
@@ -162,6 +157,24 @@ func (s *Session) sendOnce(ctx context.Context, m *Message, e *event) (*SendResu
 	return s.emit(ctx, res, p, parts, first, e)
 }
 
+// isSilenced reports whether the chain of m was cancelled, so that only ack and cancel are sent in it.
+func (s *Session) isSilenced(m *Message) bool {
+	return m.Meta.CID != "" && m.Intent != IntentAck && m.Intent != IntentCancel && s.core.cancelled.has(markOf(m.Meta.CID))
+}
+
+// checkUnset checks that metadata has none of the fields that the session sets.
+func checkUnset(meta *Meta) error {
+	if meta.MID != "" || meta.Seq.Set || meta.TS.Set || meta.SID != "" {
+		return fail(ErrInvalidType, "mid, seq, ts and sid are set by the session")
+	}
+	for _, key := range []string{"part", "cont"} {
+		if _, ok := meta.Ext.Get(key); ok {
+			return fail(ErrInvalidType, "%s is set by the session", key)
+		}
+	}
+	return nil
+}
+
 // prepare returns a message with full keys after the checks of profiles.
 func (s *Session) prepare(m *Message) (prepared, error) {
 	p, err := s.codec.prepare(m, nil)
@@ -176,15 +189,8 @@ func (s *Session) prepare(m *Message) (prepared, error) {
 	if key := named.Params.twice(); key != "" {
 		return p, fail(ErrParse, "key %s given twice", key)
 	}
-	if err := checkChain(&named); err != nil {
-		return p, err
-	}
-	if err := s.checkProfiles(&named); err != nil {
-		return p, err
-	}
-	s.warn(&named)
 	p.m = &named
-	return p, nil
+	return p, s.checkMessage(&named)
 }
 
 // emit writes the frames of a message: one, or those of its parts. The session must be entered.

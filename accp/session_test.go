@@ -438,6 +438,23 @@ func TestReferences(t *testing.T) {
 	})
 }
 
+// A change that makes the shared state too large is refused and changes nothing (ACCP-D45, ACCP-D76).
+func TestLargeStateIsRefused(t *testing.T) {
+	s := peerSession(t, nil)
+	list := "[" + strings.Repeat("1,", 3999) + "1]"
+	for v := 1; ; v++ {
+		_, err := s.Receive(t.Context(), fmt.Appendf(nil, "@server>sync:state{delta:{k%d:%s}|v:%d}[mid:%012x,seq:%d,ts:0]", v, list, v, v, v))
+		version, state := s.State()
+		if err != nil {
+			require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+			require.EqualValues(t, 16, version)
+			require.Len(t, state, 16)
+			return
+		}
+		require.EqualValues(t, v, version)
+	}
+}
+
 // The state of both sides (ACCP-099, ACCP-D45, ACCP-D46).
 func TestStateSync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

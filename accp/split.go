@@ -154,21 +154,10 @@ func (s *Session) packTokens(ctx context.Context, p *prepared, c *Codec, seq int
 		frame, at, err := p.estimate(c, x, seq, largest)
 		return err == nil && s.isWithin(frame, at), err
 	}
-	all, isSplittable := p.all(), true
-	for i, x := range all.params {
-		ok, err := fits(part{}.with(x, all.keys[i]))
-		switch {
-		case err != nil:
-			return nil, false, err
-		case ok:
-		case s.opts.Persistence.SharedStore == nil || x.Value.kind == KindRef:
-			isSplittable = false
-		default:
-			if all.params[i].Value, err = s.moveOut(ctx, x.Value); err != nil {
-				return nil, false, err
-			}
-			p.m.Params = p.m.Params.Set(x.Key, all.params[i].Value)
-		}
+	all := p.all()
+	isSplittable, err := s.moveLarge(ctx, p, all, fits)
+	if err != nil {
+		return nil, false, err
 	}
 	frame, at, err := p.write(c, budgetID, seq)
 	switch {
@@ -179,27 +168,54 @@ func (s *Session) packTokens(ctx context.Context, p *prepared, c *Codec, seq int
 	case !isSplittable:
 		return nil, false, nil
 	}
-	open := part{}
-	for i, x := range all.params {
-		next := open.with(x, all.keys[i])
-		ok, err := fits(next)
-		if err != nil {
-			return nil, false, err
-		}
-		if !ok && len(open.params) > 0 {
-			parts = append(parts, open)
-			next = part{}.with(x, all.keys[i])
-		}
-		open = next
-	}
-	parts = append(parts, open)
+	parts, err = all.grouped(fits)
 	switch {
-	case len(parts) > maxParts:
-		return nil, false, nil
+	case err != nil, len(parts) > maxParts:
+		return nil, false, err
 	case len(parts) == 1:
 		return nil, true, nil // header and metadata exceed the limit
 	}
 	return parts, true, nil
+}
+
+// moveLarge moves the params that do not fit into a separate frame to the shared store, and reports whether
+// each then fits.
+func (s *Session) moveLarge(ctx context.Context, p *prepared, all part, fits func(part) (bool, error)) (bool, error) {
+	isSplittable := true
+	for i, x := range all.params {
+		ok, err := fits(part{}.with(x, all.keys[i]))
+		switch {
+		case err != nil:
+			return false, err
+		case ok:
+		case s.opts.Persistence.SharedStore == nil || x.Value.kind == KindRef:
+			isSplittable = false
+		default:
+			if all.params[i].Value, err = s.moveOut(ctx, x.Value); err != nil {
+				return false, err
+			}
+			p.m.Params = p.m.Params.Set(x.Key, all.params[i].Value)
+		}
+	}
+	return isSplittable, nil
+}
+
+// grouped distributes the params of p over parts, each with as many as fit.
+func (p part) grouped(fits func(part) (bool, error)) (parts []part, err error) {
+	open := part{}
+	for i, x := range p.params {
+		next := open.with(x, p.keys[i])
+		ok, err := fits(next)
+		if err != nil {
+			return nil, err
+		}
+		if !ok && len(open.params) > 0 {
+			parts = append(parts, open)
+			next = part{}.with(x, p.keys[i])
+		}
+		open = next
+	}
+	return append(parts, open), nil
 }
 
 // Sizes are the bytes of a text and the number of its values.

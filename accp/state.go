@@ -35,32 +35,43 @@ func (c *core) decideState(m *Message, e *event) error {
 	case hasBase && (base.kind != KindString || !validHash(base.text)):
 		return fail(ErrInvalidType, "base must be 6 to 64 hex digits")
 	}
-	next := Params(nil)
 	if hasDelta {
-		switch {
-		case v <= c.version:
-			return fail(ErrDuplicate, "state version %d after %d", v, c.version)
-		case v-1 != c.version, hasBase && !strings.EqualFold(base.text, c.digest[:len(base.text)]):
-			return fail(ErrSequenceGap, "state version %d after %d, or another base", v, c.version)
-		}
-		next = Apply(c.state, delta.list)
-		e.Delta = &delta
-	} else {
-		next = Apply(nil, state.list) // a state holds no nulls
-		d, err := digest(Value{kind: KindMap, list: next})
-		switch {
-		case err != nil:
-			return err
-		case v == c.version && d == c.digest:
-			return nil
-		case v < c.version, v == c.version && d < c.digest:
-			return fail(ErrDuplicate, "state version %d after %d", v, c.version)
-		}
-		whole := Map(next...)
-		e.State = &whole
+		return c.decideDelta(v, delta, base.text, e)
 	}
-	e.Version = v
-	return checkState(next)
+	return c.decideSnapshot(v, state, e)
+}
+
+func (c *core) decideDelta(v int64, delta Value, base string, e *event) error {
+	switch {
+	case v <= c.version:
+		return fail(ErrDuplicate, "state version %d after %d", v, c.version)
+	case v-1 != c.version, !strings.EqualFold(base, c.digest[:len(base)]):
+		return fail(ErrSequenceGap, "state version %d after %d, or another base", v, c.version)
+	}
+	if err := checkState(Apply(c.state, delta.list)); err != nil {
+		return err
+	}
+	e.Version, e.Delta = v, &delta
+	return nil
+}
+
+func (c *core) decideSnapshot(v int64, state Value, e *event) error {
+	next := Apply(nil, state.list) // a state holds no nulls
+	d, err := digest(Value{kind: KindMap, list: next})
+	switch {
+	case err != nil:
+		return err
+	case v == c.version && d == c.digest:
+		return nil
+	case v < c.version, v == c.version && d < c.digest:
+		return fail(ErrDuplicate, "state version %d after %d", v, c.version)
+	}
+	if err := checkState(next); err != nil {
+		return err
+	}
+	whole := Map(next...)
+	e.Version, e.State = v, &whole
+	return nil
 }
 
 func checkState(p Params) error {

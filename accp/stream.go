@@ -55,10 +55,7 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 	a := s.open[cid]
 	if m.Intent == IntentEnd {
 		s.end(cid)
-		if a != nil && a.highest >= 0 {
-			return AssembledChunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
-		}
-		return AssembledChunks{Done: true}, nil
+		return a.endEarly()
 	}
 	if s.finished.has(markOf(cid)) {
 		return AssembledChunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
@@ -74,19 +71,16 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 	if next.index != a.next {
 		size = next.data.size()
 	}
-	if s.open[cid] == nil {
+	isNew := s.open[cid] == nil
+	if isNew {
 		size += len(cid) + overhead
 	}
-	switch {
-	case s.bytes+size > maxWaiting && next.index != a.next, s.open[cid] == nil && len(s.open) >= maxStreams:
+	if s.bytes+size > maxWaiting && next.index != a.next || isNew && len(s.open) >= maxStreams {
 		return AssembledChunks{}, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
-	case s.open[cid] == nil:
-		if s.open == nil {
-			s.open = map[string]*assembly{}
-		}
-		s.open[strings.Clone(cid)] = a
+	}
+	if isNew {
 		a.bytes = len(cid) + overhead
-		s.bytes += a.bytes
+		s.start(cid, a)
 	}
 	before := a.bytes
 	out := a.add(next)
@@ -110,12 +104,28 @@ func checkStream(m *Message) error {
 	return nil
 }
 
+func (s *StreamAssembler) start(cid string, a *assembly) {
+	if s.open == nil {
+		s.open = map[string]*assembly{}
+	}
+	s.open[strings.Clone(cid)] = a
+	s.bytes += a.bytes
+}
+
 func (s *StreamAssembler) end(cid string) {
 	if a := s.open[cid]; a != nil {
 		s.bytes -= a.bytes
 	}
 	delete(s.open, cid)
 	s.finished.add(markOf(cid))
+}
+
+// endEarly returns the result of an end message; a is nil if no chunk has arrived.
+func (a *assembly) endEarly() (AssembledChunks, error) {
+	if a != nil && a.highest >= 0 {
+		return AssembledChunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
+	}
+	return AssembledChunks{Done: true}, nil
 }
 
 // A chunk is a validated chunk.

@@ -41,31 +41,34 @@ type ApproxCounter struct{}
 // U+FFFF.
 func (ApproxCounter) Count(text string) int { return approx(text) }
 
-func approx[T ~string | ~[]byte](s T) int {
-	const (
-		letter = iota
-		digit
-		space
-		other
-		wide
-	)
-	kind := func(c byte) int {
-		switch {
-		case class[c]&cAlpha != 0:
-			return letter
-		case class[c]&cDigit != 0:
-			return digit
-		case isSpace(c):
-			return space
-		case c < utf8.RuneSelf:
-			return other
-		}
-		return wide
+// The kinds of characters that make a run.
+const (
+	runLetter = iota
+	runDigit
+	runSpace
+	runOther
+	runWide // not ASCII, never a run
+)
+
+func runOf(c byte) int {
+	switch {
+	case class[c]&cAlpha != 0:
+		return runLetter
+	case class[c]&cDigit != 0:
+		return runDigit
+	case isSpace(c):
+		return runSpace
+	case c < utf8.RuneSelf:
+		return runOther
 	}
+	return runWide
+}
+
+func approx[T ~string | ~[]byte](s T) int {
 	n := 0
 	for i := 0; i < len(s); {
-		k := kind(s[i])
-		if k == wide {
+		k := runOf(s[i])
+		if k == runWide {
 			r, size := rune(utf8.RuneError), 1
 			r, size = utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
 			n++
@@ -76,17 +79,17 @@ func approx[T ~string | ~[]byte](s T) int {
 			continue
 		}
 		start := i
-		for i < len(s) && kind(s[i]) == k {
+		for i < len(s) && runOf(s[i]) == k {
 			i++
 		}
 		switch run := i - start; k {
-		case letter:
+		case runLetter:
 			n += (run + 5) / 6
-		case digit:
+		case runDigit:
 			n += (run + 2) / 3
-		case other:
+		case runOther:
 			n += (run + 1) / 2
-		case space:
+		case runSpace:
 			if run != 1 || s[start] != ' ' {
 				n++
 			}
