@@ -5,15 +5,11 @@ package conformance
 
 import (
 	"bytes"
-	"context"
-	"io"
-	"net/http"
 	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/internal/strictjson"
-	"github.com/fivewire/fivewire/store"
 )
 
 // a2eSocketPath is where a host under test has its WebSocket.
@@ -39,32 +35,7 @@ func a2eLiveProtocol() liveProtocol {
 		},
 		transports: []string{"stdio", "tcp"}, needsLines: func(step strictjson.Value) bool { return step.Get("eof") != nil },
 		shared: "{}", needsOwn: func(step strictjson.Value) bool { return bytes.Contains(step, []byte("memory/")) },
-		serve: newA2EFixture,
 	}
-}
-
-// newA2EFixture returns a host with a fixture.
-func newA2EFixture(fixture, _ string) (*Fixture, error) {
-	in, err := fixtureInput("host", fixture)
-	if err != nil {
-		return nil, err
-	}
-	h, _ := a2eHostOn(in, store.NewMemory())
-	if err := in.Err(); err != nil {
-		return nil, err
-	}
-	web, err := a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}, Heartbeat: -1})
-	if err != nil {
-		return nil, err
-	}
-	socket, err := a2e.NewWebSocketHandler(h, nil)
-	if err != nil {
-		return nil, err
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/", web)
-	mux.Handle(a2eSocketPath, socket)
-	return &Fixture{Handler: mux, Close: h.Close, ServeLines: func(conn io.ReadWriteCloser) { _ = h.Serve(context.Background(), conn) }}, nil
 }
 
 // fixtureInput returns an input with the text of a fixture as its only member.

@@ -5,7 +5,6 @@ package conformance
 
 import (
 	"bytes"
-	"context"
 	"regexp"
 	"strconv"
 	"strings"
@@ -25,13 +24,6 @@ func accpLiveProtocol() liveProtocol {
 		shared:  "desk",
 		needsOwn: func(step strictjson.Value) bool { // its runs are counted
 			return bytes.Contains(step, []byte("execute")) || bytes.Contains(step, []byte("req:transaction"))
-		},
-		serve: func(string, string) (*Fixture, error) {
-			s, err := newACCPDesk()
-			if err != nil {
-				return nil, err
-			}
-			return &Fixture{Handler: s, Close: func() error { return s.Shutdown(context.Background()) }}, nil
 		},
 	}
 }

@@ -4,6 +4,8 @@
 package conformance
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -198,3 +200,31 @@ func (c *airOwnClient) Do(action json.RawMessage) (json.RawMessage, error) {
 
 // Close ends the client.
 func (c *airOwnClient) Close() { c.close() }
+
+// A hooksTransport sends requests for https://HOST/PATH to /HOST/PATH of a sink.
+type hooksTransport struct{ sink string }
+
+func (h hooksTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	var body []byte
+	if req.Body != nil {
+		var err error
+		if body, err = io.ReadAll(req.Body); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithTimeout(req.Context(), 5*time.Second)
+	defer cancel()
+	out, err := http.NewRequestWithContext(ctx, req.Method, h.sink+"/"+req.URL.Host+req.URL.RequestURI(), bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	out.Header = req.Header.Clone()
+	res, err := http.DefaultTransport.RoundTrip(out)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	body, err = io.ReadAll(io.LimitReader(res.Body, 16<<20))
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	return res, err
+}

@@ -34,7 +34,7 @@ func airLiveProtocol() liveProtocol {
 		fixture: func(op string, in strictjson.Value) string {
 			return string(airFixtureText("server", strings.TrimSuffix(op, "_script"), in.Get("fixture")))
 		},
-		notLive: airNotLive, serve: newAIRFixture, shared: airSharedRelay, sharedAs: airSharedAs,
+		notLive: airNotLive, shared: airSharedRelay, sharedAs: airSharedAs,
 		needsOwn: func(step strictjson.Value) bool { return bytes.Contains(step, []byte("x25519")) }, // sealed for an AIR ID
 	}
 }
@@ -458,51 +458,4 @@ func (f *airLive) deliver(in *Input) (Answer, error) {
 		a["deliveredBody"], a["encrypted"], a["form"] = string(d.Body), d.Sealed, d.Form
 	}
 	return a.Optional(), nil
-}
-
-// newAIRFixture returns an inbox or a relay with a fixture.
-func newAIRFixture(fixture, sink string) (*Fixture, error) {
-	all, err := fixtureInput("fixture", fixture)
-	if err != nil {
-		return nil, err
-	}
-	in := all.Object("fixture")
-	client := &http.Client{Transport: hooksTransport{sink}}
-	resolver := func() (*air.Resolver, error) { return airResolver(client, false) }
-	if airWord(in, "server", "inbox", "relay") == "relay" {
-		r, err := resolver()
-		if err != nil {
-			return nil, err
-		}
-		srv, err := newAIRRelay(in, r)
-		if err != nil {
-			return nil, err
-		}
-		return &Fixture{Handler: srv, Close: srv.Close}, in.Err()
-	}
-	r, err := newAIRReceiver(in, resolver)
-	if err != nil {
-		return nil, err
-	}
-	r.decide = func(d *air.Delivery) string { return airReport(sink, d) }
-	return &Fixture{Handler: r.inbox, Close: func() error { r.close(); return nil }}, in.Err()
-}
-
-// airReport tells the conform command of a delivery and returns the outcome of the handler.
-func airReport(sink string, d *air.Delivery) string {
-	body, err := json.Marshal(airDelivered{Body: d.BodyJSON, Sealed: d.Sealed, Form: string(d.Form)})
-	if err != nil {
-		return "fail"
-	}
-	client := &http.Client{Timeout: 5 * time.Second}
-	res, err := client.Post(sink+airHandlerPath, "application/json", bytes.NewReader(body))
-	if err != nil {
-		return "fail"
-	}
-	defer res.Body.Close()
-	outcome, err := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-	if err != nil {
-		return "fail"
-	}
-	return string(outcome)
 }

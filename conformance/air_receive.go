@@ -26,10 +26,9 @@ import (
 // airReceiver is an inbox with a record of its last envelope.
 type airReceiver struct {
 	resolver func() (*air.Resolver, error)
-	lookups  func() int                 // of documents
-	decide   func(*air.Delivery) string // the outcome of the handler
-	state    store.Store                // survives a crash
-	gate     *gate                      // of the process
+	lookups  func() int  // of documents
+	state    store.Store // survives a crash
+	gate     *gate       // of the process
 	id       *air.Identity
 	opts     air.InboxOptions
 	inbox    *air.Inbox
@@ -81,7 +80,6 @@ func airOpenReceiver(t *testing.T, fixture *Input) (*airReceiver, *airRegistry, 
 func newAIRReceiver(fixture *Input, resolver func() (*air.Resolver, error)) (*airReceiver, error) {
 	r := &airReceiver{resolver: resolver, state: store.NewMemory(), gate: newGate(),
 		pins: airPins(fixture), takes: airMilliseconds(fixture, "handlerMs")}
-	r.decide = r.received
 	self := fixture.Object("self")
 	did, key := self.String("did"), airSeed(self, "seedHex")
 	var retired [][]byte
@@ -175,7 +173,7 @@ func (r *airReceiver) received(d *air.Delivery) (outcome string) {
 
 // handle is the handler of the fixture.
 func (r *airReceiver) handle(ctx context.Context, d *air.Delivery) error {
-	outcome := r.decide(d)
+	outcome := r.received(d)
 	if r.takes > 0 {
 		select {
 		case <-time.After(r.takes):

@@ -6,18 +6,15 @@ package conformance
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -40,7 +37,6 @@ func arcLiveProtocol() liveProtocol {
 			return step.Get("sink") != nil || step.Get("deliveries") != nil || arcOddChat.MatchString(body) ||
 				strings.Contains(body, `"debug.flaky"`) || strings.Contains(body, `"steps-01"`) // they count their calls
 		},
-		serve: newARCFixture,
 	}
 }
 
@@ -185,51 +181,4 @@ func isARCRead(in *Input) bool {
 	var req struct{ Method string }
 	body, _ := in.WireOr("body")
 	return json.Unmarshal(body, &req) == nil && (req.Method == arc.MethodTaskInfo || strings.HasPrefix(req.Method, "debug.echo"))
-}
-
-// newARCFixture returns a server with a fixture of a serve_script.
-func newARCFixture(fixture, sink string) (*Fixture, error) {
-	o, err := arcFixtureOptions(fixture)
-	if err != nil {
-		return nil, err
-	}
-	o.Webhook.Transport = hooksTransport{sink}
-	arctest.ExactWebhooks(o.Webhook, arcLookup)
-	s, err := arc.NewServer(o)
-	if err != nil {
-		return nil, err
-	}
-	arcFixtureAgents(s)
-	if !slices.Contains([]string{"open", "auth", "limits", "rate"}, fixture) {
-		(&arcFurtherAgents{gate: newGate(), counters: &arcCounters{counts: map[string]int{}}}).register(s)
-	}
-	return &Fixture{Handler: s, Close: s.Close}, nil
-}
-
-// A hooksTransport sends requests for https://HOST/PATH to /HOST/PATH of a sink.
-type hooksTransport struct{ sink string }
-
-func (h hooksTransport) RoundTrip(req *http.Request) (*http.Response, error) {
-	var body []byte
-	if req.Body != nil {
-		var err error
-		if body, err = io.ReadAll(req.Body); err != nil {
-			return nil, err
-		}
-	}
-	ctx, cancel := context.WithTimeout(req.Context(), 5*time.Second)
-	defer cancel()
-	out, err := http.NewRequestWithContext(ctx, req.Method, h.sink+"/"+req.URL.Host+req.URL.RequestURI(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	out.Header = req.Header.Clone()
-	res, err := http.DefaultTransport.RoundTrip(out)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(res.Body, 16<<20))
-	res.Body = io.NopCloser(bytes.NewReader(body))
-	return res, err
 }

@@ -85,7 +85,7 @@ func (c *Case) NotLiveClient(limit time.Duration) string {
 	if p.open[c.Op] == nil {
 		return "other side"
 	}
-	return c.notLive(limit, p.notLive)
+	return c.notLive(limit, minGap, p.notLive)
 }
 
 // A clientSession is a client under test, with the server of the script.

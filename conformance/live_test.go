@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -100,6 +101,46 @@ func TestScriptLiveTimes(t *testing.T) {
 	})
 }
 
+// A step that only reads just before a moment runs earlier, and no pause of a repeated script moves the moments.
+func TestScriptLiveMoments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var moments []time.Duration
+		open := func(T, *Input) (Step, error) {
+			start := time.Now()
+			return func(in *Input) (Answer, error) {
+				in.Bool("tick")
+				moments = append(moments, time.Since(start))
+				return Answer{"count": 1}, nil
+			}, nil
+		}
+		script := Script{Live: open, Settle: 2 * time.Second}
+		res := runOne(t, Protocol{Name: "fake", Ops: map[string]Op{"script": script.Run}}, "script",
+			`"in":{"steps":[{"tick":true},{"at":999,"tick":true},{"at":1000,"tick":true}]},"want":{"steps":[{"count":1},{"count":1},{"count":7}]}`)
+		require.Equal(t, StatusFailed, res.Status)
+		run := []time.Duration{0, 750 * time.Millisecond, time.Second}
+		require.Equal(t, slices.Concat(run, run, run), moments)
+	})
+	for id, why := range map[string]string{
+		"altar-host-036":       "",
+		"altar-host-002":       "", // moments 100 ms apart
+		"altar-host-017":       "clock",
+		"altar-host-016":       "clock", // an action just before a moment
+		"a2e-host-009":         "clock",
+		"arc-server-038":       "",
+		"arc-server-edges-046": "clock",
+		"air-receiving-031":    "clock",
+		"altar-host-044":       "several processes",
+		"a2e-host-edges-005":   "own option",
+		"altar-host-049":       "private state",
+		"altar-runtime-001":    "other side",
+		"accp-websocket-001":   "",
+	} {
+		i := slices.IndexFunc(Embedded().Cases(), func(c *Case) bool { return c.ID == id })
+		require.GreaterOrEqual(t, i, 0, id)
+		require.Equal(t, why, Embedded().Cases()[i].NotLive(4*time.Minute, LiveOptions{}), id)
+	}
+}
+
 // A server has one case after the other, unless a case needs its own, or all have one.
 func TestLiveServerPool(t *testing.T) {
 	set := Embedded().Filter(func(c *Case) bool {
@@ -107,11 +148,11 @@ func TestLiveServerPool(t *testing.T) {
 	})
 	for _, isFresh := range []bool{false, true} {
 		starts, ends := 0, 0
-		p, end, err := LiveServer("accp", LiveOptions{Limit: 20 * time.Second, Fresh: isFresh, Start: func(fixture, sink string) (*Started, error) {
+		p, end, err := LiveServer("accp", LiveOptions{Limit: 20 * time.Second, Fresh: isFresh, Start: func(string, string) (*Started, error) {
 			starts++
-			f, err := NewFixture("accp", fixture, sink)
-			s := httptest.NewServer(f.Handler)
-			return &Started{URL: s.URL, End: func() { ends++; s.Close(); _ = f.Close() }}, err
+			desk, err := newACCPDesk()
+			s := httptest.NewServer(desk)
+			return &Started{URL: s.URL, End: func() { ends++; s.Close(); _ = desk.Close() }}, err
 		}})
 		require.NoError(t, err)
 		report := Run(&caseT{}, set, []Protocol{p}, nil)

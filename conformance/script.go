@@ -119,20 +119,34 @@ func (s Script) bubble(t T, f func(*testing.T) error) error {
 // live runs the steps in real time.
 func (s Script) live(t T, in *Input, wanted []strictjson.Value) error {
 	in.run.isLive = s.Settle > 0
-	err := s.liveSteps(t, in, wanted, 0)
+	err := s.liveSteps(t, in, wanted, 0, false)
 	var m *Mismatch
 	for pause := s.Settle / 8; pause > 0 && pause < s.Settle && errors.As(err, &m); pause *= 4 {
-		t.Logf("again, with %v before each step: %v", pause, err)
-		err = s.liveSteps(t, in, wanted, pause)
+		between := pause
+		if hasMoments(in.value.Get("steps")) {
+			between = 0
+		}
+		t.Logf("again, with %v before each step: %v", between, err)
+		err = s.liveSteps(t, in, wanted, between, true)
 	}
 	return err
 }
 
+// hasMoments reports whether a step of a script runs just before a moment, so that pauses would change the answer.
+func hasMoments(steps strictjson.Value) bool {
+	for e := steps.Elements(); e.Next(); {
+		if isJustBefore(e.Value) {
+			return true
+		}
+	}
+	return false
+}
+
 // liveSteps runs the steps once, with a pause before each.
-func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.Duration) error {
+func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.Duration, isRepeated bool) error {
 	in.kids, in.run.got = nil, nil
 	clear(in.run.memory)
-	part := &partT{T: t, isRepeated: pause > 0}
+	part := &partT{T: t, isRepeated: isRepeated}
 	defer part.finish()
 	step, err := s.Live(part, in)
 	if err != nil {
@@ -145,7 +159,9 @@ func (s Script) liveSteps(t T, in *Input, wanted []strictjson.Value, pause time.
 			return err
 		}
 		if s.Settle > 0 && sin.Has("at") {
-			time.Sleep(time.Until(start.Add(time.Duration(sin.Int64Or("at", 0)) * time.Millisecond)))
+			sin.Int64("at")
+			at, _ := liveMoment(sin.value)
+			time.Sleep(time.Until(start.Add(at)))
 		}
 		time.Sleep(pause)
 		start = start.Add(pause) // the effects of earlier steps have more time, too

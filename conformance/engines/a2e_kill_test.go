@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -55,12 +54,7 @@ func a2eChild(ctx context.Context, s store.Store) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, x)
+	return serveChild(x)
 }
 
 // A rotation sends each request to the next process.
@@ -82,7 +76,7 @@ func (r *rotation) RoundTrip(q *http.Request) (*http.Response, error) {
 	return r.transport.RoundTrip(q)
 }
 
-// disturb disturbs a process, and puts what continues its work in its place.
+// disturb disturbs process i and replaces it by its successor.
 func (r *rotation) disturb(t *testing.T, p *place, d disturbance, i int) {
 	r.mu.Lock()
 	old := r.processes[i]

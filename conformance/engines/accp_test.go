@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -109,12 +108,7 @@ func accpChild(ctx context.Context, s store.Store) error {
 		return w.SendResult(accp.Params{{Key: "token", Value: accp.String(accp.NewID())}})
 	}))
 	srv.Handle(accp.IntentReq, "note", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) }))
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, srv)
+	return serveChild(srv)
 }
 
 const accpAgentEnv = "ENGINES_ACCP_AGENT" // name and URL

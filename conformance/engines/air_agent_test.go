@@ -12,7 +12,6 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -115,12 +114,7 @@ func agentChild(_ context.Context, s store.Store) error {
 		}
 		_ = json.NewEncoder(w).Encode(state)
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, mux)
+	return serveChild(mux)
 }
 
 // An agentHistory is what the peers of an agent have seen.

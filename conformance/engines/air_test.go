@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -36,12 +35,7 @@ func newRelay(s store.Store) *relay.Server {
 }
 
 func relayChild(_ context.Context, s store.Store) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, newRelay(s))
+	return serveChild(newRelay(s))
 }
 
 // A world has two agents, and a registry that knows them.

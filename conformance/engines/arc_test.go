@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -96,12 +95,7 @@ func act(ctx context.Context, s store.Store, run *arc.TaskRun) error {
 
 func arcChild(ctx context.Context, s store.Store) error {
 	srv := arcServer(s)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	fmt.Println(l.Addr())
-	return http.Serve(l, srv)
+	return serveChild(srv)
 }
 
 // instance serves it until the end of the test and returns a client.

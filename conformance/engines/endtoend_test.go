@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +27,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/store"
 )
@@ -186,9 +186,7 @@ func serveALTAR(tb testing.TB, e environment) link {
 		tb.Cleanup(func() { _ = c.Close() })
 		session, err := c.CreateSession(tb.Context(), nil)
 		require.NoError(tb, err)
-		for len(toolList(tb, session)) == 0 {
-			runtime.Gosched()
-		}
+		altartest.WaitTools(tb, h, 1)
 		return func(ctx context.Context) error {
 			_, err := altar.CallAs[string](ctx, session, "echo", text{"hello"})
 			if errors.Is(err, altar.ErrSessionInvalid) { // expired
@@ -199,12 +197,6 @@ func serveALTAR(tb testing.TB, e environment) link {
 			return err
 		}
 	}
-}
-
-func toolList(tb testing.TB, session *altar.Session) []altar.ToolInfo {
-	list, err := session.ListTools(tb.Context())
-	require.NoError(tb, err)
-	return list
 }
 
 // serveACCP calls a tool over HTTP, in a session for each caller.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -30,6 +31,16 @@ const receiverEnv = "ENGINES_RECEIVER"
 
 func kernelsChild(ctx context.Context, s store.Store) error {
 	return kerneltest.Serve(ctx, s, os.Getenv(receiverEnv))
+}
+
+// serveChild serves on a port that it prints.
+func serveChild(h http.Handler) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr())
+	return http.Serve(l, h)
 }
 
 // Three processes use every kernel of state on one store, and each second one of them is killed. Acknowledged

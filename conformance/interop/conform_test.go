@@ -58,22 +58,20 @@ func TestConformPythonServer(t *testing.T) {
 	require.Equal(t, conformance.StatusPassed, verdict(t, report, "ARC-007"))
 }
 
-// The independent host differs in the listed cases, and in no others.
-func TestConformPythonHost(t *testing.T) {
-	t.Parallel()
-	python := filepath.Join(peers(t, "python"), "python", "bin", "python")
-	report := conform(t, true, "server", "-protocol", "a2e", "-op", "http_script", "-baseline", filepath.Join("peers", "python", "a2e_known.json"),
-		"--", python, filepath.Join("peers", "python", "a2e_host.py"), "fixture")
-	require.Contains(t, report, `"passed": 2,`)
-}
-
-// The independent agent, as a client, differs in the listed cases, and in no others.
-func TestConformPythonAgent(t *testing.T) {
-	t.Parallel()
-	python := filepath.Join(peers(t, "python"), "python", "bin", "python")
-	report := conform(t, true, "client", "-protocol", "a2e", "-transport", "tcp", "-baseline", filepath.Join("peers", "python", "a2e_agent_known.json"),
-		"--", python, filepath.Join("peers", "python", "a2e_agent.py"), "conform")
-	require.Contains(t, report, `"passed": 12,`)
+// The independent host and the independent agent differ in the listed cases, and in no others.
+func TestConformPythonA2E(t *testing.T) {
+	for _, tt := range []struct{ mode, selection, choice, known, program, argument, passed string }{
+		{"server", "-op", "http_script", "a2e_known.json", "a2e_host.py", "fixture", `"passed": 2,`},
+		{"client", "-transport", "tcp", "a2e_agent_known.json", "a2e_agent.py", "conform", `"passed": 12,`},
+	} {
+		t.Run(tt.mode, func(t *testing.T) {
+			t.Parallel()
+			python := filepath.Join(peers(t, "python"), "python", "bin", "python")
+			report := conform(t, true, tt.mode, "-protocol", "a2e", tt.selection, tt.choice, "-baseline", filepath.Join("peers", "python", tt.known),
+				"--", python, filepath.Join("peers", "python", tt.program), tt.argument)
+			require.Contains(t, report, tt.passed)
+		})
+	}
 }
 
 // verdict returns the verdict of a JSON report on a requirement.

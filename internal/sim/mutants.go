@@ -22,8 +22,8 @@ type Mutant struct {
 	Name      string `json:"name"`
 	Profile   string `json:"profile"`
 	Invariant string `json:"invariant"`
-	Seed      uint64 `json:"seed"`             // the first one that finds it
-	IsRare    bool   `json:"isRare,omitempty"` // found in long runs only
+	Seed      uint64 `json:"seed"`             // the lowest one whose run fails
+	IsRare    bool   `json:"isRare,omitempty"` // no run of the short form fails
 	Edits     []struct {
 		File string `json:"file"`
 		Old  string `json:"old"`

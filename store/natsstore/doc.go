@@ -46,9 +46,9 @@
 // damaged one is a [store.CorruptError]; one that an earlier version stored has no checksum. A store on an
 // embedded server keeps the highest position and revision in a file (Options.MarkFile), at most 100 ms
 // late, and opens no data that ends before it: it returns a [store.LossError], unless Options.AcceptLoss
-// is set. The running store looks at each new connection, once a minute and at each write: once a server ends
-// before a number that it gave, every call but Verify returns the LossError, with AcceptLoss too, until the store is
-// opened again.
+// is set. The running store compares the last numbers of the server with its own after each new connection, once
+// a minute and at each write. If the server has a lower one, every call but Verify returns the LossError, with
+// AcceptLoss too, until the store is opened again.
 //
 // A NATS server omits messages that it cannot read, and all later ones of the same block. Therefore the
 // embedded server verifies all blocks before it starts, and refuses a damaged folder. The

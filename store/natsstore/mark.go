@@ -139,8 +139,8 @@ func (s *Store) compareMark(ctx context.Context) error {
 	return nil
 }
 
-// checkEnds compares the ends of both areas with what this process read or stored. A new leader of a cluster may be
-// behind for a moment, so a loss has to last.
+// checkEnds compares the last numbers of both areas with those that this process read or stored. A new leader of a
+// cluster may be behind at first, so the server has to be behind several times in a row.
 func (s *Store) checkEnds(ctx context.Context) error {
 	for _, a := range []*area{s.kv, s.log} {
 		want := a.highest.Load()

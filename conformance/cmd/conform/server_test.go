@@ -5,15 +5,21 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,8 +30,7 @@ import (
 	"github.com/fivewire/fivewire/internal/race"
 )
 
-// serverVariable makes the test binary a server under test. Its value is the protocol and the
-// fault, or "none".
+// serverVariable makes the test binary a server under test. Its value is the path of a server and the fault.
 const serverVariable = "CONFORM_TEST_SERVER"
 
 // A rewriter changes the requests and responses of a server.
@@ -60,7 +65,6 @@ func (h *rewriter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serverFaults are deliberate mistakes of a server.
 var serverFaults = map[string]func(http.Handler) http.Handler{
-	"none": func(h http.Handler) http.Handler { return h },
 	"loses a cancel": func(h http.Handler) http.Handler {
 		return &rewriter{Handler: h, request: func(b []byte) []byte {
 			return bytes.Replace(b, []byte(`"task.cancel"`), []byte(`"task.info"`), 1)
@@ -149,22 +153,52 @@ var serverFaults = map[string]func(http.Handler) http.Handler{
 	},
 }
 
-// TestServer is the server under test, in a test binary that is started as one.
+// programs is the folder of the programs that build builds.
+var programs string
+
+var build = sync.OnceValue(func() error {
+	out, err := exec.Command("go", "build", "-o", programs+string(filepath.Separator), "../../fixtures/...").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+})
+
+// program returns the path of a program of the folder fixtures.
+func program(t *testing.T, protocol string) string {
+	t.Helper()
+	require.NoError(t, build())
+	return filepath.Join(programs, protocol)
+}
+
+// startProgram starts a server with the environment, and returns its URL and the function that ends it.
+func startProgram(path string, env ...string) (url string, end func(), err error) {
+	cmd := exec.Command(path)
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	var started struct{ URL string }
+	err = json.NewDecoder(out).Decode(&started)
+	return started.URL, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }, err
+}
+
+// TestServer is a server with a mistake, in a test binary that is started as one: a proxy of the right one.
 func TestServer(t *testing.T) {
-	protocol, name, ok := strings.Cut(os.Getenv(serverVariable), " ")
+	path, name, ok := strings.Cut(os.Getenv(serverVariable), " ")
 	if !ok {
 		t.Skip("the conform command runs this")
 	}
-	if name == "none" {
-		os.Stdout = testeeOutput
-		require.NoError(t, conformance.ServeFixture(protocol))
-		os.Stdout = os.Stderr
-		return
-	}
-	f, err := conformance.NewFixture(protocol, os.Getenv("CONFORM_FIXTURE"), os.Getenv("CONFORM_SINK"))
+	base, end, err := startProgram(path)
 	require.NoError(t, err)
-	defer func() { _ = f.Close() }()
-	s := httptest.NewServer(serverFaults[name](f.Handler))
+	defer end()
+	target, err := url.Parse(base)
+	require.NoError(t, err)
+	s := httptest.NewServer(serverFaults[name](httputil.NewSingleHostReverseProxy(target)))
 	fmt.Fprintf(testeeOutput, "{\"url\":%q}\n", s.URL)
 	select {}
 }
@@ -180,10 +214,14 @@ func some[E any](list ...E) []E {
 
 func conformServer(t *testing.T, protocol, fault string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	t.Setenv(testeeVariable, "server")
-	t.Setenv(serverVariable, protocol+" "+fault)
+	server := []string{program(t, protocol)}
+	if fault != "none" {
+		t.Setenv(testeeVariable, "server")
+		t.Setenv(serverVariable, server[0]+" "+fault)
+		server = []string{os.Args[0], "-test.run", "^TestServer$"}
+	}
 	var out, errs bytes.Buffer
-	args = append(append([]string{"server", "-protocol", protocol, "-o", "json"}, args...), "--", os.Args[0], "-test.run", "^TestServer$")
+	args = append(append(append([]string{"server", "-protocol", protocol, "-o", "json"}, args...), "--"), server...)
 	status = run(args, &out, &errs)
 	return status, out.String(), errs.String()
 }
@@ -204,7 +242,7 @@ func TestServerOwnPackage(t *testing.T) {
 		{"arc", []string{"serve_script"}, 3, 4, "10 cases did not run: several processes", "conduct", ""},
 		{"a2e", []string{"host_script", "http_script"}, 3, 4, "2 cases did not run: several processes", "http", ""},
 		{"a2e", []string{"host_script", "http_script"}, 3, 5, "own option, ", "lifecycle", "stdio"},
-		{"altar", []string{"host_script"}, 3, 5, "2 cases did not run: several processes", "scripts", ""},
+		{"altar", []string{"host_script"}, 3, 4, "2 cases did not run: several processes", "scripts", ""},
 		{"altar", []string{"host_script"}, 3, 5, "own option, ", "scripts", "tcp"},
 		{"accp", []string{"http-script", "ws-script"}, 3, 4, "5 cases did not run: clock", "http", ""},
 		{"air", []string{"inbox_script", "relay_script"}, 2, 3, "6 cases did not run: several processes", "conduct", ""},
@@ -271,28 +309,24 @@ func TestServerURL(t *testing.T) {
 	type server struct {
 		protocol, suite, fixture string
 		minCases                 int
-		hasLines                 bool
+		transport                string
 	}
 	for _, tt := range some([]server{
-		{"accp", "http", "", 8, false}, {"air", "relaying", "", 60, false}, {"air", "receiving", inbox, 20, false},
-		{"arc", "conduct,server,server-edges", "auth", 13, false}, {"arc", "conduct,server,server-edges", "", 50, false},
-		{"a2e", "http,http-edges,host-edges", "", 8, false}, {"altar", "scripts", "", 15, false}, {"altar", "host", "", 15, true},
+		{"accp", "http", "", 8, ""}, {"air", "relaying", "", 60, ""}, {"air", "receiving", inbox, 20, ""},
+		{"arc", "conduct,server,server-edges", "auth", 13, ""}, {"arc", "conduct,server,server-edges", "", 50, ""},
+		{"a2e", "http,http-edges,host-edges", "", 8, ""}, {"altar", "scripts", "", 15, ""}, {"altar", "host", "", 15, "tcp"},
 	}...) {
 		t.Run(tt.protocol, func(t *testing.T) {
 			free, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			sink := free.Addr().String()
 			require.NoError(t, free.Close())
-			f, err := conformance.NewFixture(tt.protocol, tt.fixture, "http://"+sink)
+			url, end, err := startProgram(program(t, tt.protocol), "CONFORM_SINK=http://"+sink, "CONFORM_TRANSPORT="+tt.transport,
+				"CONFORM_FIXTURE="+cmp.Or(tt.fixture, conformance.SharedFixture(tt.protocol)))
 			require.NoError(t, err)
-			defer func() { _ = f.Close() }()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			require.NoError(t, err)
-			defer l.Close()
-			go func() { _ = f.Serve(l, tt.hasLines) }()
-			url := "http://" + l.Addr().String() + "/path"
-			if tt.hasLines {
-				url = "tcp://" + l.Addr().String()
+			defer end()
+			if tt.transport == "" {
+				url += "/path"
 			}
 			args := []string{"server", "-protocol", tt.protocol, "-baseline", baseline, "-suite", tt.suite, "-url", url, "-fixture", tt.fixture, "-sink", sink, "-o", "json"}
 			runs := 2

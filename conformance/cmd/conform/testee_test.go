@@ -30,8 +30,15 @@ var testeeOutput = os.Stdout
 func TestMain(m *testing.M) {
 	if os.Getenv(testeeVariable) != "" {
 		os.Stdout = os.Stderr
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	var err error
+	if programs, err = os.MkdirTemp("", "conform-"); err != nil {
+		panic(err)
+	}
+	status := m.Run()
+	_ = os.RemoveAll(programs)
+	os.Exit(status)
 }
 
 // A fault is a deliberate mistake of a testee. Both functions may be nil.
