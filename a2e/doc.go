@@ -37,8 +37,8 @@
 //
 // Each namespace is a package below this one, with its messages, a typed client and a plugin:
 // tools, toolkits, memory, proc, env, learn, skills, chains, mcp, planning and subagents. Package
-// catalogue has the types of all of them, and the nested module mcpbridge connects package mcp to
-// MCP servers.
+// catalogue has the types of all of them. The nested module mcpserver serves tools to clients of
+// MCP, and mcpbridge connects package mcp to MCP servers.
 //
 // A message is an envelope and a body, a struct whose fields have json tags. A zero
 // means the default of the catalogue, such as a time limit of 30 seconds; members with another zero

@@ -86,7 +86,9 @@ func (s Server) middleware(request context.Context, server *mcp.Server, b Backen
 				err := s.guard(ctx, method, func() error {
 					list, err := b.ListTools(ctx)
 					for _, t := range list {
-						server.AddTool(t, nil)
+						if fault := guard.Call(method, func() error { server.AddTool(t, nil); return nil }); fault != nil {
+							s.Logger.WarnContext(ctx, "mcpserver: tool not listed", "tool", t.Name, "err", fault)
+						}
 					}
 					return err
 				})
@@ -199,9 +201,13 @@ type Front struct {
 	ReadTimeout, WriteTimeout time.Duration
 	Logger                    *slog.Logger
 
-	// Authenticate returns the context of a request and the name of its principal; empty means the address.
+	// Authenticate returns the context of a request and the name of its principal; empty means the address. An
+	// error refuses the caller, and one that is ErrUnavailable has another cause.
 	Authenticate func(r *http.Request) (ctx context.Context, principal string, err error)
 }
+
+// ErrUnavailable is the error of a server that can authenticate no caller now.
+var ErrUnavailable = errors.New("mcpserver: over capacity")
 
 // CORSHeaders are the headers of MCP and of its callers.
 const CORSHeaders = "Authorization, Content-Type, Accept, X-Api-Key, Mcp-Protocol-Version, Mcp-Method, Mcp-Name"
@@ -219,6 +225,10 @@ func (f Front) Handler(next http.Handler) http.Handler {
 			return
 		}
 		ctx, principal, err := f.authenticate(r)
+		if errors.Is(err, ErrUnavailable) {
+			overCapacity(w)
+			return
+		}
 		if err != nil {
 			f.Logger.WarnContext(r.Context(), "mcpserver: authentication refused", "peer", r.RemoteAddr, "err", err)
 			w.Header().Set("WWW-Authenticate", "Bearer")
@@ -232,12 +242,16 @@ func (f Front) Handler(next http.Handler) http.Handler {
 			body, err = httpx.Body(w, r, int64(f.MaxMessage), f.ReadTimeout)
 		}
 		if _, isFull := errors.AsType[*budget.Error](err); isFull {
-			w.Header().Set("Retry-After", "5")
-			http.Error(w, "over capacity", http.StatusServiceUnavailable)
+			overCapacity(w)
 			return
 		}
 		httpx.Forward(w, r.WithContext(ctx), body, err, f.WriteTimeout, next)
 	})
+}
+
+func overCapacity(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "5")
+	http.Error(w, "over capacity", http.StatusServiceUnavailable)
 }
 
 func (f Front) authenticate(r *http.Request) (ctx context.Context, principal string, err error) {
