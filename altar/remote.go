@@ -66,10 +66,7 @@ func (h *Host) watchOffers(ctx context.Context) {
 // setOffers replaces the offers of other Hosts. Held calls may go there.
 func (h *Host) setOffers(list []cluster.Offer) {
 	now := h.lock()
-	h.allOffers = nil
-	for _, o := range list {
-		h.allOffers = append(h.allOffers, o)
-	}
+	h.allOffers = slices.Clone(list)
 	unlike := h.matchOffers()
 	h.routeAgain(h.sessions.Held(), now)
 	h.unlock()
