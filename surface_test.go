@@ -126,8 +126,8 @@ func TestSurface(t *testing.T) {
 	}
 }
 
-// countExported returns the number of exported names of a file, fields not counted: those that are no constants, and
-// the constants.
+// countExported returns the numbers of exported names of a file, without fields: first without constants, then
+// constants alone.
 func countExported(f *ast.File) (n, constants int) {
 	for _, decl := range f.Decls {
 		switch d := decl.(type) {

@@ -115,7 +115,7 @@ func vectorThreadApply(in struct {
 	return map[string]any{"thread": in.Thread, "outstanding": outstanding}, err
 }
 
-// applyOnce applies a message that is no repetition of an earlier one.
+// applyOnce applies a message that does not repeat an earlier one.
 func applyOnce(th core.Thread, isOwn bool, id, inReplyTo string, body Body) (core.Thread, error) {
 	if !isMove(body) {
 		return th, nil

@@ -207,7 +207,7 @@ func liveMoment(step strictjson.Value) (time.Duration, bool) {
 	return at, ok
 }
 
-// isJustBefore reports whether a step reads what has not changed a millisecond before a moment.
+// isJustBefore reports whether a step reads a state a millisecond before a moment that changes it.
 func isJustBefore(step strictjson.Value) bool {
 	ms, _ := step.Get("at").Int()
 	return ms%10 == 9 && ms >= minGap.Milliseconds() && isPassive(step)

@@ -60,14 +60,14 @@ func TestConformPythonServer(t *testing.T) {
 
 // The independent host and the independent agent differ in the listed cases, and in no others.
 func TestConformPythonA2E(t *testing.T) {
-	for _, tt := range []struct{ mode, selection, choice, known, program, argument, passed string }{
+	for _, tt := range []struct{ mode, selection, choice, baseline, program, argument, passed string }{
 		{"server", "-op", "http_script", "a2e_known.json", "a2e_host.py", "fixture", `"passed": 2,`},
 		{"client", "-transport", "tcp", "a2e_agent_known.json", "a2e_agent.py", "conform", `"passed": 12,`},
 	} {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
 			python := filepath.Join(peers(t, "python"), "python", "bin", "python")
-			report := conform(t, true, tt.mode, "-protocol", "a2e", tt.selection, tt.choice, "-baseline", filepath.Join("peers", "python", tt.known),
+			report := conform(t, true, tt.mode, "-protocol", "a2e", tt.selection, tt.choice, "-baseline", filepath.Join("peers", "python", tt.baseline),
 				"--", python, filepath.Join("peers", "python", tt.program), tt.argument)
 			require.Contains(t, report, tt.passed)
 		})
