@@ -229,26 +229,27 @@ func TestPrincipalExpiryEndsSession(t *testing.T) {
 
 // Each refusal before and after authentication has a record.
 func TestAuditRecordsRefusals(t *testing.T) {
-	var records []*a2e.AuditRecord
-	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret"),
-		Authorizer: a2e.AuthorizerFunc(func(context.Context, *a2e.Call) error { return errors.New("no") })},
-		Audit: func(_ context.Context, r *a2e.AuditRecord) { records = append(records, r) }}, repeating())
-	r := open(t, h)
-	r.send(message("handshake/req", "h0", `,"agent_id":"t","agent_caps":["demo"],"auth_token":"bad"`))
-	r.next()
-	r.shake(`"demo"`)
-	r.send(message("demo/ask/req", "1", ""))
-	require.ErrorIs(t, wireError(t, r.next()), a2e.ErrUnauthorized)
-	r.send(message("ping", "p", "")) // after its answer all records are passed on
-	r.next()
-	require.Len(t, records, 3)
-	require.Equal(t, []string{"refused", "ok", "failed"}, []string{records[0].Outcome, records[1].Outcome, records[2].Outcome})
-	require.Equal(t, "auth_failed", records[0].Code)
-	require.Equal(t, "agent", records[2].Principal)
-	require.EqualValues(t, 3, records[2].Seq)
-	text, err := records[2].MarshalJSON()
-	require.NoError(t, err)
-	require.True(t, json.Valid(text))
+	synctest.Test(t, func(t *testing.T) {
+		var records []*a2e.AuditRecord
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret"),
+			Authorizer: a2e.AuthorizerFunc(func(context.Context, *a2e.Call) error { return errors.New("no") })},
+			Audit: func(_ context.Context, r *a2e.AuditRecord) { records = append(records, r) }}, repeating())
+		r := open(t, h)
+		r.send(message("handshake/req", "h0", `,"agent_id":"t","agent_caps":["demo"],"auth_token":"bad"`))
+		r.next()
+		r.shake(`"demo"`)
+		r.send(message("demo/ask/req", "1", ""))
+		require.ErrorIs(t, wireError(t, r.next()), a2e.ErrUnauthorized)
+		synctest.Wait() // the last record follows its answer
+		require.Len(t, records, 3)
+		require.Equal(t, []string{"refused", "ok", "failed"}, []string{records[0].Outcome, records[1].Outcome, records[2].Outcome})
+		require.Equal(t, "auth_failed", records[0].Code)
+		require.Equal(t, "agent", records[2].Principal)
+		require.EqualValues(t, 3, records[2].Seq)
+		text, err := records[2].MarshalJSON()
+		require.NoError(t, err)
+		require.True(t, json.Valid(text))
+	})
 }
 
 // Each handshake has the present token of the source, whose failure closes nothing.
