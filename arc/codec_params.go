@@ -333,8 +333,7 @@ func (p *SubscribeParams) write(w *writer) {
 	w.text("taskId", p.TaskID)
 	w.text("callbackUrl", p.CallbackURL)
 	if len(p.Events) > 0 {
-		w.key("events")
-		w.events(p.Events)
+		array(w, "events", p.Events, element)
 	}
 	w.extra(at, p.Extra)
 	w.close()

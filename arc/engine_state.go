@@ -94,10 +94,7 @@ func (st *taskState) write(w *writer) {
 	w.moment("ended", st.Ended)
 	w.optText("reason", st.Reason)
 	w.optText("canceledBy", st.CanceledBy)
-	if st.fault != nil {
-		w.key("error")
-		w.error(st.fault)
-	}
+	w.optError(st.fault)
 	w.optText("priority", string(st.priority))
 	w.optFlag("metadata", st.hasMetadata)
 	w.number("messages", int64(st.Messages))
@@ -246,12 +243,10 @@ func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams)
 	st.writeHead(&w.writer)
 	w.stamp("updatedAt", st.Updated)
 	if !p.OmitMessages {
-		w.key("messages")
-		w.items(messages)
+		array(&w.writer, "messages", messages, (*writer).item)
 	}
 	if !p.OmitArtifacts {
-		w.key("artifacts")
-		w.items(artifacts)
+		array(&w.writer, "artifacts", artifacts, (*writer).item)
 	}
 	if p.isPaged() {
 		w.number("messageCount", int64(st.Messages))
@@ -268,25 +263,14 @@ func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams)
 	case TaskFailed:
 		w.stamp("failedAt", st.Ended)
 		w.optText("reason", st.Reason)
-		if st.fault != nil {
-			w.key("error")
-			w.error(st.fault)
-		}
+		w.optError(st.fault)
 	}
 	w.b = append(w.b, '}', '}')
 	return w
 }
 
-func (w *writer) items(list []store.Record) {
-	w.b = append(w.b, '[')
-	for i, r := range list {
-		if i > 0 {
-			w.b = append(w.b, ',')
-		}
-		w.b = append(w.b, r.Value[1:]...)
-	}
-	w.b = append(w.b, ']')
-}
+// item writes a stored message or artifact.
+func (w *writer) item(r *store.Record) { w.b = append(w.b, r.Value[1:]...) }
 
 // millis is a duration as notifications have it.
 func millis(d time.Duration) json.Number {

@@ -75,10 +75,8 @@ func checkScopes(method string, provided []string) *Error {
 func scopeFault(required, provided []string) *Error {
 	d, _ := encode(func(w *writer) { // texts can always be written
 		w.open()
-		w.key("required_scopes")
-		w.strings(required)
-		w.key("provided_scopes")
-		w.strings(provided)
+		array(w, "required_scopes", required, element)
+		array(w, "provided_scopes", provided, element)
 		w.close()
 	})
 	return &Error{Code: ErrInsufficientScope, Message: ErrInsufficientScope.Message(), Details: d}

@@ -41,8 +41,7 @@ func encodePrincipal(p *Principal) json.RawMessage {
 		w.text("id", p.ID)
 		w.optText("tenant", p.Tenant)
 		w.optText("agent", p.AgentID)
-		w.key("scopes")
-		w.strings(p.Scopes)
+		array(w, "scopes", p.Scopes, element)
 		if claims, err := strictjson.Encode(p.Claims); err == nil && p.Claims != nil {
 			w.raw("claims", claims)
 		}

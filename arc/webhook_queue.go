@@ -44,19 +44,11 @@ type subscription struct {
 func (sub *subscription) encode() ([]byte, error) {
 	return encode(func(w *writer) {
 		w.open()
-		w.text("subscriptionId", sub.ID)
-		w.text("taskId", sub.TaskID)
-		w.text("callbackUrl", sub.CallbackURL)
-		w.key("events")
-		w.events(sub.Events)
-		w.text("createdAt", string(sub.CreatedAt))
-		w.flag("active", sub.Active)
+		w.subscriptionMembers(&sub.Subscription)
 		w.text("agent", sub.agent)
 		w.text("target", sub.target)
 		w.optText("traceId", sub.traceID)
-		if sub.isGone {
-			w.flag("gone", true)
-		}
+		w.optFlag("gone", sub.isGone)
 		w.close()
 	})
 }

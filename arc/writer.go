@@ -113,8 +113,7 @@ func (w *writer) message(m *Message) {
 	at := w.open()
 	w.text("role", string(m.Role))
 	if _, kept := m.Extra["parts"]; !kept {
-		w.key("parts")
-		w.parts(m.Parts)
+		array(w, "parts", m.Parts, (*writer).part)
 	}
 	w.optText("timestamp", string(m.Timestamp))
 	w.optText("agentId", m.AgentID)
@@ -122,16 +121,28 @@ func (w *writer) message(m *Message) {
 	w.close()
 }
 
-func (w *writer) parts(ps []Part) {
+// array writes an array.
+func array[T any](w *writer, name string, items []T, write func(*writer, *T)) {
+	w.key(name)
 	w.b = append(w.b, '[')
-	for i := range ps {
+	for i := range items {
 		if i > 0 {
 			w.b = append(w.b, ',')
 		}
-		w.part(&ps[i])
+		write(w, &items[i])
 	}
 	w.b = append(w.b, ']')
 }
+
+// optArray writes an array that is not nil.
+func optArray[T any](w *writer, name string, items []T, write func(*writer, *T)) {
+	if items != nil {
+		array(w, name, items, write)
+	}
+}
+
+// element writes a text of an array.
+func element[T ~string](w *writer, s *T) { w.b = strictjson.AppendString(w.b, *s) }
 
 func (w *writer) part(p *Part) {
 	at := w.open()
@@ -159,10 +170,7 @@ func (w *writer) artifact(a *Artifact) {
 	w.text("artifactId", a.ID)
 	w.optText("name", a.Name)
 	w.optText("description", a.Description)
-	if a.Parts != nil {
-		w.key("parts")
-		w.parts(a.Parts)
-	}
+	optArray(w, "parts", a.Parts, (*writer).part)
 	w.optText("mimeType", a.MIMEType)
 	w.optText("createdAt", string(a.CreatedAt))
 	w.optText("version", a.Version)
@@ -178,38 +186,15 @@ func (w *writer) task(t *Task) {
 	w.text("status", string(t.Status))
 	w.optText("createdAt", string(t.CreatedAt))
 	w.optText("updatedAt", string(t.UpdatedAt))
-	if t.Messages != nil {
-		w.key("messages")
-		w.b = append(w.b, '[')
-		for i := range t.Messages {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.message(&t.Messages[i])
-		}
-		w.b = append(w.b, ']')
-	}
-	if t.Artifacts != nil {
-		w.key("artifacts")
-		w.b = append(w.b, '[')
-		for i := range t.Artifacts {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.artifact(&t.Artifacts[i])
-		}
-		w.b = append(w.b, ']')
-	}
+	optArray(w, "messages", t.Messages, (*writer).message)
+	optArray(w, "artifacts", t.Artifacts, (*writer).artifact)
 	w.optNumber("messageCount", t.MessageCount)
 	w.optNumber("artifactCount", t.ArtifactCount)
 	w.optText("completedAt", string(t.CompletedAt))
 	w.optText("canceledAt", string(t.CanceledAt))
 	w.optText("failedAt", string(t.FailedAt))
 	w.optText("reason", t.Reason)
-	if t.Error != nil {
-		w.key("error")
-		w.error(t.Error)
-	}
+	w.optError(t.Error)
 	w.optText("priority", string(t.Priority))
 	w.optText("assignedAgent", t.AssignedAgent)
 	w.optRaw("metadata", t.Metadata)
@@ -226,6 +211,13 @@ func (w *writer) error(e *Error) {
 	w.close()
 }
 
+func (w *writer) optError(e *Error) {
+	if e != nil {
+		w.key("error")
+		w.error(e)
+	}
+}
+
 func (w *writer) chat(c *Chat) {
 	at := w.open()
 	w.text("chatId", c.ID)
@@ -234,10 +226,7 @@ func (w *writer) chat(c *Chat) {
 		w.key("message")
 		w.message(c.Message)
 	}
-	if c.Participants != nil {
-		w.key("participants")
-		w.strings(c.Participants)
-	}
+	optArray(w, "participants", c.Participants, element)
 	w.optText("createdAt", string(c.CreatedAt))
 	w.optText("updatedAt", string(c.UpdatedAt))
 	w.optText("closedAt", string(c.ClosedAt))
@@ -247,39 +236,21 @@ func (w *writer) chat(c *Chat) {
 	w.close()
 }
 
-func (w *writer) strings(list []string) {
-	w.b = append(w.b, '[')
-	for i, s := range list {
-		if i > 0 {
-			w.b = append(w.b, ',')
-		}
-		w.b = strictjson.AppendString(w.b, s)
-	}
-	w.b = append(w.b, ']')
-}
-
-func (w *writer) events(list []Event) {
-	w.b = append(w.b, '[')
-	for i, e := range list {
-		if i > 0 {
-			w.b = append(w.b, ',')
-		}
-		w.b = strictjson.AppendString(w.b, e)
-	}
-	w.b = append(w.b, ']')
-}
-
 func (w *writer) subscription(s *Subscription) {
 	at := w.open()
+	w.subscriptionMembers(s)
+	w.extra(at, s.Extra)
+	w.close()
+}
+
+// subscriptionMembers writes all members but the extra ones.
+func (w *writer) subscriptionMembers(s *Subscription) {
 	w.text("subscriptionId", s.ID)
 	w.text("taskId", s.TaskID)
 	w.text("callbackUrl", s.CallbackURL)
-	w.key("events")
-	w.events(s.Events)
+	array(w, "events", s.Events, element)
 	w.text("createdAt", string(s.CreatedAt))
 	w.flag("active", s.Active)
-	w.extra(at, s.Extra)
-	w.close()
 }
 
 // encode runs write on a fresh writer and returns its bytes.
