@@ -85,9 +85,11 @@ func TestHostRefusesSessionsOverMaxItems(t *testing.T) {
 	two.send(message("ping", "p", ""))
 	require.Equal(t, "pong", two.next().Type, "the session has started")
 	require.True(t, *one.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
-	refused := two.shake(`"demo"`).Body.(*a2e.HandshakeResponse)
-	require.False(t, *refused.OK)
-	require.Equal(t, a2e.RejectServerError, refused.Reason)
+	for _, agent := range []*raw{two, open(t, h)} { // connected before and after the host was full
+		refused := agent.shake(`"demo"`).Body.(*a2e.HandshakeResponse)
+		require.False(t, *refused.OK)
+		require.Equal(t, a2e.RejectServerError, refused.Reason)
+	}
 	for path, x := range map[string]http.Handler{"/session": a2etest.Must(a2e.NewHTTPHandler(h, nil)), "/": a2etest.Must(a2e.NewWebSocketHandler(h, nil))} {
 		w := httptest.NewRecorder()
 		x.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, nil))
@@ -99,10 +101,10 @@ func TestHostRefusesSessionsOverMaxItems(t *testing.T) {
 	one.done <- nil
 	require.True(t, *two.shake(`"demo"`).Body.(*a2e.HandshakeResponse).OK)
 	codes := make(map[string]int)
-	for range 5 { // one for each handshake and each refused request
+	for range 6 { // one for each handshake and each refused request
 		codes[(<-records).Code]++
 	}
-	require.Equal(t, map[string]int{"": 2, string(a2e.RejectServerError): 1, "503": 2}, codes)
+	require.Equal(t, map[string]int{"": 2, string(a2e.RejectServerError): 2, "503": 2}, codes)
 	require.Empty(t, records)
 }
 

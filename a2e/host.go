@@ -259,15 +259,11 @@ func principalName(p *Principal, peer, number string) string {
 	return "local " + number
 }
 
-// ready returns the reason why no session can start, or nil.
+// ready returns the reason why no session over HTTP or WebSocket can start, or nil. Over a stream, the
+// answer to the handshake has the reason.
 func (h *Host) ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.readyLocked()
-}
-
-// readyLocked is ready. h.mu must be held.
-func (h *Host) readyLocked() error {
 	switch limit := h.opts.Limits.MaxItems; {
 	case h.closed:
 		return ErrClosed
@@ -277,23 +273,21 @@ func (h *Host) readyLocked() error {
 	return nil
 }
 
-// newSession returns a session that writes to out, or an error if the host is closed or full. It
-// may close an older session without a handshake (A2E-D61).
+// newSession returns a session that writes to out, or an error if the host is closed or, without
+// handshakes, full. It may close an older session without a handshake (A2E-D61).
 func (h *Host) newSession(out sink, peer string, extensions []string) (*Session, error) {
 	h.mu.Lock()
 	h.serving = true
 	h.number++
-	s, err := newSession(h, out, peer), h.readyLocked()
-	s.extensions = extensions
+	s := newSession(h, out, peer)
 	h.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
+	s.extensions = extensions
 	resource := budget.Unauthenticated
 	if h.open() {
 		resource = budget.Items
 	}
 	s.scope = h.scope(s, nil)
+	var err error
 	if s.place, err = s.scope.Reserve(resource, 1); err != nil {
 		return nil, err
 	}

@@ -226,7 +226,10 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 	limits := &x.host.opts.Limits
 	hs := &httpSession{secret: randid.UUID4Hex(), replay: newReplay(limits.MaxReplayEvents, limits.unread())}
 	hs.replay.keepAll = x.host.durable != nil
-	s, err := x.host.newSession(hs.replay, r.RemoteAddr, x.host.httpExtensions())
+	var s *Session
+	if err = x.host.ready(); err == nil {
+		s, err = x.host.newSession(hs.replay, r.RemoteAddr, x.host.httpExtensions())
+	}
 	if err != nil {
 		x.refuse(w, r, unavailable(w, err, "Too many sessions"))
 		return
