@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -27,6 +28,9 @@ const (
 	newsItem = 24             // bytes: the hash and the stamp
 	newsWait = time.Minute    // until an announced change is in the store
 	parallel = 16             // writes at a time
+
+	conflictPause    = 2 * time.Millisecond // before the first repetition of a write after a conflict
+	maxConflictPause = 100 * time.Millisecond
 )
 
 // A shelf is one tier of one memory: a row for each entry, an index in memory, and, if other processes
@@ -289,7 +293,7 @@ func (s *shelf) apply(ctx context.Context, writes []write) error {
 // write writes the row of an entry over the revision that it was read with, or over the latest one.
 func (s *shelf) write(ctx context.Context, w *write) error {
 	key := s.rowKey(w.hash)
-	for {
+	for conflicts := 1; ; conflicts++ {
 		var err error
 		revision := w.revision
 		switch {
@@ -307,6 +311,9 @@ func (s *shelf) write(ctx context.Context, w *write) error {
 		if !isConflict(err) {
 			return err
 		}
+		if err := pause(ctx, conflicts); err != nil {
+			return err
+		}
 		e, err := s.kv.Get(ctx, key)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
@@ -322,6 +329,11 @@ func (s *shelf) write(ctx context.Context, w *write) error {
 	}
 }
 
+// pause waits after conflicts in a row with other processes.
+func pause(ctx context.Context, conflicts int) error {
+	return retry.Sleep(ctx, retry.Delay(conflicts, conflictPause, maxConflictPause))
+}
+
 func isConflict(err error) bool {
 	return errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
 }
@@ -331,7 +343,7 @@ func (s *shelf) announce(ctx context.Context) error {
 	s.mu.Lock()
 	n, list := s.news, s.unannounced
 	s.mu.Unlock()
-	for {
+	for conflicts := 1; ; conflicts++ {
 		next := news{seq: n.seq + uint64(len(list)), changes: slices.Concat(n.changes, list)}
 		next.changes = next.changes[max(len(next.changes)-newsKept, 0):]
 		var err error
@@ -347,6 +359,9 @@ func (s *shelf) announce(ctx context.Context) error {
 			s.written, s.unannounced = next, nil
 			return nil
 		case !isConflict(err):
+			return err
+		}
+		if err := pause(ctx, conflicts); err != nil {
 			return err
 		}
 		if n, err = s.readNews(ctx); err != nil {

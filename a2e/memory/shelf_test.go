@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -105,6 +106,46 @@ func TestForgetByTagReadsTheEntryAgain(t *testing.T) {
 	require.True(t, removal.isDone)
 	_, err = kv.Get(t.Context(), a.rowKey(w.hash))
 	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+// contendedKV has a conflict with another process at each of the first writes.
+type contendedKV struct {
+	store.KV
+	n int // conflicts
+}
+
+func (c *contendedKV) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if c.n > 0 {
+		c.n--
+		return 0, store.ErrConflict
+	}
+	return c.KV.Create(ctx, key, value, ttl)
+}
+
+// A process pauses after each conflict over a row or over the news, and writes until its context ends.
+func TestShelfPausesAfterConflicts(t *testing.T) {
+	for name, write := range map[string]func(context.Context, *shelf) error{
+		"row": func(ctx context.Context, s *shelf) error {
+			return s.write(ctx, &newTestWrites(t, &keeper{}, 0, 1)[0].write)
+		},
+		"news": func(ctx context.Context, s *shelf) error { return s.announce(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kv := &contendedKV{KV: store.NewMemory(), n: 1000}
+				s := newShelf(kv, "shelf", true)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, write(ctx, s), context.DeadlineExceeded)
+				kv.n = 8
+				started := time.Now()
+				require.NoError(t, write(t.Context(), s))
+				require.Zero(t, kv.n)
+				require.Greater(t, time.Since(started), 100*time.Millisecond)
+				require.Less(t, time.Since(started), time.Second)
+			})
+		})
+	}
 }
 
 // lossyKV makes a change and loses the answer.
