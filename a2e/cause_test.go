@@ -5,8 +5,11 @@ package a2e_test
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
@@ -105,6 +108,14 @@ func TestUnknownHTTPSessionHasStatus(t *testing.T) {
 	c = a2etest.Must(a2e.NewClient(a2etest.Must(a2e.DialHTTP(t.Context(), web.URL, nil)), nil))
 	_, err = c.Connect(t.Context())
 	require.Equal(t, a2e.CloseError{Kind: "http", Code: 503, Text: web.URL}, causeOf(t, err))
+	require.NoError(t, c.Close())
+
+	refuse := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("connection refused")
+	}}}
+	c = a2etest.Must(a2e.NewClient(a2etest.Must(a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{HTTPClient: refuse})), nil))
+	_, err = c.Connect(t.Context())
+	require.EqualError(t, err, "a2e: handshake: a2e: closed: http: "+web.URL+": connection refused")
 	require.NoError(t, c.Close())
 	require.NoError(t, h.Close())
 }

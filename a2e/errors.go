@@ -266,12 +266,12 @@ type CloseError struct {
 	// Kind is local, eof, exit, http, websocket, heartbeat, stall, too_large or refused.
 	Kind string
 
-	// Code is the exit status of a child, negative for a signal; the HTTP status; or the code of a
-	// WebSocket close frame.
+	// Code is the exit status of a child, negative for a signal; the HTTP status, zero without a
+	// response; or the code of a WebSocket close frame.
 	Code int
 
-	// Text is the end of the standard error of a child, the URL without query, the reason of the peer
-	// or the text of a network error.
+	// Text is the end of the standard error of a child; the URL without query, followed by the error of
+	// the network if there was no response; or the reason of the peer.
 	Text string
 }
 
@@ -284,7 +284,10 @@ func (e *CloseError) Error() string {
 	case "exit":
 		text = fmt.Sprintf("child exited with status %d", e.Code)
 	case "http", "websocket":
-		text = fmt.Sprintf("%s status %d", e.Kind, e.Code)
+		text = e.Kind
+		if e.Code != 0 {
+			text += fmt.Sprintf(" status %d", e.Code)
+		}
 	case "heartbeat":
 		text = "no answer to pings"
 	case "stall":

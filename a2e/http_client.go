@@ -248,11 +248,16 @@ func (c *httpConn) post(line []byte) error {
 	return fmt.Errorf("a2e: send: %w", err)
 }
 
-// endedWith records the response that ended the session.
+// endedWith records the response, or the failure of the network, that ended the session.
 func (c *httpConn) endedWith(e *httpx.Error) {
-	if e != nil {
-		c.end.CompareAndSwap(nil, &CloseError{Kind: "http", Code: e.Status, Text: c.base.Redacted()})
+	if e == nil {
+		return
 	}
+	text := c.base.Redacted()
+	if e.Status == 0 && e.Cause != nil {
+		text += ": " + clip(e.Cause.Error(), 200)
+	}
+	c.end.CompareAndSwap(nil, &CloseError{Kind: "http", Code: e.Status, Text: text})
 }
 
 func (c *httpConn) cause() *CloseError { return c.end.Load() }
