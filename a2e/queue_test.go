@@ -196,7 +196,10 @@ func TestSlotOfCanceledCall(t *testing.T) {
 				codec := a2e.NewCodec(catalogue.Types()...)
 				n := 0
 				for line := firstLine(host); len(line) > 0; line = firstLine(host) {
-					m := a2etest.Must(codec.Decode(line))
+					m, err := codec.Decode(line)
+					if err != nil {
+						return // the end of the test cuts a line
+					}
 					answer := ""
 					switch m.Type {
 					case "handshake/req":
