@@ -3,12 +3,13 @@
 
 // Command a2e-agent uses an environment host: it lists the tools, calls one with progress, stores a
 // memory and runs a process. The arguments are the command of a host, which becomes a child process;
-// without arguments a host runs in this process:
+// with -url it connects to a host over HTTP or WebSocket; otherwise a host runs in this process:
 //
 //	go build -o /tmp/a2e-host ./examples/a2e-host
 //	go run ./examples/a2e-agent /tmp/a2e-host
+//	go run ./examples/a2e-agent -url http://127.0.0.1:8765 -token-file token
 //
-// It ends by itself, or on Ctrl-C or SIGTERM, and closes the session.
+// It ends by itself. Ctrl-C and SIGTERM cancel the running call and close the session.
 package main
 
 import (
@@ -31,23 +32,38 @@ import (
 
 func main() {
 	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
+	address := flag.String("url", "", "connect to the host at this `URL`: http, https, ws or wss")
+	tokenFile := flag.String("token-file", "", "`file` with the token for the host")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
-	if err := run(ctx, os.Stdout, flag.Args()); err != nil {
+	token, err := readToken(*tokenFile)
+	if err == nil {
+		err = run(ctx, os.Stdout, *address, token, flag.Args())
+	}
+	if err != nil { // with the cause of the end of a session
 		fmt.Fprintln(os.Stderr, "a2e-agent:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, command []string) error {
-	conn, err := connect(ctx, command)
+// readToken returns the token of a file, and none without a file.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	return strings.TrimSpace(string(text)), err
+}
+
+func run(ctx context.Context, out io.Writer, address, token string, command []string) error {
+	conn, err := connect(ctx, address, command)
 	if err != nil {
 		return err
 	}
-	c, err := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "example", Capabilities: []string{"tools", "memory", "proc"}})
+	c, err := a2e.NewClient(conn, &a2e.ClientOptions{AgentID: "example", Token: token, Capabilities: []string{"tools", "memory", "proc"}})
 	if err != nil {
 		return err
 	}
@@ -64,9 +80,15 @@ func run(ctx context.Context, out io.Writer, command []string) error {
 	return process(ctx, out, c)
 }
 
-// connect starts a host and returns the connection to it. Closing the client ends the host.
-func connect(ctx context.Context, command []string) (io.ReadWriteCloser, error) {
-	if len(command) > 0 { // the child speaks over its standard streams
+// connect returns a connection to the host at the address, or to one that it starts. Closing the client
+// ends a started host.
+func connect(ctx context.Context, address string, command []string) (io.ReadWriteCloser, error) {
+	switch {
+	case strings.HasPrefix(address, "ws"):
+		return a2e.DialWebSocket(ctx, address, nil)
+	case address != "":
+		return a2e.DialHTTP(ctx, address, nil)
+	case len(command) > 0: // the child speaks over its standard streams
 		return a2e.StartCommand(exec.Command(command[0], command[1:]...), nil)
 	}
 	set, err := tools.NewSet(nil)
