@@ -317,6 +317,7 @@ func TestServerURL(t *testing.T) {
 		{"a2e", "http,http-edges,host-edges", "", 8, ""}, {"altar", "scripts", "", 15, ""}, {"altar", "host", "", 15, "tcp"},
 	}...) {
 		t.Run(tt.protocol, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			free, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			sink := free.Addr().String()
