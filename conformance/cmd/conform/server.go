@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/url"
 	"os/exec"
 	"slices"
 	"strings"
@@ -81,6 +83,9 @@ func (c *config) server() (*conformance.Report, error) {
 	if c.url != "" {
 		parallel = 1
 	}
+	if err := c.ready(cmp.Or(o.Fixture, conformance.SharedFixture(name))); err != nil {
+		return nil, err
+	}
 	report, err := c.run(set, selected, []conformance.Protocol{protocol}, parallel)
 	if err != nil {
 		return nil, err
@@ -91,6 +96,31 @@ func (c *config) server() (*conformance.Report, error) {
 	}
 	report.Notes = append(report.Notes, notRun(skipped)...)
 	return report, nil
+}
+
+// ready returns an error if no case can run: the server does not start, or accepts no connection.
+func (c *config) ready(fixture string) error {
+	s, err := c.startServer(fixture, "http://127.0.0.1:1")
+	if err != nil {
+		return err
+	}
+	defer s.End()
+	if s.Conn != nil {
+		return nil
+	}
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		return fmt.Errorf("the URL of the server: %w", err)
+	}
+	port := u.Port()
+	if port == "" {
+		port = map[string]string{"https": "443"}[u.Scheme]
+	}
+	conn, err := net.DialTimeout("tcp", net.JoinHostPort(u.Hostname(), cmp.Or(port, "80")), c.timeout)
+	if err != nil {
+		return fmt.Errorf("no server at %s: %w", u.Redacted(), err)
+	}
+	return conn.Close()
 }
 
 // waitLimit is the longest time that a case may wait.
