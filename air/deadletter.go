@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
@@ -253,7 +254,7 @@ func (in *Inbox) Redeliver(ctx context.Context, id string) (*ReceiveResult, erro
 	switch {
 	case o.Class == ClassDone || o.Class == ClassRefused:
 		return o, errors.Join(in.letters.remove(ctx, id), in.redeliverAfter(ctx, d))
-	case o.Class == ClassLater && !errors.Is(o.Err, errElsewhere):
+	case o.Class == ClassLater && !errors.Is(o.Err, core.ErrElsewhere):
 		d.Code, d.Detail, d.Attempts = o.Err.Code, o.Err.Message, d.Attempts+o.failures
 		return o, in.letters.put(ctx, *d)
 	}
@@ -283,7 +284,7 @@ func (in *Inbox) Discard(ctx context.Context, id string) error {
 	h, other, err := in.ledger.enter(env, time.Now().Add(in.opts.Timing.MaxPullAge))
 	switch {
 	case other != nil:
-		return ErrReplay.because(errReplayed.Message, errElsewhere)
+		return ErrReplay.because(errReplayed.Message, core.ErrElsewhere)
 	case err == nil:
 		err = h.commit(ctx)
 	case errors.Is(err, ErrReplay):

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
@@ -28,12 +29,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// The clock window of 6.2, inclusive, and the longest one for pulled mail.
-const (
-	maxAge     = 300 * time.Second
-	maxSkew    = 30 * time.Second
-	maxPullAge = 30 * 24 * time.Hour
-)
+// maxPullAge is the longest clock window for pulled mail.
+const maxPullAge = 30 * 24 * time.Hour
 
 // refetchAge is the minimum age of a cached document that is fetched again after a signature does
 // not verify (AIR-D41).
@@ -383,7 +380,7 @@ func (o *InboxOptions) withDefaults() error {
 	o.Limits.MaxConcurrentPerPrincipal = cmp.Or(o.Limits.MaxConcurrentPerPrincipal, 64)
 	o.Timing.HandlerTimeout = option.Or(o.Timing.HandlerTimeout, time.Minute, 24*time.Hour)
 	o.Timing.ReadTimeout = option.Or(o.Timing.ReadTimeout, time.Minute, 0)
-	o.Timing.MaxPullAge = option.Or(o.Timing.MaxPullAge, maxAge, maxAge)
+	o.Timing.MaxPullAge = option.Or(o.Timing.MaxPullAge, core.MaxAge, core.MaxAge)
 	o.Timing.PushWait = option.Or(o.Timing.PushWait, 10*time.Second, 10*time.Second)
 	o.Persistence.LeaseTTL = option.Or(o.Persistence.LeaseTTL, 0, 0)
 	o.Limits.MaxAttempts = option.Count(o.Limits.MaxAttempts, 10)
@@ -391,7 +388,7 @@ func (o *InboxOptions) withDefaults() error {
 	o.BodyTypes = slices.Clone(o.BodyTypes)
 	o.Middleware = slices.Clone(o.Middleware)
 	switch age := o.Timing.MaxPullAge; {
-	case age > maxAge && o.Persistence.Store == nil:
+	case age > core.MaxAge && o.Persistence.Store == nil:
 		return errors.New("air: inbox: MaxPullAge above 300 s needs a Store")
 	case age > maxPullAge:
 		return errors.New("air: inbox: MaxPullAge above 30 days")

@@ -14,40 +14,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/seen"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
 )
 
-// An entryState is the state of a message in the ledger (AIR-D74).
-type entryState byte
-
-const (
-	entryNone    entryState = iota
-	entryRunning            // being handled by its owner
-	entryFailed             // will be handled again
-	entryDone               // handled, refused or discarded
-)
-
 // An entry is the record of a message: of a sender and an id.
 type entry struct {
-	state       entryState
-	owner       lease.Owner // of a running attempt
-	attempts    int         // failed ones
-	next        time.Time   // of a failed message: when it may be handled again (AIR-D75)
-	triple      replayKey   // of the last form
-	redelivered bool        // a process failed while it was handling the message
+	core.Received
+	owner  lease.Owner // of a running attempt
+	triple replayKey   // of the last form
 }
-
-// Delays between two calls of a handler (AIR-D75).
-const (
-	handlerDelay    = 5 * time.Second
-	maxHandlerDelay = 5 * time.Minute
-
-	// maxDueWait bounds the wait for an attempt that is due (AIR-D77).
-	maxDueWait = 30 * time.Minute
-)
 
 // Lifetimes of stored records.
 const (
@@ -55,49 +34,26 @@ const (
 	failedTTL = 30 * 24 * time.Hour
 )
 
-var (
-	// errElsewhere reports a copy of an envelope that is being handled: a replay whose outcome is not
-	// final yet.
-	errElsewhere = errors.New("another copy of the envelope is being handled")
-	// errUsedUp reports a message whose handler failed too often.
-	errUsedUp = errors.New("attempts used up")
-)
-
-// An earlyError reports a copy that arrived before the next attempt is due.
-type earlyError struct{ wait time.Duration }
-
-func (e *earlyError) Error() string { return fmt.Sprintf("the next attempt is due in %v", e.wait) }
-
-// admit returns why an attempt must not begin now: a *earlyError or errUsedUp. A forced attempt is
-// one that does not wait, such as a push.
-func (e *entry) admit(now time.Time, maxAttempts int, isForced bool) error {
+// notBegun returns the error of an attempt that must not begin.
+func notBegun(err error) error {
 	switch {
-	case e.state == entryDone:
+	case errors.Is(err, core.ErrDone):
 		return replayed()
-	case e.state != entryFailed || isForced:
-		return nil
-	case e.attempts >= maxAttempts:
-		return errUsedUp
-	case now.Before(e.next):
-		return &earlyError{e.next.Sub(now)}
+	case errors.Is(err, core.ErrElsewhere):
+		return ErrReplay.because(errReplayed.Message, err)
+	case errors.Is(err, core.ErrUsedUp):
+		return holdable(ErrHandlerFailed.because("", err))
 	}
-	return nil
-}
-
-// fail returns the entry after a failed attempt.
-func (e entry) fail(now time.Time) entry {
-	delay := min(math.Ldexp(float64(handlerDelay), e.attempts), float64(maxHandlerDelay))
-	e.state, e.owner, e.attempts, e.next = entryFailed, "", e.attempts+1, now.Add(time.Duration(delay))
-	return e
+	return err
 }
 
 func (e *entry) bytes() []byte {
-	b := []byte{statekey.Format, byte(e.state), 0}
-	if e.redelivered {
+	b := []byte{statekey.Format, byte(e.Phase), 0}
+	if e.Redelivered {
 		b[2] = 1
 	}
-	b = binary.BigEndian.AppendUint32(b, uint32(e.attempts))
-	b = binary.BigEndian.AppendUint64(b, uint64(e.next.UnixMilli()))
+	b = binary.BigEndian.AppendUint32(b, uint32(e.Attempts))
+	b = binary.BigEndian.AppendUint64(b, uint64(e.Next.UnixMilli()))
 	b = append(b, e.triple[:]...)
 	return append(b, e.owner...)
 }
@@ -107,9 +63,9 @@ func parseEntry(value []byte) (e entry, err error) {
 	if err != nil || len(b) < 30 {
 		return e, errors.Join(errors.New("air: invalid record of a message"), err)
 	}
-	e.state, e.redelivered = entryState(b[0]), b[1] == 1
-	e.attempts = int(binary.BigEndian.Uint32(b[2:]))
-	e.next = time.UnixMilli(int64(binary.BigEndian.Uint64(b[6:])))
+	e.Phase, e.Redelivered = core.Phase(b[0]), b[1] == 1
+	e.Attempts = int(binary.BigEndian.Uint32(b[2:]))
+	e.Next = time.UnixMilli(int64(binary.BigEndian.Uint64(b[6:])))
 	copy(e.triple[:], b[14:])
 	e.owner = lease.Owner(b[30:])
 	return e, nil
@@ -246,7 +202,7 @@ func (l *ledger) enter(env *Envelope, until time.Time) (h, other *hold, err erro
 // exhausted returns the error of a message that the window has no room for. One that was accepted
 // before needs none.
 func (h *hold) exhausted() error {
-	if !h.isFull || h.prior.state != entryNone {
+	if !h.isFull || h.prior.Phase != core.New {
 		return nil
 	}
 	return &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: h.env.ThreadID}
@@ -288,13 +244,13 @@ func (r *round) add(h *hold) {
 // keep ends a drain: the window holds the names of its messages as long as a copy could pass the clock
 // that was handed out in the drain, or after an acknowledgement that failed (AIR-D74).
 func (l *ledger) keep(r *round) {
-	until := time.Now().Add(maxAge)
+	until := time.Now().Add(core.MaxAge)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, h := range r.holds {
 		if h.isDone && l.active[h.names.id] == nil && l.active[h.names.triple] == nil {
 			l.window.forget(h.env.From, &h.names)
-			_ = l.window.record(h.env.From, h.env.ThreadID, &h.names, later(until, h.env.Time.Add(maxAge)))
+			_ = l.window.record(h.env.From, h.env.ThreadID, &h.names, later(until, h.env.Time.Add(core.MaxAge)))
 		}
 	}
 }
@@ -310,7 +266,8 @@ func later(a, b time.Time) time.Time {
 func (h *hold) load(ctx context.Context, maxAttempts int, isForced bool) error {
 	s := h.l.shared
 	if s == nil {
-		return h.prior.admit(time.Now(), maxAttempts, isForced)
+		_, err := h.prior.Begin(core.Attempt{Now: time.Now(), MaxAttempts: maxAttempts, IsForced: isForced})
+		return notBegun(err)
 	}
 	if h.isUnrecorded() {
 		if err := h.commit(ctx); err != nil {
@@ -325,7 +282,8 @@ func (h *hold) load(ctx context.Context, maxAttempts int, isForced bool) error {
 	if err != nil {
 		return err
 	}
-	return h.admit(ctx, &h.prior, maxAttempts, isForced)
+	_, err = h.begin(ctx, &h.prior, maxAttempts, isForced)
+	return err
 }
 
 // isUnrecorded reports whether the message is done and the store does not know it.
@@ -336,27 +294,33 @@ func (h *hold) isUnrecorded() bool {
 	return ok
 }
 
-// admit is entry.admit, and refuses a message that another process is handling.
-func (h *hold) admit(ctx context.Context, e *entry, maxAttempts int, isForced bool) error {
-	if e.state != entryRunning {
-		return e.admit(time.Now(), maxAttempts, isForced)
-	}
-	l, err := h.l.shared.lease(ctx)
+// begin returns a message during an attempt of this process, or why none may begin.
+func (h *hold) begin(ctx context.Context, e *entry, maxAttempts int, isForced bool) (core.Received, error) {
+	owner, err := h.l.shared.ownerOf(ctx, e)
 	if err != nil {
-		return err
+		return e.Received, err
+	}
+	r, err := e.Begin(core.Attempt{Now: time.Now(), Owner: owner, MaxAttempts: maxAttempts, IsForced: isForced})
+	return r, notBegun(err)
+}
+
+// ownerOf returns what is known of the owner of a message.
+func (s *shared) ownerOf(ctx context.Context, e *entry) (core.Owner, error) {
+	if e.Phase != core.Running {
+		return core.Lost, nil
+	}
+	l, err := s.lease(ctx)
+	if err != nil {
+		return core.Lost, err
 	}
 	if e.owner == l.Owner() {
-		return nil // by a claim that was given up
+		return core.Self, nil
 	}
 	isAlive, err := l.Alive(ctx, e.owner)
-	switch {
-	case err != nil:
-		return err
-	case isAlive:
-		return ErrReplay.because(errReplayed.Message, errElsewhere)
+	if err != nil || !isAlive {
+		return core.Lost, err
 	}
-	e.redelivered = true
-	return nil
+	return core.Other, nil
 }
 
 // checkTriple returns an error if another message has the triple and is done or being handled.
@@ -387,7 +351,8 @@ func (h *hold) checkOther(ctx context.Context, value []byte) error {
 	if err != nil {
 		return err
 	}
-	return h.admit(ctx, &other, math.MaxInt, true)
+	_, err = h.begin(ctx, &other, math.MaxInt, true)
+	return err
 }
 
 // isOpen reports whether a message is being handled or will be handled again. One whose attempt does not come
@@ -400,23 +365,14 @@ func (l *ledger) isOpen(ctx context.Context, id replayKey, pulled time.Time) (bo
 	isActive := l.active[id] != nil
 	l.mu.Unlock()
 	if isActive || isDone || l.shared == nil {
-		return isActive || !isDone && e.isDue(time.Now()), nil
+		return isActive || !isDone && e.IsOpen(time.Now(), time.Since(pulled), core.Lost), nil
 	}
 	e, err := l.shared.get(ctx, id)
-	if err != nil || e.state != entryRunning {
-		return e.isDue(time.Now()), err
-	}
-	own, err := l.shared.lease(ctx)
 	if err != nil {
 		return false, err
 	}
-	isAlive, err := own.Alive(ctx, e.owner)
-	return isAlive && e.owner != own.Owner() || time.Since(pulled) < maxDueWait, err
-}
-
-// isDue reports whether a failed message is due for another attempt, or will be.
-func (e *entry) isDue(now time.Time) bool {
-	return e.state == entryFailed && now.Before(e.next.Add(maxDueWait))
+	owner, err := l.shared.ownerOf(ctx, &e)
+	return e.IsOpen(time.Now(), time.Since(pulled), owner), err
 }
 
 // claim records that this process handles the message.
@@ -434,7 +390,7 @@ func (h *hold) claim(ctx context.Context, maxAttempts int, isForced bool) error 
 	}
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
-	h.mine = entry{state: entryRunning, owner: l.Owner(), triple: h.names.triple}
+	h.mine = entry{owner: l.Owner(), triple: h.names.triple}
 	_, err = store.Modify(ctx, s.db, s.key('i', h.names.id), failedTTL, func(old store.Entry, found bool) ([]byte, error) {
 		h.prior = entry{}
 		if found {
@@ -442,11 +398,11 @@ func (h *hold) claim(ctx context.Context, maxAttempts int, isForced bool) error 
 			if h.prior, err = parseEntry(old.Value); err != nil {
 				return nil, err
 			}
-			if err = h.admit(ctx, &h.prior, maxAttempts, isForced); err != nil {
-				return nil, err
-			}
 		}
-		h.mine.attempts, h.mine.redelivered = h.prior.attempts, h.prior.redelivered
+		var err error
+		if h.mine.Received, err = h.begin(ctx, &h.prior, maxAttempts, isForced); err != nil {
+			return nil, err
+		}
 		return h.mine.bytes(), nil
 	})
 	if err != nil {
@@ -489,7 +445,7 @@ func (h *hold) end(ctx context.Context, outcome error) (err error) {
 	defer func() { h.release(true, outcome) }()
 	l := h.l
 	if l.shared != nil {
-		done := entry{state: entryDone, triple: h.names.triple}
+		done := entry{Received: core.Received{Phase: core.Done}, triple: h.names.triple}
 		err = h.write(ctx, done, l.shared.ttl)
 	}
 	l.mu.Lock()
@@ -503,21 +459,23 @@ func (h *hold) end(ctx context.Context, outcome error) (err error) {
 	return nil
 }
 
-// fail records a failed attempt and returns the number of attempts.
-func (h *hold) fail(ctx context.Context, outcome error) (int, error) {
+// fail records a failed attempt, and returns the message after it and the class of this copy.
+func (h *hold) fail(ctx context.Context, outcome error, maxAttempts int, isPush bool) (after entry, class string, err error) {
 	defer h.release(false, outcome)
+	after = h.mine
 	if h.l.shared == nil {
-		after := h.prior.fail(time.Now())
+		after = h.prior
+	}
+	after.owner = ""
+	after.Received, class = after.Fail(time.Now(), maxAttempts, isPush)
+	if h.l.shared == nil {
 		h.l.mu.Lock()
 		h.l.failed.put(h.names.id, after)
 		h.l.mu.Unlock()
-		return after.attempts, nil
+	} else if err = h.write(ctx, after, failedTTL); err != nil {
+		err = fmt.Errorf("air: recording a message: %w", err)
 	}
-	after := h.mine.fail(time.Now())
-	if err := h.write(ctx, after, failedTTL); err != nil {
-		return after.attempts, fmt.Errorf("air: recording a message: %w", err)
-	}
-	return after.attempts, nil
+	return after, class, err
 }
 
 // drop ends an attempt whose handler was not called, and leaves the ledger as it was.
@@ -545,16 +503,16 @@ func (h *hold) write(ctx context.Context, e entry, ttl time.Duration) error {
 	defer cancel()
 	s := h.l.shared
 	change := func(old store.Entry, found bool) ([]byte, error) {
-		if found && e.state != entryDone {
+		if found && e.Phase != core.Done {
 			now, err := parseEntry(old.Value)
 			switch {
 			case err != nil:
 				return nil, err
-			case now.state != entryRunning || now.owner != h.mine.owner:
+			case now.Phase != core.Running || now.owner != h.mine.owner:
 				return nil, store.ErrUnchanged
 			}
 		}
-		if e.state == entryNone {
+		if e.Phase == core.New {
 			return nil, nil
 		}
 		return e.bytes(), nil

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/statekey"
 	"github.com/fivewire/fivewire/store"
@@ -37,7 +38,6 @@ type OutboxMessage struct {
 const (
 	maxOutboxMessages = 10_000
 	maxOutboxBytes    = 64 << 20
-	outboxTTL         = 30 * 24 * time.Hour
 	outboxIndexMaxAge = time.Second
 )
 
@@ -59,6 +59,14 @@ type outboxEntry struct {
 	thread   replayKey
 	size     int
 	isFailed bool
+}
+
+func (m *OutboxMessage) state() core.Sent {
+	return core.Sent{Queued: m.Queued, Attempts: m.Attempts, Attempted: m.Attempted, Failed: m.Failed, Code: string(m.Code)}
+}
+
+func (m *OutboxMessage) set(s core.Sent) {
+	m.Queued, m.Attempts, m.Attempted, m.Failed, m.Code = s.Queued, s.Attempts, s.Attempted, s.Failed, Code(s.Code)
 }
 
 func (m *OutboxMessage) entry() outboxEntry {
@@ -133,10 +141,8 @@ func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m.Failed.IsZero() && time.Since(m.Queued) >= outboxTTL {
-			m.Code, m.Failed = ErrExpired, m.Queued.Add(outboxTTL)
-		}
-		if m.Failed.IsZero() || time.Since(m.Failed) < outboxTTL {
+		s, isKept := m.state().At(time.Now())
+		if m.set(s); isKept {
 			list = append(list, *m)
 		}
 	}
@@ -170,7 +176,7 @@ func (o *outboxStore) add(ctx context.Context, m *OutboxMessage) (isBehind bool,
 		defer o.mu.Unlock()
 		return false, ErrOutboxFull.err(fmt.Sprintf("%d messages, %d bytes", len(o.index), o.bytes))
 	}
-	m.Queued, m.Attempted = later(time.Now(), o.last.Add(1)), ahead == 0
+	m.set(core.Queue(time.Now(), o.last, ahead > 0))
 	o.last = m.Queued
 	o.setLocked(key, &entry)
 	o.mu.Unlock()
@@ -213,7 +219,7 @@ func (o *outboxStore) put(ctx context.Context, m *OutboxMessage) error {
 	if err == nil {
 		ctx, cancel := storeContext(ctx)
 		defer cancel()
-		err = overwrite(ctx, o.kv, o.key(m.ID), value, 2*outboxTTL)
+		err = overwrite(ctx, o.kv, o.key(m.ID), value, 2*core.OutboxTTL)
 	}
 	if err != nil {
 		return fmt.Errorf("air: storing a message: %w", err)
@@ -275,21 +281,8 @@ func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, r *Receipt, err
 		return o.remove(ctx, m.ID)
 	}
 	e := asError(err)
-	m.Attempts += e.Attempts
-	m.Attempted, m.Code, m.Failed = m.Attempts > 0, e.Code, time.Time{}
-	if !mayBecomeGood(e.Code) {
-		m.Failed = time.Now()
-	}
+	m.set(m.state().End(time.Now(), e.Attempts, string(e.Code)))
 	return o.put(ctx, m)
-}
-
-// mayBecomeGood reports whether a message that failed with a code stays queued.
-func mayBecomeGood(c Code) bool {
-	switch c {
-	case ErrDeliveryFailed, ErrResolveFailed, ErrRateLimited, ErrUnauthorized, ErrNotFound, ErrUnreachable, ErrBadEndpoint, ErrStaleKey:
-		return true
-	}
-	return false
 }
 
 // Outbox returns the messages that are not delivered, oldest first.
@@ -309,7 +302,7 @@ func (c *Client) Retry(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.Failed = time.Time{}
+	m.set(m.state().Retry())
 	return c.outbox.put(ctx, m)
 }
 

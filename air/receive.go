@@ -23,10 +23,10 @@ type Class string
 
 // The classes.
 const (
-	ClassDone    Class = "done"    // the handler took it, now or earlier
-	ClassRefused Class = "refused" // it can never become good
-	ClassHeld    Class = "held"    // authentic, but only a person or a changed configuration can help
-	ClassLater   Class = "later"   // to be received again
+	ClassDone    Class = core.ClassDone    // the handler took it, now or earlier
+	ClassRefused Class = core.ClassRefused // it can never become good
+	ClassHeld    Class = core.ClassHeld    // authentic, but only a person or a changed configuration can help
+	ClassLater   Class = core.ClassLater   // to be received again
 )
 
 // A ReceiveResult is the outcome of a received envelope.
@@ -60,26 +60,20 @@ func retryable(err error) error { return &classError{err, ClassLater} }
 
 // classify returns the error and the class of an attempt that failed.
 func classify(err error, via via) (*Error, Class) {
+	e, given := asError(err), ""
+	isElsewhere := errors.Is(e, core.ErrElsewhere)
 	var c *classError
-	e, class := asError(err), ClassRefused
 	switch {
 	case errors.As(err, &c):
-		class = c.class
-	case errors.Is(e, errElsewhere):
-		class = ClassLater
-	case e.Code == ErrReplay:
-		class = ClassDone
-	case e.Code == ErrBadGateway, e.Code == ErrRelay, e.Code == ErrReplayWindowExhausted, e.Code == ErrStaleKey:
-		class = ClassLater
+		given = string(c.class)
+	case isElsewhere:
+		given = core.ClassLater
 	}
-	if via == viaPush && class == ClassHeld {
-		class = ClassRefused
-	}
-	if via == viaPush && errors.Is(e, errElsewhere) {
+	if isElsewhere && via == viaPush {
 		// A sender reads a replay as a success (AIR-D46), but the first copy may still fail.
-		e = ErrRelay.because(errElsewhere.Error(), e)
+		e = ErrRelay.because(core.ErrElsewhere.Error(), e)
 	}
-	return e, class
+	return e, Class(core.ClassOf(string(e.Code), given, via == viaPush))
 }
 
 // A via is the way of an envelope to the inbox.
@@ -232,7 +226,7 @@ func (in *Inbox) await(ctx context.Context, a *arrival, env *Envelope, done <-ch
 			return ErrRelay.because("", context.Cause(ctx))
 		case <-timer.C:
 			if in.instance == nil {
-				return ErrRelay.err(errElsewhere.Error())
+				return ErrRelay.err(core.ErrElsewhere.Error())
 			}
 		}
 		err := in.queue(ctx, a, env)
@@ -288,8 +282,8 @@ func (in *Inbox) prepare(ctx context.Context, a *arrival) (env *Envelope, c clai
 // claim runs the steps from the ledger to the claim. isEnded is set unless the caller has to drop the hold.
 func (in *Inbox) claim(ctx context.Context, a *arrival, c claimed, key *PublicKey) (isEnded bool, err error) {
 	if err := c.h.load(ctx, in.opts.Limits.MaxAttempts, a.isForced()); err != nil {
-		a.attempts = c.h.prior.attempts
-		return false, notDue(err)
+		a.attempts = c.h.prior.Attempts
+		return false, err
 	}
 	if a.via != viaPush {
 		if err := in.checkPulled(ctx, a, c, key); err != nil {
@@ -309,24 +303,16 @@ func (in *Inbox) claim(ctx context.Context, a *arrival, c claimed, key *PublicKe
 		return false, err
 	}
 	if err := c.h.claim(ctx, in.opts.Limits.MaxAttempts, a.isForced()); err != nil {
-		return false, notDue(err)
+		return false, err
 	}
-	c.d.Redelivered = c.h.prior.redelivered
+	c.d.Redelivered = c.h.mine.Redelivered
 	return true, nil
-}
-
-// notDue returns the result of an attempt that must not begin.
-func notDue(err error) error {
-	if errors.Is(err, errUsedUp) {
-		return holdable(ErrHandlerFailed.because("", err))
-	}
-	return err
 }
 
 // record records the outcome of an envelope that is refused permanently.
 func (in *Inbox) record(ctx context.Context, h *hold, outcome error) error {
 	if err := h.claim(ctx, in.opts.Limits.MaxAttempts, true); err != nil {
-		return errors.Join(notDue(err), h.drop(ctx, err))
+		return errors.Join(err, h.drop(ctx, err))
 	}
 	return recorded(outcome, h.end(ctx, outcome))
 }
@@ -354,12 +340,12 @@ var anyBodyTypes = []string{AnyBodyType}
 // enter claims the message in this process. A push waits for a copy that is being handled and has its
 // outcome (AIR-D80).
 func (in *Inbox) enter(ctx context.Context, a *arrival, env *Envelope) (*hold, error) {
-	until := env.Time.Add(max(maxAge, in.opts.Timing.MaxPullAge))
+	until := env.Time.Add(max(core.MaxAge, in.opts.Timing.MaxPullAge))
 	switch a.via {
 	case viaPull:
 		until = later(until, time.Now().Add(doneTTL)) // until keep
 	case viaQueue, viaLetter:
-		until = later(until, time.Now().Add(maxAge))
+		until = later(until, time.Now().Add(core.MaxAge))
 	}
 	for {
 		h, other, err := in.ledger.enter(env, until)
@@ -372,7 +358,7 @@ func (in *Inbox) enter(ctx context.Context, a *arrival, env *Envelope) (*hold, e
 			}
 			return h, nil
 		case a.via == viaPull || a.via == viaLetter:
-			return nil, ErrReplay.because(errReplayed.Message, errElsewhere)
+			return nil, ErrReplay.because(errReplayed.Message, core.ErrElsewhere)
 		case a.via == viaQueue:
 			select {
 			case <-other.done:
@@ -407,14 +393,11 @@ func (in *Inbox) checkPush(ctx context.Context, a *arrival, env *Envelope, key *
 		return err
 	}
 	age := a.arrived.Sub(env.Time)
-	if age > maxAge || time.Until(env.Time) > maxSkew {
-		return stale(age, maxAge)
+	if (core.Received{}).CheckClock(true, age, time.Until(env.Time), 0) != "" {
+		return stale(age, core.MaxAge)
 	}
 	return nil
 }
-
-// maxAhead is how far ahead of the clock a pulled envelope may be to be received later (AIR-D68).
-const maxAhead = time.Hour
 
 // checkPulled checks the key policy, the type of the body and the clock for a pulled envelope.
 func (in *Inbox) checkPulled(ctx context.Context, a *arrival, c claimed, key *PublicKey) error {
@@ -425,15 +408,12 @@ func (in *Inbox) checkPulled(ctx context.Context, a *arrival, c claimed, key *Pu
 	if o.Profile != ProfileDeployed && !knownBody(env.Type, o.BodyTypes) {
 		return holdable(unsupported(env.Type))
 	}
-	if a.via != viaPull || c.h.prior.state != entryNone {
-		return nil // the clock has accepted it, or the owner has
+	if a.via != viaPull {
+		return nil // accepted by the clock of the push or by the owner
 	}
-	age, ahead := a.arrived.Sub(env.Time), time.Until(env.Time)
-	switch {
-	case age > o.Timing.MaxPullAge, ahead > maxAhead:
-		return holdable(stale(age, o.Timing.MaxPullAge))
-	case ahead > maxSkew:
-		return retryable(stale(age, o.Timing.MaxPullAge))
+	age := a.arrived.Sub(env.Time)
+	if class := c.h.prior.CheckClock(false, age, time.Until(env.Time), o.Timing.MaxPullAge); class != "" {
+		return &classError{stale(age, o.Timing.MaxPullAge), Class(class)}
 	}
 	return nil
 }
@@ -444,7 +424,7 @@ func unsupported(bodyType string) *Error {
 
 func stale(age, allowed time.Duration) *Error {
 	if age < 0 {
-		return ErrStaleTimestamp.err(fmt.Sprintf("%d s ahead, %d s allowed", -age/time.Second, maxSkew/time.Second))
+		return ErrStaleTimestamp.err(fmt.Sprintf("%d s ahead, %d s allowed", -age/time.Second, core.MaxSkew/time.Second))
 	}
 	return ErrStaleTimestamp.err(fmt.Sprintf("%d s old, %d s allowed", age/time.Second, allowed/time.Second))
 }
@@ -633,7 +613,7 @@ func (in *Inbox) isOwn(env *Envelope) bool { return env.From == in.did }
 // undone and the message is handled again later.
 func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) {
 	d, h, env := c.d, c.h, c.d.Envelope
-	defer func() { _ = h.drop(ctx, errElsewhere) }() // if a store panics
+	defer func() { _ = h.drop(ctx, core.ErrElsewhere) }() // if a store panics
 	var before core.Thread
 	if isMove(d.Body) {
 		if err := in.expired(d); err != nil {
@@ -669,9 +649,9 @@ func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) 
 	}
 	failed := ErrRelay.because("", err)
 	a.failures = 1
-	attempts, lost := h.fail(ctx, failed)
-	a.attempts = attempts
-	if a.via != viaPush && attempts >= in.opts.Limits.MaxAttempts {
+	after, class, lost := h.fail(ctx, failed, in.opts.Limits.MaxAttempts, a.via == viaPush)
+	a.attempts = after.Attempts
+	if class == core.ClassHeld {
 		return holdable(ErrHandlerFailed.because("", errors.Join(err, lost)))
 	}
 	return recorded(retryable(failed), lost)
@@ -784,11 +764,11 @@ func (in *Inbox) receiveQueued(ctx context.Context, item outbox.Item) outbox.Ver
 	if o.Class != ClassLater {
 		return outbox.Done()
 	}
-	delay := handlerDelay
-	var early *earlyError
+	delay := core.HandlerDelay
+	var early *core.EarlyError
 	switch {
 	case errors.As(o.Err, &early):
-		delay = max(early.wait, time.Millisecond)
+		delay = max(early.Wait, time.Millisecond)
 	case o.failures > 0:
 		delay = time.Millisecond // the ledger has the time of the next attempt
 	}
