@@ -34,7 +34,7 @@ func attempts(h []received) (n int, last time.Time) {
 func TestReceivedAgreesWithItsHistory(t *testing.T) {
 	delays := []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300}
 	rapid.Check(t, func(t *rapid.T) {
-		const maxAttempts = 4
+		maxAttempts := rapid.SampledFrom([]int{4, 100}).Draw(t, "maxAttempts")
 		var h []received
 		var r Received
 		now := time.Unix(1_000_000, 0)
