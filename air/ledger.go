@@ -304,7 +304,7 @@ func (h *hold) begin(ctx context.Context, e *entry, maxAttempts int, isForced bo
 	return r, notBegun(err)
 }
 
-// ownerOf returns what is known of the owner of a message.
+// ownerOf returns the kind of the owner of a message.
 func (s *shared) ownerOf(ctx context.Context, e *entry) (core.Owner, error) {
 	if e.Phase != core.Running {
 		return core.Lost, nil
@@ -357,7 +357,7 @@ func (h *hold) checkOther(ctx context.Context, value []byte) error {
 
 // isOpen reports whether a message is being handled or will be handled again. One whose attempt does not come
 // for maxDueWait is not: the sender's key has changed, so that the message is refused. pulled is when the message
-// that asks was first pulled.
+// that depends on it was first pulled.
 func (l *ledger) isOpen(ctx context.Context, id replayKey, pulled time.Time) (bool, error) {
 	l.mu.Lock()
 	e, _ := l.failed.get(id)

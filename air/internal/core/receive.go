@@ -115,8 +115,8 @@ func (r Received) Fail(now time.Time, maxAttempts int, isPush bool) (Received, s
 }
 
 // IsOpen reports whether the message is being handled or will be handled again. One whose attempt does not
-// come for half an hour is not: the sender's key has changed, so that the message is refused. waited is the
-// age of the message that asks.
+// come for half an hour is not: the sender's key has changed, so that the message is refused. waited is how
+// long the copy of the other message has waited.
 func (r Received) IsOpen(now time.Time, waited time.Duration, o Owner) bool {
 	switch r.Phase {
 	case Running:
@@ -128,8 +128,8 @@ func (r Received) IsOpen(now time.Time, waited time.Duration, o Owner) bool {
 }
 
 // CheckClock returns the class of a copy that is outside the clock window, and "" for one that is inside.
-// age is that at its arrival, ahead is how far it is ahead of the clock now. What the clock accepted
-// earlier is not judged again.
+// age is that at its arrival, ahead is how far it is ahead of the clock now. A message that the
+// clock accepted earlier is not judged again.
 func (r Received) CheckClock(isPush bool, age, ahead, maxPullAge time.Duration) string {
 	switch {
 	case isPush && (age > MaxAge || ahead > MaxSkew):

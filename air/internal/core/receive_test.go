@@ -60,7 +60,7 @@ func TestReceivedAgreesWithItsHistory(t *testing.T) {
 				require.ErrorIs(t, err, ErrUsedUp)
 			case state == "fail" && !a.IsForced && now.Before(last.Add(delays[min(n, len(delays))-1]*time.Second)):
 				require.True(t, errors.As(err, &early))
-				require.Equal(t, last.Add(delays[n-1]*time.Second), now.Add(early.Wait))
+				require.Equal(t, last.Add(delays[min(n, len(delays))-1]*time.Second), now.Add(early.Wait))
 			default:
 				require.NoError(t, err)
 				hasCrash := slices.ContainsFunc(h, func(e received) bool { return e.kind == "crash" })
@@ -91,7 +91,7 @@ func TestReceivedAgreesWithItsHistory(t *testing.T) {
 	})
 }
 
-// A process that gave its attempt up begins another one, which is no repetition.
+// A process that gave its attempt up begins another one. The message is not marked as redelivered.
 func TestReceivedBeginsAgain(t *testing.T) {
 	r, err := Received{Phase: Running}.Begin(Attempt{Owner: Self})
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestReceivedIsOpen(t *testing.T) {
 	require.False(t, failed.IsOpen(now.Add(maxDueWait), 0, Lost))
 }
 
-// The bounds of the clock are inclusive. What was accepted once is not judged again, and pulled mail outside of
+// The bounds of the clock are inclusive. An accepted message is not judged again, and pulled mail outside of
 // the window is kept (AIR-037, AIR-D68).
 func TestReceivedClock(t *testing.T) {
 	day := 24 * time.Hour
