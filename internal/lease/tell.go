@@ -20,6 +20,7 @@ const (
 	maxData    = 1 << 10
 	maxTopic   = 255
 	maxInbox   = 1024
+	inboxDelay = 10 * time.Millisecond // while the inbox is full
 	messageTTL = time.Hour
 	releases   = "" // topic of released leases
 	idLen      = 26 // of an id before the topic
@@ -44,12 +45,25 @@ func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) e
 	case to != l.Owner():
 		return l.send(ctx, to, topic, data)
 	}
-	select {
-	case l.inbox <- message{topic, slices.Clone(data)}:
-		return nil
-	default:
+	if !l.put(message{topic, slices.Clone(data)}) {
 		return fmt.Errorf("lease: tell: %d messages in the queue", maxInbox)
 	}
+	return nil
+}
+
+// put adds a message to the inbox unless that is full.
+func (l *Lease) put(m message) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.inbox) >= maxInbox {
+		return false
+	}
+	l.inbox = append(l.inbox, m)
+	select {
+	case l.waiting <- struct{}{}:
+	default:
+	}
+	return true
 }
 
 // send appends a message to the stream of an owner.
@@ -79,15 +93,29 @@ func (l *Lease) runInbox() {
 		select {
 		case <-l.base.Done():
 			return
-		case m := <-l.inbox:
-			l.mu.Lock()
-			f := l.topics[m.topic]
-			l.mu.Unlock()
-			if f != nil {
-				l.call(l.base, "topic "+m.topic, func() { f(m.data) })
-			}
+		case <-l.waiting:
+		}
+		for l.deliver() {
 		}
 	}
+}
+
+// deliver takes a message from the inbox and calls its function. It reports whether there was one.
+func (l *Lease) deliver() bool {
+	l.mu.Lock()
+	if len(l.inbox) == 0 || l.base.Err() != nil {
+		l.inbox = nil
+		l.mu.Unlock()
+		return false
+	}
+	m := l.inbox[0]
+	l.inbox = l.inbox[1:]
+	f := l.topics[m.topic]
+	l.mu.Unlock()
+	if f != nil {
+		l.call(l.base, "topic "+m.topic, func() { f(m.data) })
+	}
+	return true
 }
 
 // receive reads the stream of an epoch while that lives: the only Wait of the process.
@@ -119,9 +147,7 @@ func (l *Lease) accept(ctx context.Context, rec store.Record) {
 	case rec.ID[idLen:] == releases:
 		l.signal()
 	default:
-		select {
-		case l.inbox <- message{rec.ID[idLen:], data}:
-		case <-ctx.Done():
+		for !l.put(message{rec.ID[idLen:], data}) && retry.Sleep(ctx, inboxDelay) == nil {
 		}
 	}
 }

@@ -5,6 +5,7 @@ package seen
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -14,17 +15,22 @@ import (
 	"github.com/fivewire/fivewire/internal/bench/pair"
 )
 
-// A mapRing is the floor of a window: a map and a ring of 10,000 keys.
+// A mapRing is the floor of two windows: a map and a ring of 10,000 pairs of keys.
 type mapRing struct {
 	mu   sync.Mutex
 	m    map[[16]byte]struct{}
-	ring [10_000][16]byte
+	ring [20_000][16]byte
 	i    int
 }
 
-func (r *mapRing) add(k [16]byte) {
+func (r *mapRing) add(a, b [16]byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.addLocked(a)
+	r.addLocked(b)
+}
+
+func (r *mapRing) addLocked(k [16]byte) {
 	if _, ok := r.m[k]; !ok {
 		if r.i >= len(r.ring) {
 			delete(r.m, r.ring[r.i%len(r.ring)])
@@ -35,40 +41,38 @@ func (r *mapRing) add(k [16]byte) {
 	r.i++
 }
 
-func benchKeys() [][16]byte {
-	keys := make([][16]byte, 40_000)
-	for i := range keys {
-		binary.LittleEndian.PutUint64(keys[i][:], uint64(i)*0x9e3779b97f4a7c15)
-		binary.LittleEndian.PutUint64(keys[i][8:], uint64(i)*0xbf58476d1ce4e5b9)
-	}
-	return keys
+// benchKeys returns the keys of an operation.
+func benchKeys(i int64) (a, b [16]byte) {
+	binary.LittleEndian.PutUint64(a[:], uint64(i)*0x9e3779b97f4a7c15)
+	binary.LittleEndian.PutUint64(b[:], uint64(i)*0xbf58476d1ce4e5b9)
+	return a, b
 }
 
-// newBenchWindow returns a window and an operation with it. An operation takes a
-// millisecond on the clock of the window, and its key stays for 10,000 operations.
-func newBenchWindow() (*Window, func(i int64) error) {
-	w := New(Options{PerScope: -1})
+// newBench returns an operation that adds a key to each of two windows. It takes a millisecond on their clock,
+// and its keys stay for 10,000 operations.
+func newBench() func(i int64) error {
+	one, two := New(Options{PerScope: -1}), New(Options{PerScope: -1})
 	var clock atomic.Int64
-	w.now = clock.Load
-	keys := benchKeys()
+	one.now, two.now = clock.Load, clock.Load
 	principals := make([]string, 64)
 	for i := range principals {
 		principals[i] = fmt.Sprint("did:example:principal-", i)
 	}
-	return w, func(int64) error {
+	return func(int64) error {
 		i := clock.Add(1)
-		return w.Add(principals[i%64], "thread", keys[i%int64(len(keys))], time.UnixMilli(i+9_000))
+		a, b := benchKeys(i)
+		until := time.UnixMilli(i + 9_000)
+		return errors.Join(one.Add(principals[i%64], "thread", a, until), two.Add(principals[i%64], "", b, until))
 	}
 }
 
 func BenchmarkPairAdd(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			_, op := newBenchWindow()
-			r, keys := &mapRing{m: map[[16]byte]struct{}{}}, benchKeys()
+			r := &mapRing{m: map[[16]byte]struct{}{}}
 			var n atomic.Int64
-			pair.RatioCallers(b, callers, op, func(int64) error {
-				r.add(keys[n.Add(1)%int64(len(keys))])
+			pair.RatioCallers(b, callers, newBench(), func(int64) error {
+				r.add(benchKeys(n.Add(1)))
 				return nil
 			})
 		})
@@ -77,7 +81,7 @@ func BenchmarkPairAdd(b *testing.B) {
 
 // The base is one caller.
 func BenchmarkPairAddCallers(b *testing.B) {
-	_, op := newBenchWindow()
+	op := newBench()
 	pair.Ratio(b, func(n int) {
 		var wg sync.WaitGroup
 		for range 64 {

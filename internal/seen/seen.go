@@ -81,10 +81,6 @@ func New(opts Options) *Window {
 	w.perPrincipal = int64(option.Count(opts.PerPrincipal, int(max(1, w.total/16))))
 	w.seed = maphash.MakeSeed()
 	w.now = func() int64 { return time.Now().UnixMilli() }
-	for i := range w.shards {
-		w.shards[i].keys, w.shards[i].old = map[key]entry{}, map[key]entry{}
-		w.shards[i].owners = map[uint64]*owner{}
-	}
 	return w
 }
 
@@ -98,7 +94,9 @@ func (w *Window) Add(principal, scope string, k [16]byte, until time.Time) error
 	s := &w.shards[id.principal%16]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.adds++
+	if s.adds++; s.owners == nil {
+		s.keys, s.old, s.owners = map[key]entry{}, map[key]entry{}, map[uint64]*owner{}
+	}
 	if s.adds%lookEvery == 0 {
 		w.rotateLocked(s)
 	}
