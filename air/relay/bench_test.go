@@ -16,6 +16,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,8 +96,8 @@ func BenchmarkRelayQueue(b *testing.B) {
 	})
 }
 
-// mapQueue is the baseline of queues: it copies its input and has no duplicates, deliveries or
-// expiry.
+// mapQueue is the baseline of queues: it hashes and copies its input, and has no duplicates, deliveries
+// or expiry.
 type mapQueue struct {
 	mu sync.Mutex
 	n  int64
@@ -105,11 +106,12 @@ type mapQueue struct {
 
 type mapItem struct {
 	id   int64
+	sum  [sha256.Size]byte
 	body []byte
 }
 
 func (m *mapQueue) cycle(body []byte) {
-	item := mapItem{body: bytes.Clone(body)}
+	item := mapItem{sum: sha256.Sum256(body), body: bytes.Clone(body)}
 	m.mu.Lock()
 	m.n++
 	item.id = m.n
@@ -138,19 +140,19 @@ func BenchmarkPairRelayQueue(b *testing.B) {
 			}
 		}), pair.Loop(func() { floor.cycle(q.m.data) }))
 	})
-	b.Run("op=hash", func(b *testing.B) { // the part that a queue without AIR-D61 has not
-		q := newQueue(b, newServer(b, ServerOptions{}), "box")
-		var floor mapQueue
-		pair.Ratio(b, pair.Loop(func() { sha256.Sum256(q.m.data) }), pair.Loop(func() { floor.cycle(q.m.data) }))
-	})
 }
 
-// The base is the leanest handler that reads the body and answers as long an
-// answer.
+// The base is the leanest handler that reads, hashes and stores a body and answers as long an answer.
 func BenchmarkPairRelayHTTP(b *testing.B) {
-	relay := newServer(b, ServerOptions{Limits: Limits{RateLimit: -1, AddressRateLimit: -1, QueueLimitPerSession: -1}, Persistence: Persistence{Retention: 3 * time.Second}})
+	relay := newServer(b, ServerOptions{Limits: Limits{RateLimit: -1, AddressRateLimit: -1, QueueLimitPerSession: -1, MaxMemoryPerSession: -1, MaxMemoryPerPrincipal: -1, MaxMemory: -1}, Persistence: Persistence{Retention: 3 * time.Second}})
+	var mu sync.Mutex
+	stored := make(map[[sha256.Size]byte][]byte)
 	lean := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(io.LimitReader(r.Body, web.MaxMessage))
+		sum := sha256.Sum256(data)
+		mu.Lock()
+		stored[sum] = data
+		mu.Unlock()
 		w.Header().Set("Content-Type", web.JSONType)
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = w.Write(data[:80])
@@ -161,9 +163,13 @@ func BenchmarkPairRelayHTTP(b *testing.B) {
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	defer client.CloseIdleConnections()
 	base := signedSample(b, 1<<10)
-	post := func(url string, seq int64) error {
-		// The nonce changes, so that every envelope is stored.
-		data := bytes.Replace(base, []byte("r4nd0mN0nc3-abc123xyz789"), fmt.Appendf(nil, "r4nd0mN0nc3-%012d", seq), 1)
+	m, err := newMail(base)
+	require.NoError(b, err)
+	id := []byte(m.id)
+	var pushed atomic.Uint32
+	post := func(url string) error {
+		// The id changes, so that every envelope is stored.
+		data := bytes.Replace(base, id, fmt.Appendf(nil, "%s%08x", id[:len(id)-8], pushed.Add(1)), 1)
 		res, err := client.Post(url, web.JSONType, bytes.NewReader(data))
 		if err != nil {
 			return err
@@ -177,8 +183,8 @@ func BenchmarkPairRelayHTTP(b *testing.B) {
 	}
 	for _, callers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("op=push/callers=%d/lib=sdk", callers), func(b *testing.B) {
-			pair.RatioCallers(b, callers, func(seq int64) error { return post(one.URL+"/inbox/AIR-A1B2-C3D4-E5F6", seq) },
-				func(seq int64) error { return post(two.URL, seq) })
+			pair.RatioCallers(b, callers, func(int64) error { return post(one.URL + "/inbox/AIR-A1B2-C3D4-E5F6") },
+				func(int64) error { return post(two.URL) })
 		})
 	}
 }

@@ -71,24 +71,25 @@ type mailbox struct {
 
 	// turn is full while a caller uses the fields below. Callers wait within their contexts, since
 	// its holder may use the store.
-	turn   chan struct{}
-	closed bool                   // removed from boxes.open
-	seqs   map[mailSum]uint64     // positions by the hash of the envelope id; nil before the first scan
-	others map[mailSum][]uint64   // further positions of a repeated id (AIR-D61)
-	queued map[uint64]queuedEntry // all positions in both
-	place  budget.Hold            // of a mailbox with mail
-	pushed int                    // positions added since the last scan
-	last   uint64                 // all positions up to this one are in seqs
-	built  time.Time              // time of the last rebuild
-	ends   int64                  // earliest expiry in queued, in Unix nanoseconds
-	handed uint64                 // all positions up to this one were handed out
-	read   bool                   // handed was read from the store
-	shares map[string]*share      // of the senders of queued mail without a secret
-	check  uint64                 // position up to which reconcileLocked has compared
-	tested time.Time              // time of its last call
-	ids    []mailSum              // scratch space of ack
-	found  []uint64               // scratch space of ack
-	there  []uint64               // scratch space of presentLocked
+	turn    chan struct{}
+	closed  bool                   // removed from boxes.open
+	seqs    map[mailSum]uint64     // positions by the hash of the envelope id; nil before the first scan
+	others  map[mailSum][]uint64   // further positions of a repeated id (AIR-D61)
+	queued  map[uint64]queuedEntry // all positions in both
+	place   budget.Hold            // of a mailbox with mail
+	pushed  int                    // positions added since the last scan
+	last    uint64                 // all positions up to this one are in seqs
+	built   time.Time              // time of the last rebuild
+	ends    int64                  // earliest expiry in queued, in Unix nanoseconds
+	expired time.Time              // when expired mail was dropped for a push
+	handed  uint64                 // all positions up to this one were handed out
+	read    bool                   // handed was read from the store
+	shares  map[string]*share      // of the senders of queued mail without a secret
+	check   uint64                 // position up to which reconcileLocked has compared
+	tested  time.Time              // time of its last call
+	ids     []mailSum              // scratch space of ack
+	found   []uint64               // scratch space of ack
+	there   []uint64               // scratch space of presentLocked
 }
 
 // A queuedEntry is an envelope in the index.
@@ -122,6 +123,7 @@ const (
 	therePage    = 64          // smaller, since the values are not needed
 	storeTimeout = time.Second // of the store, while the mailbox is locked
 	thereReads   = 8           // maximum number of reads to count acknowledged envelopes
+	maxSameID    = 8           // envelopes with the id of a pushed one that are compared with it
 
 	// The share of an address in a mailbox, however full that is.
 	minShare      = 1000
@@ -317,8 +319,8 @@ func (b *boxes) findDuplicateLocked(ctx context.Context, mb *mailbox, m *mail) (
 	if !ok {
 		return 0, false
 	}
-	seqs := append([]uint64{first}, mb.others[id]...)
-	for _, seq := range seqs[:min(len(seqs), 8)] {
+	others := mb.others[id]
+	for _, seq := range append([]uint64{first}, others[:min(len(others), maxSameID-1)]...) {
 		recs, err := b.store.Read(ctx, mb.stream, seq-1, 1)
 		if err != nil || len(recs) == 0 {
 			continue
@@ -333,7 +335,10 @@ func (b *boxes) findDuplicateLocked(ctx context.Context, mb *mailbox, m *mail) (
 // checkCapacityLocked refuses an envelope for a full mailbox. Concurrent pushes do not count, so the
 // limit can be exceeded slightly. The turn of mb must be held.
 func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail, now time.Time) error {
-	mb.expireLocked(now.UnixNano())
+	if now.Sub(mb.expired) >= sweepAge || !b.hasRoomLocked(mb, m) {
+		mb.expireLocked(now.UnixNano())
+		mb.expired = now
+	}
 	if int64(mb.pushed) >= b.max/32 { // other relays push too
 		if err := b.scanLocked(ctx, mb, nil); err != nil {
 			return err
