@@ -222,10 +222,13 @@ func (e *Envelope) BodyJSON() []byte { return []byte(e.text[e.bodyAt:e.bodyEnd])
 
 // Body returns the body as a typed value. In [ProfileDeployed] bodies are not validated on receipt;
 // a body without the form of its type is returned as a [Raw].
-func (e *Envelope) Body() Body {
-	b, err := DecodeBody(e.BodyJSON(), ProfileDeployed)
+func (e *Envelope) Body() Body { return e.bodyOf(e.BodyJSON()) }
+
+// bodyOf returns the body with a text, which a Raw keeps.
+func (e *Envelope) bodyOf(text []byte) Body {
+	b, err := DecodeBody(text, ProfileDeployed)
 	if err != nil {
-		return &Raw{Type: e.Type, JSON: e.BodyJSON()}
+		return &Raw{Type: e.Type, JSON: slices.Clone(text)}
 	}
 	return b
 }
@@ -290,6 +293,9 @@ func (c *scratch) refuseEmpty(p Profile) error {
 }
 
 func isCode(err error, code Code) bool {
+	if err == nil {
+		return false
+	}
 	var e *Error
 	return errors.As(err, &e) && e.Code == code
 }

@@ -479,6 +479,9 @@ func (in *Inbox) logPanic(ctx context.Context, err error) {
 }
 
 func logPanic(ctx context.Context, log *slog.Logger, err error) {
+	if err == nil {
+		return
+	}
 	var p *guard.PanicError
 	if errors.As(err, &p) {
 		log.ErrorContext(ctx, "air: "+p.What+" panicked", "err", err, "stack", string(p.Stack))

@@ -97,7 +97,6 @@ type arrival struct {
 	env   *Envelope     // decoded data, if not nil
 	round *round        // of a pulled envelope
 	slots chan struct{} // of handlers; nil means no bound
-	sum   replayKey
 
 	after        string // the id of the dead letter that the envelope waits for
 	attempts     int    // failed calls of the handler
@@ -118,20 +117,39 @@ func (a *arrival) isForced() bool { return a.via == viaPush || a.via == viaLette
 // A pullTime is what is remembered of an envelope from its first pull on.
 type pullTime struct{ arrived, pulled time.Time }
 
-// remember sets the times of the first pull.
-func (in *Inbox) remember(a *arrival, env *Envelope) {
-	if a.via != viaPull {
-		return
-	}
-	sum := sha256.Sum256(env.appendTo(nil))
-	a.sum = replayKey(sum[:16])
+// recall sets the times of the first pull.
+func (in *Inbox) recall(a *arrival, env *Envelope) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if t, ok := in.pulls.get(a.sum); ok {
-		a.arrived, a.pulled = t.arrived, t.pulled
+	if a.via != viaPull || len(in.pulls.entries) == 0 {
 		return
 	}
-	in.pulls.put(a.sum, pullTime{a.arrived, a.pulled})
+	if t, ok := in.pulls.get(pullKey(env)); ok {
+		a.arrived, a.pulled = t.arrived, t.pulled
+	}
+}
+
+// remember keeps the times of the first pull until the outcome of the envelope is final.
+func (in *Inbox) remember(a *arrival, env *Envelope, isFinal bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if a.via != viaPull || env == nil || isFinal && len(in.pulls.entries) == 0 {
+		return
+	}
+	k := pullKey(env)
+	t, ok := in.pulls.get(k)
+	switch {
+	case isFinal:
+		in.pulls.remove(k)
+	case !ok || a.pulled.Before(t.pulled):
+		in.pulls.put(k, pullTime{a.arrived, a.pulled})
+	}
+}
+
+// pullKey identifies an envelope with its signature.
+func pullKey(env *Envelope) replayKey {
+	sum := sha256.Sum256(env.appendTo(nil))
+	return replayKey(sum[:16])
 }
 
 // Receive runs the steps of 6.2 for one pushed or pulled envelope, and waits for the handler. A pushed
@@ -171,9 +189,11 @@ func (in *Inbox) receiveAs(ctx context.Context, a *arrival) *ReceiveResult {
 		o.Envelope, c, err = in.prepare(w, a)
 		return err
 	})
-	var p *guard.PanicError
-	if errors.As(err, &p) && p.What == "inbox" { // user code has its own guard
-		in.logPanic(w, err)
+	if err != nil {
+		var p *guard.PanicError
+		if errors.As(err, &p) && p.What == "inbox" { // user code has its own guard
+			in.logPanic(w, err)
+		}
 	}
 	if err != nil || a.via != viaPush {
 		defer a.release()
@@ -252,7 +272,7 @@ func (in *Inbox) prepare(ctx context.Context, a *arrival) (env *Envelope, c clai
 	if err := decodeSignature(&sig, env.Signature); err != nil {
 		return env, c, err
 	}
-	in.remember(a, env)
+	in.recall(a, env)
 	form, key, err := in.verify(ctx, a, env)
 	if err != nil {
 		return env, c, err
@@ -511,7 +531,8 @@ func (in *Inbox) checkKey(ctx context.Context, from string, key *PublicKey) erro
 func (in *Inbox) unseal(d *Delivery) error {
 	env := d.Envelope
 	if env.Type != bodyTypeEncrypted {
-		d.Body, d.BodyJSON = env.Body(), env.BodyJSON()
+		d.BodyJSON = env.BodyJSON()
+		d.Body = env.bodyOf(d.BodyJSON)
 		return nil
 	}
 	plain, retired, err := in.id.Load().open(env.binding(), env.BodyJSON())
@@ -632,12 +653,11 @@ func (in *Inbox) handle(ctx context.Context, a *arrival, c claimed) (err error) 
 		th := threadOf(after)
 		d.Thread = &th
 	}
-	err = in.call(ctx, a, d)
-	var r *rejection
-	switch {
-	case err == nil:
+	if err = in.call(ctx, a, d); err == nil {
 		return recorded(nil, h.end(ctx, nil))
-	case errors.As(err, &r):
+	}
+	var r *rejection
+	if errors.As(err, &r) {
 		if r.err.Code == ErrStaleKey {
 			r.err.AIRID = in.id.Load().airID
 		}
@@ -705,11 +725,7 @@ func (in *Inbox) finish(ctx context.Context, a *arrival, o *ReceiveResult, d *De
 		in.hold(ctx, a, o)
 	}
 	o.Final = o.Class == ClassDone || o.Class == ClassRefused || o.Class == ClassHeld && in.instance != nil
-	if o.Final && a.via == viaPull {
-		in.mu.Lock()
-		in.pulls.remove(a.sum)
-		in.mu.Unlock()
-	}
+	in.remember(a, o.Envelope, o.Final)
 	if o.Envelope != nil {
 		a.record.Object = o.Envelope.ID
 	}
