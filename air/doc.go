@@ -21,8 +21,8 @@
 // Its parts can be used alone: a [Client] sends, an [Inbox] receives and is the [net/http.Handler] for direct
 // delivery, and a [Poller] fetches from a [github.com/fivewire/fivewire/air/relay.Server].
 //
-// A [Negotiation] makes the moves of one side of a thread. [Canonicalize], [Sign], [Verify], [Seal]
-// and [BoxKey.Open] process raw JSON. Package [github.com/fivewire/fivewire/air/registry] registers
+// A [Negotiation] makes the moves of one side of a thread. [Canonicalize], [Sign], [Verify]
+// and [Seal] process raw JSON; [Identity.Open] opens a sealed body. Package [github.com/fivewire/fivewire/air/registry] registers
 // agents, looks them up and rotates keys.
 //
 // # Security

@@ -3,8 +3,8 @@
 
 // Air-relay is a relay for signed envelopes. With -addr it serves until it is interrupted:
 //
-//	air-relay -addr :8443 -cert cert.pem -key key.pem
-//	air-relay -addr localhost:8080 -public-url https://relay.example/air -proxy-header X-Real-Ip
+//	air-relay -addr :8443 -cert cert.pem -key key.pem -store mail.db
+//	air-relay -addr localhost:8080 -store mail.db -public-url https://relay.example/air -proxy-header X-Real-Ip
 //
 // Without -addr it is a demonstration: it serves on loopback, receives one envelope, returns it,
 // and exits.
@@ -28,6 +28,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
 func main() {
@@ -49,6 +50,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	publicURL := flags.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
 	proxyHeader := flags.String("proxy-header", "", "header in which a trusted proxy names the address of the caller")
 	anyRecipient := flags.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
+	file := flags.String("store", "", "SQLite file of the mail; without it, the mail is in memory")
 	rate := flags.Int("rate", 100, "envelopes of one sender in a minute")
 	ttl := flags.Duration("ttl", 7*24*time.Hour, "how long unacknowledged mail is kept")
 	if err := flags.Parse(args); err != nil {
@@ -66,6 +68,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		Limits:      relay.Limits{RateLimit: *rate},
 		Persistence: relay.Persistence{Retention: *ttl},
 		Logger:      slog.New(slog.NewTextHandler(out, nil)),
+	}
+	if *file != "" {
+		db, err := sqlstore.Open(ctx, *file, nil)
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		opts.Persistence.Store, opts.Persistence.SingleInstance = db, true
 	}
 	demo := *addr == ""
 	if demo {

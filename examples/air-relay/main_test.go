@@ -8,6 +8,7 @@ import (
 	"context"
 	"log"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,23 @@ func Example() {
 	// GET /inbox/AIR-B0B0-0000-0002/pull: 200 {"envelopes":[(the envelope)],"cursor":"end","has_more":false}
 	// POST /inbox/AIR-B0B0-0000-0002/ack: 200 {"status":"acked","acked_count":1,"requested":1}
 	// GET /inbox/AIR-B0B0-0000-0002/pull: 200 {"envelopes":[],"cursor":"end","has_more":false}
+}
+
+// With a store the relay keeps the mail in a file, which the next process continues.
+func TestStore(t *testing.T) {
+	args := []string{"-store", filepath.Join(t.TempDir(), "mail.db")}
+	for range 2 {
+		var out bytes.Buffer
+		if err := run(t.Context(), args, &out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), `"acked_count":1`) {
+			t.Fatal(out.String())
+		}
+	}
+	if info, err := os.Stat(args[1]); err != nil || info.Size() == 0 {
+		t.Fatal(info, err)
+	}
 }
 
 // It serves until its context ends, and refuses flags that make no sense.
