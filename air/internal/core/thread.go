@@ -87,39 +87,44 @@ func (t Thread) Apply(m Message) (Thread, error) {
 	if t.has(&m) {
 		return t, nil
 	}
+	next, err := t.next(&m)
+	if err != nil {
+		return t, err
+	}
+	if next == Accepted {
+		t.Agreed = m.Price
+	}
+	if next == Offered || next == Countered {
+		t.Moves = append(slices.Clip(t.Moves), Move{ID: m.ID, IsOwn: m.IsOwn, Price: m.Price, Sum: m.Sum})
+	}
+	t.State, t.Last, t.LastOwn, t.LastSum = next, m.ID, m.IsOwn, m.Sum
+	return t, nil
+}
+
+// next returns the state after a message.
+func (t *Thread) next(m *Message) (string, error) {
 	o, e := t.Outstanding(), effects[m.Kind]
 	next := e.open
 	if o == nil {
 		next = e.pending
 	}
-	isMove := m.Kind == "Offer" || m.Kind == "Counter"
 	switch {
 	case t.IsClosed():
-		return t, refuse("thread_closed", "the negotiation has ended")
+		return "", refuse("thread_closed", "the negotiation has ended")
 	case next == "":
-		return t, refuse("conflict", "the message does not follow what happened in the thread")
+		return "", refuse("conflict", "the message does not follow what happened in the thread")
 	case e.names && m.InReplyTo != o.ID:
-		return t, refuse("conflict", "in_reply_to is not the outstanding message")
+		return "", refuse("conflict", "in_reply_to is not the outstanding message")
 	case e.other && m.IsOwn == o.IsOwn:
-		return t, refuse("not_your_move", "the other party has to answer")
+		return "", refuse("not_your_move", "the other party has to answer")
 	case next == Accepted && m.Price != o.Price:
-		return t, refuse("price_mismatch", "accepted_price is not the outstanding price")
-	case isMove && len(t.Moves) >= maxMoves:
-		return t, refuse("conflict", "too many moves in one thread")
+		return "", refuse("price_mismatch", "accepted_price is not the outstanding price")
+	case next == Countered && len(t.Moves) >= maxMoves:
+		return "", refuse("conflict", "too many moves in one thread")
+	case next == Withdrawn:
+		return next, t.mayWithdraw(m)
 	}
-	if next == Withdrawn {
-		if err := t.mayWithdraw(&m); err != nil {
-			return t, err
-		}
-	}
-	if next == Accepted {
-		t.Agreed = m.Price
-	}
-	if isMove {
-		t.Moves = append(slices.Clip(t.Moves), Move{ID: m.ID, IsOwn: m.IsOwn, Price: m.Price, Sum: m.Sum})
-	}
-	t.State, t.Last, t.LastOwn, t.LastSum = next, m.ID, m.IsOwn, m.Sum
-	return t, nil
+	return next, nil
 }
 
 // has reports whether the message was applied: as a move, or as the last message.
