@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/air/registry"
 	"github.com/stretchr/testify/require"
 )
@@ -72,6 +73,13 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	found, err := doc.SigningKey(reg.DID)
 	require.NoError(t, err)
 	require.True(t, found.Equal(theirPub))
+
+	// A probe says that this agent has no inbox.
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: ts.URL, AllowLoopback: true})
+	require.NoError(t, err)
+	defer resolver.Close()
+	_, err = probe.Probe(ctx, reg.DID, &probe.Options{Resolver: resolver, AllowLoopback: true})
+	require.ErrorIs(t, err, air.ErrUnreachable)
 
 	// And the other way round.
 	mine, err := ours.Register(ctx, &registry.RegisterParams{Name: "Go agent", Description: "ä", PublicKey: ourPub, Capabilities: []string{"x"}})

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -415,6 +416,52 @@ func TestAIRProbeExplains(t *testing.T) {
 	require.Greater(t, quiet, 20)
 }
 
+// A probe finds which bodies and which form of signatures the inbox of each peer accepts, and recommends a profile.
+func TestAIRProbesPeers(t *testing.T) {
+	t.Parallel()
+	commands := map[string]func(t *testing.T, args ...string) *exec.Cmd{
+		"python": func(t *testing.T, args ...string) *exec.Cmd {
+			return exec.Command(filepath.Join(peers(t, "python"), "python", "bin", "python"), append([]string{"-B", filepath.Join("peers", "python", "air_check.py")}, args...)...)
+		},
+		"node": func(t *testing.T, args ...string) *exec.Cmd { return nodeCommand(t, "air_check.mjs", args...) },
+		"rust": func(t *testing.T, args ...string) *exec.Cmd {
+			return exec.Command(filepath.Join(peers(t, "rust"), "rust", "target", "debug", "air"), append(args, time.Now().UTC().Add(-5*time.Minute).Format("2006-01-02T15:04:05.000Z"))...)
+		},
+	}
+	for name, command := range commands {
+		for _, form := range []air.Form{air.FormSpec, air.FormDeployed} {
+			t.Run(name+"/"+string(form), func(t *testing.T) {
+				t.Parallel()
+				fake := &airtest.Registry{}
+				ts := httptest.NewServer(fake)
+				defer ts.Close()
+				agent := func(id string) *air.Identity {
+					made, err := air.GenerateIdentity(airtest.DID(id))
+					require.NoError(t, err)
+					return made
+				}
+				sender, recipient := agent("AIR-AAAA-BBBB-CCCC"), agent("AIR-DDDD-EEEE-FFFF")
+				fake.Register(sender, "https://example.org/inbox")
+				p := start(t, command(t, "serve", string(form), sender.PublicKey().String()))
+				port, ok := <-p.lines
+				require.True(t, ok)
+				fake.Register(recipient, "http://127.0.0.1:"+strings.TrimSpace(string(port))+"/inbox")
+				resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: ts.URL, AllowLoopback: true})
+				require.NoError(t, err)
+				defer resolver.Close()
+				r, err := probe.Probe(t.Context(), recipient.DID(), &probe.Options{
+					Resolver: resolver, Identity: sender, BodyTypes: []string{"note", "invoice"}, AllowLoopback: true,
+				})
+				require.NoError(t, err)
+				require.Equal(t, probe.KindInbox, r.Kind)
+				require.Equal(t, []string{"Offer", "encrypted", "note"}, r.Bodies)
+				require.Equal(t, []air.Form{form}, r.Forms)
+				require.Equal(t, form == air.FormDeployed, slices.Contains(r.Advice, "send with ProfileDeployed"))
+			})
+		}
+	}
+}
+
 // Boxes sealed here are opened by the JavaScript libraries, and the other way round.
 func TestAIRBoxes(t *testing.T) {
 	t.Parallel()
@@ -473,6 +520,9 @@ func TestAIRBoxes(t *testing.T) {
 	require.Len(t, peerBodies, n)
 	for i, body := range peerBodies {
 		_, binding := at(i)
+		require.Empty(t, probe.Lint(fmt.Appendf(nil, `{"body":%s,"from":"did:wba:example:agents:AIR-AAAA-BBBB-CCCC","id":"%s","nonce":"%d",`+
+			`"thread_id":"%[2]s","timestamp":"%[4]s","to":"did:wba:example:agents:AIR-DDDD-EEEE-FFFF"}`,
+			body, air.NewID(), i, time.Now().UTC().Format("2006-01-02T15:04:05.000Z")), time.Now()))
 		text, err := open(binding, body)
 		require.NoError(t, err)
 		require.Equal(t, plain[i], string(text))
