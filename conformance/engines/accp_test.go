@@ -229,34 +229,34 @@ func postFrame(hc *http.Client, url, frame string) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// TestACCPKilled kills servers and agents in turns while agents make transactions, change state and send notes. No
+// TestACCPKilled disturbs servers and agents in turns while agents make transactions, change state and send notes. No
 // transaction runs twice, and acknowledged outcomes, states, numbers and messages are stored (ACCP-D71, ACCP-D72).
 func TestACCPKilled(t *testing.T) {
-	eachShared(t, func(t *testing.T, p *place) {
+	eachDisturbed(t, func(t *testing.T, p *place, d disturbance) {
 		ctx, s, f := t.Context(), p.open(t), newFront(t)
 		servers := []*child{p.start(t, "accp"), p.start(t, "accp")}
 		f.put(servers[0].address)
 		url := f.URL + accp.FramesPath
-		startAgent := func(i int) *child {
-			t.Setenv(accpAgentEnv, accpAgents[i]+" "+url)
-			return p.start(t, "accp agent")
+		agents := make([]*child, len(accpAgents))
+		for i, name := range accpAgents {
+			t.Setenv(accpAgentEnv, name+" "+url)
+			agents[i] = p.start(t, "accp agent")
 		}
-		agents := []*child{startAgent(0), startAgent(1)}
 		stop := make(chan struct{})
 		var work sync.WaitGroup
 		var frames []string
 		work.Go(func() { frames = notes(t, url, stop) })
-		for round := range crashRounds(t, 8) {
+		for round := range d.rounds(t, 8) {
 			time.Sleep(150*time.Millisecond + rand.N(150*time.Millisecond))
 			i := round / 2 % 2
 			if round%2 == 1 {
-				agents[i].kill()
-				agents[i] = startAgent(i)
+				t.Setenv(accpAgentEnv, accpAgents[i]+" "+url)
+				agents[i] = d.apply(t, p, agents[i], "accp agent")
 				continue
 			}
-			servers[i].kill()
-			f.put(servers[1-i].address)
-			servers[i] = p.start(t, "accp")
+			lives := servers[1-i].address
+			time.AfterFunc(10*time.Millisecond, func() { f.put(lives) })
+			servers[i] = d.apply(t, p, servers[i], "accp")
 		}
 		for _, name := range accpAgents {
 			soon(t, "an answer for "+name, func() bool { return len(count(t, s, "answered/"+name)) > 0 })
@@ -310,7 +310,7 @@ func TestACCPKilled(t *testing.T) {
 			require.NoError(t, err)
 			require.Contains(t, answer, "code:E3002", "a number that was used")
 		}
-		recordService(t, p, "ACCP", len(servers)+len(agents), "kill -9", crashRounds(t, 8), len(frames)+len(runs))
+		recordService(t, p, "ACCP", len(servers)+len(agents), d.name, d.rounds(t, 8), len(frames)+len(runs))
 		t.Logf("%d notes, %d checkpoints", len(frames), len(checkpoints))
 	})
 }

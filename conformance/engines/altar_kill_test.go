@@ -93,25 +93,22 @@ func (l *callLog) call(t *testing.T, s *altar.Session, tool, id string) {
 	}
 }
 
-// TestALTARKilled kills Hosts on one store while clients of both call tools. No call that is not idempotent runs twice,
+// TestALTARKilled disturbs Hosts on one store while clients of both call tools. No call that is not idempotent runs twice,
 // every call keeps its outcome at every Host, and no tool is forgotten (ALT-D22, ALT-D47).
 func TestALTARKilled(t *testing.T) {
-	eachShared(t, func(t *testing.T, p *place) {
+	eachDisturbed(t, func(t *testing.T, p *place, d disturbance) {
 		const hosts = 2
 		log := &callLog{runs: map[string]int{}, outcomes: map[string]string{}, failed: map[string]bool{}}
 		places, children := make([]*hostPlace, hosts), make([]*child, hosts)
-		start := func(i int) {
-			t.Setenv(altarHostEnv, fmt.Sprint("host-", i))
-			children[i] = p.start(t, "altar")
-			places[i].address.Store(children[i].address)
-		}
 		ctx, stop := context.WithCancel(t.Context())
 		var runtimes sync.WaitGroup
 		defer runtimes.Wait()
 		defer stop()
 		for i := range hosts {
 			places[i] = &hostPlace{}
-			start(i)
+			t.Setenv(altarHostEnv, fmt.Sprint("host-", i))
+			children[i] = p.start(t, "altar")
+			places[i].address.Store(children[i].address)
 			rt := log.runtime(t, fmt.Sprint("runtime-", i))
 			runtimes.Go(func() { _ = rt.RunWithReconnect(ctx, places[i].dial("service")) })
 		}
@@ -145,11 +142,13 @@ func TestALTARKilled(t *testing.T) {
 				}
 			})
 		}
-		rounds := crashRounds(t, 6)
+		rounds := d.rounds(t, 6)
 		for round := range rounds {
 			time.Sleep(100*time.Millisecond + rand.N(200*time.Millisecond))
-			children[round%hosts].kill()
-			start(round % hosts)
+			i := round % hosts
+			t.Setenv(altarHostEnv, fmt.Sprint("host-", i))
+			children[i] = d.apply(t, p, children[i], "altar")
+			places[i].address.Store(children[i].address)
 		}
 		close(done)
 		callers.Wait()
@@ -181,7 +180,7 @@ func TestALTARKilled(t *testing.T) {
 			}
 			require.LessOrEqual(t, log.runs[id], 1, "%s ran twice", id)
 		}
-		recordService(t, p, "ALTAR", hosts, "kill -9", rounds, len(log.outcomes))
+		recordService(t, p, "ALTAR", hosts, d.name, rounds, len(log.outcomes))
 		t.Logf("%d outcomes, %d calls failed", len(log.outcomes), len(log.failed))
 	})
 }
