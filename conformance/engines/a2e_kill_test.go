@@ -27,15 +27,23 @@ import (
 const a2eInstance = "ENGINES_A2E_INSTANCE"
 
 // a2eChild serves a tool that records when it begins and when it is done, and plans.
-func a2eChild(ctx context.Context, s store.Store) error {
-	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet, Limits: a2e.Limits{MaxUnauthenticatedPerAddress: -1},
-		Persistence: a2e.Persistence{Store: s, InstanceID: os.Getenv(a2eInstance), LeaseTTL: time.Second}})
+func a2eChild(_ context.Context, s store.Store) error {
+	x, err := a2eHost(s)
 	if err != nil {
 		return err
 	}
+	return serveChild(x)
+}
+
+func a2eHost(s store.Store) (*a2e.HTTPHandler, error) {
+	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet, Limits: a2e.Limits{MaxUnauthenticatedPerAddress: -1},
+		Persistence: a2e.Persistence{Store: s, InstanceID: os.Getenv(a2eInstance), LeaseTTL: time.Second}})
+	if err != nil {
+		return nil, err
+	}
 	set, err := tools.NewSet(nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	set.Add(tools.Tool{Definition: tools.Definition{Name: "work"}, Run: func(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) {
 		id := string(arguments)
@@ -48,13 +56,9 @@ func a2eChild(ctx context.Context, s store.Store) error {
 	}})
 	plans, err := planning.NewPlugin(nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	x, err := a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plans), nil)
-	if err != nil {
-		return err
-	}
-	return serveChild(x)
+	return a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plans), nil)
 }
 
 // A rotation sends each request to the next process.

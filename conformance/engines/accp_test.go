@@ -93,11 +93,19 @@ func TestACCPSession(t *testing.T) {
 }
 
 // accpChild serves transactions, which it logs when they begin, and state.
-func accpChild(ctx context.Context, s store.Store) error {
+func accpChild(_ context.Context, s store.Store) error {
+	srv, err := accpDesk(s)
+	if err != nil {
+		return err
+	}
+	return serveChild(srv)
+}
+
+func accpDesk(s store.Store) (*accp.Server, error) {
 	srv, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: quiet,
 		Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	srv.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		// A write whose context ends may be made although it fails: such a transaction is not run again.
@@ -108,7 +116,7 @@ func accpChild(ctx context.Context, s store.Store) error {
 		return w.SendResult(accp.Params{{Key: "token", Value: accp.String(accp.NewID())}})
 	}))
 	srv.Handle(accp.IntentReq, "note", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) }))
-	return serveChild(srv)
+	return srv, nil
 }
 
 const accpAgentEnv = "ENGINES_ACCP_AGENT" // name and URL

@@ -29,19 +29,23 @@ const killedContracts = `{"contracts":[{"name":"once"},{"name":"again","idempote
 
 // altarChild serves a Host.
 func altarChild(_ context.Context, s store.Store) error {
-	m, err := altar.DecodeManifest([]byte(killedContracts))
-	if err != nil {
-		return err
-	}
-	auth := altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
-		return &altar.Principal{ID: r.Header.Get(altar.APIKeyHeader)}, nil
-	})}
-	host, err := altar.NewHost(m, &altar.HostOptions{ID: os.Getenv(altarHostEnv), Auth: auth, Logger: quiet,
-		Persistence: altar.Persistence{Store: store.Sub(s, "altar/")}})
+	host, err := altarHost(s)
 	if err != nil {
 		return err
 	}
 	return serveChild(host)
+}
+
+func altarHost(s store.Store) (*altar.Host, error) {
+	m, err := altar.DecodeManifest([]byte(killedContracts))
+	if err != nil {
+		return nil, err
+	}
+	auth := altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
+		return &altar.Principal{ID: r.Header.Get(altar.APIKeyHeader)}, nil
+	})}
+	return altar.NewHost(m, &altar.HostOptions{ID: os.Getenv(altarHostEnv), Auth: auth, Logger: quiet,
+		Persistence: altar.Persistence{Store: store.Sub(s, "altar/")}})
 }
 
 // A hostPlace is the address of the process that has the id of a Host now.

@@ -225,6 +225,8 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 		return arcChild
 	case "agent":
 		return agentChild
+	case "all":
+		return allChild
 	case "kernels":
 		return kernelsChild
 	case "writer":
