@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,9 +27,8 @@ const baseline = "../../testdata/known-failures.json"
 // conform runs the command in codec mode against a testee with a fault.
 func conform(t *testing.T, fault string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	t.Setenv(testeeVariable, fault)
 	var out, errs bytes.Buffer
-	args = append(append([]string{"codec", "-baseline", baseline}, args...), "--", os.Args[0], "-test.run", "^TestTestee$")
+	args = slices.Concat([]string{"codec", "-baseline", baseline}, args, []string{"--"}, self("TestTestee", fault))
 	status = run(args, &out, &errs)
 	return status, out.String(), errs.String()
 }

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -28,9 +29,6 @@ import (
 	"github.com/fivewire/fivewire/conformance"
 	"github.com/fivewire/fivewire/internal/race"
 )
-
-// serverVariable makes the test binary a server under test. Its value is the path of a server and the fault.
-const serverVariable = "CONFORM_TEST_SERVER"
 
 // A rewriter changes the requests and responses of a server.
 type rewriter struct {
@@ -188,10 +186,10 @@ func startProgram(path string, env ...string) (url string, end func(), err error
 
 // TestServer is a server with a mistake, in a test binary that is started as one: a proxy of the right one.
 func TestServer(t *testing.T) {
-	path, name, ok := strings.Cut(os.Getenv(serverVariable), " ")
-	if !ok {
+	if flag.NArg() == 0 {
 		t.Skip("the conform command runs this")
 	}
+	path, name := flag.Arg(0), flag.Arg(1)
 	base, end, err := startProgram(path)
 	require.NoError(t, err)
 	defer end()
@@ -215,12 +213,10 @@ func conformServer(t *testing.T, protocol, fault string, args ...string) (status
 	t.Helper()
 	server := []string{program(t, protocol)}
 	if fault != "none" {
-		t.Setenv(testeeVariable, "server")
-		t.Setenv(serverVariable, server[0]+" "+fault)
-		server = []string{os.Args[0], "-test.run", "^TestServer$"}
+		server = self("TestServer", server[0], fault)
 	}
 	var out, errs bytes.Buffer
-	args = append(append(append([]string{"server", "-protocol", protocol, "-o", "json"}, args...), "--"), server...)
+	args = slices.Concat([]string{"server", "-protocol", protocol, "-o", "json"}, args, []string{"--"}, server)
 	status = run(args, &out, &errs)
 	return status, out.String(), errs.String()
 }
@@ -229,7 +225,7 @@ func conformServer(t *testing.T, protocol, fault string, args ...string) (status
 func TestServerOwnPackage(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	allOf5, liveOf5 := 0, 0
+	var allOf5, liveOf5 atomic.Int64
 	for _, tt := range []struct {
 		protocol  string
 		ops       []string
@@ -247,6 +243,7 @@ func TestServerOwnPackage(t *testing.T) {
 		{"air", []string{"inbox_script", "relay_script"}, 2, 3, "6 cases did not run: several processes", "conduct", ""},
 	} {
 		t.Run(tt.protocol+" "+tt.transport, func(t *testing.T) {
+			t.Parallel()
 			all, live := 0, 0
 			for _, c := range conformance.Embedded().Cases() {
 				if c.Protocol == tt.protocol && slices.Contains(tt.ops, c.Op) {
@@ -258,8 +255,8 @@ func TestServerOwnPackage(t *testing.T) {
 			}
 			require.GreaterOrEqual(t, live*tt.all, all*tt.live, "%d of %d cases", live, all)
 			if tt.transport == "" {
-				allOf5 += all
-				liveOf5 += live
+				allOf5.Add(int64(all))
+				liveOf5.Add(int64(live))
 			}
 			require.Regexp(t, fmt.Sprintf("(?m)^\\| `%s` .*\\| %d of %d \\|$", tt.protocol, live, all), string(readme))
 			args := []string{"-baseline", baseline, "-transport", tt.transport}
@@ -273,7 +270,9 @@ func TestServerOwnPackage(t *testing.T) {
 			}
 		})
 	}
-	require.GreaterOrEqual(t, liveOf5*4, allOf5*3, "%d of %d cases", liveOf5, allOf5)
+	t.Cleanup(func() { // after the parallel tests
+		require.GreaterOrEqual(t, liveOf5.Load()*4, allOf5.Load()*3, "%d of %d cases", liveOf5.Load(), allOf5.Load())
+	})
 }
 
 // A server with a mistake fails a case that names the broken requirement.
@@ -294,6 +293,7 @@ func TestServerFindsFaults(t *testing.T) {
 		{"air", "forgets a replay", "receiving", "AIR-042"},
 	}...) {
 		t.Run(tt.protocol+" "+tt.fault, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			status, stdout, stderr := conformServer(t, tt.protocol, tt.fault, "-suite", tt.suite, "-timeout", "1500ms")
 			require.Equal(t, exitFailed, status, stderr)
 			require.Contains(t, failedRequirements(t, stdout), tt.requirement)
@@ -372,9 +372,8 @@ func TestServerErrors(t *testing.T) {
 
 func conformClient(t *testing.T, protocol, fault string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
-	t.Setenv(testeeVariable, fault)
 	var out, errs bytes.Buffer
-	args = append(append([]string{"client", "-protocol", protocol, "-o", "json"}, args...), "--", os.Args[0], "-test.run", "^TestTestee$")
+	args = slices.Concat([]string{"client", "-protocol", protocol, "-o", "json"}, args, []string{"--"}, self("TestTestee", fault))
 	status = run(args, &out, &errs)
 	return status, out.String(), errs.String()
 }
@@ -384,7 +383,7 @@ func conformClient(t *testing.T, protocol, fault string, args ...string) (status
 func TestClientOwnPackage(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
-	allOf5, liveOf5 := 0, 0
+	var allOf5, liveOf5 atomic.Int64
 	for _, tt := range []struct {
 		protocol string
 		ops      []string
@@ -401,6 +400,7 @@ func TestClientOwnPackage(t *testing.T) {
 		{"air", []string{"send_script", "poll_script"}, "2 cases did not run: several processes", ""},
 	} {
 		t.Run(tt.protocol+" "+tt.transport, func(t *testing.T) {
+			t.Parallel()
 			all, live, slow := 0, 0, 0
 			for _, c := range conformance.Embedded().Cases() {
 				if c.Protocol != tt.protocol || !slices.Contains(tt.ops, c.Op) {
@@ -417,8 +417,8 @@ func TestClientOwnPackage(t *testing.T) {
 			require.GreaterOrEqual(t, slow*4, all*3, "%d of %d cases", slow, all)
 			require.Regexp(t, fmt.Sprintf("(?m)^\\| `%s` .*`CLIENT.md.*\\| %d of %d \\|$", tt.protocol, slow, all), string(readme))
 			if tt.transport == "" {
-				allOf5 += all
-				liveOf5 += live
+				allOf5.Add(int64(all))
+				liveOf5.Add(int64(live))
 			}
 			status, stdout, stderr := conformClient(t, tt.protocol, "none", "-baseline", baseline, "-transport", tt.transport)
 			require.Equal(t, exitPassed, status, stdout+stderr)
@@ -426,7 +426,9 @@ func TestClientOwnPackage(t *testing.T) {
 			require.Contains(t, stdout, fmt.Sprintf(`"passed": %d`, live))
 		})
 	}
-	require.GreaterOrEqual(t, liveOf5*4, allOf5*3, "%d of %d cases", liveOf5, allOf5)
+	t.Cleanup(func() { // after the parallel tests
+		require.GreaterOrEqual(t, liveOf5.Load()*4, allOf5.Load()*3, "%d of %d cases", liveOf5.Load(), allOf5.Load())
+	})
 }
 
 // A client with a mistake fails a case that names the broken requirement.
@@ -442,6 +444,7 @@ func TestClientFindsFaults(t *testing.T) {
 		{"air", "takes a refusal for a delivery", "delivering", "AIR-D47"},
 	}...) {
 		t.Run(tt.protocol+" "+tt.fault, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			status, stdout, stderr := conformClient(t, tt.protocol, tt.fault, "-suite", tt.suite, "-timeout", "3s")
 			require.Equal(t, exitFailed, status, stderr)
 			require.Contains(t, failedRequirements(t, stdout), tt.requirement)

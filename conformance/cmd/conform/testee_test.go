@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -21,16 +22,22 @@ import (
 	"github.com/fivewire/fivewire/conformance"
 )
 
-// testeeVariable makes the test binary a testee. Its value is the fault, or "none".
-const testeeVariable = "CONFORM_TEST_TESTEE"
+// self is the command that starts the test binary as a testee with a fault, or "none", or as a server under test with the path of
+// another server and a fault.
+func self(test string, args ...string) []string {
+	return append([]string{os.Args[0], "-test.run", "^" + test + "$"}, args...)
+}
 
 // testeeOutput is the standard output of a testee, which the testing package does not use.
 var testeeOutput = os.Stdout
 
 func TestMain(m *testing.M) {
-	if os.Getenv(testeeVariable) != "" {
+	if flag.Parse(); flag.NArg() > 0 {
 		os.Stdout = os.Stderr
 		os.Exit(m.Run())
+	}
+	if err := flag.Set("test.parallel", "6"); err != nil { // they wait most of the time
+		panic(err)
 	}
 	var err error
 	if programs, err = os.MkdirTemp("", "conform-"); err != nil {
@@ -250,7 +257,7 @@ func (f *filter) change(text []byte, change func(*line)) []byte {
 
 // TestTestee is the testee, in a test binary that is started as one.
 func TestTestee(t *testing.T) {
-	name := os.Getenv(testeeVariable)
+	name := flag.Arg(0)
 	if name == "" {
 		t.Skip("the conform command runs this")
 	}
