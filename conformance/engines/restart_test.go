@@ -55,7 +55,7 @@ func allChild(_ context.Context, s store.Store) error {
 type caller struct {
 	protocol string
 	call     func(ctx context.Context, id string) (isAcknowledged bool)
-	count    func(id string) int // of the effects of an acknowledged call
+	count    func(acked []string) map[string]int // the effects of these acknowledged calls
 
 	mu    sync.Mutex
 	calls int
@@ -128,8 +128,9 @@ func TestRestarts(t *testing.T) {
 	acknowledged := 0
 	for _, c := range callers {
 		require.NotEmpty(t, c.acked, c.protocol)
+		effects := c.count(c.acked)
 		for _, id := range c.acked {
-			require.Equal(t, 1, c.count(id), id)
+			require.Equal(t, 1, effects[id], id)
 		}
 		acknowledged += len(c.acked)
 		t.Logf("%s: %d of %d calls acknowledged, %v from a start to an answer", c.protocol, len(c.acked), c.calls, slowest[c.protocol])
@@ -148,17 +149,24 @@ func restartARC(t *testing.T, s store.Store, f *front) *caller {
 			}
 			return err == nil
 		},
-		count: func(id string) (n int) {
-			soon(t, "the end of "+id, func() bool {
-				task, err := c.GetTask(t.Context(), agent, &arc.TaskInfoParams{TaskID: tasks[id]}, nil)
-				require.NoError(t, err)
-				if task.Status == arc.TaskFailed { // its process ended before it stored the message: it has no effect
-					require.ErrorIs(t, task.Error, arc.ErrTaskExecutionFailed)
-					n = 1
-				}
-				return task.Status.Final()
-			})
-			return n + count(t, store.Sub(s, "arc/"), "acts")[tasks[id]]
+		count: func(acked []string) map[string]int {
+			effects := map[string]int{}
+			for _, id := range acked {
+				soon(t, "the end of "+id, func() bool {
+					task, err := c.GetTask(t.Context(), agent, &arc.TaskInfoParams{TaskID: tasks[id]}, nil)
+					require.NoError(t, err)
+					if task.Status == arc.TaskFailed { // its process ended before it stored the message: it has no effect
+						require.ErrorIs(t, task.Error, arc.ErrTaskExecutionFailed)
+						effects[id] = 1
+					}
+					return task.Status.Final()
+				})
+			}
+			acts := count(t, store.Sub(s, "arc/"), "acts")
+			for _, id := range acked {
+				effects[id] += acts[tasks[id]]
+			}
+			return effects
 		}}
 }
 
@@ -180,8 +188,12 @@ func restartA2E(t *testing.T, s store.Store, f *front) *caller {
 			}
 			return err == nil
 		},
-		count: func(id string) int {
-			return count(t, store.Sub(s, "a2e/"), "ends")[`{"id":"`+id+`"}`]
+		count: func(acked []string) map[string]int {
+			ends, effects := count(t, store.Sub(s, "a2e/"), "ends"), map[string]int{}
+			for _, id := range acked {
+				effects[id] = ends[`{"id":"`+id+`"}`]
+			}
+			return effects
 		}}
 }
 
@@ -210,7 +222,7 @@ func restartALTAR(t *testing.T, host *hostPlace) *caller {
 			}
 			return err == nil
 		},
-		count: func(id string) int { return log.runs[id] }}
+		count: func([]string) map[string]int { return log.runs }}
 }
 
 func restartACCP(t *testing.T, s store.Store, f *front) *caller {
@@ -222,7 +234,7 @@ func restartACCP(t *testing.T, s store.Store, f *front) *caller {
 			_, err := pay(ctx, c, id)
 			return err == nil
 		},
-		count: func(id string) int { return count(t, s, "runs")[id] }}
+		count: func([]string) map[string]int { return count(t, s, "runs") }}
 }
 
 func restartAIR(t *testing.T, f *front) *caller {
@@ -240,8 +252,19 @@ func restartAIR(t *testing.T, f *front) *caller {
 			envelopes[id] = e.ID
 			return w.push(f.URL, wire) == http.StatusAccepted
 		},
-		count: func(id string) int {
-			soon(t, "the arrival of "+id, func() bool { return count(t, state, "acts")[envelopes[id]] > 0 })
-			return count(t, state, "acts")[envelopes[id]]
+		count: func(acked []string) map[string]int {
+			acts, effects := map[string]int{}, map[string]int{}
+			for _, id := range acked {
+				if acts[envelopes[id]] == 0 {
+					soon(t, "the arrival of "+id, func() bool {
+						acts = count(t, state, "acts")
+						return acts[envelopes[id]] > 0
+					})
+				}
+			}
+			for _, id := range acked {
+				effects[id] = acts[envelopes[id]]
+			}
+			return effects
 		}}
 }
