@@ -114,6 +114,10 @@ func (a *arrival) release() {
 // isForced reports whether the attempt does not wait until it is due (AIR-D75).
 func (a *arrival) isForced() bool { return a.via == viaPush || a.via == viaLetter }
 
+// isRepeated reports whether an envelope without a final outcome is received again by itself. Its waits count
+// from the first time in this process, whatever the clock of the store and the downtime (AIR-D81).
+func (a *arrival) isRepeated() bool { return a.via == viaPull || a.via == viaQueue }
+
 // A pullTime is what is remembered of an envelope from its first pull on.
 type pullTime struct{ arrived, pulled time.Time }
 
@@ -121,7 +125,7 @@ type pullTime struct{ arrived, pulled time.Time }
 func (in *Inbox) recall(a *arrival, env *Envelope) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if a.via != viaPull || len(in.pulls.entries) == 0 {
+	if !a.isRepeated() || len(in.pulls.entries) == 0 {
 		return
 	}
 	if t, ok := in.pulls.get(pullKey(env)); ok {
@@ -133,7 +137,7 @@ func (in *Inbox) recall(a *arrival, env *Envelope) {
 func (in *Inbox) remember(a *arrival, env *Envelope, isFinal bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if a.via != viaPull || env == nil || isFinal && len(in.pulls.entries) == 0 {
+	if !a.isRepeated() || env == nil || isFinal && len(in.pulls.entries) == 0 {
 		return
 	}
 	k := pullKey(env)
@@ -776,7 +780,7 @@ func (in *Inbox) queue(ctx context.Context, a *arrival, env *Envelope) error {
 // receiveQueued is an attempt for a queued envelope (AIR-D80).
 func (in *Inbox) receiveQueued(ctx context.Context, item outbox.Item) outbox.Verdict {
 	r := &AuditRecord{Time: time.Now(), Operation: "queue", Bytes: int64(len(item.Data))}
-	o := in.receiveAs(ctx, &arrival{data: item.Data, via: viaQueue, arrived: item.First, pulled: item.First, record: r})
+	o := in.receiveAs(ctx, &arrival{data: item.Data, via: viaQueue, arrived: item.First, pulled: time.Now(), record: r})
 	if o.Class != ClassLater {
 		return outbox.Done()
 	}
