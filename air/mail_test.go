@@ -128,26 +128,38 @@ func TestQueuedPushSurvivesCrash(t *testing.T) {
 // A queued push waits for the document of its sender, also if the process was down for longer than that wait
 // (AIR-D80, AIR-D81).
 func TestQueuedPushWaitsForSenderAfterDowntime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil)
-		alice, bob := w.join(t, 1), w.join(t, 2)
-		kv := store.NewMemory()
-		process := &frozen{Store: kv}
-		dying, h := w.slowInbox(t, bob, process)
-		data := signedOffer(t, alice, bob.DID(), nil)
-		go func() { <-h.called }()
-		require.Equal(t, air.ClassLater, dying.Receive(t.Context(), data, false).Class)
-		process.isFrozen.Store(true)
+	for _, isGone := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { queuePushOfUnknownSender(t, isGone) })
+	}
+}
+
+func queuePushOfUnknownSender(t *testing.T, isGone bool) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	kv := store.NewMemory()
+	process := &frozen{Store: kv}
+	dying, h := w.slowInbox(t, bob, process)
+	data := signedOffer(t, alice, bob.DID(), nil)
+	go func() { <-h.called }()
+	require.Equal(t, air.ClassLater, dying.Receive(t.Context(), data, false).Class)
+	process.isFrozen.Store(true)
+	time.Sleep(20 * time.Minute)
+	w.registry.PutDocument(alice.AIRID(), []byte(`{"id":"`+alice.DID()+`"}`))
+	next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
+	time.Sleep(time.Minute)
+	require.Greater(t, len(next.codes()), 1) // it is received again
+	if isGone {
 		time.Sleep(20 * time.Minute)
-		w.registry.PutDocument(alice.AIRID(), []byte(`{"id":"`+alice.DID()+`"}`))
-		next := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
-		time.Sleep(time.Minute)
-		require.Greater(t, len(next.codes()), 1) // it is received again
-		w.registry.Register(alice, w.endpoint(alice))
-		time.Sleep(3 * time.Minute)
-		require.Equal(t, 1, next.count())
-		h.answer <- nil // the frozen process
-	})
+		require.NotEmpty(t, next.codes())
+		time.Sleep(time.Hour)
+		require.Empty(t, next.codes()) // refused after the wait
+		h.answer <- nil
+		return
+	}
+	w.registry.Register(alice, w.endpoint(alice))
+	time.Sleep(3 * time.Minute)
+	require.Equal(t, 1, next.count())
+	h.answer <- nil // the frozen process
 }
 
 // A queued push is handled again after the failure of its first attempt, and once (AIR-D80).
