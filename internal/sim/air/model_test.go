@@ -198,6 +198,16 @@ func (m *model) rotate(did string) {
 	m.rotated[did] = true
 }
 
+// orphan notes a move that the outbox of its sender has refused. If the sender has another key since, the move before
+// it may be refused for that.
+func (m *model) orphan(id, sender string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.rotated[sender] {
+		m.stateLocked(id).isRefused = true
+	}
+}
+
 // accept notes a message that Send has accepted.
 func (m *model) accept(id string) {
 	m.mu.Lock()

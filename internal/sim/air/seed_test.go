@@ -153,7 +153,7 @@ func (w *world) redeliver(ctx context.Context, list []*process) {
 
 // queued describes the messages in transit, and fills in the state of those in an outbox.
 func (w *world) queued(ctx context.Context, list []*process, texts map[string]string) (text string) {
-	for _, p := range list {
+	for i, p := range list {
 		messages, err := p.Outbox(ctx)
 		if err != nil {
 			return err.Error()
@@ -162,6 +162,8 @@ func (w *world) queued(ctx context.Context, list []*process, texts map[string]st
 			texts[m.ID] = fmt.Sprintf("%s of %s: %s, failed %v", p.Node.Name(), m.ID, m.Code, m.Failed)
 			if m.Failed.IsZero() {
 				text = "in the outbox of " + texts[m.ID]
+			} else if m.Code == air.ErrConflict {
+				w.orphan(m.ID, w.identity(i).DID())
 			}
 		}
 	}
