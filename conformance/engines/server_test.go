@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/conformance/fault"
@@ -39,6 +40,10 @@ func serveNATS(dir, address string, cluster []string) {
 	opts := &embedded.Options{Listen: address}
 	if len(cluster) > 0 {
 		opts.Cluster = &embedded.Cluster{Node: "node-" + cluster[0][strings.LastIndexByte(cluster[0], ':')+1:], Listen: cluster[0], Peers: cluster[1:]}
+		opts.Configure = func(o *server.Options) {
+			// Only the given addresses are used: those before which a test may place a wire.
+			o.Cluster.NoAdvertise, o.Cluster.Advertise = true, "127.0.0.1:1"
+		}
 	}
 	if _, err := embedded.Start(dir, opts); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -79,6 +84,15 @@ var serverFaults = append(partitions(), []serverFault{
 		return p, func() error {
 			i++
 			return servers[i%3].Stop(2*time.Second, 0)
+		}
+	}},
+	{"one server after the other cut off for 12 s", clusterEngine, func(t *testing.T) (*place, func() error) {
+		p, wires := wiredCluster(t)
+		i := 0
+		return p, func() error {
+			i++
+			cutAll(12*time.Second, wires[i%3])
+			return nil
 		}
 	}},
 	{"server stopped for 2 s", "PostgreSQL", func(t *testing.T) (*place, func() error) {
@@ -185,6 +199,15 @@ func (l *wire) cut(d time.Duration, directions ...int) error {
 	return nil
 }
 
+// cutAll withholds the bytes of some wires in both directions for a time.
+func cutAll(d time.Duration, wires []*wire) {
+	var all sync.WaitGroup
+	for _, w := range wires {
+		all.Go(func() { _ = w.cut(d, toServer, toClient) })
+	}
+	all.Wait()
+}
+
 // stopPostgres stops all processes of PostgreSQL for 2 s.
 func stopPostgres(dir string) error {
 	data, err := os.ReadFile(filepath.Join(dir, "data", "postmaster.pid"))
@@ -218,6 +241,28 @@ func natsCluster(t *testing.T) (p *place, servers []*fault.Process) {
 		servers = append(servers, natsProcess(t, address, append([]string{routes[i]}, routes...)...))
 	}
 	return natsPlace(t, strings.Join(addresses[:3], ",nats://")), servers
+}
+
+// wiredCluster is natsCluster with a wire before each server, and one in each direction between two servers. The wires
+// of a server are all those that carry bytes to or from it.
+func wiredCluster(t *testing.T) (p *place, wires [3][]*wire) {
+	addresses := testkit.FreeAddresses(t, 6)
+	routes := addresses[3:]
+	front := make([]string, 3)
+	for i := range front {
+		w := newWire(t, addresses[i])
+		front[i], wires[i] = w.Addr().String(), append(wires[i], w)
+		peers := []string{routes[i]}
+		for j := range routes {
+			if j != i {
+				w := newWire(t, routes[j])
+				peers = append(peers, w.Addr().String())
+				wires[i], wires[j] = append(wires[i], w), append(wires[j], w)
+			}
+		}
+		natsProcess(t, addresses[i], peers...)
+	}
+	return natsPlace(t, strings.Join(front, ",nats://")), wires
 }
 
 func natsProcess(t *testing.T, address string, cluster ...string) *fault.Process {
