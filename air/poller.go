@@ -224,6 +224,7 @@ type drain struct {
 	bytes     int
 	hasNew    bool // the handler took an envelope
 	round     round
+	stopped   map[replayKey]bool // threads with an envelope that is to be received again
 }
 
 // Drain fetches, handles and acknowledges envelopes until the relay has no more or the drain reaches a
@@ -365,7 +366,7 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, cursor string, d *d
 		}
 		item.env, _ = p.inbox.decode(item.data, true)
 	}
-	p.receivePage(ctx, pg.items, &arrival{arrived: d.arrived, pulled: now, round: &d.round})
+	p.receivePage(ctx, pg.items, &arrival{arrived: d.arrived, pulled: now, round: &d.round}, d)
 	for i := range pg.items {
 		item := &pg.items[i]
 		d.hasNew = d.hasNew || item.isNew
@@ -390,9 +391,10 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, cursor string, d *d
 const minWorkers = maxLookups
 
 // receivePage receives the envelopes of a page, those of one sender and thread in the order of their
-// timestamps (AIR-D77, AIR-D78).
-func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival) {
+// timestamps (AIR-D77, AIR-D78). Those behind one that is to be received again wait for the next drain.
+func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival, d *drain) {
 	order, next, ready := sequence(items)
+	ready = slices.DeleteFunc(ready, func(i int) bool { return items[i].env != nil && d.stopped[items[i].thread()] })
 	workers := p.opts.MaxConcurrent
 	if workers > 1 {
 		workers = max(workers, minWorkers)
@@ -411,6 +413,13 @@ func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arriva
 		}
 		i := <-done
 		running--
+		if item := &items[order[i]]; !item.isFinal && item.env != nil {
+			if d.stopped == nil {
+				d.stopped = make(map[replayKey]bool)
+			}
+			d.stopped[item.thread()] = true
+			continue
+		}
 		if n := next[i]; n >= 0 {
 			at, _ := slices.BinarySearch(ready, n)
 			ready = slices.Insert(ready, at, n)
@@ -441,7 +450,7 @@ func sequence(items []pulled) (order, next, ready []int) {
 			ready = append(ready, i)
 			continue
 		}
-		k := hashKey('t', e.From, e.ThreadID, "")
+		k := items[i].thread()
 		if len(places[k]) == 0 {
 			ready = append(ready, i)
 		}

@@ -32,6 +32,9 @@ type pulled struct {
 	isNew   bool      // the handler took it
 }
 
+// thread is the key of the thread of the sender. The envelope must be readable.
+func (i *pulled) thread() replayKey { return hashKey('t', i.env.From, i.env.ThreadID, "") }
+
 var errPage = errors.New("response of the relay is not a page of envelopes")
 
 // parsePage parses a page into its outline. Envelopes come from untrusted senders and are validated
