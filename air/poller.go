@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -224,7 +225,7 @@ type drain struct {
 	bytes     int
 	hasNew    bool // the handler took an envelope
 	round     round
-	stopped   map[replayKey]bool // threads with an envelope that is to be received again
+	stopped   map[replayKey]bool // threads with an envelope that did not reach the handler yet
 }
 
 // Drain fetches, handles and acknowledges envelopes until the relay has no more or the drain reaches a
@@ -391,7 +392,7 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, cursor string, d *d
 const minWorkers = maxLookups
 
 // receivePage receives the envelopes of a page, those of one sender and thread in the order of their
-// timestamps (AIR-D77, AIR-D78). Those behind one that is to be received again wait for the next drain.
+// timestamps (AIR-D77, AIR-D78). Those behind one that did not reach the handler yet wait for the next drain.
 func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival, d *drain) {
 	order, next, ready := sequence(items)
 	ready = slices.DeleteFunc(ready, func(i int) bool { return items[i].env != nil && d.stopped[items[i].thread()] })
@@ -413,7 +414,7 @@ func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arriva
 		}
 		i := <-done
 		running--
-		if item := &items[order[i]]; !item.isFinal && item.env != nil {
+		if item := &items[order[i]]; item.isOpen {
 			if d.stopped == nil {
 				d.stopped = make(map[replayKey]bool)
 			}
@@ -435,6 +436,8 @@ func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {
 	a.record = &AuditRecord{Time: time.Now(), Operation: "pull", Bytes: int64(len(item.data))}
 	o := p.inbox.receiveAs(ctx, &a)
 	item.isFinal, item.isNew = o.Final, o.Delivery != nil
+	var early *core.EarlyError // after a failure of the handler
+	item.isOpen = item.env != nil && o.Class == ClassLater && o.failures == 0 && !errors.As(o.Err, &early)
 }
 
 // sequence returns the order in which items are handled, and for each place in it the place of the next

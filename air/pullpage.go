@@ -30,6 +30,7 @@ type pulled struct {
 	env     *Envelope // nil if it cannot be read
 	isFinal bool      // a copy is not needed
 	isNew   bool      // the handler took it
+	isOpen  bool      // it is received again, and the handler did not get it yet
 }
 
 // thread is the key of the thread of the sender. The envelope must be readable.
