@@ -27,15 +27,16 @@ import (
 const a2eInstance = "ENGINES_A2E_INSTANCE"
 
 // a2eChild serves a tool that records when it begins and when it is done, and plans.
-func a2eChild(_ context.Context, s store.Store) error {
-	x, err := a2eHost(s)
+func a2eChild(ctx context.Context, s store.Store) error {
+	x, err := a2eHost(ctx, s)
 	if err != nil {
 		return err
 	}
 	return serveChild(x)
 }
 
-func a2eHost(s store.Store) (*a2e.HTTPHandler, error) {
+// a2eHost returns a handler whose host has its lease; before that, it refuses handshakes.
+func a2eHost(ctx context.Context, s store.Store) (*a2e.HTTPHandler, error) {
 	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet, Limits: a2e.Limits{MaxUnauthenticatedPerAddress: -1},
 		Persistence: a2e.Persistence{Store: s, InstanceID: os.Getenv(a2eInstance), LeaseTTL: time.Second}})
 	if err != nil {
@@ -58,7 +59,11 @@ func a2eHost(s store.Store) (*a2e.HTTPHandler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plans), nil)
+	x, err := a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plans), nil)
+	if err != nil {
+		return nil, err
+	}
+	return x, h.WaitRecovered(ctx)
 }
 
 // A rotation sends each request to the next process.

@@ -29,12 +29,12 @@ import (
 )
 
 // allChild serves all protocols on one store.
-func allChild(_ context.Context, s store.Store) error {
+func allChild(ctx context.Context, s store.Store) error {
 	desk, err := accpDesk(s)
 	if err != nil {
 		return err
 	}
-	environment, err := a2eHost(store.Sub(s, "a2e/"))
+	environment, err := a2eHost(ctx, store.Sub(s, "a2e/"))
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func TestOpenAtOnce(t *testing.T) {
 func execSQLite(t *testing.T, d *database, text string) {
 	t.Helper()
 	path := strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(d.url)
-	db, err := sql.Open("sqlite", "file:"+path)
+	db, err := sql.Open("sqlite", "file:"+path+"?_pragma=busy_timeout(5000)")
 	require.NoError(t, err)
 	defer db.Close()
 	_, err = db.Exec(text)
