@@ -6,6 +6,7 @@ package arc
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/front"
 	"github.com/fivewire/fivewire/internal/httpx"
@@ -23,6 +24,25 @@ func init() {
 	front.New = func(server any, opts front.Options, next http.Handler) http.Handler {
 		return server.(*Server).front(opts, next)
 	}
+	front.TaskOf = func(ctx context.Context, server any, taskID string) (agent, group string, ok bool, err error) {
+		return server.(*Server).taskOf(ctx, taskID)
+	}
+	front.TaskRetention = func(server any) time.Duration { return server.(*Server).opts.Persistence.TaskRetention }
+}
+
+// taskOf implements [front.TaskOf].
+func (s *Server) taskOf(ctx context.Context, id string) (agent, group string, ok bool, err error) {
+	t := s.tasks.acquire(id)
+	defer s.tasks.release(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if ok, err = s.tasks.loadLocked(ctx, t, false); !ok {
+		return "", "", false, err
+	}
+	if e := s.registry.lookup(t.state.agent); e != nil {
+		group = e.Group
+	}
+	return t.state.agent, group, true, nil
 }
 
 // front implements [front.New].

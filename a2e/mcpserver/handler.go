@@ -191,7 +191,7 @@ func (b *backend) ListTools(ctx context.Context) (out []*mcp.Tool, err error) {
 }
 
 // CallTool calls a tool.
-func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (*mcp.CallToolResult, error) {
+func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, error) {
 	list, err := b.tools.List(ctx, &tools.ListRequest{IncludeDeferred: true}, nil)
 	if err != nil {
 		return refusalOf(err)

@@ -157,7 +157,7 @@ func (b *backend) ListTools(ctx context.Context) (out []*mcp.Tool, err error) {
 }
 
 // CallTool calls a tool in a separate session.
-func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (res *mcp.CallToolResult, err error) {
+func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (res mcp.Result, err error) {
 	err = b.inSession(ctx, func(s *altar.Session, list []altar.ToolInfo, tools []llm.Tool) error {
 		for i, t := range tools {
 			if t.Name != c.Name {

@@ -35,6 +35,13 @@ type Options struct {
 	// MaxWait is how long a call waits for a task. Then its result is the present state, and a call with
 	// the taskId continues to wait. Zero means 50 s; a negative value removes the bound.
 	MaxWait time.Duration
+
+	// TaskDelay is how long a call waits if its client supports the tasks of MCP. Then its result is such a task.
+	// Zero means 1 s; a negative value means that it does not wait.
+	TaskDelay time.Duration
+
+	// PollInterval is the interval at which clients are to read a task. Zero means 1 s.
+	PollInterval time.Duration
 }
 
 // NewHandler returns an [http.Handler] that serves agents of server as tools to MCP clients, for one path. The name
@@ -55,7 +62,9 @@ func NewHandler(server *arc.Server, agents []arc.AgentInfo, opts *Options) (http
 	h.opts.Name = cmp.Or(h.opts.Name, "arc")
 	h.opts.RequestAgent = cmp.Or(h.opts.RequestAgent, "mcp-client")
 	h.opts.MaxWait = cmp.Or(h.opts.MaxWait, 50*time.Second)
-	next := mcpserver.Server{Name: h.opts.Name, Version: h.opts.Version}.Handler(func(r *http.Request) mcpserver.Backend {
+	h.opts.TaskDelay = cmp.Or(h.opts.TaskDelay, time.Second)
+	h.opts.PollInterval = cmp.Or(h.opts.PollInterval, time.Second)
+	next := mcpserver.Server{Name: h.opts.Name, Version: h.opts.Version, Extension: tasksExtension, Extend: extend}.Handler(func(r *http.Request) mcpserver.Backend {
 		in, _ := r.Context().Value(front.RequestKey{}).(*arc.ServerRequest)
 		return &backend{h, in}
 	})
@@ -153,46 +162,69 @@ func (a *arguments) parts() []arc.Part {
 }
 
 // CallTool starts, continues or cancels a task and waits for it.
-func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (*mcp.CallToolResult, error) {
+func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, error) {
 	if !slices.ContainsFunc(b.agents, func(a arc.AgentInfo) bool { return a.AgentID == c.Name }) {
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
-	var a arguments
-	if refusal := a.decode(c.Arguments); refusal != nil {
-		return refusal.Result(), nil
-	}
-	message := &arc.Message{Role: arc.RoleUser, Parts: a.parts()}
-	id := a.taskID
-	var err error
+	id, isNew := c.State, false
 	var in *arc.ServerRequest
-	if id == "" {
-		if id, err = b.create(ctx, c.Name, message); err != nil {
-			return refusalOf(err)
+	var err error
+	if id != "" { // a repeated call with the answer to a question
+		in, err = b.answer(ctx, c.Name, id, c.Inputs)
+	} else {
+		var a arguments
+		if refusal := a.decode(c.Arguments); refusal != nil {
+			return refusal.Result(), nil
 		}
-	}
-	switch {
-	case a.taskID != "" && a.isCancel:
-		in, err = b.request(c.Name, arc.MethodTaskCancel, &arc.CancelTaskParams{TaskID: a.taskID})
-	case a.taskID != "" && a.message != "":
-		in, err = b.request(c.Name, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: a.taskID, Message: message})
-	default:
-		in, err = b.request(c.Name, arc.MethodTaskInfo, &arc.TaskInfoParams{TaskID: id, OmitMessages: true, OmitArtifacts: true})
-	}
-	if err != nil {
-		return nil, err
-	}
-	t, err := b.wait(ctx, in, c)
-	if ctx.Err() != nil && a.taskID == "" {
-		b.cancel(ctx, c.Name, id)
+		id, isNew = a.taskID, a.taskID == ""
+		in, err = b.start(ctx, c.Name, &a, &id)
 	}
 	if err != nil {
 		return refusalOf(err)
 	}
+	isTask := hasTasks(c.Client)
+	limit := b.opts.MaxWait
+	if isTask {
+		limit = max(b.opts.TaskDelay, 1)
+	}
+	t, err := b.wait(ctx, in, c, limit)
+	if ctx.Err() != nil && isNew {
+		b.cancel(ctx, c.Name, id)
+	}
+	switch {
+	case err != nil:
+		return refusalOf(err)
+	case isTask && !t.state.Status.Final() && (t.state.Status != arc.TaskInputRequired || canElicit(c.Client)):
+		return b.handle(t, "task")
+	case t.state.Status == arc.TaskInputRequired && canElicit(c.Client):
+		return &mcp.CallToolResult{InputRequests: t.inputRequests(), RequestState: t.state.ID}, nil
+	}
 	return t.result()
 }
 
+// start makes the request that arguments describe, after the creation of a task without an id.
+func (b *backend) start(ctx context.Context, agent string, a *arguments, id *string) (in *arc.ServerRequest, err error) {
+	message := &arc.Message{Role: arc.RoleUser, Parts: a.parts()}
+	switch {
+	case a.taskID == "":
+		if *id, err = b.create(ctx, agent, message); err != nil {
+			return nil, err
+		}
+	case a.isCancel:
+		return b.request(agent, arc.MethodTaskCancel, &arc.CancelTaskParams{TaskID: *id})
+	case a.message != "":
+		return b.request(agent, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: *id, Message: message})
+	}
+	return b.info(agent, *id)
+}
+
+// info makes the request for a task.
+func (b *backend) info(agent, id string) (*arc.ServerRequest, error) {
+	return b.request(agent, arc.MethodTaskInfo, &arc.TaskInfoParams{TaskID: id})
+}
+
 // refusalOf returns an error of the server as the result of a call.
-func refusalOf(err error) (*mcp.CallToolResult, error) {
+func refusalOf(err error) (mcp.Result, error) {
 	if e, ok := errors.AsType[*arc.Error](err); ok {
 		r := &mcpserver.Refusal{Code: cmp.Or(e.Code.Name(), fmt.Sprint(int64(e.Code))), Message: cmp.Or(e.Message, e.Code.Message()), Details: e.Details}
 		return r.Result(), nil
@@ -220,12 +252,22 @@ func (b *backend) create(ctx context.Context, agent string, m *arc.Message) (str
 
 // request makes a request to the server.
 func (b *backend) request(agent, method string, params any) (*arc.ServerRequest, error) {
+	return b.keyed("", agent, method, params)
+}
+
+// keyed makes a request with a key, which is one request with all others of the key.
+func (b *backend) keyed(key, agent, method string, params any) (*arc.ServerRequest, error) {
 	text, err := json.Marshal(params)
 	if err != nil {
 		return nil, err
 	}
+	id := arc.NewID()
+	if key != "" {
+		id = `"mcp"` // equal in each repetition
+	}
 	in := *b.in
-	in.Data, err = arc.AppendRequest(nil, &arc.Request{ID: arc.NewID(), Method: method, RequestAgent: b.opts.RequestAgent, TargetAgent: agent,
+	in.RequestKey = key
+	in.Data, err = arc.AppendRequest(nil, &arc.Request{ID: id, Method: method, RequestAgent: b.opts.RequestAgent, TargetAgent: agent,
 		Params: text})
 	return &in, err
 }
@@ -243,8 +285,60 @@ func (b *backend) cancel(ctx context.Context, agent, id string) {
 	b.server.ServeMessage(ctx, in, nil)
 }
 
-// A task is the state of a task in the form of the output schema.
+// A task is a task as its watcher has seen it.
 type task struct {
+	state  *arc.Task // with all messages of the agent and all artifacts
+	inputs int       // messages of the caller
+	prompt string    // the last message of the agent after those
+}
+
+// add adds a state with its new messages and artifacts, and calls notify with each message of the agent.
+func (t *task) add(state *arc.Task, notify func(text string)) {
+	next := *state
+	next.Messages, next.Artifacts = nil, nil
+	if t.state != nil {
+		next.Messages, next.Artifacts = t.state.Messages, t.state.Artifacts
+	}
+	for _, m := range state.Messages {
+		if t.prompt = ""; m.Role != arc.RoleAgent {
+			t.inputs++
+			continue
+		}
+		t.prompt = m.Text()
+		next.Messages = append(next.Messages, m)
+		notify(t.prompt)
+	}
+	next.Artifacts = append(next.Artifacts, state.Artifacts...)
+	t.state = &next
+}
+
+// question returns the question of a task that waits.
+func (t *task) question() string { return cmp.Or(t.prompt, t.state.Reason) }
+
+// wait returns the task when it has ended or waits for input, or after limit; a negative limit is no bound.
+func (b *backend) wait(ctx context.Context, in *arc.ServerRequest, c *mcpserver.Call, limit time.Duration) (t task, err error) {
+	watch, stop := context.WithCancel(ctx)
+	defer stop()
+	for state, err := range b.server.WatchTask(watch, in) {
+		if err != nil {
+			if t.state != nil && ctx.Err() == nil && watch.Err() != nil {
+				return t, nil // it works on
+			}
+			return t, err
+		}
+		if t.state == nil && limit > 0 {
+			defer time.AfterFunc(limit, stop).Stop()
+		}
+		t.add(state, c.Notify)
+		if t.state.Status == arc.TaskInputRequired || t.state.Status.Final() {
+			return t, nil
+		}
+	}
+	return t, nil
+}
+
+// output is a task in the form of the output schema.
+type output struct {
 	TaskID    string         `json:"taskId"`
 	Status    arc.TaskStatus `json:"status"`
 	Question  string         `json:"question,omitempty"`
@@ -253,64 +347,37 @@ type task struct {
 	Artifacts []arc.Artifact `json:"artifacts,omitempty"`
 }
 
-// wait returns the task when it has ended or waits for input, or after MaxWait.
-func (b *backend) wait(ctx context.Context, in *arc.ServerRequest, c *mcpserver.Call) (t task, err error) {
-	watch, stop := context.WithCancel(ctx)
-	defer stop()
-	for state, err := range b.server.WatchTask(watch, in) {
-		if err != nil {
-			if t.TaskID != "" && ctx.Err() == nil && watch.Err() != nil {
-				return t, nil // it works on
-			}
-			return t, err
-		}
-		if t.TaskID == "" && b.opts.MaxWait > 0 {
-			defer time.AfterFunc(b.opts.MaxWait, stop).Stop()
-		}
-		t.TaskID, t.Status, t.Reason, t.Question = state.ID, state.Status, state.Reason, ""
-		for _, m := range state.Messages {
-			if m.Role == arc.RoleAgent {
-				t.Messages = append(t.Messages, m)
-				c.Notify(m.Text())
-			}
-		}
-		t.Artifacts = append(t.Artifacts, state.Artifacts...)
-		if t.Status == arc.TaskInputRequired {
-			t.Question, t.Reason = t.Reason, ""
-		}
-		if t.Status == arc.TaskInputRequired || t.Status.Final() {
-			return t, nil
-		}
-	}
-	return t, nil
-}
-
 // result returns the task as the result of a call; its text is that of the artifacts or else of the last message.
 func (t *task) result() (*mcp.CallToolResult, error) {
-	value, err := json.Marshal(t)
+	s := t.state
+	out := output{TaskID: s.ID, Status: s.Status, Reason: s.Reason, Messages: s.Messages, Artifacts: s.Artifacts}
+	if s.Status == arc.TaskInputRequired {
+		out.Question, out.Reason = t.question(), ""
+	}
+	value, err := json.Marshal(out)
 	if err != nil {
 		return nil, err
 	}
-	res := &mcp.CallToolResult{StructuredContent: json.RawMessage(value), IsError: t.Status == arc.TaskFailed || t.Status == arc.TaskCanceled}
+	res := &mcp.CallToolResult{StructuredContent: json.RawMessage(value), IsError: s.Status == arc.TaskFailed || s.Status == arc.TaskCanceled}
 	add := func(text string) { res.Content = append(res.Content, &mcp.TextContent{Text: text}) }
-	for _, a := range t.Artifacts {
+	for _, a := range s.Artifacts {
 		for _, p := range a.Parts {
 			if p.Type == arc.PartTypeText || p.Type == arc.PartTypeData {
 				add(p.Content)
 			}
 		}
 	}
-	switch n := len(t.Messages); {
-	case t.Status == arc.TaskInputRequired:
-		add(fmt.Sprintf("The agent asks: %s\nAnswer with the taskId %s.", t.Question, t.TaskID))
-	case !t.Status.Final():
-		add(fmt.Sprintf("The task works. Call again with the taskId %s to wait for it.", t.TaskID))
-	case t.Reason != "":
-		add(t.Reason)
+	switch n := len(s.Messages); {
+	case s.Status == arc.TaskInputRequired:
+		add(fmt.Sprintf("The agent asks: %s\nAnswer with the taskId %s.", out.Question, s.ID))
+	case !s.Status.Final():
+		add(fmt.Sprintf("The task works. Call again with the taskId %s to wait for it.", s.ID))
+	case s.Reason != "":
+		add(s.Reason)
 	case len(res.Content) == 0 && n > 0:
-		add(t.Messages[n-1].Text())
+		add(s.Messages[n-1].Text())
 	case len(res.Content) == 0:
-		add(string(t.Status))
+		add(string(s.Status))
 	}
 	return res, nil
 }

@@ -29,14 +29,21 @@ import (
 type Backend interface {
 	ListTools(ctx context.Context) ([]*mcp.Tool, error)
 
-	// CallTool calls a tool. An error that is not a *jsonrpc.Error is logged and not sent.
-	CallTool(ctx context.Context, c *Call) (*mcp.CallToolResult, error)
+	// CallTool calls a tool. The result is a *mcp.CallToolResult or one of an extension. An error that is not a
+	// *jsonrpc.Error is logged and not sent.
+	CallTool(ctx context.Context, c *Call) (mcp.Result, error)
 }
 
 // A Call is a call of a tool.
 type Call struct {
 	Name      string
 	Arguments json.RawMessage // exact; never empty
+
+	// Client has the capabilities of a client that repeats a call with the required input; nil for others. Inputs are
+	// its responses to the input requests of an earlier result, and State is the state of that.
+	Client *mcp.ClientCapabilities
+	Inputs mcp.InputResponseMap
+	State  string
 
 	notify func(message string, progress float64)
 	count  float64
@@ -52,6 +59,10 @@ func (c *Call) Notify(message string) {
 type Server struct {
 	Name, Version string
 	Logger        *slog.Logger
+
+	// Extension, if not empty, is an extension that Extend adds to the server of each request, by [AddMethod].
+	Extension string
+	Extend    func(s Server, server *mcp.Server, b Backend) error
 }
 
 // serverKey is the key of the *mcp.Server of a request.
@@ -67,11 +78,50 @@ func (s Server) Handler(backend func(r *http.Request) Backend) http.Handler {
 	h := mcp.NewStreamableHTTPHandler(serverOf, &mcp.StreamableHTTPOptions{Stateless: true, MaxRequestBodyBytes: -1,
 		PropagateRequestCancellation: true})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		server := mcp.NewServer(&mcp.Implementation{Name: s.Name, Version: cmp.Or(s.Version, "1")},
-			&mcp.ServerOptions{Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}})
-		server.AddReceivingMiddleware(s.middleware(r.Context(), server, backend(r)))
+		capabilities, b := &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, backend(r)
+		if s.Extension != "" {
+			capabilities.AddExtension(s.Extension, nil)
+		}
+		server := mcp.NewServer(&mcp.Implementation{Name: s.Name, Version: cmp.Or(s.Version, "1")}, &mcp.ServerOptions{Capabilities: capabilities})
+		if s.Extension != "" {
+			if err := s.Extend(s, server, b); err != nil {
+				s.Logger.ErrorContext(r.Context(), "mcpserver: extension not added", "extension", s.Extension, "err", err)
+			}
+		}
+		server.AddReceivingMiddleware(s.middleware(r.Context(), server, b))
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), serverKey{}, server)))
 	})
+}
+
+// A params is a pointer to the params of a method.
+type params[P any] interface {
+	*P
+	mcp.Params
+}
+
+// AddMethod adds a method of an extension. Its errors are those of [Backend.CallTool]. The capabilities are those of the
+// request, nil from a client of an older protocol.
+func AddMethod[R mcp.Result, P any, PP params[P]](s Server, server *mcp.Server, method string,
+	f func(ctx context.Context, client *mcp.ClientCapabilities, p PP) (R, error),
+) error {
+	return mcp.AddReceivingCustomMethod(server, method, func(ctx context.Context, session *mcp.ServerSession, p PP) (res R, err error) {
+		err = s.guard(ctx, method, func() error {
+			res, err = f(ctx, capabilitiesOf(session), p)
+			return err
+		})
+		return res, err
+	})
+}
+
+// statelessVersion is the first version whose requests have the capabilities of the client.
+const statelessVersion = "2026-07-28"
+
+func capabilitiesOf(session *mcp.ServerSession) *mcp.ClientCapabilities {
+	init := session.InitializeParams()
+	if init == nil || init.ProtocolVersion < statelessVersion {
+		return nil
+	}
+	return cmp.Or(init.Capabilities, &mcp.ClientCapabilities{})
 }
 
 // middleware adds the tools that a request is about before the SDK answers it. Their context ends with the request.
@@ -81,6 +131,7 @@ func (s Server) middleware(request context.Context, server *mcp.Server, b Backen
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			defer context.AfterFunc(request, cancel)()
+			var other mcp.Result
 			switch params := req.GetParams().(type) {
 			case *mcp.ListToolsParams:
 				err := s.guard(ctx, method, func() error {
@@ -96,15 +147,23 @@ func (s Server) middleware(request context.Context, server *mcp.Server, b Backen
 					return nil, err
 				}
 			case *mcp.CallToolParamsRaw:
-				server.AddTool(&mcp.Tool{Name: params.Name, InputSchema: anyObject}, func(ctx context.Context, req *mcp.CallToolRequest) (res *mcp.CallToolResult, err error) {
-					err = s.guard(ctx, method, func() error {
-						res, err = b.CallTool(ctx, newCall(ctx, req))
+				server.AddTool(&mcp.Tool{Name: params.Name, InputSchema: anyObject}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+					err := s.guard(ctx, method, func() (err error) {
+						other, err = b.CallTool(ctx, newCall(ctx, req))
 						return err
 					})
-					return res, err
+					if res, ok := other.(*mcp.CallToolResult); ok || err != nil {
+						other = nil
+						return res, err
+					}
+					return &mcp.CallToolResult{}, nil
 				})
 			}
-			return next(ctx, method, req)
+			res, err := next(ctx, method, req)
+			if err == nil && other != nil {
+				return other, nil
+			}
+			return res, err
 		}
 	}
 }
@@ -129,7 +188,8 @@ func (s Server) guard(ctx context.Context, method string, f func() error) error 
 
 func newCall(ctx context.Context, req *mcp.CallToolRequest) *Call {
 	params := req.Params
-	c := &Call{Name: params.Name, Arguments: params.Arguments, notify: func(string, float64) {}}
+	c := &Call{Name: params.Name, Arguments: params.Arguments, Client: capabilitiesOf(req.Session), Inputs: params.InputResponses,
+		State: params.RequestState, notify: func(string, float64) {}}
 	if len(c.Arguments) == 0 {
 		c.Arguments = json.RawMessage("{}")
 	}
