@@ -252,6 +252,12 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	}
 	st.first = item.b[itemHead:]
 	subs := e.staticSubs(st)
+	if sub, err := e.subscribeNew(ctx, call, st); err != nil {
+		e.s.ledger.remove(taskObject, st.id)
+		return nil, err
+	} else if sub != nil {
+		subs = append(subs, sub)
+	}
 	if len(subs) > 0 && e.s.isShared {
 		st.unqueuedFrom, st.unqueued = 1, encodeEvents([]*Notification{e.createdEvent(st)})
 	}

@@ -41,35 +41,21 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := call.id("sub-")
-	isKept := slices.ContainsFunc(subs, func(s *subscription) bool { return s.ID == id })
+	sub := e.newSubscription(call, t.state, p)
+	isKept := slices.ContainsFunc(subs, func(s *subscription) bool { return s.ID == sub.ID })
 	if !isKept && len(subs) >= e.s.opts.Limits.MaxSubscriptions+len(e.s.outbox.static) {
 		return nil, &Error{Code: ErrPermissionDenied, Message: "Too many subscriptions",
 			Details: idFault(ErrPermissionDenied, "taskId", p.TaskID).Details}
 	}
 	final := t.state.Status.Final()
-	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: cmp.Or(t.state.traceID, call.TraceID)}
-	sub.Subscription = Subscription{ID: id, TaskID: t.id, CallbackURL: p.CallbackURL, Events: p.Events,
-		CreatedAt: NewTimestamp(now()), Active: !final}
-	stored := *sub
-	stored.Active = true // until what is owed is sent
-	b, err := stored.encode()
+	isNew, err := e.keepSubscription(ctx, call, sub)
 	if err != nil {
 		return nil, err
 	}
-	if err := e.s.ledger.add(subscriptionObject, subKey(t.id, sub.ID), call, len(b)); err != nil {
-		return nil, err
-	}
-	_, err = e.db.Create(ctx, subKey(t.id, sub.ID), b, e.s.outbox.retention())
-	if errors.Is(err, store.ErrExists) { // an earlier attempt of the request has created it
+	if !isNew {
 		t.subs = nil
-		err = e.readSubscription(ctx, sub)
 	}
-	if err != nil {
-		e.s.ledger.remove(subscriptionObject, subKey(t.id, sub.ID))
-		return nil, err
-	}
-	e.s.ledger.renew(subscriptionObject, subKey(t.id, sub.ID), e.s.outbox.retention())
+	sub.Active = !final
 	if !final {
 		if final, err = e.followLocked(ctx, t, sub); err != nil {
 			e.s.ledger.remove(subscriptionObject, subKey(t.id, sub.ID))
@@ -86,8 +72,46 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	b, err = subscriptionResult(&sub.Subscription, call.out.profile)
+	b, err := subscriptionResult(&sub.Subscription, call.out.profile)
 	return &ready{writer{b: b}}, err
+}
+
+// newSubscription returns the subscription that a call makes to a task.
+func (e *taskEngine) newSubscription(call *Call, st *taskState, p *SubscribeParams) *subscription {
+	if sub := dialectSub(call, st); sub != nil {
+		return sub
+	}
+	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: cmp.Or(st.traceID, call.TraceID)}
+	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: st.id, CallbackURL: p.CallbackURL, Events: p.Events,
+		CreatedAt: NewTimestamp(now()), Active: true}
+	return sub
+}
+
+// keepSubscription stores a subscription, which is active until what is owed is sent. It reads one that an earlier attempt
+// of the request has created, and replaces one in another protocol; then it returns false.
+func (e *taskEngine) keepSubscription(ctx context.Context, call *Call, sub *subscription) (isNew bool, err error) {
+	b, err := sub.encode()
+	if err != nil {
+		return false, err
+	}
+	key := subKey(sub.TaskID, sub.ID)
+	if err := e.s.ledger.add(subscriptionObject, key, call, len(b)); err != nil {
+		return false, err
+	}
+	_, err = e.db.Create(ctx, key, b, e.s.outbox.retention())
+	isNew = err == nil
+	switch isExisting := errors.Is(err, store.ErrExists); {
+	case isExisting && sub.dialect.name == "":
+		err = e.readSubscription(ctx, sub)
+	case isExisting:
+		err = e.s.outbox.change(ctx, sub, func(stored *subscription) { *stored = *sub })
+	}
+	if err != nil {
+		e.s.ledger.remove(subscriptionObject, key)
+		return false, err
+	}
+	e.s.ledger.renew(subscriptionObject, key, e.s.outbox.retention())
+	return isNew, nil
 }
 
 // readSubscription replaces a subscription by the stored one.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/front"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -38,7 +39,8 @@ type ServerRequest struct {
 	// [ErrInvalidParams].
 	RequestKey string
 
-	caller *caller // of a front; nil if not authenticated
+	caller  *caller        // of a front; nil if not authenticated
+	webhook *front.Webhook // that the request adds; nil without one
 }
 
 // An EventSink receives the events of a streamed response. Send must not retain

@@ -27,6 +27,10 @@ func init() {
 	front.TaskOf = func(ctx context.Context, server any, taskID string) (agent, group string, ok bool, err error) {
 		return server.(*Server).taskOf(ctx, taskID)
 	}
+	front.HasMethod = func(server any, agent, method string) bool {
+		_, _, m := server.(*Server).registry.method(agent, method)
+		return m != nil
+	}
 	front.TaskRetention = func(server any) time.Duration { return server.(*Server).opts.Persistence.TaskRetention }
 }
 

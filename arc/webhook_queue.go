@@ -39,6 +39,9 @@ type subscription struct {
 	traceID string
 	static  bool // belongs to the server's configuration, not to one task
 	isGone  bool // the receiver has answered 410
+	dialect dialect
+
+	isRemoved bool // by its subscriber
 }
 
 func (sub *subscription) encode() ([]byte, error) {
@@ -49,6 +52,12 @@ func (sub *subscription) encode() ([]byte, error) {
 		w.text("target", sub.target)
 		w.optText("traceId", sub.traceID)
 		w.optFlag("gone", sub.isGone)
+		w.optFlag("removed", sub.isRemoved)
+		if sub.dialect.name != "" {
+			w.text("dialect", sub.dialect.name)
+			w.text("dialectId", sub.dialect.id)
+			w.optRaw("dialectData", sub.dialect.data)
+		}
 		w.close()
 	})
 }
@@ -61,7 +70,8 @@ func decodeSubscription(b []byte) (*subscription, error) {
 	sub := &subscription{agent: r.text("agent"), target: r.text("target"), traceID: r.text("traceId")}
 	sub.ID, sub.TaskID, sub.CallbackURL = r.text("subscriptionId"), r.text("taskId"), r.text("callbackUrl")
 	sub.CreatedAt, sub.Active = Timestamp(r.text("createdAt")), r.flag("active")
-	sub.isGone = r.flag("gone")
+	sub.isGone, sub.isRemoved = r.flag("gone"), r.flag("removed")
+	sub.dialect = dialect{r.text("dialect"), r.text("dialectId"), raw(r.v.Get("dialectData"))}
 	for ev := r.v.Get("events").Elements(); ev.Next(); {
 		s, _ := ev.Value.Text()
 		sub.Events = append(sub.Events, Event(s))
@@ -256,6 +266,9 @@ func (q *webhookQueue) serve(ctx context.Context, item outbox.Item) outbox.Verdi
 		return outbox.Later(storeDelay, err)
 	case d.isEnd:
 		return q.end(ctx, item, sub, isLate)
+	case sub != nil && sub.isRemoved:
+		_ = q.count(d, -len(item.Data)) // always succeeds
+		return outbox.Done()
 	case sub == nil:
 		return q.dead(ctx, item, d, reasonExpired, nil)
 	case sub.isGone:
@@ -265,6 +278,7 @@ func (q *webhookQueue) serve(ctx context.Context, item outbox.Item) outbox.Verdi
 	case isLate && item.Attempt == 1 && waited < d.wait:
 		return outbox.Later(d.wait-waited, nil)
 	}
+	d.dialect = sub.dialect
 	record, err := q.send.hosts.Breaker(hostOf(d.URL))
 	if err != nil {
 		return outbox.Later(retry.After(err), err)
@@ -274,6 +288,9 @@ func (q *webhookQueue) serve(ctx context.Context, item outbox.Item) outbox.Verdi
 	case ctx.Err() != nil:
 		record(context.Canceled)
 		return outbox.Later(0, ctx.Err())
+	case errors.Is(err, errNoDialect):
+		record(context.Canceled)
+		return outbox.Later(storeDelay, err)
 	case err != nil && retryable(err):
 		record(retry.Mark(err, retry.Unknown, 0))
 		return q.repeat(ctx, item, d, age, err)
@@ -287,7 +304,7 @@ func (q *webhookQueue) serve(ctx context.Context, item outbox.Item) outbox.Verdi
 		q.giveUp(ctx, d, d.attempts+item.Attempt, err)
 		return outbox.Gone(err)
 	case errors.Is(err, errStatus(http.StatusGone)):
-		if failed := q.deactivate(ctx, sub, true); failed != nil {
+		if failed := q.deactivate(ctx, sub, func(stored *subscription) { stored.isGone = true }); failed != nil {
 			return outbox.Later(storeDelay, failed)
 		}
 	}
@@ -369,7 +386,7 @@ func (q *webhookQueue) end(ctx context.Context, item outbox.Item, sub *subscript
 	case !isLate && q.hasLate(ctx, item.Stream):
 		err = q.box.Put(ctx, lateStream(item.Stream), item.ID, item.Data)
 	case sub.Active:
-		err = q.deactivate(ctx, sub, false)
+		err = q.deactivate(ctx, sub, func(*subscription) {})
 	}
 	if err != nil {
 		return outbox.Later(storeDelay, err)
@@ -407,26 +424,13 @@ func (q *webhookQueue) giveUp(ctx context.Context, d *delivery, attempts int, er
 	q.s.hook(ctx, "dead letter hook", func(ctx context.Context) { hook(ctx, letter) })
 }
 
-// deactivate ends a subscription permanently.
-func (q *webhookQueue) deactivate(ctx context.Context, sub *subscription, isGone bool) error {
+// deactivate ends a subscription permanently, and changes its record.
+func (q *webhookQueue) deactivate(ctx context.Context, sub *subscription, change func(stored *subscription)) error {
 	key := subKey(sub.TaskID, sub.ID)
-	err := store.ErrConflict
-	for errors.Is(err, store.ErrConflict) {
-		var entry store.Entry
-		entry, err = q.db.Get(ctx, key)
-		var stored *subscription
-		if err == nil {
-			stored, err = decodeSubscription(entry.Value)
-		}
-		var b []byte
-		if err == nil {
-			stored.Active, stored.isGone = false, stored.isGone || isGone
-			b, err = stored.encode()
-		}
-		if err == nil {
-			_, err = q.db.Update(ctx, key, b, entry.Revision, q.retention())
-		}
-	}
+	err := q.change(ctx, sub, func(stored *subscription) {
+		stored.Active = false
+		change(stored)
+	})
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		q.s.ledger.remove(subscriptionObject, key)
@@ -438,4 +442,27 @@ func (q *webhookQueue) deactivate(ctx context.Context, sub *subscription, isGone
 	q.s.ledger.end(subscriptionObject, key, q.retention())
 	q.s.tasks.forget(sub)
 	return nil
+}
+
+// change changes the record of a subscription.
+func (q *webhookQueue) change(ctx context.Context, sub *subscription, change func(stored *subscription)) error {
+	key := subKey(sub.TaskID, sub.ID)
+	err := store.ErrConflict
+	for errors.Is(err, store.ErrConflict) {
+		var entry store.Entry
+		entry, err = q.db.Get(ctx, key)
+		var stored *subscription
+		if err == nil {
+			stored, err = decodeSubscription(entry.Value)
+		}
+		var b []byte
+		if err == nil {
+			change(stored)
+			b, err = stored.encode()
+		}
+		if err == nil {
+			_, err = q.db.Update(ctx, key, b, entry.Revision, q.retention())
+		}
+	}
+	return err
 }

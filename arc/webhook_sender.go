@@ -98,6 +98,7 @@ type delivery struct {
 	age      time.Duration // when it was put into the queue
 	wait     time.Duration // from then to the first attempt
 	letterID string        // of the dead letter
+	dialect  dialect       // of the subscription
 }
 
 // webhookSender sends notifications over HTTP (ARC-D42 to ARC-D45).
@@ -107,6 +108,8 @@ type webhookSender struct {
 	http  *http.Client
 	retry RetryPolicy // with its defaults
 	hosts retry.Limiter
+
+	dialects dialects
 }
 
 func newWebhookSender(opts *WebhookOptions) (*webhookSender, error) {
@@ -202,16 +205,21 @@ func (s *webhookSender) delay(d time.Duration, err error) time.Duration {
 func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	body := d.Body
-	if s.opts.WritePythonMembers {
+	h, body := http.Header{"Content-Type": {MediaType}}, d.Body
+	var err error
+	switch {
+	case d.dialect.name != "":
+		if body, err = s.encode(d, h); err != nil || body == nil {
+			return err
+		}
+	case s.opts.WritePythonMembers:
 		body = flatten(body, d.SubscriptionID)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.URL, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
-	h := req.Header
-	h.Set("Content-Type", MediaType)
+	req.Header = h
 	h.Set(signature.HeaderEvent, string(d.Event))
 	h.Set(signature.HeaderDelivery, d.ID)
 	h.Set(signature.HeaderSubscription, d.SubscriptionID)
@@ -232,7 +240,7 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 		}
 		signature.Add(h, list, d.ID, time.Now(), body)
 	}
-	if s.opts.TokenSource != nil {
+	if s.opts.TokenSource != nil && h.Get("Authorization") == "" {
 		token, err := s.opts.TokenSource(ctx, d.Agent, d.URL)
 		if err != nil {
 			return fmt.Errorf("arc: webhook token: %w", err)

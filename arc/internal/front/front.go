@@ -6,6 +6,7 @@ package front
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -19,9 +20,41 @@ var New func(server any, opts Options, next http.Handler) http.Handler
 // no caller. Package arc sets TaskOf when it is initialized.
 var TaskOf func(ctx context.Context, server any, taskID string) (agent, group string, ok bool, err error)
 
+// HasMethod reports whether an agent of server, or a group, has a method. Package arc sets it when it is initialized.
+var HasMethod func(server any, agent, method string) bool
+
 // TaskRetention returns how long server keeps tasks after their end; zero means without a bound. Package arc sets
 // it when it is initialized.
 var TaskRetention func(server any) time.Duration
+
+// A Webhook is a subscription whose notifications have the form of another protocol.
+type Webhook struct {
+	ID          string // unique among those of the task
+	CallbackURL string
+	Dialect     string          // of [SetDialect]
+	Data        json.RawMessage // kept with the subscription, for the dialect
+}
+
+// An EncodeFunc returns the body and further header fields of a request for a notification, an *arc.Notification, of a
+// task with a trace id. No body means that the notification is not sent.
+type EncodeFunc func(notification any, traceID string, data json.RawMessage) (body []byte, header http.Header, err error)
+
+// The following functions concern webhooks in another form. A request is an *arc.ServerRequest. Package arc sets them
+// when it is initialized.
+var (
+	// SetDialect adds a form to server. Notifications in a form that no process has wait.
+	SetDialect func(server any, name string, encode EncodeFunc)
+
+	// Subscribe makes a request for task.create or task.subscribe add a webhook, or replace the one with its id.
+	Subscribe func(request any, w *Webhook)
+
+	// Webhooks answers a request for task.info, and returns the webhooks of the task with a dialect.
+	Webhooks func(ctx context.Context, server, request any, dialect string) ([]Webhook, error)
+
+	// Unsubscribe answers a request for task.info, and removes a webhook of the task. Its waiting notifications are
+	// not sent.
+	Unsubscribe func(ctx context.Context, server, request any, w *Webhook) error
+)
 
 // RequestKey is the key of an *arc.ServerRequest without Data in the context of a request of next. It is not
 // authenticated again.
