@@ -10,6 +10,7 @@
 //	engine.HandleTasks("worker-01", handler)
 //	bridge, err := a2abridge.NewServer(engine, "worker-01", nil)
 //	card, err := a2abridge.NewCard(arc.AgentInfo{Name: "Worker"}, "https://agents.example/a2a", "")
+//	err = a2abridge.SignCard(card, key, "key-1")
 //	http.Handle("/a2a", bridge.JSONRPCHandler())
 //	http.Handle("/", bridge.RESTHandler())
 //	http.Handle(a2asrv.WellKnownAgentCardPath, a2asrv.NewStaticAgentCardHandler(card))
@@ -28,6 +29,10 @@
 // origins are theirs. They refuse JSON with duplicate members or invalid UTF-8. The URL
 // of a part is never fetched. The SDK decodes the numbers of data parts as float64.
 //
+// The URL of a push configuration is checked like each webhook of the arc.Server, when it is made and for each
+// connection, and its notifications have the signatures of those webhooks besides the token and the credentials of the
+// configuration. These are kept in the store, and its owner can read them.
+//
 // # State
 //
 // A task is one task of the arc.Server, in its store: any process that shares the store serves it, and a
@@ -38,16 +43,24 @@
 //
 //   - The tenant selects the agent. The contextId is the traceId; without one it is the id of the task.
 //   - A message without a taskId creates a task. A message with one is the input of a waiting task.
+//   - If an agent has chats and no tasks, a message is answered by a message. The contextId is the id of the chat, which
+//     begins with its first message.
 //   - States are equal. [Reject] ends a task as rejected, which ARC clients see as failed, and WaitInput with
 //     [AuthRequired] waits as auth-required.
 //   - Text, data and raw parts are text, data and file, image or audio parts. A url part is a file part without
 //     content and with the member url. messageId, extensions, referenceTaskIds and metadata are members of
 //     the message with these names.
-//   - An artifact is one update with lastChunk. A message of the agent is a status update.
+//   - An artifact is one update with lastChunk. A message of the agent is a status update. A [Handler] adds an
+//     artifact when all of its chunks have arrived.
+//   - A push configuration is a subscription to the task, also one in the first message, which misses no event. Each
+//     event of a stream is a notification, which is repeated like all webhooks of the arc.Server.
 //
 // # Conformance
 //
-// All methods but those of push notifications, which are answered with PushNotificationNotSupportedError;
-// an agent without a task handler is not served. Requests of another version than 1.0, or without one, are
-// refused. Neither an extended card nor signatures of cards are made.
+// All methods of A2A 1.0 over JSON-RPC and HTTP+JSON. Requests of another version, such as 0.3, or without one are
+// refused with VersionNotSupportedError.
+//
+// # Deviations
+//
+// The answer of a chat is one message, also in a stream.
 package a2abridge

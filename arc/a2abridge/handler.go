@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -68,6 +69,7 @@ type relay struct {
 	run       *arc.TaskRun
 	id        a2a.TaskID
 	context   string
+	question  string          // the newest answered one
 	messages  map[string]bool // ids of the added ones
 	artifacts map[a2a.ArtifactID]bool
 }
@@ -113,9 +115,12 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 		if err != nil {
 			return err
 		}
-		if _, err := r.send(ctx, answer); err != nil {
+		r.question = questionOf(&task.Status)
+		next, err := r.send(ctx, answer)
+		if err != nil {
 			return err
 		}
+		r.question = next.Question
 	}
 }
 
@@ -124,6 +129,25 @@ type sent struct {
 	ID        a2a.TaskID
 	ContextID string
 	Message   *a2a.Message
+	Question  string // that the message has answered
+}
+
+// questionOf returns the key of a question among those of its task.
+func questionOf(s *a2a.TaskStatus) string {
+	var key string
+	if s.Message != nil {
+		key = s.Message.ID
+	}
+	if s.Timestamp != nil {
+		key += s.Timestamp.UTC().Format(" " + time.RFC3339Nano)
+	}
+	return key
+}
+
+// hasPaused reports whether the remote task has ended or waits, and not for an answer that was sent: the agent may not
+// have seen that yet.
+func (r *relay) hasPaused(s *a2a.TaskStatus) bool {
+	return s.State.Terminal() || isPaused(s.State) && questionOf(s) != r.question
 }
 
 // send sends a message once.
@@ -138,7 +162,7 @@ func (r *relay) send(ctx context.Context, m *arc.Message) (sent, error) {
 		}
 		info := res.TaskInfo()
 		message, _ := res.(*a2a.Message)
-		return sent{info.TaskID, info.ContextID, message}, nil
+		return sent{info.TaskID, info.ContextID, message, r.question}, nil
 	})
 }
 
@@ -151,11 +175,11 @@ func (r *relay) follow(ctx context.Context) (*a2a.Task, error) {
 		}
 		task, err := r.client.GetTask(ctx, &a2a.GetTaskRequest{Tenant: r.opts.Tenant, ID: r.id})
 		switch {
-		case err == nil && isPaused(task.Status.State):
+		case err == nil && r.hasPaused(&task.Status):
 			return task, r.addTask(ctx, task)
 		case err == nil:
 			failures = 0
-			if err := r.addMessages(ctx, task.History...); err != nil {
+			if err := r.addMessages(ctx, messagesOf(task)...); err != nil {
 				return nil, err
 			}
 		default:
@@ -178,17 +202,22 @@ func (r *relay) stream(ctx context.Context) error {
 		if err != nil {
 			return context.Cause(ctx) // a cut, unless the task has ended here
 		}
-		var state a2a.TaskState
+		var status *a2a.TaskStatus
+		var messages []*a2a.Message
 		switch e := e.(type) {
 		case *a2a.Task:
-			state, err = e.Status.State, r.addMessages(ctx, e.History...)
+			status, messages = &e.Status, messagesOf(e)
 		case *a2a.TaskStatusUpdateEvent:
-			state, err = e.Status.State, nil
-			if m := e.Status.Message; m != nil && !isPaused(state) {
-				err = r.addMessages(ctx, m)
+			if status = &e.Status; status.Message != nil {
+				messages = append(messages, status.Message)
 			}
+		default:
+			continue
 		}
-		if err != nil || isPaused(state) {
+		if r.hasPaused(status) {
+			return nil
+		}
+		if err := r.addMessages(ctx, messages...); err != nil {
 			return err
 		}
 	}
@@ -197,7 +226,7 @@ func (r *relay) stream(ctx context.Context) error {
 
 // addTask adds what is new of a task that waits or has ended.
 func (r *relay) addTask(ctx context.Context, t *a2a.Task) error {
-	if err := r.addMessages(ctx, t.History...); err != nil {
+	if err := r.addMessages(ctx, messagesOf(t)...); err != nil {
 		return err
 	}
 	for _, a := range t.Artifacts {
@@ -219,6 +248,19 @@ func (r *relay) addTask(ctx context.Context, t *a2a.Task) error {
 		r.artifacts[a.ID] = true
 	}
 	return nil
+}
+
+// messagesOf returns the messages of a task. That of its status may not be in the history yet; that of a failure is its
+// reason.
+func messagesOf(t *a2a.Task) []*a2a.Message {
+	switch t.Status.State {
+	case a2a.TaskStateFailed, a2a.TaskStateRejected, a2a.TaskStateCanceled:
+		return t.History
+	}
+	if t.Status.Message == nil {
+		return t.History
+	}
+	return append(slices.Clip(t.History), t.Status.Message)
 }
 
 // addMessages adds the new messages of the agent.

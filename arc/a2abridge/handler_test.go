@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
@@ -63,12 +65,12 @@ func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// newRelay returns an ARC server whose agent is the remote one of f, and the client of that server.
-func newRelay(t *testing.T, f *fixture, protocol a2a.TransportProtocol, p arc.Persistence) (*arc.Server, *arc.Client, *cutting) {
+// newRelay returns an ARC server whose agent is the remote one, and the client of that server.
+func newRelay(t *testing.T, remote *arctest.Server, protocol a2a.TransportProtocol, p arc.Persistence) (*arc.Server, *arc.Client, *cutting) {
 	t.Helper()
 	card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01"}, "http://127.0.0.1/rpc", "http://127.0.0.1/rest")
 	require.NoError(t, err)
-	cut := &cutting{next: f.mem.HTTPClient.Transport}
+	cut := &cutting{next: remote.HTTPClient.Transport}
 	web := &http.Client{Transport: cut}
 	h, err := a2abridge.NewHandler(card, &a2abridge.HandlerOptions{Client: []a2aclient.FactoryOption{a2aclient.WithJSONRPCTransport(web),
 		a2aclient.WithRESTTransport(web), a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{protocol}})}})
@@ -114,7 +116,7 @@ func TestHandler(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 			return ask(ctx, run)
 		})
-		_, client, cut := newRelay(t, f, protocol, arc.Persistence{})
+		_, client, cut := newRelay(t, f.mem, protocol, arc.Persistence{})
 		ctx := t.Context()
 		create := func(text string) string {
 			task, err := client.CreateTask(ctx, "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, nil)
@@ -168,13 +170,13 @@ func TestHandlerNextProcess(t *testing.T) {
 			return ask(ctx, run)
 		})
 		p := arc.Persistence{Store: store.NewMemory(), LeaseTTL: 3 * time.Second}
-		first, client, _ := newRelay(t, f, protocol, p)
+		first, client, _ := newRelay(t, f.mem, protocol, p)
 		task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 		require.NoError(t, err)
 		_, err = client.WaitTask(t.Context(), "remote-01", task.ID, nil)
 		require.NoError(t, err)
 		require.NoError(t, first.Close())
-		_, client, _ = newRelay(t, f, protocol, p)
+		_, client, _ = newRelay(t, f.mem, protocol, p)
 		require.NoError(t, client.SendTaskInput(t.Context(), "remote-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
 		res, err := client.WaitTask(t.Context(), "remote-01", task.ID, nil)
 		require.NoError(t, err)
@@ -191,7 +193,7 @@ func TestHandlerFailure(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		})
-		_, client, cut := newRelay(t, f, a2a.TransportProtocolJSONRPC, arc.Persistence{})
+		_, client, cut := newRelay(t, f.mem, a2a.TransportProtocolJSONRPC, arc.Persistence{})
 		for _, isDown := range []bool{false, true} {
 			cut.isDown.Store(isDown)
 			task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
@@ -206,4 +208,109 @@ func TestHandlerFailure(t *testing.T) {
 		_, err := a2abridge.NewHandler(nil, nil)
 		require.Error(t, err)
 	})
+}
+
+// An executor is an agent of the SDK.
+type executor struct{ canceled chan a2a.TaskID }
+
+func (executor) Execute(ctx context.Context, ec *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		status := func(state a2a.TaskState, text string) bool {
+			return yield(a2a.NewStatusUpdateEvent(ec, state, a2a.NewMessageForTask(a2a.MessageRoleAgent, ec, a2a.NewTextPart(text))), nil)
+		}
+		// chunks sends an artifact in n parts.
+		chunks := func(id a2a.ArtifactID, n int, text string) {
+			for i := range n {
+				e := a2a.NewArtifactUpdateEvent(ec, id, a2a.NewTextPart(text))
+				e.Append, e.LastChunk, e.Artifact.Name = i > 0, i == n-1, string(id)
+				if !yield(e, nil) {
+					return
+				}
+			}
+		}
+		text := textOf(ec.Message)
+		switch {
+		case ec.StoredTask != nil:
+			chunks("paint", 1, text)
+			status(a2a.TaskStateCompleted, "done")
+			return
+		case text == "reply":
+			yield(a2a.NewMessage(a2a.MessageRoleAgent, a2a.NewTextPart("no task")), nil)
+			return
+		}
+		if !yield(a2a.NewSubmittedTask(ec, ec.Message), nil) || !status(a2a.TaskStateWorking, "started") {
+			return
+		}
+		switch text {
+		case "wait":
+			<-ctx.Done()
+		case "fail":
+			status(a2a.TaskStateFailed, "no paint")
+		case "big":
+			chunks("big", 2, strings.Repeat("x", 3<<20))
+			status(a2a.TaskStateCompleted, "done")
+		default:
+			chunks("draft", 2, "draft ")
+			status(a2a.TaskStateInputRequired, "which color?")
+		}
+	}
+}
+
+func (e executor) Cancel(_ context.Context, ec *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+	return func(yield func(a2a.Event, error) bool) {
+		yield(a2a.NewStatusUpdateEvent(ec, a2a.TaskStateCanceled, nil), nil)
+		e.canceled <- ec.TaskID
+	}
+}
+
+// An agent of the SDK's server asks, answers and ends like a local agent; its artifacts in chunks are whole here.
+func TestHandlerWithServerOfSDK(t *testing.T) {
+	for _, protocol := range transports {
+		t.Run(string(protocol), func(t *testing.T) {
+			canceled := make(chan a2a.TaskID, 1)
+			remote := a2asrv.NewHandler(executor{canceled})
+			mux := http.NewServeMux()
+			mux.Handle("/rpc", a2asrv.NewJSONRPCHandler(remote))
+			mux.Handle("/rest/", http.StripPrefix("/rest", a2asrv.NewRESTHandler(remote)))
+			_, client, _ := newRelay(t, arctest.NewServer(t, mux), protocol, arc.Persistence{})
+			ctx := t.Context()
+			wait := &arc.WaitOptions{MinPollInterval: time.Millisecond, MaxPollInterval: 10 * time.Millisecond}
+			create := func(text string) string {
+				task, err := client.CreateTask(ctx, "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText(text)}, nil)
+				require.NoError(t, err)
+				return task.ID
+			}
+			id := create("paint it")
+			res, err := client.WaitTask(ctx, "remote-01", id, wait)
+			require.NoError(t, err)
+			require.True(t, res.InputRequired)
+			require.Equal(t, "which color?", res.Task.Reason)
+			require.NoError(t, client.SendTaskInput(ctx, "remote-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("red")}, nil))
+			res, err = client.WaitTask(ctx, "remote-01", id, wait)
+			require.NoError(t, err)
+			require.Equal(t, arc.TaskCompleted, res.Task.Status)
+			require.Equal(t, []string{"draft", "paint"}, []string{res.Task.Artifacts[0].Name, res.Task.Artifacts[1].Name})
+			require.Len(t, res.Task.Artifacts[0].Parts, 2)
+			require.Equal(t, "red", res.Task.Artifacts[1].Parts[0].Content)
+
+			res, err = client.WaitTask(ctx, "remote-01", create("reply"), wait)
+			require.NoError(t, err)
+			require.Equal(t, "no task", res.Task.Messages[1].Text())
+			res, err = client.WaitTask(ctx, "remote-01", create("big"), wait)
+			require.NoError(t, err)
+			require.Len(t, res.Task.Artifacts[0].Parts, 2)
+			_, err = client.WaitTask(ctx, "remote-01", create("fail"), wait)
+			require.ErrorIs(t, err, arc.ErrTaskExecutionFailed)
+
+			id = create("wait")
+			for text := ""; text != "started"; time.Sleep(time.Millisecond) {
+				task, err := client.GetTask(ctx, "remote-01", &arc.TaskInfoParams{TaskID: id}, nil)
+				require.NoError(t, err)
+				text = task.Messages[len(task.Messages)-1].Text()
+			}
+			_, err = client.CancelTask(ctx, "remote-01", &arc.CancelTaskParams{TaskID: id}, nil)
+			require.NoError(t, err)
+			require.NotEmpty(t, <-canceled)
+		})
+	}
 }

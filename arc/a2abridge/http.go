@@ -4,13 +4,11 @@
 package a2abridge
 
 import (
-	"errors"
 	"net/http"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
-	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/front"
 )
 
@@ -34,37 +32,4 @@ func (s *Server) checked(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	}))
-}
-
-// NewCard returns the card of an agent that is served under the URLs of a [Server.JSONRPCHandler] and of a
-// [Server.RESTHandler]; an empty URL is omitted. Skills are the capabilities of the agent. The card is
-// not signed, and names no security scheme.
-func NewCard(info arc.AgentInfo, jsonrpcURL, restURL string) (*a2a.AgentCard, error) {
-	card := &a2a.AgentCard{Name: info.Name, Description: info.Description, Version: info.Version,
-		Capabilities:      a2a.AgentCapabilities{Streaming: true},
-		DefaultInputModes: []string{"text/plain", "application/json", "application/octet-stream"},
-		Skills:            []a2a.AgentSkill{}}
-	if card.Name == "" {
-		card.Name = info.AgentID
-	}
-	if card.Description == "" {
-		card.Description = info.Prompt
-	}
-	if card.Version == "" {
-		card.Version = "1"
-	}
-	card.DefaultOutputModes = card.DefaultInputModes
-	for _, name := range info.Capabilities {
-		card.Skills = append(card.Skills, a2a.AgentSkill{ID: name, Name: name, Description: name, Tags: []string{name}})
-	}
-	if jsonrpcURL != "" {
-		card.SupportedInterfaces = append(card.SupportedInterfaces, a2a.NewAgentInterface(jsonrpcURL, a2a.TransportProtocolJSONRPC))
-	}
-	if restURL != "" {
-		card.SupportedInterfaces = append(card.SupportedInterfaces, a2a.NewAgentInterface(restURL, a2a.TransportProtocolHTTPJSON))
-	}
-	if card.Name == "" || len(card.SupportedInterfaces) == 0 {
-		return nil, errors.New("a2abridge: card: no name or no URL")
-	}
-	return card, nil
 }

@@ -33,6 +33,9 @@ type ServerOptions struct {
 	// RequestAgent is the calling agent in the calls of the arc.Server. Empty means "a2a-client".
 	RequestAgent string
 
+	// ExtendedCard is the card for authenticated callers. Nil means that there is none.
+	ExtendedCard *a2a.AgentCard
+
 	// Heartbeat is the interval of comments on an idle stream. Zero means 15 s; a negative value disables them.
 	Heartbeat time.Duration
 }
@@ -62,6 +65,7 @@ func NewServer(engine *arc.Server, agentID string, opts *ServerOptions) (*Server
 	tenants := map[string]string{"": agentID}
 	maps.Copy(tenants, s.opts.Tenants)
 	s.opts.Tenants = tenants
+	front.SetDialect(engine, pushDialect, encodePush)
 	return s, nil
 }
 
@@ -72,6 +76,7 @@ type call struct {
 	key     string // of a message
 	context string
 	params  any
+	push    *front.Webhook // nil without one
 }
 
 // request makes the request of a call for a method of A2A.
@@ -107,6 +112,9 @@ func (s *Server) request(ctx context.Context, c call) (*arc.ServerRequest, error
 		TraceID: c.context, Params: params})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+	}
+	if c.push != nil {
+		front.Subscribe(in, c.push)
 	}
 	return in, nil
 }
@@ -157,20 +165,31 @@ func (s *Server) CancelTask(ctx context.Context, req *a2a.CancelTaskRequest) (*a
 	return s.first(ctx, call{method: arc.MethodTaskCancel, tenant: req.Tenant, params: &arc.CancelTaskParams{TaskID: string(req.ID)}})
 }
 
-// messageCall returns the call for a message.
-func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (call, error) {
-	m := req.Message
+// messageOf returns the message of a caller for the arc.Server.
+func messageOf(m *a2a.Message) (*arc.Message, error) {
 	switch {
 	case m == nil || m.ID == "" || len(m.Parts) == 0:
-		return call{}, fmt.Errorf("%w: a message needs a messageId and parts", a2a.ErrInvalidParams)
+		return nil, fmt.Errorf("%w: a message needs a messageId and parts", a2a.ErrInvalidParams)
 	case m.Role != a2a.MessageRoleUser:
-		return call{}, fmt.Errorf("%w: the role of a message must be ROLE_USER", a2a.ErrInvalidParams)
-	case req.Config != nil && req.Config.PushConfig != nil:
-		return call{}, a2a.ErrPushNotificationNotSupported
+		return nil, fmt.Errorf("%w: the role of a message must be ROLE_USER", a2a.ErrInvalidParams)
 	}
 	message, err := toMessage(m)
 	if err != nil {
-		return call{}, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+		return nil, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
+	}
+	return message, nil
+}
+
+// messageCall returns the call for a message.
+func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (call, error) {
+	m := req.Message
+	message, err := messageOf(m)
+	if err != nil {
+		return call{}, err
+	}
+	push, err := pushOf(req)
+	if err != nil {
+		return call{}, err
 	}
 	if m.TaskID == "" {
 		params := &arc.CreateTaskParams{InitialMessage: message}
@@ -179,7 +198,7 @@ func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (
 				return call{}, fmt.Errorf("%w: %w", a2a.ErrInvalidParams, err)
 			}
 		}
-		return call{method: arc.MethodTaskCreate, tenant: req.Tenant, key: m.ID, context: m.ContextID, params: params}, nil
+		return call{method: arc.MethodTaskCreate, tenant: req.Tenant, key: m.ID, context: m.ContextID, params: params, push: push}, nil
 	}
 	if m.ContextID != "" {
 		task, err := s.first(ctx, infoCall(req.Tenant, m.TaskID))
@@ -190,13 +209,33 @@ func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (
 			return call{}, fmt.Errorf("%w: the task has another contextId", a2a.ErrInvalidParams)
 		}
 	}
+	if push != nil {
+		c := configOf(m.TaskID, push)
+		c.Tenant = req.Tenant
+		if _, err := s.subscribe(ctx, c); err != nil {
+			return call{}, err
+		}
+	}
 	return call{method: arc.MethodTaskSend, tenant: req.Tenant, key: m.ID,
 		params: &arc.SendTaskParams{TaskID: string(m.TaskID), Message: message}}, nil
 }
 
+// pushOf returns the webhook of the push configuration of a message, or nil.
+func pushOf(req *a2a.SendMessageRequest) (*front.Webhook, error) {
+	if req.Config == nil || req.Config.PushConfig == nil {
+		return nil, nil
+	}
+	c := *req.Config.PushConfig
+	c.ID = cmp.Or(c.ID, pushID(req.Message.ID))
+	return webhookOf(&c)
+}
+
 // SendMessage implements a2asrv.RequestHandler. It returns the task when that has ended or waits, or at once with
-// returnImmediately.
+// returnImmediately, and the answer of an agent that has chats and no tasks.
 func (s *Server) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (a2a.SendMessageResult, error) {
+	if s.isChat(req) {
+		return s.chat(ctx, req)
+	}
 	c, err := s.messageCall(ctx, req)
 	if err != nil {
 		return nil, err
@@ -216,6 +255,15 @@ func (s *Server) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (
 // SendStreamingMessage implements a2asrv.RequestHandler. The stream ends when the task has ended or waits.
 func (s *Server) SendStreamingMessage(ctx context.Context, req *a2a.SendMessageRequest) iter.Seq2[a2a.Event, error] {
 	return func(yield func(a2a.Event, error) bool) {
+		if s.isChat(req) {
+			answer, err := s.chat(ctx, req)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			yield(answer, nil)
+			return
+		}
 		c, err := s.messageCall(ctx, req)
 		if err == nil {
 			err = s.stream(ctx, c, isPaused, yield)
@@ -340,29 +388,22 @@ func decodeToken(token string) (string, error) {
 	return string(b), nil
 }
 
-// GetTaskPushConfig implements a2asrv.RequestHandler.
-func (s *Server) GetTaskPushConfig(context.Context, *a2a.GetTaskPushConfigRequest) (*a2a.PushConfig, error) {
-	return nil, a2a.ErrPushNotificationNotSupported
-}
-
-// ListTaskPushConfigs implements a2asrv.RequestHandler.
-func (s *Server) ListTaskPushConfigs(context.Context, *a2a.ListTaskPushConfigRequest) (*a2a.ListTaskPushConfigResponse, error) {
-	return nil, a2a.ErrPushNotificationNotSupported
-}
-
-// CreateTaskPushConfig implements a2asrv.RequestHandler.
-func (s *Server) CreateTaskPushConfig(context.Context, *a2a.PushConfig) (*a2a.PushConfig, error) {
-	return nil, a2a.ErrPushNotificationNotSupported
-}
-
-// DeleteTaskPushConfig implements a2asrv.RequestHandler.
-func (s *Server) DeleteTaskPushConfig(context.Context, *a2a.DeleteTaskPushConfigRequest) error {
-	return a2a.ErrPushNotificationNotSupported
-}
-
-// GetExtendedAgentCard implements a2asrv.RequestHandler.
-func (s *Server) GetExtendedAgentCard(context.Context, *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
-	return nil, a2a.ErrExtendedCardNotConfigured
+// GetExtendedAgentCard implements a2asrv.RequestHandler. The caller needs the scopes of tasks.
+func (s *Server) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedAgentCardRequest) (*a2a.AgentCard, error) {
+	if s.opts.ExtendedCard == nil {
+		return nil, a2a.ErrExtendedCardNotConfigured
+	}
+	in, err := s.request(ctx, call{method: "task.list", tenant: req.Tenant, params: struct{}{}})
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range s.engine.ListTasks(ctx, in) { // admits the caller; the tasks do not matter
+		if err != nil {
+			return nil, errorOf("task.list", err)
+		}
+		break
+	}
+	return s.opts.ExtendedCard, nil
 }
 
 // errorOf returns the A2A error of an error of the arc.Server.
@@ -391,6 +432,9 @@ func errorOf(method string, err error) error {
 		kind = a2a.ErrInvalidParams
 	case arc.ErrMethodNotFound:
 		kind = a2a.ErrUnsupportedOperation
+		if method == arc.MethodTaskSubscribe {
+			kind = a2a.ErrPushNotificationNotSupported
+		}
 	case arc.ErrInternal:
 		kind = a2a.ErrInternalError
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/a2abridge"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -50,12 +51,12 @@ func newFixtureWithHeartbeat(t *testing.T, options *arc.ServerOptions, h arc.Tas
 	t.Helper()
 	opts := arc.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
 	if options != nil {
-		opts.Persistence, opts.Limits = options.Persistence, options.Limits
+		opts.Persistence, opts.Limits, opts.Webhook = options.Persistence, options.Limits, options.Webhook
 	}
 	opts.Limits.MaxMessage = 8 << 20
 	keys := map[string]*arc.Principal{"weak": {ID: "weak"}}
 	for _, name := range []string{"alice", "bob"} {
-		keys[name] = &arc.Principal{ID: name, Scopes: arc.RequiredScopes(arc.MethodTaskCreate)}
+		keys[name] = &arc.Principal{ID: name, Scopes: append(arc.RequiredScopes(arc.MethodTaskCreate), arc.RequiredScopes(arc.MethodChatStart)...)}
 	}
 	var err error
 	opts.Auth.Authenticator, err = arc.APIKeyAuthenticator(keys)
@@ -63,7 +64,8 @@ func newFixtureWithHeartbeat(t *testing.T, options *arc.ServerOptions, h arc.Tas
 	engine, err := arc.NewServer(&opts)
 	require.NoError(t, err)
 	engine.HandleTasks("worker-01", h)
-	bridge, err := a2abridge.NewServer(engine, "worker-01", &a2abridge.ServerOptions{Tenants: map[string]string{"acme": "other-01"}, Heartbeat: heartbeat})
+	bridge, err := a2abridge.NewServer(engine, "worker-01", &a2abridge.ServerOptions{
+		Tenants: map[string]string{"acme": "other-01"}, Heartbeat: heartbeat, ExtendedCard: &a2a.AgentCard{Name: "extended"}})
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("/rpc", bridge.JSONRPCHandler())
@@ -71,6 +73,7 @@ func newFixtureWithHeartbeat(t *testing.T, options *arc.ServerOptions, h arc.Tas
 	f := &fixture{engine: engine, mem: arctest.NewServer(t, closing{mux, engine}), clients: map[a2a.TransportProtocol]*a2aclient.Client{}}
 	card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01", Capabilities: []string{"work"}}, "http://127.0.0.1/rpc", "http://127.0.0.1/rest")
 	require.NoError(t, err)
+	card.Capabilities.ExtendedAgentCard = true
 	for _, protocol := range transports {
 		f.clients[protocol], err = a2aclient.NewFromCard(t.Context(), card, a2aclient.WithConfig(a2aclient.Config{PreferredTransports: []a2a.TransportProtocol{protocol}}),
 			a2aclient.WithJSONRPCTransport(f.mem.HTTPClient), a2aclient.WithRESTTransport(f.mem.HTTPClient))
@@ -182,10 +185,6 @@ func TestMethods(t *testing.T) {
 		require.ErrorIs(t, err, a2a.ErrUnauthorized)
 		_, err = c.GetTask(as(t.Context(), "nobody"), &a2a.GetTaskRequest{ID: task.ID})
 		require.ErrorIs(t, err, a2a.ErrUnauthenticated)
-		_, err = c.GetExtendedAgentCard(ctx, &a2a.GetExtendedAgentCardRequest{})
-		require.Error(t, err)
-		_, err = c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, URL: "https://example.com/"})
-		require.ErrorIs(t, err, a2a.ErrPushNotificationNotSupported)
 	})
 }
 
@@ -307,6 +306,32 @@ func TestStreams(t *testing.T) {
 		require.NoError(t, followErr)
 		require.Equal(t, []string{"task WORKING 4", "artifact red false true", "COMPLETED"}, list)
 		require.Equal(t, []string{"task INPUT_REQUIRED 3", "WORKING", "artifact red false true", "COMPLETED"}, followed)
+	})
+}
+
+// An artifact of 6 MiB is one event of a stream, and a part of the task.
+func TestLargeArtifact(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		big := []byte(strings.Repeat("0123456789abcdef", 6<<20/16))
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			time.Sleep(time.Second)
+			return run.AddArtifact(ctx, &arc.Artifact{ID: "big", Parts: []arc.Part{arc.FilePart("big.bin", "application/octet-stream", big)}})
+		})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		var id a2a.TaskID
+		artifacts := 0
+		for e, err := range c.SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: message("go")}) {
+			require.NoError(t, err)
+			id = e.TaskInfo().TaskID
+			if e, ok := e.(*a2a.TaskArtifactUpdateEvent); ok {
+				artifacts++
+				require.Equal(t, a2a.Raw(big), e.Artifact.Parts[0].Content)
+			}
+		}
+		require.Equal(t, 1, artifacts)
+		task, err := c.GetTask(ctx, &a2a.GetTaskRequest{ID: id})
+		require.NoError(t, err)
+		require.Equal(t, a2a.Raw(big), task.Artifacts[0].Parts[0].Content)
 	})
 }
 
@@ -478,7 +503,7 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// A task outlives its process: a subscriber at the next process gets the result.
+// A task outlives its process, which is killed in the middle: a subscriber at the next process gets the result.
 func TestNextProcess(t *testing.T) {
 	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
 		db := store.NewMemory()
@@ -499,23 +524,35 @@ func TestNextProcess(t *testing.T) {
 			}
 			return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(text)}})
 		}
-		options := &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}}
-		first := newFixture(t, options, work)
+		process := func() (*fixture, *fault.Plan) {
+			plan := &fault.Plan{}
+			t.Cleanup(plan.Close)
+			p := arc.Persistence{Store: fault.Store(db, plan), LeaseTTL: 3 * time.Second}
+			return newFixture(t, &arc.ServerOptions{Persistence: p}, work), plan
+		}
+		first, plan := process()
 		ctx := as(t.Context(), "alice")
+		m := message("go")
 		var id a2a.TaskID
-		for e, err := range first.clients[protocol].SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: message("go")}) {
-			if err != nil || id != "" {
+		for e, err := range first.clients[protocol].SendStreamingMessage(ctx, &a2a.SendMessageRequest{Message: m}) {
+			if err != nil {
 				break
 			}
 			id = e.TaskInfo().TaskID
-			synctest.Wait()
-			require.NoError(t, first.engine.Close())
+			time.Sleep(time.Second)
+			plan.Crash() // nothing that it does reaches the store
+			time.Sleep(time.Second)
+			break
 		}
-		next := newFixture(t, options, work)
+		next, _ := process()
 		list, _, err := collect(next.clients[protocol].SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: id}))
 		require.NoError(t, err)
 		require.Equal(t, []string{"artifact kept false true", "COMPLETED"}, list[len(list)-2:])
 		require.EqualValues(t, 1, steps.Load())
+		require.EqualValues(t, 2, runs.Load())
+		task, err := sendTo(ctx, next.clients[protocol], m)
+		require.NoError(t, err)
+		require.Equal(t, id, task.ID, "a repeated message finds its task")
 		require.EqualValues(t, 2, runs.Load())
 	})
 }
@@ -532,6 +569,11 @@ func TestRefusals(t *testing.T) {
 			want             string
 		}{
 			{"no version", "/rpc", body, nil, 200, `-32009`},
+			{"REST, no version", "/rest/tasks/t", "", nil, 400, "VERSION_NOT_SUPPORTED"},
+			{"REST, version 0.3", "/rest/tasks/t", "", map[string]string{"A2A-Version": "0.3"}, 400, "VERSION_NOT_SUPPORTED"},
+			{"REST, unknown version", "/rest/tasks/t", "", map[string]string{"A2A-Version": "2.0"}, 400, "VERSION_NOT_SUPPORTED"},
+			{"REST, version 1.0", "/rest/tasks/t", "", map[string]string{"A2A-Version": "1.0"}, 404, "TASK_NOT_FOUND"},
+			{"REST, version in the query", "/rest/tasks/t?A2A-Version=1.0", "", nil, 404, "TASK_NOT_FOUND"},
 			{"version 0.3", "/rpc", body, map[string]string{"A2A-Version": "0.3"}, 200, `-32009`},
 			{"unknown version", "/rpc", body, map[string]string{"A2A-Version": "9"}, 200, `-32009`},
 			{"version 1.0", "/rpc", body, map[string]string{"A2A-Version": "1.0"}, 200, `-32001`},
@@ -541,7 +583,11 @@ func TestRefusals(t *testing.T) {
 			{"invalid UTF-8", "/rpc", "{\"jsonrpc\":\"\xff\"}", nil, 400, "JSON"},
 			{"large body", "/rpc", `{"x":"` + strings.Repeat("x", 8<<20) + `"}`, nil, 413, "large"},
 		} {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://127.0.0.1"+tt.path, strings.NewReader(tt.body))
+			method := http.MethodPost
+			if tt.body == "" {
+				method = http.MethodGet
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+tt.path, strings.NewReader(tt.body))
 			require.NoError(t, err)
 			req.Header.Set("Authorization", "Bearer alice")
 			for name, value := range tt.header {

@@ -1,0 +1,247 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2abridge_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/a2abridge"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/internal/signature"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A receiver is the transport of webhooks, and their receiver.
+type receiver struct {
+	mu     sync.Mutex
+	events []string // guarded by mu
+	faults []string // guarded by mu
+	isDown bool     // guarded by mu
+}
+
+const webhookSecret = "a-secret-of-the-webhooks-of-the-test"
+
+// options returns the options of a server whose webhooks go to r. The host private.example has a private address.
+func (r *receiver) options(p arc.Persistence) *arc.ServerOptions {
+	w := &arc.WebhookOptions{Transport: r, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
+		return []arc.WebhookSecret{webhookSecret}, nil
+	}}
+	arctest.ExactWebhooks(w, func(_ context.Context, _, host string) ([]netip.Addr, error) {
+		if host == "private.example" {
+			return []netip.Addr{netip.MustParseAddr("10.0.0.1")}, nil
+		}
+		return []netip.Addr{netip.MustParseAddr("203.0.114.1")}, nil
+	})
+	return &arc.ServerOptions{Persistence: p, Webhook: w}
+}
+
+func (r *receiver) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status := http.StatusOK
+	if r.isDown {
+		status = http.StatusServiceUnavailable
+	}
+	res := &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}
+	body, err := io.ReadAll(req.Body)
+	if err != nil || r.isDown {
+		return res, err
+	}
+	if !signature.VerifyStandard(req.Header, []string{webhookSecret}, time.Now(), time.Minute, body) {
+		r.faults = append(r.faults, "the signature is wrong")
+	}
+	var event a2a.StreamResponse
+	if err := json.Unmarshal(body, &event); err != nil {
+		r.faults = append(r.faults, err.Error())
+		return res, nil
+	}
+	list, _, err := collect(func(yield func(a2a.Event, error) bool) { yield(event.Event, nil) })
+	if err != nil {
+		r.faults = append(r.faults, err.Error())
+	}
+	text := strings.Join(append(list, req.URL.Host, req.Header.Get("X-A2A-Notification-Token"), req.Header.Get("Authorization"), event.TaskInfo().ContextID), " | ")
+	r.events = append(r.events, text)
+	return res, nil
+}
+
+// take returns the received events after the requests of the present time.
+func (r *receiver) take(t *testing.T) []string {
+	t.Helper()
+	synctest.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Empty(t, r.faults)
+	events := r.events
+	r.events = nil
+	return events
+}
+
+func (r *receiver) setDown(isDown bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isDown = isDown
+}
+
+// The configuration of a message gets each event of its task, signed, with its token and credentials.
+func TestPushOfMessage(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		r := &receiver{}
+		runs := 0
+		f := newFixture(t, r.options(arc.Persistence{}), func(ctx context.Context, run *arc.TaskRun) error {
+			runs++
+			if run.Message().Text() == "refuse" {
+				return a2abridge.Reject("not my trade")
+			}
+			return ask(ctx, run)
+		})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		m := message("paint it")
+		m.ContextID = "room-1"
+		config := &a2a.SendMessageConfig{PushConfig: &a2a.PushConfig{URL: "https://hooks.example/x", Token: "tok",
+			Auth: &a2a.PushAuthInfo{Scheme: "Bearer", Credentials: "cred"}}}
+		const tail = " | hooks.example | tok | Bearer cred | room-1"
+		var task *a2a.Task
+		for range 2 { // a repeated message has one configuration
+			res, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: m, Config: config})
+			require.NoError(t, err)
+			task = res.(*a2a.Task)
+		}
+		require.Equal(t, []string{"WORKING" + tail, "WORKING which color?" + tail, "INPUT_REQUIRED a color" + tail}, r.take(t))
+		answer := message("red")
+		answer.TaskID = task.ID
+		_, err := sendTo(ctx, c, answer)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"WORKING" + tail, "artifact red false true" + tail, "COMPLETED" + tail}, r.take(t))
+
+		config.PushConfig = &a2a.PushConfig{URL: "https://hooks.example/y"}
+		_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("refuse"), Config: config})
+		require.NoError(t, err)
+		events := r.take(t)
+		require.Contains(t, events[len(events)-1], "REJECTED not my trade | hooks.example |  |  | task-")
+		require.Equal(t, 2, runs)
+		for _, url := range []string{"https://private.example/", "http://hooks.example/", "https://127.0.0.1/", "not a url"} {
+			config.PushConfig = &a2a.PushConfig{URL: url}
+			_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("paint it"), Config: config})
+			require.ErrorIs(t, err, a2a.ErrInvalidParams, url)
+		}
+		require.Equal(t, 2, runs, "a refused configuration creates no task")
+	})
+}
+
+// Configurations are made, read, listed, replaced and deleted by the owner of the task.
+func TestPushConfigs(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		r := &receiver{}
+		f := newFixture(t, r.options(arc.Persistence{}), ask)
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		task, err := sendTo(ctx, c, message("paint it"))
+		require.NoError(t, err)
+		first, err := c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, URL: "https://one.example/"})
+		require.NoError(t, err)
+		require.NotEmpty(t, first.ID)
+		for _, url := range []string{"https://two.example/", "https://three.example/"} {
+			want := &a2a.PushConfig{TaskID: task.ID, ID: "a", URL: url, Token: "tok", Auth: &a2a.PushAuthInfo{Scheme: "Basic", Credentials: "eA=="}}
+			made, err := c.CreateTaskPushConfig(ctx, want)
+			require.NoError(t, err)
+			require.Equal(t, want, made)
+			got, err := c.GetTaskPushConfig(ctx, &a2a.GetTaskPushConfigRequest{TaskID: task.ID, ID: "a"})
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		list, err := c.ListTaskPushConfigs(ctx, &a2a.ListTaskPushConfigRequest{TaskID: task.ID})
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+		require.Equal(t, "https://three.example/", list[0].URL)
+		_, err = c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, ID: "b", URL: "https://four.example/"})
+		require.NoError(t, err)
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "b"}))
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "b"}))
+		_, err = c.GetTaskPushConfig(ctx, &a2a.GetTaskPushConfigRequest{TaskID: task.ID, ID: "b"})
+		require.ErrorIs(t, err, a2a.ErrTaskNotFound)
+
+		bob := as(t.Context(), "bob")
+		_, err = c.CreateTaskPushConfig(bob, &a2a.PushConfig{TaskID: task.ID, URL: "https://evil.example/"})
+		require.ErrorIs(t, err, a2a.ErrTaskNotFound)
+		_, err = c.GetTaskPushConfig(bob, &a2a.GetTaskPushConfigRequest{TaskID: task.ID, ID: "a"})
+		require.ErrorIs(t, err, a2a.ErrTaskNotFound)
+		require.ErrorIs(t, c.DeleteTaskPushConfig(bob, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "a"}), a2a.ErrTaskNotFound)
+		for _, config := range []a2a.PushConfig{{URL: "https://x.example/", Token: "a\nb"}, {URL: "https://x.example/", Token: strings.Repeat("x", 9<<10)},
+			{URL: "https://private.example/"}, {}} {
+			config.TaskID = task.ID
+			_, err = c.CreateTaskPushConfig(ctx, &config)
+			require.ErrorIs(t, err, a2a.ErrInvalidParams)
+		}
+
+		answer := message("red")
+		answer.TaskID = task.ID
+		_, err = sendTo(ctx, c, answer)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		hosts := map[string]int{}
+		for _, event := range r.take(t) {
+			hosts[strings.Split(event, " | ")[1]]++
+		}
+		require.Equal(t, map[string]int{"one.example": 3, "three.example": 3}, hosts)
+	})
+}
+
+// Notifications that no process could send are sent by the next one, once it serves A2A clients, except those of a
+// deleted configuration.
+func TestPushNextProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{isDown: true}
+		p := arc.Persistence{Store: store.NewMemory(), LeaseTTL: 3 * time.Second}
+		first := newFixture(t, r.options(p), ask)
+		c, ctx := first.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+		task, err := sendTo(ctx, c, message("paint it"))
+		require.NoError(t, err)
+		for _, name := range []string{"kept", "deleted"} {
+			_, err = c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, ID: name, URL: "https://" + name + ".example/"})
+			require.NoError(t, err)
+		}
+		answer := message("red")
+		answer.TaskID = task.ID
+		_, err = sendTo(ctx, c, answer)
+		require.NoError(t, err)
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "deleted"}))
+		time.Sleep(time.Second)
+		require.NoError(t, first.engine.Close())
+		r.setDown(false)
+
+		o := r.options(p)
+		o.Auth.AllowAnonymous = true
+		engine, err := arc.NewServer(o)
+		require.NoError(t, err)
+		defer engine.Close()
+		time.Sleep(time.Minute)
+		require.Empty(t, r.take(t), "no process writes the form")
+		_, err = a2abridge.NewServer(engine, "worker-01", nil)
+		require.NoError(t, err)
+		time.Sleep(5 * time.Minute)
+		var events []string
+		for _, event := range r.take(t) {
+			parts := strings.Split(event, " | ")
+			events = append(events, parts[0]+" at "+parts[1])
+		}
+		require.Equal(t, []string{"WORKING at kept.example", "artifact red false true at kept.example", "COMPLETED at kept.example"}, events)
+		for l, err := range engine.DeadLetters(t.Context()) {
+			require.NoError(t, err)
+			t.Errorf("dead letter %v", l)
+		}
+	})
+}
