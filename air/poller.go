@@ -436,8 +436,18 @@ func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {
 	a.record = &AuditRecord{Time: time.Now(), Operation: "pull", Bytes: int64(len(item.data))}
 	o := p.inbox.receiveAs(ctx, &a)
 	item.isFinal, item.isNew = o.Final, o.Delivery != nil
+	item.isOpen = item.env != nil && o.Class == ClassLater && o.failures == 0 && isOwnTrouble(o.Err)
+}
+
+// isOwnTrouble reports whether an attempt failed before its handler for no reason of the envelope. Others do
+// not delay the thread: one that is forged, and a move that names one behind it.
+func isOwnTrouble(e *Error) bool {
 	var early *core.EarlyError // after a failure of the handler
-	item.isOpen = item.env != nil && o.Class == ClassLater && o.failures == 0 && !errors.As(o.Err, &early)
+	switch {
+	case e == nil, errors.As(e, &early):
+		return false
+	}
+	return e.Code != ErrBadSignature && e.Code != ErrConflict && e.Code != ErrUnknownMessage
 }
 
 // sequence returns the order in which items are handled, and for each place in it the place of the next

@@ -4,6 +4,7 @@
 package air_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -178,4 +179,41 @@ func (s silence) Close() error {
 		close(s)
 	}
 	return nil
+}
+
+// A forged envelope does not delay the thread of its alleged sender, nor does a Withdraw whose clock is behind
+// that of its Offer (AIR-D41, AIR-D77).
+func TestPollerDoesNotWaitBehindMailThatCannotBeTaken(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first func(alice *air.Identity, d air.Draft, offer string) []byte
+		codes []air.Code
+	}{
+		{"forged", func(alice *air.Identity, d air.Draft, offer string) []byte {
+			d.Body = &air.Withdraw{WithdrawnID: offer}
+			return bytes.Replace(signedDraft(t, alice, d), []byte(offer), []byte(air.NewID()), 1)
+		}, []air.Code{air.ErrBadSignature}},
+		{"behind", func(alice *air.Identity, d air.Draft, offer string) []byte {
+			d.Body = &air.Withdraw{WithdrawnID: offer}
+			return signedDraft(t, alice, d)
+		}, []air.Code{air.ErrConflict}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			m := w.inbox(t, bob, air.InboxOptions{})
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			require.Equal(t, 1, m.drain(t)) // the key of alice is known from now on, and may change
+			id, thread := air.NewID(), air.NewID()
+			d := air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now().Add(-time.Minute), ThreadID: thread, Nonce: air.NewNonce()}
+			push(t, w.relay, bob.AIRID(), c.first(alice, d, id))
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID = id, thread }))
+			require.Equal(t, 1, m.drain(t))
+			require.Equal(t, c.codes, m.codes())
+		})
+	}
+}
+
+func signedDraft(t *testing.T, from *air.Identity, d air.Draft) []byte {
+	return signedOffer(t, from, d.To, func(of *air.Draft) { *of = d })
 }
