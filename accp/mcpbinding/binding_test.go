@@ -700,7 +700,7 @@ func TestArgumentsAreValidated(t *testing.T) {
 		require.ErrorIs(t, err, accp.ErrToolSchema, bad)
 	}
 	require.Zero(t, ran)
-	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"n": 9007199254740993}})
+	res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "add", Arguments: map[string]any{"n": int64(9007199254740993)}})
 	require.NoError(t, err)
 	require.Equal(t, "HELLO", plainText(t, res))
 	_, err = c.Call(t.Context(), call(t, "add", accp.Map(accp.Param{Key: "n", Value: accp.Int(1)})), nil)

@@ -93,7 +93,7 @@ func arcServerTasks(t *testing.T, p *arcPeer) {
 	}
 	require.NoError(t, out.Task.Artifacts[0].Parts[0].DecodeData(&data), "its data parts hold objects (ARC-D60)")
 	require.Equal(t, "Grüße 😀", data.Heard)
-	require.EqualValues(t, 9007199254740993, data.N)
+	require.EqualValues(t, int64(9007199254740993), data.N)
 
 	n := receive(t, events)
 	require.Equal(t, arc.EventTaskCompleted, n.Event)

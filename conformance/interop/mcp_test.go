@@ -117,7 +117,7 @@ func TestMCPTypeScriptClient(t *testing.T) {
 				require.Equal(t, "text", result.Content[0].Type)
 				return result.Content[0].Text
 			}
-			text := answer("echo", request{"text": "Grüße, 😀: {x}", "n": 9007199254740991, "list": []any{1, "a", nil, true}})
+			text := answer("echo", request{"text": "Grüße, 😀: {x}", "n": int64(9007199254740991), "list": []any{1, "a", nil, true}})
 			require.False(t, result.IsError)
 			require.JSONEq(t, `{"text":"Grüße, 😀: {x}","n":9007199254740991,"list":[1,"a",null,true]}`, text)
 			require.Equal(t, "E4002 tool_exec_failed", answer("boom", request{}))

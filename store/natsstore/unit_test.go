@@ -105,7 +105,7 @@ func TestClock(t *testing.T) {
 	require.InDelta(t, float64(time.Hour), float64(offset), float64(6*time.Millisecond))
 
 	require.EqualValues(t, 0, after(5, 0))
-	require.EqualValues(t, math.MaxInt64, after(5, math.MaxInt64))
+	require.EqualValues(t, int64(math.MaxInt64), after(5, math.MaxInt64))
 	require.Equal(t, "11", serverTTL(1))
 	require.Equal(t, "12", serverTTL(time.Second+1))
 	require.Equal(t, "never", serverTTL(math.MaxInt64))
