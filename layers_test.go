@@ -114,7 +114,7 @@ const (
 // raised are the packages of internal folders that belong to a higher floor.
 var raised = map[string]int{
 	"internal/journal": floorState, "internal/kerneltest": floorState, "internal/lease": floorState, "internal/once": floorState,
-	"internal/outbox": floorState, "internal/statekey": floorState, "internal/streamlog": floorState, "internal/testkit": floorState,
+	"internal/outbox": floorState, "internal/state": floorState, "internal/streamlog": floorState, "internal/testkit": floorState,
 	"internal/sim": floorState, "internal/sim/kernels": floorState,
 	"altar/internal/schema":     floorAdapters, // shared by llm and adm
 	"accp/internal/bridge":      floorAdapters, // shared by the bindings

@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/store"
 )
@@ -271,7 +271,7 @@ func (d *durable) load(ctx context.Context, key string) (r sessionRecord, err er
 }
 
 func (r *sessionRecord) decode(value []byte) error {
-	if err := statekey.Decode(value, r); err != nil {
+	if err := state.Decode(value, r); err != nil {
 		return fmt.Errorf("a2e: record of a session: %w", err)
 	}
 	return nil
@@ -290,7 +290,7 @@ func (d *durable) modify(ctx context.Context, key string, owner lease.Owner, ttl
 			return nil, lease.ErrLost
 		}
 		change(&r)
-		return statekey.Encode(&r)
+		return state.Encode(&r)
 	})
 	return err
 }
@@ -307,7 +307,7 @@ func (d *durable) deliver(ctx context.Context, key string, scope *budget.Scope, 
 	if err != nil {
 		return err
 	}
-	value := append([]byte{statekey.Format, kind}, data...)
+	value := append([]byte{state.Format, kind}, data...)
 	b, pos := &storedBody{id: randid.New("")}, uint64(0)
 	if kind == inboxBody {
 		if b.hold, err = scope.Reserve(budget.Storage, int64(len(value)+itemStorage)); err != nil {

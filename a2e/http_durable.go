@@ -14,7 +14,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/store"
 )
@@ -164,7 +164,7 @@ func (d *durable) offered(ctx context.Context, key string) (uint64, error) {
 }
 
 func parseOffer(value []byte) (uint64, error) {
-	data, err := statekey.Data(value)
+	data, err := state.Data(value)
 	if err != nil {
 		return 0, err
 	}
@@ -181,7 +181,7 @@ func (d *durable) offer(ctx context.Context, key string, n uint64) {
 				return nil, store.ErrUnchanged
 			}
 		}
-		return statekey.Value(strconv.FormatUint(n, 10)), nil
+		return state.Value(strconv.FormatUint(n, 10)), nil
 	})
 	if err != nil {
 		d.host.log.WarnContext(ctx, "a2e: position of a stream not stored", "err", err)

@@ -16,7 +16,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/sendq"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -200,7 +200,7 @@ func (k *kept) read() {
 // take processes an entry of the inbox.
 func (k *kept) take(r store.Record) {
 	s := k.session
-	data, err := statekey.Data(r.Value)
+	data, err := state.Data(r.Value)
 	body := &keptBody{id: r.ID, pos: r.Seq}
 	switch {
 	case err != nil || len(data) == 0:
@@ -308,7 +308,7 @@ func (k *kept) tidyOnce() {
 
 // record appends to the log of claims.
 func (k *kept) record(ctx context.Context, id string, r *claimRecord, body *keptBody) error {
-	value, err := statekey.Encode(r)
+	value, err := state.Encode(r)
 	if err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func (k *kept) addClaimLocked(c claim) {
 
 // claim permits a request to run. It does so once, whatever processes take the request.
 func (k *kept) claim(ctx context.Context, c *Call) error {
-	err := k.record(ctx, statekey.Join("id", c.Message.ID), &claimRecord{Token: k.token, ID: c.Message.ID}, c.body)
+	err := k.record(ctx, state.Join("id", c.Message.ID), &claimRecord{Token: k.token, ID: c.Message.ID}, c.body)
 	if errors.Is(err, store.ErrDuplicate) {
 		return c.Session.interrupted(c)
 	}
@@ -415,7 +415,7 @@ func (k *kept) readClaims(ctx context.Context) error {
 		}
 		for _, stored := range page {
 			var r claimRecord
-			if err := statekey.Decode(stored.Value, &r); err != nil {
+			if err := state.Decode(stored.Value, &r); err != nil {
 				return err
 			}
 			for _, id := range r.Done {

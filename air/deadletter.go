@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -94,7 +94,7 @@ func (l *letters) list(ctx context.Context) ([]DeadLetter, error) {
 
 func parseLetter(e store.Entry) (*DeadLetter, error) {
 	d := &DeadLetter{}
-	if err := statekey.Decode(e.Value, d); err != nil {
+	if err := state.Decode(e.Value, d); err != nil {
 		return nil, fmt.Errorf("air: invalid dead letter: %w", err)
 	}
 	return d, nil
@@ -127,7 +127,7 @@ func (l *letters) put(ctx context.Context, d DeadLetter) error {
 	if err := l.reserve(&d); err != nil {
 		return err
 	}
-	value, err := statekey.Encode(d)
+	value, err := state.Encode(d)
 	if err == nil {
 		ctx, cancel := storeContext(ctx)
 		defer cancel()

@@ -25,7 +25,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -357,7 +357,7 @@ func (in *Inbox) wrap() error {
 // persist connects the inbox to its store.
 func (in *Inbox) persist() {
 	p := &in.opts.Persistence
-	prefix := "air/" + statekey.Join("inbox", in.did) + "/"
+	prefix := "air/" + state.Join("inbox", in.did) + "/"
 	in.letters.prefix, in.letters.db = prefix+"dead/", p.Store
 	if p.Store == nil {
 		in.letters.db = store.NewMemory()

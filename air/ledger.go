@@ -17,7 +17,7 @@ import (
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/seen"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -48,7 +48,7 @@ func notBegun(err error) error {
 }
 
 func (e *entry) bytes() []byte {
-	b := []byte{statekey.Format, byte(e.Phase), 0}
+	b := []byte{state.Format, byte(e.Phase), 0}
 	if e.Redelivered {
 		b[2] = 1
 	}
@@ -59,7 +59,7 @@ func (e *entry) bytes() []byte {
 }
 
 func parseEntry(value []byte) (e entry, err error) {
-	b, err := statekey.Data(value)
+	b, err := state.Data(value)
 	if err != nil || len(b) < 30 {
 		return e, errors.Join(errors.New("air: invalid record of a message"), err)
 	}
@@ -340,7 +340,7 @@ func (h *hold) checkTriple(ctx context.Context) error {
 }
 
 func (h *hold) checkOther(ctx context.Context, value []byte) error {
-	id, err := statekey.Data(value)
+	id, err := state.Data(value)
 	if err != nil || len(id) != len(replayKey{}) {
 		return errors.Join(errors.New("air: invalid record of a nonce"), err)
 	}
@@ -415,7 +415,7 @@ func (h *hold) claim(ctx context.Context, maxAttempts int, isForced bool) error 
 				return nil, err
 			}
 		}
-		return statekey.Value(string(h.names.id[:])), nil
+		return state.Value(string(h.names.id[:])), nil
 	})
 	return err
 }

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -154,7 +154,7 @@ func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
 
 func parseOutboxMessage(e store.Entry) (*OutboxMessage, error) {
 	m := &OutboxMessage{}
-	if err := statekey.Decode(e.Value, m); err != nil {
+	if err := state.Decode(e.Value, m); err != nil {
 		return nil, fmt.Errorf("air: invalid message of the outbox: %w", err)
 	}
 	return m, nil
@@ -215,7 +215,7 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 
 // put stores a message.
 func (o *outboxStore) put(ctx context.Context, m *OutboxMessage) error {
-	value, err := statekey.Encode(m)
+	value, err := state.Encode(m)
 	if err == nil {
 		ctx, cancel := storeContext(ctx)
 		defer cancel()

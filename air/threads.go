@@ -13,7 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -67,7 +67,7 @@ func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, e
 		e, err = store.Content(e)
 	}
 	if err == nil {
-		err = statekey.Decode(e.Value, &th)
+		err = state.Decode(e.Value, &th)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return Thread{}, fmt.Errorf("air: loading a thread: %w", err)
@@ -84,14 +84,14 @@ func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(
 	_, err = store.Modify(ctx, t.kv, t.key(threadID, peer), t.ttl, func(old store.Entry, found bool) ([]byte, error) {
 		before = core.Thread{State: core.Pending}
 		if found {
-			if err := statekey.Decode(old.Value, &before); err != nil {
+			if err := state.Decode(old.Value, &before); err != nil {
 				return nil, err
 			}
 		}
 		if after, refusal = f(before); refusal != nil {
 			return nil, refusal
 		}
-		return statekey.Encode(after)
+		return state.Encode(after)
 	})
 	switch {
 	case err == nil:

@@ -5,12 +5,10 @@ package journal
 
 import (
 	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -57,27 +55,14 @@ func (e *entry) take() []byte {
 	return data
 }
 
-// encode returns the format byte, a line of JSON, and the data.
-func (e *entry) encode() ([]byte, error) {
-	head, err := json.Marshal(e)
-	return append(append(statekey.Value(string(head)), '\n'), e.data...), err
-}
-
 // decode returns a stored entry, which shares the memory of its value.
 func decode(rec store.Record) (*entry, error) {
-	e := &entry{}
-	value, err := statekey.Data(rec.Value)
-	if err == nil {
-		head, data, isWhole := bytes.Cut(value, []byte{'\n'})
-		e.key, e.data = rec.ID, data[:len(data):len(data)]
-		err = json.Unmarshal(head, e)
-		if err == nil && !isWhole {
-			err = errors.New("truncated")
-		}
-	}
+	e := &entry{key: rec.ID}
+	data, err := state.DecodeWith(rec.Value, e)
 	if err != nil {
 		return nil, fmt.Errorf("journal: entry %q at position %d: %w", rec.ID, rec.Seq, err)
 	}
+	e.data = data
 	return e, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"log/slog"
 	"math"
@@ -29,7 +28,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -53,7 +52,6 @@ var (
 const (
 	topic    = "journal"
 	keep     = 30 * 24 * time.Hour // time to live of the journal of a live run
-	outage   = 10 * time.Second    // time of one call of the store
 	pageSize = 32                  // entries of one Read
 
 	maxEntry   = 1 << 20 // bytes of data
@@ -85,7 +83,7 @@ func New(db store.Log, l *lease.Lease, prefix string, logger *slog.Logger) *Tabl
 	return t
 }
 
-func (t *Table) stream(id string) string { return t.prefix + "journal/" + statekey.Join(id) }
+func (t *Table) stream(id string) string { return t.prefix + "journal/" + state.Join(id) }
 
 // Open opens a run for its owner, after the record of the work names the owner. The run ends with ctx,
 // which derives from the Context of the lease. The caller passes [Run.Context] to the handler and calls
@@ -124,7 +122,7 @@ func (t *Table) Adopt(ctx context.Context, id string, rerun func()) (isParked, h
 func (t *Table) Deliver(ctx context.Context, id, inputID string, data []byte,
 	owner func(ctx context.Context) (lease.Owner, error)) (first bool, err error) {
 	inputID = cmp.Or(inputID, randid.New(""))
-	e := &entry{Type: typeInput, Name: []byte(inputID), key: "input:" + statekey.Join(inputID), data: data}
+	e := &entry{Type: typeInput, Name: []byte(inputID), key: "input:" + state.Join(inputID), data: data}
 	if err := e.check(); err != nil {
 		return false, err
 	}
@@ -177,7 +175,7 @@ func (t *Table) Read(ctx context.Context, id string) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
 		h := newHistory(true)
 		for {
-			page, err := t.read(ctx, t.stream(id), h.pos, pageSize)
+			page, err := state.Page(ctx, t.db, t.stream(id), h.pos, pageSize)
 			for _, rec := range page {
 				e := h.add(rec)
 				if e == nil {
@@ -241,66 +239,11 @@ func (t *Table) notify(stream []byte) {
 
 // append appends an entry unless the stream has its key, and reports its position and whether it was appended
 // by this call.
-func (t *Table) append(ctx context.Context, stream string, e *entry) (uint64, bool, error) {
+func (t *Table) append(ctx context.Context, stream string, e *entry) (pos uint64, first bool, err error) {
 	e.Writer = randid.New("")
-	value, err := e.encode()
-	if err != nil {
-		return 0, false, err
-	}
-	pos, attempts := uint64(0), 0
-	err = t.change(ctx, func(ctx context.Context) (err error) {
-		attempts++
-		pos, err = t.db.Append(ctx, stream, e.key, value, keep)
-		return err
-	})
-	isRepeated := errors.Is(err, store.ErrDuplicate)
-	switch {
-	case err != nil && !isRepeated:
-		return 0, false, err
-	case !isRepeated || attempts == 1:
-		return pos, !isRepeated, nil
-	}
-	page, err := t.read(ctx, stream, pos-1, 1)
-	if err != nil || len(page) == 0 {
-		return pos, false, err
-	}
-	stored, err := decode(page[0])
-	return pos, err == nil && stored.Writer == e.Writer, err
+	return state.Append(ctx, t.db, stream, e.key, state.EncodeWith(e, e.data), keep)
 }
 
 func (t *Table) expire(ctx context.Context, stream string, ttl time.Duration) error {
-	return t.change(ctx, func(ctx context.Context) error { return t.db.Expire(ctx, stream, ttl) })
-}
-
-// change repeats a change until its outcome is known or ctx ends. The outcome of a panic is not known.
-func (t *Table) change(ctx context.Context, op func(ctx context.Context) error) error {
-	err := store.Persist(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, outage)
-		defer cancel()
-		return guard.Call("store", func() error { return op(ctx) })
-	})
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
-}
-
-// read reads a page of a stream. After an error it reads again, until ctx ends.
-func (t *Table) read(ctx context.Context, stream string, after uint64, limit int) (page []store.Record, err error) {
-	for delay := 10 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		attempt, cancel := context.WithTimeout(ctx, outage)
-		err := guard.Call("store", func() (err error) {
-			page, err = t.db.Read(attempt, stream, after, limit)
-			return err
-		})
-		cancel()
-		if err == nil || errors.Is(err, store.ErrClosed) || errors.Is(err, store.ErrInvalid) {
-			return page, err
-		}
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		}
-	}
+	return state.Change(ctx, func(ctx context.Context) error { return t.db.Expire(ctx, stream, ttl) })
 }

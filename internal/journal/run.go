@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 )
 
 // RunOptions configure one run.
@@ -228,9 +228,9 @@ func (r *Run) Emit(ctx context.Context, kind, id string, data []byte) (n int, fi
 		return 0, false, err
 	}
 	defer r.release()
-	base := "item:" + statekey.Join(kind, id)
+	base := "item:" + state.Join(kind, id)
 	if id == "" {
-		base = fmt.Sprintf("data:%s/%x", statekey.Join(kind), sha256.Sum256(data))
+		base = fmt.Sprintf("data:%s/%x", state.Join(kind), sha256.Sum256(data))
 	}
 	c, err := r.begin(ctx, base)
 	if err != nil {
@@ -248,7 +248,7 @@ func (r *Run) Emit(ctx context.Context, kind, id string, data []byte) (n int, fi
 	return stored.N, first, nil
 }
 
-func nameKey(name string) string { return "name:" + statekey.Join(name) }
+func nameKey(name string) string { return "name:" + state.Join(name) }
 
 // A call is one use of a name by the handler. Its end counts it unless it failed.
 type call struct {
@@ -462,7 +462,7 @@ func (r *Run) sync(ctx context.Context, pos uint64) error {
 // syncLocked is sync with r.lock held.
 func (r *Run) syncLocked(ctx context.Context, pos uint64) error {
 	for r.err == nil && r.pos < pos {
-		page, err := r.t.read(ctx, r.stream, r.pos, pageSize)
+		page, err := state.Page(ctx, r.t.db, r.stream, r.pos, pageSize)
 		if err != nil || len(page) == 0 {
 			return err
 		}

@@ -23,7 +23,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/outbox"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/streamlog"
 	"github.com/fivewire/fivewire/store"
 )
@@ -355,7 +355,7 @@ func (p *process) open(ctx context.Context, session string) error {
 
 // hold makes owner the holder of a session in its record, and this process the receiver of its messages.
 func (p *process) hold(ctx context.Context, session string, owner lease.Owner) error {
-	_, err := store.Modify(ctx, p.db, "k/session/"+statekey.Join(session), keep, func(old store.Entry, _ bool) ([]byte, error) {
+	_, err := store.Modify(ctx, p.db, "k/session/"+state.Join(session), keep, func(old store.Entry, _ bool) ([]byte, error) {
 		if from := lease.Owner(old.Value); from != "" && from != owner {
 			if isAlive, err := p.lease.Alive(ctx, from); err != nil || isAlive {
 				return nil, cmp.Or(err, errNotHeld)

@@ -26,7 +26,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -104,7 +104,7 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 		o.TTL = defaultTTL
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l := &Lease{db: db, opts: o, name: statekey.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
+	l := &Lease{db: db, opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
 		due: make(chan struct{}, 1), complete: make(chan chan struct{}), waiting: make(chan struct{}, 1),
 		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())

@@ -5,14 +5,13 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -68,12 +67,8 @@ func (l *Lease) put(m message) bool {
 
 // send appends a message to the stream of an owner.
 func (l *Lease) send(ctx context.Context, to Owner, topic string, data []byte) error {
-	id, value := randid.New("")+topic, statekey.Value(string(data))
-	err := store.Persist(ctx, func(ctx context.Context) error {
-		_, err := l.db.Append(ctx, l.key("tell", string(to)), id, value, messageTTL)
-		return err
-	})
-	if err != nil && !errors.Is(err, store.ErrDuplicate) {
+	_, _, err := state.Append(ctx, l.db, l.key("tell", string(to)), randid.New("")+topic, state.Value(string(data)), messageTTL)
+	if err != nil {
 		return fmt.Errorf("lease: tell %s: %w", to, err)
 	}
 	return nil
@@ -140,7 +135,7 @@ func (l *Lease) receive(e *epoch) {
 
 // accept puts a stored message into the inbox.
 func (l *Lease) accept(ctx context.Context, rec store.Record) {
-	data, err := statekey.Data(rec.Value)
+	data, err := state.Data(rec.Value)
 	switch {
 	case err != nil || len(rec.ID) < idLen:
 		l.opts.Logger.ErrorContext(ctx, "lease: message skipped", "instance", l.name, "id", rec.ID, "err", err)

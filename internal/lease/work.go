@@ -18,7 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -67,7 +67,7 @@ type entry struct {
 // the owner even if the clock of the store jumped and another instance removed the entry, or is about to.
 func (l *Lease) Start(ctx context.Context, kind, id string) (Owner, error) {
 	e := l.epoch.Load()
-	if _, err := l.hold(ctx, e, statekey.Join(kind, id), id); err != nil {
+	if _, err := l.hold(ctx, e, state.Join(kind, id), id); err != nil {
 		return "", fmt.Errorf("lease: start: %w", err)
 	}
 	return e.owner, nil
@@ -82,7 +82,7 @@ func (l *Lease) Finish(ctx context.Context, owner Owner, kind, id string) error 
 	if owner != e.owner || e.ctx.Err() != nil {
 		return nil
 	}
-	if !l.drop(ctx, e, statekey.Join(kind, id)) {
+	if !l.drop(ctx, e, state.Join(kind, id)) {
 		return fmt.Errorf("lease: finish: %s %q not started", kind, id)
 	}
 	return nil
@@ -189,7 +189,7 @@ func (it *entry) change(ctx context.Context, f func() error) error {
 // for the same kind replaces the earlier one.
 func (l *Lease) Adopt(kind string, f func(ctx context.Context, id string, from, to Owner) (Found, error)) {
 	l.mu.Lock()
-	l.kinds[statekey.Join(kind)] = f
+	l.kinds[state.Join(kind)] = f
 	l.mu.Unlock()
 	l.signal()
 }

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,7 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -66,24 +65,15 @@ func (r *record) isSame(o *record) bool {
 		r.Token == o.Token && bytes.Equal(r.Primary, o.Primary)
 }
 
-// encode returns the stored value: the format, the record as a line of JSON, and the data.
-func (r *record) encode() []byte {
-	head, _ := json.Marshal(r) // cannot fail
-	b := append(make([]byte, 0, len(head)+len(r.Out.data)+2), statekey.Format)
-	return append(append(append(b, head...), '\n'), r.Out.data...)
-}
+func (r *record) encode() []byte { return state.EncodeWith(r, r.Out.data) }
 
 func decode(value []byte) (*record, error) {
-	b, err := statekey.Data(value)
+	r := &record{}
+	data, err := state.DecodeWith(value, r)
 	if err != nil {
 		return nil, fmt.Errorf("once: %w", err)
 	}
-	r := &record{}
-	head, data, _ := bytes.Cut(b, []byte{'\n'})
 	r.Out.data = data
-	if err = json.Unmarshal(head, r); err != nil {
-		return nil, fmt.Errorf("once: stored value: %w", err)
-	}
 	if r.Kind < runningRecord || r.Kind > aliasRecord || (r.Kind == doneRecord) != (r.Out.Kind != noOutcome) {
 		return nil, errMalformed
 	}
@@ -106,7 +96,7 @@ type slot struct {
 }
 
 func (t *Table) path(k *Key, id string) string {
-	return t.opts.Prefix + statekey.Join("once", k.Principal, k.Scope, id)
+	return t.opts.Prefix + state.Join("once", k.Principal, k.Scope, id)
 }
 
 // claim writes the claim of e. Otherwise it finishes e and returns the outcome found or
@@ -404,7 +394,7 @@ func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, erro
 func (t *Table) swap(ctx context.Context, path string, next *record, rev store.Revision) (slot, error) {
 	value, ttl := next.encode(), t.ttl(next)
 	var written store.Revision
-	err := store.Persist(ctx, func(ctx context.Context) (err error) {
+	err := state.Change(ctx, func(ctx context.Context) (err error) {
 		if rev == 0 {
 			written, err = t.db.Create(ctx, path, value, ttl)
 		} else {
@@ -442,26 +432,24 @@ func (t *Table) isExpired(r *record, e store.Entry) bool {
 	return t.opts.Retention > 0 && extra > 0 && !e.Expires.IsZero() && time.Until(e.Expires) <= extra
 }
 
-// get reads a key, again until the store answers.
+// get reads a key.
 func (t *Table) get(ctx context.Context, path string) (slot, error) {
-	for n := 1; ; n++ {
-		e, err := t.db.Get(ctx, path)
-		switch {
-		case err == nil:
-			r, err := decode(e.Value)
-			if err == nil && r.Kind == doneRecord && t.isExpired(r, e) {
-				r.Kind = freeRecord
-			}
-			return slot{r, e.Revision}, err
-		case errors.Is(err, store.ErrNotFound):
-			return slot{}, nil
-		case errors.Is(err, store.ErrInvalid) || errors.Is(err, store.ErrClosed):
-			return slot{}, fmt.Errorf("once: read: %w", err)
-		}
-		if cause := poll(ctx, n); cause != nil {
-			return slot{}, fmt.Errorf("once: read: %w: %w", cause, err)
-		}
+	var e store.Entry
+	err := state.Read(ctx, func(ctx context.Context) (err error) {
+		e, err = t.db.Get(ctx, path)
+		return err
+	})
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return slot{}, nil
+	case err != nil:
+		return slot{}, fmt.Errorf("once: read: %w", err)
 	}
+	r, err := decode(e.Value)
+	if err == nil && r.Kind == doneRecord && t.isExpired(r, e) {
+		r.Kind = freeRecord
+	}
+	return slot{r, e.Revision}, err
 }
 
 // refresh renews the claims that run until Close.
@@ -493,7 +481,7 @@ func (t *Table) renew(e *entry) {
 		path := t.path(&e.key, id)
 		s, err := t.get(ctx, path)
 		if err == nil && s.rec.isSame(own) {
-			err = store.Persist(ctx, func(ctx context.Context) error {
+			err = state.Change(ctx, func(ctx context.Context) error {
 				_, err := t.db.Update(ctx, path, own.encode(), s.rev, t.ttl(own))
 				return err
 			})

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -54,7 +55,7 @@ func readLetter(e store.Entry) (l Letter, err error) {
 		err = store.ErrNotFound
 	}
 	if err == nil {
-		l.Data, err = decode(e.Value, &l)
+		l.Data, err = state.DecodeWith(e.Value, &l)
 	}
 	return l, err
 }
@@ -68,7 +69,7 @@ func (o *Outbox) Redeliver(ctx context.Context, stream string, seq uint64) error
 		l, err = readLetter(e)
 	}
 	if err == nil { // repeated, it has the same id
-		err = o.put(ctx, stream, "~"+strconv.FormatUint(seq, 10), encode(Item{ID: l.ID}, l.Data))
+		err = o.put(ctx, stream, "~"+strconv.FormatUint(seq, 10), state.EncodeWith(Item{ID: l.ID}, l.Data))
 	}
 	if err == nil {
 		err = o.Drop(ctx, stream, seq)
@@ -106,9 +107,9 @@ func (o *Outbox) addLetter(ctx context.Context, s *sender, a *attempt) error {
 		})
 		return err
 	}
-	err := write(encode(l, l.Data))
+	err := write(state.EncodeWith(l, l.Data))
 	if errors.Is(err, store.ErrInvalid) { // longer than the item, and too long
-		err = write(encode(l, nil))
+		err = write(state.EncodeWith(l, nil))
 	}
 	if err == nil && s.letters%maxLetters == 0 {
 		err = o.trim(ctx, s.stream)

@@ -25,7 +25,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -327,7 +327,7 @@ func kindOf(stream string) string {
 
 // path returns a key or stream of the store.
 func (o *Outbox) path(name, stream string) string {
-	return o.opts.Prefix + "outbox/" + name + "/" + statekey.Join(stream)
+	return o.opts.Prefix + "outbox/" + name + "/" + state.Join(stream)
 }
 
 func wrap(op, stream string, err error) error {

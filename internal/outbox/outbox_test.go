@@ -23,7 +23,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -190,11 +190,11 @@ func numbers(n int) (ids []string) {
 }
 
 // senderKey returns the key of the record of a stream.
-func senderKey(stream string) string { return "x/outbox/sender/" + statekey.Join(stream) }
+func senderKey(stream string) string { return "x/outbox/sender/" + state.Join(stream) }
 
 // waiting returns how many items wait in a stream.
 func waiting(t *testing.T, db store.Store, stream string) int {
-	records, err := db.Read(t.Context(), "x/outbox/items/"+statekey.Join(stream), 0, 20_000)
+	records, err := db.Read(t.Context(), "x/outbox/items/"+state.Join(stream), 0, 20_000)
 	require.NoError(t, err)
 	return len(records)
 }
@@ -665,7 +665,7 @@ func TestUnreadableItemIsDead(t *testing.T) {
 		db, r := store.NewMemory(), always(outbox.Done())
 		n := startNode(t, db)
 		n.Send("k", r.send)
-		_, err := db.Append(t.Context(), "x/outbox/items/"+statekey.Join("k/1"), "", []byte("\x07old"), 0)
+		_, err := db.Append(t.Context(), "x/outbox/items/"+state.Join("k/1"), "", []byte("\x07old"), 0)
 		require.NoError(t, err)
 		n.put("k/1", "a")
 		time.Sleep(time.Second)

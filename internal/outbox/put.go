@@ -4,7 +4,6 @@
 package outbox
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -86,21 +85,6 @@ func (o *Outbox) edit(ctx context.Context, stream string, ttl time.Duration, cha
 	return rec, e.Revision, err
 }
 
-// encode returns a stored value: the format, an Item or a Letter as a line of JSON, and its data.
-func encode(head any, data []byte) []byte {
-	line, _ := json.Marshal(head) // cannot fail
-	return append(append(statekey.Value(string(line)), '\n'), data...)
-}
-
-func decode(value []byte, head any) (data []byte, err error) {
-	value, err = statekey.Data(value)
-	if err != nil {
-		return nil, err
-	}
-	line, data, _ := bytes.Cut(value, []byte{'\n'})
-	return data, json.Unmarshal(line, head)
-}
-
 // size returns the bytes counted for a stored value.
 func size(value []byte) int64 { return int64(len(value)) + 64 }
 
@@ -113,7 +97,7 @@ func (o *Outbox) Put(ctx context.Context, stream, id string, item []byte) error 
 	if id == "" {
 		logID = randid.New("+")
 	}
-	return wrap("put", stream, o.put(ctx, stream, logID, encode(Item{ID: id}, item)))
+	return wrap("put", stream, o.put(ctx, stream, logID, state.EncodeWith(Item{ID: id}, item)))
 }
 
 // Waiting returns the number and the bytes of the items in a stream. It does not count a Put in
@@ -199,15 +183,8 @@ func (p *put) append(ctx context.Context, rec *record) error {
 	if e.Used > e.Limit-size(p.value) {
 		return e
 	}
-	attempts := 0
-	err := store.Persist(ctx, func(ctx context.Context) (err error) {
-		attempts++
-		p.seq, err = p.db.Append(ctx, p.path("items", p.stream), p.id, p.value, p.life)
-		return err
-	})
-	if errors.Is(err, store.ErrDuplicate) {
-		p.isCounted, err = attempts == 1, nil
-	}
+	seq, isFirst, err := state.Append(ctx, p.db, p.path("items", p.stream), p.id, p.value, p.life)
+	p.seq, p.isCounted = seq, !isFirst
 	return err
 }
 

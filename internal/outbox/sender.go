@@ -11,6 +11,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -226,7 +227,7 @@ func (o *Outbox) turn(ctx context.Context, s *sender) (wait time.Duration, err e
 }
 
 func (o *Outbox) ack(ctx context.Context, stream string, seqs []uint64) error {
-	return store.Persist(ctx, func(ctx context.Context) error {
+	return state.Change(ctx, func(ctx context.Context) error {
 		return o.db.Ack(ctx, o.path("items", stream), seqs...)
 	})
 }
@@ -341,7 +342,7 @@ type attempt struct {
 
 // attempt makes an attempt and carries out the verdict.
 func (o *Outbox) attempt(ctx context.Context, s *sender, a *attempt) (err error) {
-	a.Data, err = decode(a.stored.Value, &a.Item)
+	a.Data, err = state.DecodeWith(a.stored.Value, &a.Item)
 	a.Stream, a.Seq, a.Attempt, a.First = s.stream, a.stored.Seq, a.rec.Attempt, a.stored.Time
 	if now := time.Now(); a.First.After(now) { // the clock of the store is ahead
 		a.First = now

@@ -22,7 +22,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -157,9 +157,9 @@ func (p *process) send(ctx context.Context, i outbox.Item) outbox.Verdict {
 			c.failLocked("X3: attempt of %s during another one", name)
 		}
 	}
-	e, _ := c.Get(context.Background(), "outbox/sender/"+statekey.Join(i.Stream))
+	e, _ := c.Get(context.Background(), "outbox/sender/"+state.Join(i.Stream))
 	last := parse(e).Seq // its Ack may be missing
-	records, _ := c.Read(context.Background(), "outbox/items/"+statekey.Join(i.Stream), 0, 10_000)
+	records, _ := c.Read(context.Background(), "outbox/items/"+state.Join(i.Stream), 0, 10_000)
 	for _, r := range records {
 		if last < r.Seq && r.Seq < i.Seq && !c.isOver[i.Stream+" "+r.ID[1:]] && ctx.Err() == nil && !p.isDead.Load() {
 			c.failLocked("X2: attempt of %s before the end of %s", name, r.ID[1:])
@@ -274,7 +274,7 @@ func (c *cluster) calm() {
 	time.Sleep(5 * time.Minute) // late landings and take-over
 	for i := range 2 {          // objects of failed instances are adopted
 		name := fmt.Sprintf("o/%d", i)
-		e, _ := c.Get(context.Background(), "outbox/sender/"+statekey.Join(name))
+		e, _ := c.Get(context.Background(), "outbox/sender/"+state.Join(name))
 		p := c.procs[len(c.procs)-1]
 		if r := parse(e); r.Mode == "owned" {
 			if err := p.outbox.Own(context.Background(), name); err != nil {
@@ -305,7 +305,7 @@ func (c *cluster) check() {
 	for name := range c.accepted {
 		if c.sent[name] == 0 && dead[name] == 0 {
 			stream, id, _ := strings.Cut(name, " ")
-			records, _ := c.Read(ctx, "outbox/items/"+statekey.Join(stream), 0, 10)
+			records, _ := c.Read(ctx, "outbox/items/"+state.Join(stream), 0, 10)
 			c.failLocked("X1: item %s of %s neither sent nor dead; %d wait", id, stream, len(records))
 		}
 	}
@@ -315,7 +315,7 @@ func (c *cluster) check() {
 		duplicates[stream] += n - 1
 	}
 	for stream, n := range duplicates {
-		if n > c.changes["outbox/sender/"+statekey.Join(stream)] {
+		if n > c.changes["outbox/sender/"+state.Join(stream)] {
 			c.failLocked("X4: %d duplicates in %s after fewer owner failures", n, stream)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -79,7 +79,7 @@ func (r *record) ending() *ending {
 // encode returns the format byte, the JSON of r and its items, each after its length.
 func (r *record) encode() ([]byte, error) {
 	head, err := json.Marshal(r)
-	b := []byte{statekey.Format}
+	b := []byte{state.Format}
 	for _, part := range slices.Insert(slices.Clone(r.items), 0, head) {
 		b = append(binary.AppendUvarint(b, uint64(len(part))), part...)
 	}
@@ -89,7 +89,7 @@ func (r *record) encode() ([]byte, error) {
 // decode returns a stored record, whose items share the memory of its value.
 func decode(stored store.Record) (*record, error) {
 	r := &record{pos: stored.Seq}
-	data, err := statekey.Data(stored.Value)
+	data, err := state.Data(stored.Value)
 	for err == nil && len(data) > 0 {
 		size, n := binary.Uvarint(data)
 		if n <= 0 || size > uint64(len(data)-n) {
@@ -175,17 +175,8 @@ func (l *storedLog) excessLocked(n uint64, o *Options) (positions []uint64) {
 	return positions
 }
 
-// change repeats a change until its outcome is known or ctx ends. The outcome of a panic is not known.
-func (l *storedLog) change(ctx context.Context, op func(ctx context.Context) error) error {
-	return store.Persist(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, outage)
-		defer cancel()
-		return guard.Call("store", func() error { return op(ctx) })
-	})
-}
-
 func (l *storedLog) expire(ctx context.Context, ttl time.Duration) error {
-	return l.change(ctx, func(ctx context.Context) error { return l.db.Expire(ctx, l.name, ttl) })
+	return state.Change(ctx, func(ctx context.Context) error { return l.db.Expire(ctx, l.name, ttl) })
 }
 
 // append appends r after the last record. store.ErrDuplicate means that another writer has done so.
@@ -195,24 +186,10 @@ func (l *storedLog) append(ctx context.Context, r *record) error {
 	if err != nil {
 		return err
 	}
-	id, writer, pos := strconv.FormatUint(r.k, 10), l.writer, uint64(0)
-	err = l.change(ctx, func(ctx context.Context) (err error) {
-		pos, err = l.db.Append(ctx, l.name, id, value, keep)
-		if !errors.Is(err, store.ErrDuplicate) {
-			return err
-		}
-		page, readErr := l.db.Read(ctx, l.name, pos-1, 1)
-		if readErr != nil {
-			return readErr
-		}
-		for _, stored := range page {
-			own, _ := decode(stored)
-			if own != nil && own.pos == pos && own.Writer == writer {
-				return nil // an earlier attempt
-			}
-		}
-		return err
-	})
+	pos, isFirst, err := state.Append(ctx, l.db, l.name, strconv.FormatUint(r.k, 10), value, keep)
+	if err == nil && !isFirst {
+		err = store.ErrDuplicate
+	}
 	if err == nil {
 		r.pos = pos
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -125,7 +125,7 @@ func (t *Table) key(id string) string {
 	if t.db == nil {
 		return id
 	}
-	return statekey.Join(id)
+	return state.Join(id)
 }
 
 func (t *Table) stream(key string) *stream {

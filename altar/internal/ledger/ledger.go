@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -233,7 +233,7 @@ func (c *Call) key() once.Key {
 
 // CallKey returns the key of a call in the store.
 func CallKey(session, id string) string {
-	return prefix + statekey.Join("once", session, "call", id)
+	return prefix + state.Join("once", session, "call", id)
 }
 
 // table returns the claims of calls.

@@ -15,7 +15,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/sim"
-	"github.com/fivewire/fivewire/internal/statekey"
+	"github.com/fivewire/fivewire/internal/state"
 )
 
 // A queues value is the model of the profile: what was accepted, sent and given up, by stream and id.
@@ -162,9 +162,9 @@ func (m *queues) begin(a *sending, i outbox.Item) {
 	}
 	m.running[a] = true
 	var rec senderRecord
-	e, _ := m.w.Data().Get(ctx, prefix+"outbox/sender/"+statekey.Join(i.Stream))
+	e, _ := m.w.Data().Get(ctx, prefix+"outbox/sender/"+state.Join(i.Stream))
 	_ = json.Unmarshal(content(e.Value), &rec)
-	records, _ := m.w.Data().Read(ctx, prefix+"outbox/items/"+statekey.Join(i.Stream), 0, 10_000)
+	records, _ := m.w.Data().Read(ctx, prefix+"outbox/items/"+state.Join(i.Stream), 0, 10_000)
 	for _, r := range records {
 		isEarlier := rec.Seq < r.Seq && r.Seq < i.Seq
 		if isEarlier && !m.isOver[i.Stream+" "+r.ID[1:]] && isHeld(a) {
@@ -200,7 +200,7 @@ func (m *queues) check() {
 		duplicates[stream] += n - 1
 	}
 	for stream, n := range duplicates {
-		if failures := m.failures[prefix+"outbox/sender/"+statekey.Join(stream)]; n > failures {
+		if failures := m.failures[prefix+"outbox/sender/"+state.Join(stream)]; n > failures {
 			m.w.Failf("X4", "", "%d duplicates in %s after %d owner failures", n, stream, failures)
 		}
 	}

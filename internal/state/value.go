@@ -1,13 +1,15 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package statekey builds the keys and checks the values of state in a store.
-package statekey
+// Package state has the form of all stored state: keys, values, and changes that have an answer.
+package state
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -18,6 +20,8 @@ const Format = 1
 
 // maxPart bounds a part in bytes, so that a prefix and four parts fit a key.
 const maxPart = 200
+
+var errTruncated = errors.New("stored value: no line before its data")
 
 // Join returns the parts with a slash between them. A part that is longer than
 // 200 bytes, holds a slash or NUL, is not UTF-8, or begins with "~" is replaced
@@ -74,5 +78,36 @@ func Decode(value []byte, v any) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(data, v)
+	return unmarshal(data, v)
+}
+
+func unmarshal(text []byte, v any) error {
+	err := json.Unmarshal(text, v)
+	if err != nil {
+		return fmt.Errorf("stored value: %w", err)
+	}
+	return nil
+}
+
+// EncodeWith returns the format byte, the JSON text of head as a line, and data. The text must not fail.
+func EncodeWith(head any, data []byte) []byte {
+	line, err := json.Marshal(head)
+	if err != nil {
+		panic(err)
+	}
+	b := append(make([]byte, 0, len(line)+len(data)+2), Format)
+	return append(append(append(b, line...), '\n'), data...)
+}
+
+// DecodeWith reads a value of EncodeWith. The data shares the memory of value.
+func DecodeWith(value []byte, head any) (data []byte, err error) {
+	value, err = Data(value)
+	if err != nil {
+		return nil, err
+	}
+	line, data, isWhole := bytes.Cut(value, []byte{'\n'})
+	if !isWhole {
+		return nil, errTruncated
+	}
+	return data[:len(data):len(data)], unmarshal(line, head)
 }
