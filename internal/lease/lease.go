@@ -76,13 +76,12 @@ type Lease struct {
 	past     []Owner            // latest epochs of this Lease; used by one goroutine at a time
 	due      chan struct{}      // starts a round; capacity 1
 	complete chan chan struct{} // starts a round and gives the channel that it closes
-	waiting  chan struct{}      // inbox has messages; capacity 1
+	inbox    chan message       // for the functions of Listen; capacity maxInbox
 
 	mu       sync.Mutex // guards all below and the entries of the epoch
 	kinds    map[string]adoptFunc
 	topics   map[string]func([]byte)
 	verdicts map[Owner]time.Time // end of the verdict alive; zero for a failed owner
-	inbox    []message           // for the functions of Listen
 }
 
 // An epoch is one acquisition of the lease.
@@ -105,7 +104,7 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: db, opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
-		due: make(chan struct{}, 1), complete: make(chan chan struct{}), waiting: make(chan struct{}, 1),
+		due: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
 		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())
 	if err := l.newEpoch(ctx, true); err != nil {

@@ -18,8 +18,7 @@ import (
 const (
 	maxData    = 1 << 10
 	maxTopic   = 255
-	maxInbox   = 1024
-	inboxDelay = 10 * time.Millisecond // while the inbox is full
+	maxInbox   = 64
 	messageTTL = time.Hour
 	releases   = "" // topic of released leases
 	idLen      = 26 // of an id before the topic
@@ -33,7 +32,7 @@ type message struct {
 // Tell sends at most 1 KiB of data to the function that an owner registered for the topic. The
 // messages of one caller arrive in order, while the owner's epoch lives. An error means that the
 // message was not accepted; after [store.ErrUnknown] it may still arrive. A message to the own
-// epoch stays in the process, where at most 1,024 wait.
+// epoch stays in the process. While 64 messages wait there, Tell waits.
 func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) error {
 	switch {
 	case topic == releases || len(topic) > maxTopic || len(data) > maxData:
@@ -44,25 +43,19 @@ func (l *Lease) Tell(ctx context.Context, to Owner, topic string, data []byte) e
 	case to != l.Owner():
 		return l.send(ctx, to, topic, data)
 	}
-	if !l.put(message{topic, slices.Clone(data)}) {
-		return fmt.Errorf("lease: tell: %d messages in the queue", maxInbox)
-	}
-	return nil
+	return l.put(ctx, message{topic, slices.Clone(data)})
 }
 
-// put adds a message to the inbox unless that is full.
-func (l *Lease) put(m message) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.inbox) >= maxInbox {
-		return false
-	}
-	l.inbox = append(l.inbox, m)
+// put adds a message to the inbox.
+func (l *Lease) put(ctx context.Context, m message) error {
 	select {
-	case l.waiting <- struct{}{}:
-	default:
+	case l.inbox <- m:
+		return nil
+	case <-l.base.Done():
+		return context.Cause(l.base)
+	case <-ctx.Done():
+		return fmt.Errorf("lease: tell: %w", context.Cause(ctx))
 	}
-	return true
 }
 
 // send appends a message to the stream of an owner.
@@ -75,7 +68,7 @@ func (l *Lease) send(ctx context.Context, to Owner, topic string, data []byte) e
 }
 
 // Listen registers the function of a topic. All functions are called one after the other in
-// one goroutine, so none of them may block. A message for another topic is dropped.
+// one goroutine, so none of them may block or call Tell. A message for another topic is dropped.
 func (l *Lease) Listen(topic string, f func(data []byte)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,29 +81,15 @@ func (l *Lease) runInbox() {
 		select {
 		case <-l.base.Done():
 			return
-		case <-l.waiting:
+		case m := <-l.inbox:
+			l.mu.Lock()
+			f := l.topics[m.topic]
+			l.mu.Unlock()
+			if f != nil && l.base.Err() == nil { // select may choose the message
+				l.call(l.base, "topic "+m.topic, func() { f(m.data) })
+			}
 		}
-		for l.deliver() {
-		}
 	}
-}
-
-// deliver takes a message from the inbox and calls its function. It reports whether there was one.
-func (l *Lease) deliver() bool {
-	l.mu.Lock()
-	if len(l.inbox) == 0 || l.base.Err() != nil {
-		l.inbox = nil
-		l.mu.Unlock()
-		return false
-	}
-	m := l.inbox[0]
-	l.inbox = l.inbox[1:]
-	f := l.topics[m.topic]
-	l.mu.Unlock()
-	if f != nil {
-		l.call(l.base, "topic "+m.topic, func() { f(m.data) })
-	}
-	return true
 }
 
 // receive reads the stream of an epoch while that lives: the only Wait of the process.
@@ -142,7 +121,6 @@ func (l *Lease) accept(ctx context.Context, rec store.Record) {
 	case rec.ID[idLen:] == releases:
 		l.signal()
 	default:
-		for !l.put(message{rec.ID[idLen:], data}) && retry.Sleep(ctx, inboxDelay) == nil {
-		}
+		_ = l.put(ctx, message{rec.ID[idLen:], data}) // or the epoch has ended
 	}
 }
