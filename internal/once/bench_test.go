@@ -20,9 +20,9 @@ func benchWork(context.Context, once.Claim) (once.Result, error) {
 	return once.Result{Data: benchData}, nil
 }
 
-// BenchmarkDoInMemory compares a call with the Create and the Update of a claim in a
+// BenchmarkPairDo compares a call with the Create and the Update of a claim in a
 // store in memory. The goal is a ratio of at most 2.
-func BenchmarkDoInMemory(b *testing.B) {
+func BenchmarkPairDo(b *testing.B) {
 	ctx := b.Context()
 	table := once.New(nil, nil, once.Options{})
 	defer table.Close()
@@ -51,7 +51,7 @@ func BenchmarkDoInMemory(b *testing.B) {
 	pair.Ratio(b, pair.Loop(do), pair.Loop(write))
 }
 
-func BenchmarkReplayInMemory(b *testing.B) {
+func BenchmarkReplay(b *testing.B) {
 	table := once.New(nil, nil, once.Options{})
 	defer table.Close()
 	k := key("1")

@@ -533,7 +533,7 @@ func TestConcurrentWritersAndReaders(t *testing.T) {
 	reading.Wait()
 }
 
-func BenchmarkStreamlog(b *testing.B) {
+func BenchmarkPairStream(b *testing.B) {
 	const items = 100
 	item, buf, ctx := make([]byte, 100), make([]Item, 0, items), b.Context()
 	table := New(nil, nil, "")
