@@ -58,30 +58,30 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// copyExample copies an example into an empty module. Only there, the modules of this
-// repository are replaced by their folders.
+// copyExample copies an example into an empty module of a workspace with the modules of this repository.
 func copyExample(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), name)
 	from := filepath.Join("examples", name)
 	require.NoError(t, os.CopyFS(dir, os.DirFS(from)))
-	mod := "module example.com/user\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n"
-	sum := "go.sum"
-	if text, err := os.ReadFile(filepath.Join(from, "go.mod")); err == nil {
-		mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAllString(string(text), "module example.com/user")
-		sum = filepath.Join(from, "go.sum")
+	mod, err := os.ReadFile(filepath.Join(from, "go.mod"))
+	if err != nil {
+		mod = []byte("module x\n\ngo 1.26.0\n\nrequire " + module + " v0.0.0\n")
 	}
+	mod = regexp.MustCompile(`(?m)^module .*$`).ReplaceAll(mod, []byte("module example.com/user"))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), mod, 0o666))
 	work, err := os.ReadFile("go.work")
 	require.NoError(t, err)
 	root, err := os.Getwd()
 	require.NoError(t, err)
-	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v0\.0\.0 => (\S+)$`).FindAllStringSubmatch(string(work), -1) {
-		mod += fmt.Sprintf("\nreplace %s v0.0.0 => %s\n", m[1], filepath.Join(root, m[2]))
-	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o666))
-	text, err := os.ReadFile(sum)
+	own := "\t./" + from + "\n"
+	text := strings.Replace(string(work), own, "", 1)
+	text = regexp.MustCompile(`(?m)(\t|=> )\.(/?\S*)$`).ReplaceAllString(text, "${1}"+root+"${2}")
+	text = strings.Replace(text, "use (\n", "use (\n\t.\n", 1)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.work"), []byte(text), 0o666))
+	sums, err := os.ReadFile("go.work.sum")
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), text, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.work.sum"), sums, 0o666))
 	return dir
 }
 
@@ -90,7 +90,6 @@ func goIn(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "go %s: %s", strings.Join(args, " "), out)
 }
