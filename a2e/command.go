@@ -5,6 +5,7 @@ package a2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -113,7 +114,7 @@ func drainStderr(r io.Reader, log *slog.Logger) {
 	for {
 		line, _, err := in.ReadLine()
 		if len(line) > 0 {
-			log.Info("a2e: child output received", "stderr", string(line))
+			log.InfoContext(context.Background(), "a2e: child output received", "stderr", string(line))
 		}
 		if err != nil {
 			return

@@ -47,7 +47,7 @@ func (r *refiner) add(s *Session, next refinement) {
 	r.queue = append(r.queue, next)
 	if len(r.queue) > maxRefinements {
 		r.queue = r.queue[1:]
-		s.logger.Warn("accp: summary not refined", "session", s.id, "reason", "too many checkpoints wait")
+		s.logger.WarnContext(context.Background(), "accp: summary not refined", "session", s.id, "reason", "too many checkpoints wait")
 	}
 	if r.cancel != nil {
 		return

@@ -5,6 +5,7 @@ package mcpbridge
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -83,7 +84,7 @@ func (m *messages) Read(b []byte) (int, error) {
 		line = bytes.Trim(line, " \t")
 		if len(line) == 0 || line[0] != '{' && line[0] != '[' {
 			if len(line) > 0 {
-				m.log.Info("mcpbridge: line skipped", "line", clip(string(line), 200))
+				m.log.InfoContext(context.Background(), "mcpbridge: line skipped", "line", clip(string(line), 200))
 			}
 			continue
 		}

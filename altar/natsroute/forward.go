@@ -273,7 +273,7 @@ func (a *answer) end() {
 func (a *answer) sign() {
 	m := frame(a.control, controlAlive, a.used.Load())
 	if err := a.r.nc.PublishMsg(m); err != nil {
-		a.r.opts.Logger.Debug("natsroute: heartbeat not sent", "err", err)
+		a.r.opts.Logger.DebugContext(a.r.life, "natsroute: heartbeat not sent", "err", err)
 	}
 }
 

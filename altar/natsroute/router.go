@@ -151,7 +151,7 @@ func (r *Cluster) callSubject(host string) string {
 // hello requests the offers of all Hosts.
 func (r *Cluster) hello() {
 	if err := r.nc.Publish(r.subject("hello"), nil); err != nil {
-		r.opts.Logger.Debug("natsroute: offer request not sent", "err", err)
+		r.opts.Logger.DebugContext(r.life, "natsroute: offer request not sent", "err", err)
 	}
 }
 
@@ -171,7 +171,7 @@ func (r *Cluster) listen(received <-chan *nats.Msg) {
 		case m := <-received:
 			var a announcement
 			if err := decode(m.Data, &a); err != nil {
-				r.opts.Logger.Warn("natsroute: invalid announcement", "err", err)
+				r.opts.Logger.WarnContext(r.life, "natsroute: invalid announcement", "err", err)
 				continue
 			}
 			r.handle(&a)
@@ -179,7 +179,7 @@ func (r *Cluster) listen(received <-chan *nats.Msg) {
 			r.mu.Lock()
 			for id, p := range r.peers {
 				if p.missed++; p.missed > silence {
-					r.opts.Logger.Info("natsroute: silent host removed", "host", id)
+					r.opts.Logger.InfoContext(r.life, "natsroute: silent host removed", "host", id)
 					r.giveUp(id)
 				}
 			}
@@ -285,7 +285,7 @@ func (r *Cluster) SessionEnded(sessionID, reason string) {
 		err = r.nc.Publish(r.subject("over"), body)
 	}
 	if err != nil { // the session ends at the other Hosts when it expires
-		r.opts.Logger.Debug("natsroute: session end not sent", "err", err)
+		r.opts.Logger.DebugContext(r.life, "natsroute: session end not sent", "err", err)
 	}
 }
 

@@ -131,7 +131,7 @@ func (s *server) say(a *announcement) {
 		err = s.r.nc.Publish(s.r.subject("offers"), body)
 	}
 	if err != nil {
-		s.r.opts.Logger.Warn("natsroute: announcement not sent", "err", err)
+		s.r.opts.Logger.WarnContext(s.r.life, "natsroute: announcement not sent", "err", err)
 	}
 }
 
@@ -142,7 +142,7 @@ func (s *server) handle(m *nats.Msg) {
 	}
 	var o sessionEnd
 	if err := decode(m.Data, &o); err != nil {
-		s.r.opts.Logger.Warn("natsroute: invalid session end", "err", err)
+		s.r.opts.Logger.WarnContext(s.r.life, "natsroute: invalid session end", "err", err)
 		return
 	}
 	s.h.EndSession(o.Session, o.Reason)
@@ -207,7 +207,7 @@ type caller struct {
 
 func (c *caller) publish(m *nats.Msg) {
 	if err := c.r.nc.PublishMsg(m); err != nil { // the receiver detects the gap
-		c.r.opts.Logger.Debug("natsroute: frame not sent", "err", err)
+		c.r.opts.Logger.DebugContext(c.r.life, "natsroute: frame not sent", "err", err)
 	}
 }
 

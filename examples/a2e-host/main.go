@@ -44,7 +44,7 @@ func main() {
 		err = run(ctx, *address, *sandbox, token, logger)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		logger.Error("host ended", "err", err)
+		logger.ErrorContext(ctx, "host ended", "err", err)
 		os.Exit(1)
 	}
 }

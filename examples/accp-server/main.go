@@ -63,14 +63,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		return err
 	}
 	url := "http://" + l.Addr().String()
-	logger.Info("serving ACCP", "url", url+accp.FramesPath)
+	logger.InfoContext(ctx, "serving ACCP", "url", url+accp.FramesPath)
 
 	// In production, serve TLS with ServeTLS, or behind a proxy.
 	web := &http.Server{Handler: agent, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
 	defer func() {
-		logger.Info("shutting down")
+		logger.InfoContext(ctx, "shutting down")
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), *grace)
 		defer cancel()
 		// The agent first: it also closes the WebSocket connections.
@@ -140,7 +140,9 @@ func authorize(_ context.Context, m *accp.Message) error {
 }
 
 func warn(logger *slog.Logger) func(*accp.Message, string) {
-	return func(m *accp.Message, what string) { logger.Warn(what, "from", m.From, "op", m.Op) }
+	return func(m *accp.Message, what string) {
+		logger.WarnContext(context.Background(), what, "from", m.From, "op", m.Op)
+	}
 }
 
 // chat answers one message of a conversation.

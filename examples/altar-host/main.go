@@ -89,8 +89,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return nil
 		}},
 		Timing: altar.Timing{Heartbeat: 10 * time.Second},
-		Audit: func(_ context.Context, e *altar.AuditRecord) {
-			log.Info(e.Operation, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
+		Audit: func(ctx context.Context, e *altar.AuditRecord) {
+			log.InfoContext(ctx, e.Operation, "principal", e.Principal, "runtime", e.RuntimeID, "contract", e.Contract)
 		},
 	})
 	if err != nil {
@@ -116,7 +116,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	case <-ctx.Done():
 	}
 	for _, u := range host.Usage() { // the budgets
-		log.Info("budget", "resource", u.Resource, "scope", u.Scope, "used", u.Used, "limit", u.Limit)
+		log.InfoContext(ctx, "budget", "resource", u.Resource, "scope", u.Scope, "used", u.Used, "limit", u.Limit)
 	}
 	// Calls in flight end first, for ten seconds at most.
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("serving ARC", "url", "http://"+l.Addr().String()+"/arc")
+	logger.InfoContext(ctx, "serving ARC", "url", "http://"+l.Addr().String()+"/arc")
 	httpServer := srv.HTTPServer(*addr)
 	served := make(chan error, 1)
 	go func() { served <- httpServer.Serve(l) }()

@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("serving ARC", "url", "http://"+l.Addr().String()+"/arc")
+	logger.InfoContext(ctx, "serving ARC", "url", "http://"+l.Addr().String()+"/arc")
 
 	// In production this server uses TLS: ServeTLS, or a proxy.
 	httpServer := srv.HTTPServer(*addr)
@@ -101,7 +101,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	case <-ctx.Done():
 	}
-	logger.Info("shutting down")
+	logger.InfoContext(ctx, "shutting down")
 	end, cancel := context.WithTimeout(context.Background(), *grace)
 	defer cancel()
 	err = srv.Shutdown(end) // the agents' work first, while callers can still fetch the results

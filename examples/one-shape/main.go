@@ -102,13 +102,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 			}
 		}
 	})
-	logger.Info("serving", "url", url)
+	logger.InfoContext(ctx, "serving", "url", url)
 
 	web := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
 	defer func() {
-		logger.Info("shutting down")
+		logger.InfoContext(ctx, "shutting down")
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), *grace)
 		defer cancel()
 		for _, s := range servers { // before the connections end

@@ -201,6 +201,6 @@ func (l *Life) checkLocked() {
 func (l *Life) logPanic(err error) {
 	var p *guard.PanicError
 	if errors.As(err, &p) {
-		l.opts.Logger.Error("life: panic recovered", "err", err, "stack", string(p.Stack))
+		l.opts.Logger.ErrorContext(context.Background(), "life: panic recovered", "err", err, "stack", string(p.Stack))
 	}
 }

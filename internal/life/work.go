@@ -218,7 +218,7 @@ func (l *Life) report(isLast bool) {
 	dump := make([]byte, maxDump)
 	dump = dump[:runtime.Stack(dump, true)]
 	for _, w := range stuck {
-		l.opts.Logger.Error("life: handler ignores the end of its context",
+		l.opts.Logger.ErrorContext(w.parent, "life: handler ignores the end of its context",
 			"what", w.what, "duration", now.Sub(w.cutAt), "stack", w.stack(dump))
 	}
 }

@@ -195,7 +195,7 @@ func (q *Queue) putWait(ctx context.Context, m []byte, e entry) error {
 		q.release(e.r, 1)
 		defer q.release(0, -1)
 	}
-	if err != ErrFull {
+	if !errors.Is(err, ErrFull) {
 		return err
 	}
 	select {
@@ -204,7 +204,7 @@ func (q *Queue) putWait(ctx context.Context, m []byte, e entry) error {
 		return context.Cause(ctx)
 	}
 	defer func() { <-q.turn }()
-	for err == ErrFull {
+	for errors.Is(err, ErrFull) {
 		select {
 		case <-q.space:
 			err = q.put(m, entry{space: e.space, hasWaited: true})

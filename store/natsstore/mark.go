@@ -169,7 +169,7 @@ func (s *Store) checkEnds(ctx context.Context) error {
 func (s *Store) lose(a *area, have, want uint64) error {
 	loss := &store.LossError{Path: a.name, Have: have, Want: want}
 	if s.lost.CompareAndSwap(nil, loss) {
-		s.opts.Logger.Error("natsstore: data lost", "err", loss)
+		s.opts.Logger.ErrorContext(s.life, "natsstore: data lost", "err", loss)
 	}
 	return loss
 }
@@ -208,7 +208,7 @@ func (s *Store) keepMark() {
 			continue
 		}
 		if err := m.write(s.opts.MarkFile); err != nil {
-			s.opts.Logger.Warn("natsstore: high-water mark not written", "err", err)
+			s.opts.Logger.WarnContext(s.life, "natsstore: high-water mark not written", "err", err)
 			continue
 		}
 		written = m

@@ -372,7 +372,7 @@ func (s *Store) attend() {
 			return
 		case <-connected:
 			if err := s.checkEnds(s.life); err != nil {
-				s.opts.Logger.Debug("natsstore: look", "err", err)
+				s.opts.Logger.DebugContext(s.life, "natsstore: look", "err", err)
 			}
 		case <-sweep:
 			s.trySweep()
@@ -381,7 +381,7 @@ func (s *Store) attend() {
 			s.wakes.tidy()
 			if time.Since(looked) >= time.Minute {
 				if err := errors.Join(s.refreshReplicas(s.life), s.setClock(s.life, 3), s.checkEnds(s.life)); err != nil {
-					s.opts.Logger.Debug("natsstore: look", "err", err)
+					s.opts.Logger.DebugContext(s.life, "natsstore: look", "err", err)
 				}
 				looked = time.Now()
 			}

@@ -33,9 +33,9 @@ func (s *Store) trySweep() time.Duration {
 	}
 	took := time.Since(began)
 	if err != nil && s.life.Err() == nil {
-		s.opts.Logger.Warn("natsstore: sweep", "err", err)
+		s.opts.Logger.WarnContext(s.life, "natsstore: sweep", "err", err)
 	} else if n > 0 {
-		s.opts.Logger.Debug("natsstore: swept", "removed", n, "took", took)
+		s.opts.Logger.DebugContext(s.life, "natsstore: swept", "removed", n, "took", took)
 	}
 	return took
 }

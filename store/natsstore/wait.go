@@ -197,7 +197,7 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 			return store.ErrClosed
 		case err != nil:
 			// To wait is to be patient: a cluster without leader finds one.
-			s.opts.Logger.Debug("natsstore: wait", "err", err)
+			s.opts.Logger.DebugContext(ctx, "natsstore: wait", "err", err)
 		}
 		timer.Reset(patience)
 		select {

@@ -320,5 +320,6 @@ func (s *sqliteDB) rollback() bool {
 
 // isStore reports whether err is an error of package store, which is a result and not a failure.
 func isStore(err error) bool {
-	return err == store.ErrNotFound || err == store.ErrExists || err == store.ErrConflict || err == store.ErrDuplicate
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) ||
+		errors.Is(err, store.ErrDuplicate)
 }

@@ -260,7 +260,7 @@ func (s *Store) enterLong(ctx context.Context) (context.Context, func(), error) 
 // returned as they are, and an ended context takes precedence.
 func (s *Store) methodError(ctx context.Context, what string, err error) error {
 	switch {
-	case err == nil, err == store.ErrNotFound, err == store.ErrExists, err == store.ErrConflict, err == store.ErrDuplicate:
+	case err == nil || isStore(err):
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()

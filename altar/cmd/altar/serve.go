@@ -70,7 +70,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			}
 			go func() {
 				if err := rt.Run(ctx, conn); ctx.Err() == nil {
-					log.Error("the commands ended", "err", err)
+					log.ErrorContext(ctx, "the commands ended", "err", err)
 				}
 			}()
 		}
