@@ -126,6 +126,28 @@ func TestSurface(t *testing.T) {
 	}
 }
 
+// maxKernel bounds the exported names of a kernel, without the methods of standard interfaces.
+const maxKernel = 25
+
+var standardMethods = []string{"Error", "Is", "MarshalJSON", "RetryClass", "String", "UnmarshalJSON", "Unwrap"}
+
+func TestKernelsAreNarrow(t *testing.T) {
+	for _, name := range []string{"budget", "calls", "guard", "httpx", "journal", "jsonmap", "lease", "life", "netguard", "once",
+		"outbox", "retry", "seen", "sendq", "state", "streamlog", "wsconn"} {
+		n := 0
+		for _, f := range sourceFiles(t, "internal/"+name) {
+			f.Decls = slices.DeleteFunc(f.Decls, func(decl ast.Decl) bool {
+				fn, ok := decl.(*ast.FuncDecl)
+				return ok && fn.Recv != nil && slices.Contains(standardMethods, fn.Name.Name)
+			})
+			names, values := countExported(f)
+			n += names + values
+		}
+		require.Positive(t, n, name)
+		require.LessOrEqual(t, n, maxKernel, "%s exports %d names", name, n)
+	}
+}
+
 // countExported returns the numbers of exported names of a file, without fields: first without constants, then
 // constants alone.
 func countExported(f *ast.File) (n, constants int) {
