@@ -32,6 +32,7 @@ func newEventReader(r io.Reader, codec *Codec) *eventReader {
 func (r *eventReader) next() ([]byte, error) {
 	for !r.isEnded {
 		ev, err := r.r.Next()
+		r.id = r.r.LastEventID() // of an event without data, too
 		if err != nil {
 			r.isEnded = true
 			pending, ok := r.r.Pending()
@@ -41,7 +42,6 @@ func (r *eventReader) next() ([]byte, error) {
 			}
 			return nil, err
 		}
-		r.id = r.r.LastEventID()
 		if isMessageEvent(ev) {
 			return ev.Data, nil
 		}
