@@ -84,6 +84,20 @@ func TestDialOverNetwork(t *testing.T) {
 	require.Equal(t, time.Hour, user.Timeout)
 }
 
+func TestRefuseOthers(t *testing.T) {
+	ts := newEchoServer(t, &AcceptOptions{Options: Options{Subprotocols: []string{"a.v1"}}, RefuseOthers: true})
+	for offer, want := range map[string]string{"": "", "a.v1": "a.v1", "b.v2,A.V1": "A.V1", "b.v2": "refused", "a.v11, ,b.v2": "refused"} {
+		c, err := Dial(t.Context(), wsURL(ts), &DialOptions{Options: Options{Subprotocols: strings.Split(offer, ",")}})
+		if want == "refused" {
+			require.ErrorContains(t, err, "400", offer)
+			continue
+		}
+		require.NoError(t, err, offer)
+		require.Equal(t, want, c.Subprotocol())
+		c.Close(CodeNormal, "")
+	}
+}
+
 func TestDialOverTLS(t *testing.T) {
 	ts := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c, err := Accept(w, r, nil)

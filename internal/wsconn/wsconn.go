@@ -151,6 +151,9 @@ type AcceptOptions struct {
 	Origins       httpx.Origins // pages that may connect
 	Expires       time.Time     // of the authentication: then 1008 follows; zero means never
 	ExpiredReason string        // of that close frame
+
+	// RefuseOthers refuses a peer that offers subprotocols, but none of Subprotocols.
+	RefuseOthers bool
 }
 
 // Accept upgrades a request that the caller has authenticated and charged to its budget. If Accept
@@ -165,6 +168,8 @@ func Accept(w http.ResponseWriter, r *http.Request, opts *AcceptOptions) (*Conn,
 	case err != nil:
 	case !o.Expires.IsZero() && !time.Now().Before(o.Expires):
 		err = &httpx.Error{Status: http.StatusUnauthorized, Message: "authentication expired"}
+	case o.RefuseOthers && o.offersOthers(r):
+		err = &httpx.Error{Status: http.StatusBadRequest, Message: "subprotocol not supported"}
 	case !canHijack(w):
 		err = &httpx.Error{Status: http.StatusNotImplemented, Message: "connection cannot be upgraded"}
 	}
@@ -181,6 +186,15 @@ func Accept(w http.ResponseWriter, r *http.Request, opts *AcceptOptions) (*Conn,
 		return nil, fmt.Errorf("wsconn: accept: %w", err)
 	}
 	return newConn(ws, &u.wire, o.Options, o.Expires, o.ExpiredReason), nil
+}
+
+// offersOthers reports whether r offers subprotocols, but none of ours.
+func (o *AcceptOptions) offersOthers(r *http.Request) bool {
+	offer := strings.Join(r.Header.Values("Sec-WebSocket-Protocol"), ",")
+	isOurs := func(name string) bool {
+		return slices.ContainsFunc(o.Subprotocols, func(s string) bool { return strings.EqualFold(s, strings.TrimSpace(name)) })
+	}
+	return strings.Trim(offer, " \t,") != "" && !slices.ContainsFunc(strings.Split(offer, ","), isOurs)
 }
 
 func canHijack(w http.ResponseWriter) bool {
