@@ -542,7 +542,7 @@ func FuzzModels(f *testing.F) {
 	f.Fuzz(func(t *testing.T, line []byte) { holdLaws(t, codec, line) })
 }
 
-// A literal without limits has the defaults of the protocol; zeros behind pointers are sent.
+// A literal without limits has the defaults of the protocol; zeros behind pointers are sent (A2E-D63).
 func TestZeroMeansDefault(t *testing.T) {
 	codec := a2e.NewCodec(catalogue.Types()...)
 	for want, m := range map[string]*a2e.Message{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // FeatureEnvPush requests the changes of environments. It is a feature flag: agents list it among
@@ -219,7 +220,10 @@ func (s *Session) expireLocked() {
 	}
 	s.expiry = time.AfterFunc(time.Until(s.principal.Expires), func() {
 		s.host.log.WarnContext(s.ctx, "a2e: session ended", "session", s.ID(), "reason", "principal expired")
-		s.abort()
+		s.mu.Lock()
+		defer s.unlock()
+		s.code = wsconn.CodeNotAllowed
+		s.startDrainLocked(0)
 	})
 }
 
@@ -233,6 +237,7 @@ func (s *Session) refuseHandshakeLocked(m *Message, reason string, arrived time.
 	}
 	s.attempts++
 	if s.attempts >= s.host.opts.Limits.MaxHandshakeAttempts {
+		s.code = wsconn.CodeNotAllowed
 		s.startDrainLocked(0) // a session without handshake may have work in flight
 	}
 }

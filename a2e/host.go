@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/wsconn"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -320,7 +321,7 @@ func (h *Host) evict(r budget.Resource, principal string, n int64) (closed int64
 	pending := slices.Clone(h.pending)
 	h.mu.Unlock()
 	for _, s := range pending {
-		if closed < n && (principal == "" || budget.Anonymous(s.peer) == principal) && s.evict() {
+		if closed < n && (principal == "" || budget.Anonymous(s.peer) == principal) && s.evict(wsconn.CodeOverloaded) {
 			closed++
 		}
 	}
@@ -390,7 +391,12 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 		<-out.closed
 		return err
 	}
-	context.AfterFunc(s.ctx, func() { out.finish(context.Background()) })
+	context.AfterFunc(s.ctx, func() {
+		if socket, ok := rw.(interface{ endWith(code int) }); ok {
+			socket.endWith(s.closeCode())
+		}
+		out.finish(context.Background())
+	})
 	defer context.AfterFunc(ctx, func() { s.abort(); out.queue.Cut(ctx.Err()) })()
 	err = s.read(rw)
 	s.end(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/calls"
 	"github.com/fivewire/fivewire/internal/sendq"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // A sink receives the lines that a session sends, each with its LF. Its methods except reserve never
@@ -68,6 +69,7 @@ type Session struct {
 
 	mu        sync.Mutex // guards everything below
 	state     sessionState
+	code      int   // of the close frame of a WebSocket (A2E-D59); zero means 1000
 	out       sink  // of a byte stream from the start
 	kept      *kept // nil unless the session is durable
 	scope     *budget.Scope
@@ -118,12 +120,13 @@ func (s *Session) start() {
 	if !s.host.open() {
 		s.isPending.Store(true)
 		s.started = time.Now()
-		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict() })
+		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict(wsconn.CodeNotAllowed) })
 	}
 }
 
-// evict closes a session without a handshake, and reports whether it had none.
-func (s *Session) evict() bool {
+// evict closes a session without a handshake, and reports whether it had none. Code is that of a
+// WebSocket.
+func (s *Session) evict(code int) bool {
 	s.mu.Lock()
 	defer s.unlock()
 	if s.state != stateNew {
@@ -132,8 +135,16 @@ func (s *Session) evict() bool {
 	now := time.Now()
 	s.records = append(s.records, &AuditRecord{Time: now, Peer: s.peer, Operation: TypeHandshakeRequest, Outcome: OutcomeRefused,
 		Code: string(ErrTimeout), Duration: now.Sub(s.started)})
+	s.code = code
 	s.closeLocked()
 	return true
+}
+
+// closeCode returns the code of the close frame.
+func (s *Session) closeCode() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.code
 }
 
 // ID returns the session's id, empty before the handshake.

@@ -56,7 +56,7 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 	}
 	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(cmp.Or(o.MaxMessage, h.opts.Limits.MaxMessage)),
 		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}},
-		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}}
+		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}, RefuseOthers: true}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.ready(); err != nil {
 			refused := unavailable(w, err, "Too many sessions")
@@ -151,6 +151,7 @@ type socket struct {
 	message []byte // the rest of the message that is being read
 	out     lineSplitter
 	end     atomic.Pointer[CloseError]
+	code    atomic.Int32 // of the close frame; zero means 1000
 }
 
 func newSocket(conn *wsconn.Conn) *socket {
@@ -207,9 +208,12 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.out.write(b, func(line []byte) error { return s.conn.Write(context.Background(), line) })
 }
 
+// endWith sets the code of the close frame.
+func (s *socket) endWith(code int) { s.code.Store(int32(code)) }
+
 // Close sends a close frame and waits at most 1 s for that of the peer.
 func (s *socket) Close() error {
-	s.conn.Close(wsconn.CodeNormal, "")
+	s.conn.Close(cmp.Or(int(s.code.Load()), wsconn.CodeNormal), "")
 	s.cancel()
 	return nil
 }
