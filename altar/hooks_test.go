@@ -152,7 +152,7 @@ func TestTripped(t *testing.T) {
 	})
 }
 
-// The first middleware and the first interceptor are the outermost.
+// The first middleware and the first interceptor are the outermost (ALT-D48).
 func TestMiddlewareFirstIsOutermost(t *testing.T) {
 	var mu sync.Mutex
 	var seen []string

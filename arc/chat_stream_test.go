@@ -183,7 +183,7 @@ func countKeys(t *testing.T, db store.Store, prefix string) (n int) {
 	return n
 }
 
-// A reader that leaves is no failure.
+// A reader that leaves is no failure (ARC-D84).
 func TestReaderThatLeavesIsNoFailure(t *testing.T) {
 	for _, o := range []*arc.ServerOptions{{}, resumable(time.Minute)} {
 		synctest.Test(t, func(t *testing.T) {

@@ -39,6 +39,7 @@ func newVerifier(t *testing.T, o VerifierOptions) (*Verifier, *jwttest.Issuer, *
 	return v, issuer, key
 }
 
+// An issuer without an audience is refused (ARC-D82).
 func TestNewVerifierRefusesIncompleteIssuers(t *testing.T) {
 	for name, bad := range map[string][]Issuer{
 		"none":      nil,
