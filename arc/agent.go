@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/http"
 	"regexp"
 	"slices"
 	"sync"
@@ -34,6 +35,9 @@ type Call struct {
 	// Principal is who the access token belongs to. It is nil on a server
 	// without authentication.
 	Principal *Principal
+
+	// Header is that of an HTTP request. It is nil with another transport, and in the context of a task.
+	Header http.Header
 
 	// AgentPath lists the agents that the workflow went through so far, if callers
 	// tell (ARC-D65).

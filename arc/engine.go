@@ -365,7 +365,7 @@ func (e *taskEngine) startLocked(ctx context.Context, t *liveTask, call *Call, i
 		call.out.keeps, run.placed = true, true
 	}
 	// The request, which may be large, does not live as long as the task.
-	run.call.Params, run.call.out = nil, nil
+	run.call.Params, run.call.Header, run.call.out = nil, nil, nil
 	run.base = callCtx{Context: ctx, call: &run.call}
 	if err := run.work.Start(&run.base, e.s.life, life.Part); err != nil { // in a shutdown: the next server takes the task over
 		e.places.release(run.principal)

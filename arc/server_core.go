@@ -140,7 +140,7 @@ func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) 
 	if x.keeps {
 		// The context of the task leads here: it must not hold the request, which
 		// may be large.
-		x.call.Params, x.req.Params, x.in = nil, nil, nil
+		x.call.Params, x.call.Header, x.req.Params, x.in = nil, nil, nil, nil
 		x.web = webCall{answer: x.web.answer}
 	}
 	return a
@@ -205,7 +205,7 @@ func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
 func (s *Server) checkCall(ctx context.Context, x *exchange) *Error {
 	req, call := &x.req, &x.call
 	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
-		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
+		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Header: x.in.Header, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
 	if x.in.AgentPath != "" {
 		call.AgentPath = parsePath(x.in.AgentPath)
 	}
