@@ -1,0 +1,212 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package otelarc_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/otelarc"
+	"github.com/fivewire/fivewire/arc/webhook"
+	"github.com/fivewire/fivewire/internal/telemetry/telemetrytest"
+	"github.com/fivewire/fivewire/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A recorder has the spans and the metrics of a program.
+type recorder struct {
+	*telemetrytest.Recorder
+	tel *otelarc.Telemetry
+}
+
+func newRecorder(t *testing.T) *recorder {
+	t.Helper()
+	r := &recorder{Recorder: telemetrytest.New()}
+	tel, err := otelarc.New(&otelarc.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	r.tel = tel
+	return r
+}
+
+const secret = arc.WebhookSecret("a-secret-of-the-webhooks-of-the-test")
+
+// newServer returns a server whose webhooks go to a receiver with spans.
+func (r *recorder) newServer(t *testing.T, p arc.Persistence, received chan<- string) *arc.Server {
+	t.Helper()
+	receiver, err := webhook.NewReceiver(r.tel.NotificationHandler(arc.NotificationHandlerFunc(func(_ context.Context, n *arc.Notification) error {
+		received <- string(n.Event)
+		return nil
+	})), []arc.WebhookSecret{secret}, nil)
+	require.NoError(t, err)
+	w := &arc.WebhookOptions{Transport: handlerTransport{receiver}, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
+		return []arc.WebhookSecret{secret}, nil
+	}}
+	arctest.ExactWebhooks(w, func(context.Context, string, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("203.0.114.1")}, nil
+	})
+	s, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Persistence: p, Webhook: w,
+		Middleware: []arc.Middleware{r.tel.Middleware()}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return s
+}
+
+type handlerTransport struct{ h http.Handler }
+
+func (h handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	in := httptest.NewRequestWithContext(r.Context(), r.Method, r.URL.String(), strings.NewReader(string(body)))
+	in.Header = r.Header
+	w := httptest.NewRecorder()
+	h.h.ServeHTTP(w, in)
+	return w.Result(), nil
+}
+
+func (r *recorder) newClient(t *testing.T, mem *arctest.Server) *arc.Client {
+	t.Helper()
+	c, err := arc.NewClient(mem.URL, "planner-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient, Interceptors: []arc.Interceptor{r.tel.Interceptor()},
+		StreamInterceptors: []arc.StreamInterceptor{r.tel.StreamInterceptor()}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Close()) })
+	return c
+}
+
+// A client, the handler of its server, the task and the webhook are one trace, without any content.
+func TestOneTrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		received := make(chan string, 10)
+		s := r.newServer(t, arc.Persistence{}, received)
+		s.HandleTasks("worker-01", r.tel.TaskHandler(arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			_, err := run.WaitInput(ctx, "a color")
+			return err
+		})))
+		c := r.newClient(t, arctest.NewServer(t, s))
+		task, err := c.CreateTask(t.Context(), "worker-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("content-of-the-caller")}, nil)
+		require.NoError(t, err)
+		_, err = c.SubscribeTask(t.Context(), "worker-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: "https://hooks.example/"}, nil)
+		require.NoError(t, err)
+		require.NoError(t, c.SendTaskInput(t.Context(), "worker-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
+		require.Equal(t, "TASK_COMPLETED", <-received)
+		synctest.Wait()
+
+		const client, server, work = "client invoke_agent worker-01", "server invoke_agent worker-01", "internal invoke_agent worker-01"
+		r.RequireTrace(t, client, server, work)
+		spans := r.Spans()
+		require.Equal(t, spans[server].SpanContext().SpanID(), spans[work].Links()[0].SpanContext.SpanID())
+		require.Equal(t, spans[client].SpanContext().TraceID(), spans["consumer task.notification"].SpanContext().TraceID())
+		r.RequireAttribute(t, work, "fivewire.task.id", task.ID)
+		r.RequireAttribute(t, client, "gen_ai.operation.name", "invoke_agent")
+		r.RequireNoContent(t, "content-of-the-caller")
+
+		registration, err := r.tel.Observe(s)
+		require.NoError(t, err)
+		points, _ := r.Metrics(t)
+		for _, name := range []string{"gen_ai.client.operation.duration", "gen_ai.server.request.duration", "fivewire.resource.used", "fivewire.resource.limit"} {
+			require.Positive(t, points[name], name)
+		}
+		require.NoError(t, registration.Unregister())
+	})
+}
+
+// A task that another process continues belongs to the trace of its caller.
+func TestTraceOfNextProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		p := arc.Persistence{Store: store.NewMemory(), LeaseTTL: 3 * time.Second}
+		handler := r.tel.TaskHandler(arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			if _, err := run.WaitInput(ctx, "a color"); err != nil {
+				return err
+			}
+			if !run.Redelivered() {
+				t.Error("run by the first process")
+			}
+			return nil
+		}))
+		first := r.newServer(t, p, nil)
+		first.HandleTasks("worker-01", handler)
+		c := r.newClient(t, arctest.NewServer(t, first))
+		task, err := c.CreateTask(t.Context(), "worker-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.NoError(t, first.Close())
+		id := r.Spans()["client invoke_agent worker-01"].SpanContext().TraceID()
+
+		next := r.newServer(t, p, nil)
+		next.HandleTasks("worker-01", handler)
+		c = r.newClient(t, arctest.NewServer(t, next))
+		require.NoError(t, c.SendTaskInput(t.Context(), "worker-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
+		time.Sleep(time.Minute)
+		require.Equal(t, id, r.Spans()["internal invoke_agent worker-01"].SpanContext().TraceID())
+	})
+}
+
+// Streams have a span until their reader leaves, and failures have the code of their error.
+func TestStreamsAndFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		s := r.newServer(t, arc.Persistence{}, nil)
+		s.HandleChats("poet-01", arctest.ScriptedChat("one", "two"))
+		c := r.newClient(t, arctest.NewServer(t, s))
+		params := &arc.StartChatParams{InitialMessage: arc.UserText("x")}
+		for _, err := range c.StreamChat(t.Context(), "poet-01", params, nil) {
+			require.NoError(t, err)
+		}
+		for range c.StreamChat(t.Context(), "poet-01", params, nil) {
+			break
+		}
+		_, err := c.StartChat(t.Context(), "absent-01", params, nil)
+		require.ErrorIs(t, err, arc.ErrAgentNotFound)
+		synctest.Wait()
+		r.RequireTrace(t, "client chat poet-01", "server chat poet-01")
+		require.Equal(t, codes.Unset, r.Spans()["client chat poet-01"].Status().Code)
+		r.RequireAttribute(t, "client chat absent-01", "error.type", arc.ErrAgentNotFound.Name())
+	})
+}
+
+// A traceId of another form has the trace id that the requests of its workflow have.
+func TestForeignTraceID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		s := r.newServer(t, arc.Persistence{}, nil)
+		s.HandleTasks("worker-01", r.tel.TaskHandler(arctest.ScriptedTask()))
+		mem := arctest.NewServer(t, s)
+		c, err := arc.NewClient(mem.URL, "planner-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient}) // without telemetry
+		require.NoError(t, err)
+		defer c.Close()
+		_, err = c.CreateTask(arc.ContextWithTraceID(t.Context(), "workflow 7"), "worker-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		spans := r.Spans()
+		server := spans["server invoke_agent worker-01"]
+		require.Equal(t, server.SpanContext().TraceID(), spans["internal invoke_agent worker-01"].SpanContext().TraceID())
+		require.True(t, server.Parent().IsRemote())
+
+		var got trace.SpanContext
+		hook := r.tel.NotificationHandler(arc.NotificationHandlerFunc(func(ctx context.Context, _ *arc.Notification) error {
+			got = trace.SpanContextFromContext(ctx)
+			return nil
+		}))
+		require.NoError(t, hook.ServeNotification(arc.ContextWithTraceID(t.Context(), "workflow 7"), &arc.Notification{}))
+		require.Equal(t, server.SpanContext().TraceID(), got.TraceID())
+	})
+}
