@@ -205,7 +205,7 @@ func altarParseADMResult(_ T, in *Input) (Answer, error) {
 }
 
 func altarModelName(_ T, in *Input) (Answer, error) {
-	list, err := llm.Tools([]altar.ToolInfo{{Name: in.String("contract")}}, llm.OpenAIChat, false)
+	list, err := llm.Tools([]altar.ToolInfo{{Name: in.String("contract")}}, llm.OpenAIChat, nil)
 	if err != nil {
 		return nil, altarRefused(err)
 	}
@@ -219,7 +219,7 @@ func altarModelTool(_ T, in *Input) (Answer, error) {
 	if err != nil {
 		return nil, altarRefused(err)
 	}
-	list, err := llm.Tools([]altar.ToolInfo{{Name: c.Name, Description: c.Description, Parameters: c.Parameters}}, llm.Vendor(vendor), strict)
+	list, err := llm.Tools([]altar.ToolInfo{{Name: c.Name, Description: c.Description, Parameters: c.Parameters}}, llm.Vendor(vendor), &llm.ToolsOptions{Strict: strict})
 	if err != nil {
 		return nil, altarRefused(err)
 	}

@@ -48,16 +48,29 @@ type Tool struct {
 // MarshalJSON returns t.JSON, so that a list of tools is written as the vendor has it.
 func (t Tool) MarshalJSON() ([]byte, error) { return t.JSON, nil }
 
-// Tools returns tools in the form of a vendor (ALT-D43). A strict model writes all parameters,
-// with null for optional ones; Gemini has no strict form. Names that the vendors refuse are
+// ToolsOptions adjusts [Tools]. Nil means the zero value.
+type ToolsOptions struct {
+	// Strict makes a model write all parameters, with null for optional ones. Gemini has no strict form.
+	Strict bool
+
+	// TextIntegers makes a model write integers as strings of digits, which [Arguments] accepts. An SDK that decodes
+	// arguments as float64 then keeps integers above 2^53 exact.
+	TextIntegers bool
+}
+
+// Tools returns tools in the form of a vendor (ALT-D43). Names that the vendors refuse are
 // rewritten. A rewritten name depends on the contract alone, so that it is the same in each list
 // (ALT-D42). The error is an [*altar.ContractError] if two tools, or two parameters of one level,
 // have one name.
-func Tools(list []altar.ToolInfo, vendor Vendor, strict bool) ([]Tool, error) {
+func Tools(list []altar.ToolInfo, vendor Vendor, opts *ToolsOptions) ([]Tool, error) {
 	if err := vendor.check(); err != nil {
 		return nil, err
 	}
-	w := schema.Writer{Models: true, Strict: strict && vendor != Gemini}
+	var o ToolsOptions
+	if opts != nil {
+		o = *opts
+	}
+	w := schema.Writer{Models: true, Strict: o.Strict && vendor != Gemini, TextIntegers: o.TextIntegers}
 	out := make([]Tool, len(list))
 	names := make(map[string]bool, len(list))
 	for i := range list {

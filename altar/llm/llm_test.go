@@ -96,14 +96,14 @@ func TestParametersOfRefusesConstraints(t *testing.T) {
 func TestToolNames(t *testing.T) {
 	long := strings.Repeat("x", 64)
 	list := []altar.ToolInfo{{Name: "math/add"}, {Name: "math__add"}, {Name: long + "/a"}, {Name: long + "/b"}, {Name: "v1.2"}, {Name: long}, {Name: "_a/b"}}
-	tools, err := Tools(list, Anthropic, false)
+	tools, err := Tools(list, Anthropic, nil)
 	require.NoError(t, err)
 	names := map[string]bool{}
 	for i, tool := range tools {
 		require.Regexp(t, `^[A-Za-z_][A-Za-z0-9_-]{0,63}$`, tool.Name)
 		require.Equal(t, list[i].Name, tool.Contract)
 		names[tool.Name] = true
-		alone, err := Tools(list[i:i+1], Gemini, true)
+		alone, err := Tools(list[i:i+1], Gemini, &ToolsOptions{Strict: true})
 		require.NoError(t, err)
 		require.Equal(t, tool.Name, alone[0].Name)
 	}
@@ -121,14 +121,14 @@ func TestToolNames(t *testing.T) {
 			{Name: "ä b", Type: "string"}, {Name: form.ModelParameter("ä b"), Type: "string"}}}}}},
 			altar.ContractError{Contract: "b", Path: "/parameters/0/properties/1/name"}},
 	} {
-		_, err = Tools(tt.list, Anthropic, false)
+		_, err = Tools(tt.list, Anthropic, nil)
 		var e *altar.ContractError
 		require.ErrorAs(t, err, &e)
 		tt.want.Reason = altar.Reason("duplicate_name")
 		require.Equal(t, tt.want, *e)
 	}
 	require.Equal(t, "math__add_"+rewritten[len(rewritten)-8:], rewritten)
-	_, err = Tools(nil, "nobody", false)
+	_, err = Tools(nil, "nobody", nil)
 	require.ErrorContains(t, err, `unknown vendor "nobody"`)
 }
 
@@ -142,7 +142,7 @@ func TestToolsAndArguments(t *testing.T) {
 	}
 	for _, vendor := range []Vendor{OpenAIChat, OpenAIResponses, Anthropic, Gemini} {
 		for _, strict := range []bool{false, true} {
-			tools, err := Tools([]altar.ToolInfo{{Name: "t", Parameters: params}}, vendor, strict)
+			tools, err := Tools([]altar.ToolInfo{{Name: "t", Parameters: params}}, vendor, &ToolsOptions{Strict: strict})
 			require.NoError(t, err)
 			text, err := json.Marshal(tools)
 			require.NoError(t, err)
@@ -282,4 +282,23 @@ func FuzzArguments(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(out), string(second))
 	})
+}
+
+// With text for integers, an integer above 2^53 survives a vendor that decodes arguments as float64.
+func TestTextIntegers(t *testing.T) {
+	params := []altar.Parameter{{Name: "id", Type: "integer", Required: true, Description: "number"}, {Name: "list", Type: "array[integer]"}}
+	for _, vendor := range []Vendor{OpenAIChat, OpenAIResponses, Anthropic, Gemini} {
+		tools, err := Tools([]altar.ToolInfo{{Name: "t", Parameters: params}}, vendor, &ToolsOptions{TextIntegers: true})
+		require.NoError(t, err)
+		require.Contains(t, string(tools[0].JSON), `"properties":{"id":{"type":"string","description":"number (integer)"},`+
+			`"list":{"type":"array","description":"(integer)","items":{"type":"string"}}}`)
+	}
+	var decoded any // as an SDK does
+	require.NoError(t, json.Unmarshal([]byte(`{"id":"9007199254740993","list":["1","-9223372036854775808"]}`), &decoded))
+	text, err := json.Marshal(decoded)
+	require.NoError(t, err)
+	arguments, err := Arguments(params, text)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"id":9007199254740993,"list":[1,-9223372036854775808]}`, string(arguments))
+	require.Contains(t, string(arguments), "9007199254740993")
 }

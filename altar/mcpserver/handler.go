@@ -132,7 +132,7 @@ func (b *backend) inSession(ctx context.Context, f func(s *altar.Session, list [
 	if err != nil {
 		return err
 	}
-	tools, err := llm.Tools(list, llm.Anthropic, false)
+	tools, err := llm.Tools(list, llm.Anthropic, nil)
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,8 @@ type Writer struct {
 	Models bool // no format or contentEncoding, and names that all vendors accept
 	Strict bool // for models: each property is required, null stands for a missing one
 	ADM    bool // type names in upper case, no format or contentEncoding, and objects are not closed
+
+	TextIntegers bool // for models: an integer is a string of digits
 }
 
 // AppendObject appends the schema of an object with parameters as its properties.
@@ -101,6 +103,7 @@ func (w *Writer) typeOf(dst []byte, p *altar.Parameter, t form.Type, isNullable 
 		word = "array"
 	case t.Base == form.KindFloat:
 		word = "number"
+	case t.Base == form.KindInteger && w.TextIntegers:
 	case t.Base == form.KindInteger, t.Base == form.KindBoolean, t.Base == form.KindObject && !w.isText(p):
 		word = string(t.Base)
 	}
@@ -124,6 +127,8 @@ func (w *Writer) note(p *altar.Parameter, t form.Type) string {
 	switch {
 	case t.Base == form.KindBinary && (w.Models || w.ADM):
 		return "(base64)"
+	case t.Base == form.KindInteger && w.TextIntegers:
+		return "(integer)"
 	case t.Base == form.KindObject && w.isText(p):
 		return "(JSON text)"
 	}
