@@ -1,7 +1,13 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package altartest helps tests of programs that use package altar.
+// Package altartest has a Host with its Runtime and a client in memory, and scripted peers for tests of programs that use
+// package altar.
+//
+//	host, client := altartest.NewPair(t, &altartest.PairOptions{Manifest: manifest, Tools: func(rt *altar.Runtime) { rt.Handle("upper", upper) }})
+//	...
+//	peer := altartest.NewPeer(t, altartest.Receive("CreateSession"), altartest.Cut())
+//	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) { return peer, nil }, nil)
 package altartest
 
 import (

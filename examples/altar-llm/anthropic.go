@@ -30,11 +30,11 @@ func askAnthropic(ctx context.Context, url, key string, b *toolbox, question str
 			return "", err
 		}
 		var calls []json.RawMessage
-		var said, returned []anthropic.ContentBlockParamUnion
+		var blocks, returned []anthropic.ContentBlockParamUnion
 		answer := ""
 		for _, block := range res.Content {
 			text := json.RawMessage(block.RawJSON()) // exact numbers
-			said = append(said, param.Override[anthropic.ContentBlockParamUnion](text))
+			blocks = append(blocks, param.Override[anthropic.ContentBlockParamUnion](text))
 			if block.Type == "tool_use" {
 				calls = append(calls, text)
 			}
@@ -50,6 +50,6 @@ func askAnthropic(ctx context.Context, url, key string, b *toolbox, question str
 		for _, r := range results {
 			returned = append(returned, param.Override[anthropic.ContentBlockParamUnion](r))
 		}
-		params.Messages = append(params.Messages, anthropic.NewAssistantMessage(said...), anthropic.NewUserMessage(returned...))
+		params.Messages = append(params.Messages, anthropic.NewAssistantMessage(blocks...), anthropic.NewUserMessage(returned...))
 	}
 }

@@ -68,8 +68,15 @@ func TestCallsOfATurnAreParallel(t *testing.T) {
 				_, err := v.ask(t.Context(), model.URL, "key", b, question)
 				done <- err
 			}()
-			<-started
-			<-started
+			for range 2 {
+				select {
+				case <-started:
+				case err := <-done:
+					t.Fatalf("the conversation ended: %v", err)
+				case <-time.After(time.Minute):
+					t.Fatal("one call at a time")
+				}
+			}
 			close(proceed)
 			require.NoError(t, <-done)
 		})

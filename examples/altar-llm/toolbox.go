@@ -120,7 +120,10 @@ const manifest = `{"contracts":[{"name":"bank/transfer","description":"Transfers
 	"parameters":[{"name":"account","type":"integer","required":true,"description":"number of the account"},
 	{"name":"cents","type":"integer","required":true}]}]}`
 
-type transfer struct{ Account, Cents int64 }
+type transfer struct {
+	Account int64 `json:"account"`
+	Cents   int64 `json:"cents"`
+}
 
 // tools adjusts the tools of newToolbox for tests.
 type tools struct {
