@@ -338,3 +338,35 @@ func commonFields(lit *ast.CompositeLit, serving string) string {
 	}
 	return strings.Join(names, " ")
 }
+
+// kitNames are in the test kit of each protocol.
+var kitNames = []string{"NewPair", "PairOptions", "NewPeer", "PeerStep", "Receive", "Send", "Answer", "Cut", "Vector"}
+
+// Each test kit has the same things, and a runnable example of a pair with faults and of a scripted peer.
+func TestTestKitsAreAlike(t *testing.T) {
+	for _, protocol := range protocols {
+		dir := protocol + "/" + protocol + "test"
+		list := map[string]bool{}
+		files, err := filepath.Glob(dir + "/*.go")
+		require.NoError(t, err)
+		for _, name := range files {
+			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+			require.NoError(t, err)
+			for _, decl := range file.Decls {
+				switch decl := decl.(type) {
+				case *ast.FuncDecl:
+					list[decl.Name.Name] = true
+				case *ast.GenDecl:
+					for _, spec := range decl.Specs {
+						if spec, ok := spec.(*ast.TypeSpec); ok {
+							list[spec.Name.Name] = true
+						}
+					}
+				}
+			}
+		}
+		for _, name := range append([]string{"ExampleNewPair", "ExampleNewPeer"}, kitNames...) {
+			require.True(t, list[name], "%s has no %s", dir, name)
+		}
+	}
+}

@@ -1,15 +1,18 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package a2etest connects clients with hosts in one process, for tests.
+// Package a2etest has a host and an agent in memory, and scripted peers for tests of programs that use package a2e.
 //
-//	host := a2etest.NewHost(t, nil, set.Plugin())
-//	client := a2etest.Connect(t, host, nil)
+//	host, client := a2etest.NewPair(t, &a2etest.PairOptions{Plugins: []*a2e.Plugin{set.Plugin()}})
+//	...
+//	peer := a2etest.NewPeer(t, a2etest.Receive("handshake/req"), a2etest.Cut())
+//	client, err := a2e.NewClient(peer, nil)
 package a2etest
 
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"testing"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -60,11 +63,43 @@ func NewHost(t testing.TB, opts *a2e.HostOptions, plugins ...*a2e.Plugin) *a2e.H
 	return h
 }
 
+// PairOptions adjusts [NewPair]. Nil means the zero value.
+type PairOptions struct {
+	// Host are the options of the host, and Plugins its plug-ins. Without an Authenticator it admits every agent.
+	Host    *a2e.HostOptions
+	Plugins []*a2e.Plugin
+
+	// Client are the options of the agent. It gets all capabilities of the host.
+	Client *a2e.ClientOptions
+
+	// Conn, if set, wraps the connection of the agent: fault.ReadWriteCloser of package conformance/fault injects faults.
+	Conn func(io.ReadWriteCloser) io.ReadWriteCloser
+}
+
+// NewPair returns a host and an agent that has made its handshake, connected in memory until the end of the test.
+func NewPair(t testing.TB, opts *PairOptions) (*a2e.Host, *a2e.Client) {
+	t.Helper()
+	var o PairOptions
+	if opts != nil {
+		o = *opts
+	}
+	h := NewHost(t, o.Host, o.Plugins...)
+	return h, connect(t, h, o.Client, o.Conn)
+}
+
 // Connect serves h over a pipe and returns a client that has made its handshake and got all
 // capabilities of h. Both end with the test.
 func Connect(t testing.TB, h *a2e.Host, opts *a2e.ClientOptions) *a2e.Client {
 	t.Helper()
+	return connect(t, h, opts, nil)
+}
+
+func connect(t testing.TB, h *a2e.Host, opts *a2e.ClientOptions, wrap func(io.ReadWriteCloser) io.ReadWriteCloser) *a2e.Client {
+	t.Helper()
 	agent, host := a2e.Pipe()
+	if wrap != nil {
+		agent = wrap(agent)
+	}
 	served := make(chan error, 1)
 	go func() { served <- h.Serve(context.Background(), host) }()
 	var o a2e.ClientOptions

@@ -1,7 +1,14 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accptest supports tests of ACCP programs and the conformance vectors.
+// Package accptest has a server and a client in memory, and scripted servers for tests of programs that use package accp.
+// Everything works in a bubble of testing/synctest.
+//
+//	srv, client := accptest.NewPair(t, nil)
+//	srv.Handle(accp.IntentReq, accp.OpTool, handler)
+//	...
+//	peer := accptest.NewPeer(t, accptest.Receive("req:tool"), accptest.SendStatus(503, nil, ""))
+//	client, err := accp.NewClient(peer.URL, "tester", &accp.ClientOptions{HTTPClient: peer.HTTPClient})
 package accptest
 
 import (

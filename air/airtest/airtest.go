@@ -1,8 +1,14 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package airtest runs a registry and a relay in one process, on loopback, for tests and examples
-// of package air.
+// Package airtest has an inbox and a client in memory, a registry and a relay on loopback, and scripted inboxes for tests
+// and examples of programs that use package air.
+//
+//	inbox, client := airtest.NewPair(t, &airtest.PairOptions{Handler: handler})
+//	receipt, err := client.Send(ctx, &air.Draft{To: airtest.DID(airtest.RecipientID), Body: offer}, nil)
+//	...
+//	network, err := airtest.NewNetwork(nil)
+//	alice, err := network.RegisterAgent("AIR-A11C-E000-0001")
 package airtest
 
 import (

@@ -1,31 +1,26 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package arctest provides an HTTP server in memory, which works in a bubble of
-// testing/synctest, and scripted agents for tests of ARC programs.
+// Package arctest has a server and a client in memory, scripted agents and scripted servers for tests of programs that use
+// package arc. Everything works in a bubble of testing/synctest.
 //
-//	synctest.Test(t, func(t *testing.T) {
-//		srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
-//		...
-//		srv.HandleTasks("worker-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color")))
-//		mem := arctest.NewServer(t, srv)
-//		client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient})
-//		...
-//	})
+//	srv, client := arctest.NewPair(t, nil)
+//	srv.HandleTasks("worker-01", arctest.ScriptedTask(arctest.AddMessage("which color?"), arctest.WaitInput("color")))
+//	...
+//	peer := arctest.NewPeer(t, arctest.Receive("task.create"), arctest.SendStatus(503, nil, "busy"))
+//	client, err := arc.NewClient(peer.URL, "tester-01", &arc.ClientOptions{HTTPClient: peer.HTTPClient})
 package arctest
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"testing"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/hook"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 // Vector runs an operation of the conformance vectors that concerns no exported
@@ -55,64 +50,49 @@ type Server struct {
 // arc.Server, it is closed then, after the connections.
 func NewServer(t testing.TB, h http.Handler) *Server {
 	t.Helper()
-	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
-	transport := &http.Transport{DialContext: l.dial, DisableCompression: true}
-	s := &Server{URL: "http://127.0.0.1/arc", HTTPClient: &http.Client{Transport: transport}, HTTPServer: &http.Server{Handler: h}}
-	served := make(chan error, 1)
-	go func() { served <- s.HTTPServer.Serve(l) }()
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		if err := s.HTTPServer.Close(); err != nil {
-			t.Errorf("arctest: closing the server: %v", err)
-		}
-		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("arctest: serving: %v", err)
-		}
-		if c, ok := h.(interface{ Close() error }); ok {
-			if err := c.Close(); err != nil {
-				t.Errorf("arctest: closing the handler: %v", err)
-			}
-		}
-	})
-	return s
+	s := kit.Serve(t, "arctest", h)
+	return &Server{URL: "http://127.0.0.1/arc", HTTPClient: s.Client, HTTPServer: s.HTTP}
 }
 
-// listener hands out the ends of pipes.
-type listener struct {
-	conns chan net.Conn
-	once  sync.Once
-	done  chan struct{}
+// PairOptions adjusts [NewPair]. Nil means the zero value.
+type PairOptions struct {
+	// Server are the options of the server. Without an Authenticator it admits every caller.
+	Server *arc.ServerOptions
+
+	// Client are the options of the client, the agent tester-01.
+	Client *arc.ClientOptions
+
+	// Transport, if set, wraps that of the client: fault.RoundTripper of package conformance/fault injects faults.
+	Transport func(http.RoundTripper) http.RoundTripper
 }
 
-func (l *listener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
+// NewPair returns a server and a client of it, connected in memory until the end of the test.
+func NewPair(t testing.TB, opts *PairOptions) (*arc.Server, *arc.Client) {
+	t.Helper()
+	var o PairOptions
+	if opts != nil {
+		o = *opts
 	}
-}
-
-func (l *listener) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return nil
-}
-
-func (l *listener) Addr() net.Addr { return address{} }
-
-func (l *listener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case l.conns <- there:
-		return here, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	var server arc.ServerOptions
+	if o.Server != nil {
+		server = *o.Server
 	}
+	server.Auth.AllowAnonymous = server.Auth.AllowAnonymous || server.Auth.Authenticator == nil
+	srv, err := arc.NewServer(&server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mem := kit.Serve(t, "arctest", srv)
+	mem.Wrap(o.Transport)
+	var client arc.ClientOptions
+	if o.Client != nil {
+		client = *o.Client
+	}
+	client.HTTPClient = mem.Client
+	c, err := arc.NewClient("http://127.0.0.1/arc", "tester-01", &client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() }) // always succeeds
+	return srv, c
 }
-
-type address struct{}
-
-func (address) Network() string { return "memory" }
-func (address) String() string  { return "127.0.0.1:0" }
