@@ -74,28 +74,62 @@ type Stats struct {
 
 // Stats returns how the Host is doing.
 func (h *Host) Stats() Stats {
-	h.lock()
-	defer h.unlock()
-	s := h.stats
-	s.Connections = len(h.conns)
-	s.Runtimes = len(h.order)
-	s.Sessions = h.sessions.Own()
-	s.StoredResults = h.records.Len()
+	h.lockAll()
+	s := Stats{Runtimes: len(h.fleet.order), Dropped: h.dropCount.Load(), InvalidFrames: h.invalidFrames.Load()}
+	for i := range h.shards {
+		c := &h.shards[i].core.Counts
+		s.Sessions += c.Sessions
+		s.InFlight += c.InFlight
+		s.Dispatched += c.Dispatched
+		s.Rejected += c.Rejected
+		s.Succeeded += c.Succeeded
+		s.Failed += c.Failed
+		s.Chunks += c.Chunks
+		s.Dropped += c.Dropped
+	}
+	h.unlockAll()
+	s.Connections, s.StoredResults = h.conns.len(), h.outcomes.len()
 	return s
 }
 
-// auditLocked numbers a record of a connection, which may be nil, and keeps it until h.mu is
-// released. h.mu must be held.
-func (h *Host) auditLocked(now time.Time, e *AuditRecord, hc *hostConn) {
+// audit numbers a record of a connection, which may be nil, and queues it for the hook. The shard must be locked: a
+// cause has a lower number than its effects.
+func (h *Host) audit(sh *shard, now time.Time, e *AuditRecord, hc *hostConn) {
 	if h.opts.Audit == nil {
 		return
 	}
-	h.audited++
-	e.Seq, e.Time = h.audited, now
+	e.Time = now
+	e.describe(hc)
+	if h.audits.put(e) {
+		sh.after = append(sh.after, h.startAudit)
+	}
+}
+
+// auditOne is audit without a lock.
+func (h *Host) auditOne(e *AuditRecord, hc *hostConn) {
+	if h.opts.Audit == nil {
+		return
+	}
+	e.Time = time.Now()
+	e.describe(hc)
+	if h.audits.put(e) {
+		h.startAudit()
+	}
+}
+
+// startAudit starts the goroutine of the hook.
+func (h *Host) startAudit() {
+	if h.life.Go("audit", h.runAudit) != nil {
+		h.runAudit(h.ctx)
+	}
+}
+
+// describe sets the fields of a record that follow from the others and from a connection, which may be nil.
+func (e *AuditRecord) describe(hc *hostConn) {
 	if hc != nil {
 		e.Peer = hc.addr
-		if hc.identity != nil {
-			e.Principal, e.Tenant = hc.identity.ID, hc.identity.Tenant
+		if id := hc.principal(); id != nil {
+			e.Principal, e.Tenant = id.ID, id.Tenant
 		}
 	}
 	e.Object = cmp.Or(e.InvocationID, e.SessionID, e.RuntimeID)
@@ -103,44 +137,47 @@ func (h *Host) auditLocked(now time.Time, e *AuditRecord, hc *hostConn) {
 		e.Object = e.Contract
 	}
 	e.Outcome = "ok"
-	if e.Error != nil {
-		e.Code = string(e.Error.Code)
-		switch reason := e.Error.Reason(); {
-		case strings.HasSuffix(e.Operation, ".refused"):
-			e.Outcome = "refused"
-		case e.Operation == "session.over":
-		case reason == ReasonCancelled || reason == reasonClientGone || reason == reasonSessionDestroyed:
-			e.Outcome = "canceled"
-		default:
-			e.Outcome = "failed"
-		}
+	if e.Error == nil {
+		return
 	}
-	h.events = append(h.events, e)
+	e.Code = string(e.Error.Code)
+	switch reason := e.Error.Reason(); {
+	case strings.HasSuffix(e.Operation, ".refused"):
+		e.Outcome = "refused"
+	case e.Operation == "session.over":
+	case reason == ReasonCancelled || reason == reasonClientGone || reason == reasonSessionDestroyed:
+		e.Outcome = "canceled"
+	default:
+		e.Outcome = "failed"
+	}
 }
 
 // maxAudit is the number of waiting records at which requests wait, too.
 const maxAudit = 4096
 
-// An auditQueue holds the records that wait for the hook.
-type auditQueue struct {
+// An auditor holds the records that wait for the hook.
+type auditor struct {
 	mu        sync.Mutex
+	seq       uint64 // number of the last record
 	list      []*AuditRecord
 	isRunning bool
 	space     chan struct{} // closed when the list has space; nil: no request waits
 }
 
-// put adds records in order, and reports whether the caller must start the goroutine of the hook.
-func (q *auditQueue) put(list []*AuditRecord) (isIdle bool) {
+// put numbers and adds a record, and reports whether the caller must start the goroutine of the hook.
+func (q *auditor) put(e *AuditRecord) (isIdle bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.list = append(q.list, list...)
+	q.seq++
+	e.Seq = q.seq
+	q.list = append(q.list, e)
 	isIdle = !q.isRunning
 	q.isRunning = true
 	return isIdle
 }
 
 // take returns the first record. Without any the goroutine ends.
-func (q *auditQueue) take() (r *AuditRecord) {
+func (q *auditor) take() (r *AuditRecord) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.isRunning = len(q.list) > 0; q.isRunning {
@@ -154,7 +191,7 @@ func (q *auditQueue) take() (r *AuditRecord) {
 }
 
 // wait waits while the queue is full.
-func (q *auditQueue) wait(ctx context.Context) {
+func (q *auditor) wait(ctx context.Context) {
 	for {
 		q.mu.Lock()
 		if len(q.list) < maxAudit {
@@ -182,10 +219,4 @@ func (h *Host) runAudit(context.Context) {
 			return nil
 		})
 	}
-}
-
-// dropped counts a message that has no effect.
-func (h *Host) dropped(c *hostConn, m Message, why string) {
-	h.stats.Dropped++
-	h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "type", typeOf(m), "runtime", c.runtime.ID, "reason", why)
 }

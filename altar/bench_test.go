@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/store"
@@ -194,20 +195,20 @@ func BenchmarkRoute(b *testing.B) {
 				ids[i] = fmt.Sprintf("s%d", i)
 				require.NoError(b, client.Send(&CreateSession{SessionID: ids[i]}))
 			}
-			h.mu.Lock()
-			defer h.mu.Unlock()
-			i, routed := 0, &hostCall{}
+			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				s := h.session(ids[i%sessions])
-				name, pin, err := resolveTool(h.manifest.has, "math/add")
+				sh := h.shardOf(ids[i%sessions])
+				h.lock(sh)
+				name, _, err := resolveTool(h.manifest.Load().has, "math/add")
 				if err != nil {
 					b.Fatal(err)
 				}
-				routed.s, routed.contract, routed.pin = s, h.manifest.byName[name], pin
-				if _, err := h.place(routed, time.Now()); err != nil {
-					b.Fatal(err)
+				d := core.Demand{Contract: name, Turn: uint64(i), Now: time.Now()}
+				if _, lack := sh.core.Find(ids[i%sessions]).Registry().Route(&d); lack != core.NoLack {
+					b.Fatal(lack)
 				}
+				h.unlock(sh)
 				i++
 			}
 		})

@@ -75,6 +75,8 @@ func checkedCall(m Message) any {
 		return (*ping)(m)
 	case *Pong:
 		return (*pong)(m)
+	case *hostOffers, *forwardedCall:
+		return m
 	}
 	panic(fmt.Sprintf("altar: %T is not a message", m)) // the interface is sealed
 }

@@ -59,7 +59,7 @@ func principalKey(p core.Principal, addr string) string {
 	return strconv.Quote(p.Tenant) + "/" + p.Name
 }
 
-func (hc *hostConn) budgetKey() string { return principalKey(hc.identity.principal(), hc.addr) }
+func (hc *hostConn) budgetKey() string { return principalKey(hc.principal().principal(), hc.addr) }
 
 // overBudget returns the error of a refused reservation for the peer (ALT-D35), or nil.
 func overBudget(code Code, reason Reason, err error) *Error {

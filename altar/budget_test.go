@@ -90,8 +90,8 @@ func TestEndedSmallCallsRefuseNothing(t *testing.T) {
 		r.send(&ToolResult{InvocationID: id, Payload: json.RawMessage("1")})
 		require.Nil(t, next[*ToolResult](c).Error, i)
 	}
-	require.LessOrEqual(t, h.records.Bytes(), int64(limit))
-	require.LessOrEqual(t, h.records.Len(), limit/16)
+	require.LessOrEqual(t, h.outcomes.records.Bytes(), int64(limit))
+	require.LessOrEqual(t, h.outcomes.len(), limit/16)
 	other.send(textCall("mine", "t", 1))
 	require.JSONEq(t, "7", string(next[*ToolResult](other).Payload), "another principal keeps its outcomes")
 }
@@ -138,14 +138,14 @@ func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 		c.send(&DestroySession{SessionID: next[*SessionCreated](c).SessionID})
 		next[*SessionDestroyed](c)
 	}
-	require.Zero(t, h.sessions.Remembered(), "generated ids do not return")
+	require.Zero(t, h.ended.list.Len(), "generated ids do not return")
 	require.Less(t, liveHeap()-before, int64(1<<20))
 	for i := range 20_000 {
 		c.session(fmt.Sprint("mine", i))
 		c.send(&DestroySession{SessionID: fmt.Sprint("mine", i)})
 		next[*SessionDestroyed](c)
 	}
-	require.Equal(t, 10_000, h.sessions.Remembered())
+	require.Equal(t, 10_000, h.ended.list.Len())
 	c.send(&CreateSession{SessionID: "mine19999"})
 	require.NotEqual(t, "mine19999", next[*SessionCreated](c).SessionID, "the last ones are remembered")
 	require.Zero(t, usage(h, "items", "session").Used)

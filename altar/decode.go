@@ -20,6 +20,7 @@ type decodeOptions struct {
 	maxMessage int                 // zero: the default
 	isStrict   bool                // refuse what is repaired otherwise (ALT-D26, ALT-D27)
 	recent     *strictjson.Strings // nil outside connections
+	isPeer     bool                // between two Hosts
 }
 
 // A badFrame is the error of an invalid frame. It carries the readable members of the frame, so that a
@@ -75,7 +76,7 @@ func decodeMessage(frame []byte, o decodeOptions) (Message, error) {
 	}
 	d := decoders.Get().(*decoder)
 	defer d.release()
-	d.strict = o.isStrict
+	d.strict, d.isPeer = o.isStrict, o.isPeer
 	d.cursor.Reset(frame, strictjson.Options{MaxDepth: maxDepth})
 	d.cursor.Share(o.recent)
 	isObject := d.cursor.Kind() == '{'
@@ -96,6 +97,7 @@ func decodeMessage(frame []byte, o decodeOptions) (Message, error) {
 type decoder struct {
 	cursor strictjson.Cursor
 	strict bool
+	isPeer bool
 	result toolResultBody
 	chunk  streamChunkBody
 }
@@ -142,12 +144,32 @@ func (d *decoder) message() (Message, *jsonmap.Fault) {
 		return &ErrorMessage{Err: w.err, header: w.header}, f
 	}
 	newMessage := newMessages[string(name)]
-	if newMessage == nil {
+	switch {
+	case d.isPeer && string(name) == "HostOffers":
+		newMessage = func() Message { return &hostOffers{} }
+	case d.isPeer && string(name) == "ForwardedCall":
+		return d.forwardedCall()
+	case newMessage == nil:
 		return nil, (&jsonmap.Fault{Reason: unknownType}).In("type")
 	}
 	m := newMessage()
 	f := jsonmap.Read(&d.cursor, checked(m))
 	return m, f
+}
+
+// forwardedCall reads a call of another Host.
+func (d *decoder) forwardedCall() (Message, *jsonmap.Fault) {
+	m := &forwardedCall{}
+	if f := jsonmap.Read(&d.cursor, m); f != nil {
+		return m, f
+	}
+	call, err := DecodeMessage(m.Call, len(m.Call))
+	var ok bool
+	if m.call, ok = call.(*ToolCall); err != nil || !ok {
+		return m, (&jsonmap.Fault{Reason: jsonmap.Invalid}).In("call")
+	}
+	m.Call = nil
+	return m, nil
 }
 
 // newMessages make messages with the defaults of absent fields. They are those that are read as

@@ -19,14 +19,10 @@ import (
 // which keeps it for repeats, and the receivers, and none of them may change it.
 // Send handles a message before it returns, hooks included.
 func (h *Host) Dial(id *Principal) (Conn, error) {
-	hc, err := h.admit(nil, id, "")
+	hc, err := h.admit(nil, true, id, "")
 	if err != nil {
 		return nil, err
 	}
-	h.lock()
-	hc.inProcess = true
-	h.setExpiry(hc)
-	h.unlock()
 	return &direct{hc}, nil
 }
 

@@ -195,6 +195,15 @@ func (e *encoder) message(m Message) {
 	case *AcknowledgeFulfillment:
 		e.body(e.acknowledgeBody(m))
 		return
+	case *forwardedCall:
+		var err error
+		if m.Call, err = appendMessage(nil, m.call, e.trusted); err != nil {
+			e.err = asError(err)
+			return
+		}
+		e.body(m)
+		m.Call = nil
+		return
 	case *CreateSession:
 		if m.SessionID == "" && m.emptyID {
 			e.text("session_id", "", true)

@@ -67,7 +67,7 @@ func TestReturns(t *testing.T) {
 func TestReturnsRemote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
-		m.hosts["a"].manifest.byName["math/add"].returns = &field{base: form.KindString}
+		m.hosts["a"].manifest.Load().byName["math/add"].returns = &field{base: form.KindString}
 		m.attach(t, "b", testRuntime("rb", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)

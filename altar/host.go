@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
@@ -17,56 +18,47 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // A Host routes tool calls from clients to Runtimes (ALT-010). It keeps the contracts, and checks,
 // authorizes and records every call. All methods are safe for concurrent use.
 type Host struct {
-	opts    HostOptions
-	origins httpx.Origins
-	ctx     context.Context // of the hooks; ends with Close
-	ledger  *ledger.Ledger  // nil without a store
-	stop    context.CancelFunc
-	life    *life.Life // connections and goroutines
-	budget  *budget.Budget
-	scratch sync.Pool // of *[]byte, for fingerprints
-
-	mu        sync.Mutex // guards everything below, and the state of all parts
-	closed    bool
-	draining  bool
-	idle      chan struct{} // closed when the last call ends while draining
+	opts      HostOptions
+	origins   httpx.Origins
+	ctx       context.Context // of the hooks; ends with Close
+	stop      context.CancelFunc
 	startedAt time.Time
-	manifest  *contracts
-	conns     map[*hostConn]bool
-	runtimes  map[string]*owner // by runtime id
-	order     []*hostConn       // connected Runtimes in order of handshake
-	routings  []*routing        // for the Router, after unlock
-	sessions  *core.Sessions
-	records   *core.Records
-	lastEnd   *claim      // of the last call that ended under this lock
-	lastClaim *claim      // the last one under this lock
-	touched   []*hostCall // whose streams may get credit at the end of the event
-	starved   []*hostCall // whose streams got none because the budget is used up
-	stats     Stats
-	audited   uint64         // number of the last record
-	events    []*AuditRecord // for Audit, passed after unlock
-	audits    auditQueue     // has its own lock
-	overs     []sessionOver  // for the Cluster, passed after unlock
+	life      *life.Life // connections and goroutines
+	budget    *budget.Budget
+	ledger    ledger.Ledger
+	scratch   sync.Pool // of *[]byte, for fingerprints
+	manifest  atomic.Pointer[contracts]
 
-	probe         *session // the session in which Runtimes offer tools to other Hosts
-	handshakes    uint64   // how often a Runtime came or went
-	offered0      offersState
-	offersChanged chan struct{}      // closed and replaced at every change
-	allOffers     []core.Offer       // of other Hosts
-	offers        core.Offers        // those with the same contract, by contract
-	unlike        map[[2]string]bool // Hosts and contracts with another digest that were logged
+	// Each of these has its own lock.
+	shards   [core.Shards]shard
+	ids      idTable
+	outcomes outcomes
+	ended    tombstones // of sessions
+	conns    connTable
+	peers    peers
+	audits   auditor
+	clock    clock
+	drain    drain
 
-	timers    core.Timers
-	wakeup    *time.Timer
-	wakeAt    time.Time  // zero: wakeup is not set
-	endedAt   core.Timer // of the first of records
-	starvedAt core.Timer // of starved
+	timersMu sync.Mutex
+	timers   core.Timers // of the Host; guarded by timersMu
+
+	// These change with all shards locked.
+	fleet        fleet
+	judged       []*core.Call
+	accepted     []*hostConn // streams of other Hosts
+	isOfferStale bool
+
+	timerSeq                 uint64 // numbers of timers; atomic
+	created                  atomic.Uint64
+	live                     atomic.Int64 // sessions
+	isClosed                 atomic.Bool
+	invalidFrames, dropCount atomic.Uint64
 }
 
 // contracts is a manifest made ready.
@@ -86,11 +78,7 @@ type contract struct {
 // manifest or an option is invalid, and if [Auth] lacks an Authorizer, or both an
 // Authenticator and AllowAnonymous.
 func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
-	h := &Host{
-		conns:    make(map[*hostConn]bool),
-		runtimes: make(map[string]*owner),
-	}
-	h.startedAt = time.Now()
+	h := &Host{startedAt: time.Now(), fleet: newFleet()}
 	if opts != nil {
 		h.opts = *opts
 	}
@@ -101,38 +89,65 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	if _, ok := parseSemver(h.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: invalid version %q", h.opts.ProtocolVersion)
 	}
-	var err error
-	if h.manifest, err = h.load(m); err != nil {
+	manifest, err := h.load(m)
+	if err != nil {
 		return nil, err
 	}
+	h.manifest.Store(manifest)
 	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
-	h.records = core.NewRecords(h.opts.Limits.MaxStoredResults)
 	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
-	h.sessions = core.NewSessions(&h.timers)
-	h.endedAt = core.Timer{Event: timerCall(func(now time.Time) { h.forgetCalls(now) })}
-	h.starvedAt = core.Timer{Event: timerCall(func(time.Time) { h.retryStarved() })}
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
+	h.clock.clear()
+	h.drain.idle = make(chan struct{})
+	h.conns.all, h.peers.byID = make(map[*hostConn]bool), make(map[string]*peer)
+	h.timers = core.NewTimers(&h.timerSeq)
+	h.ended.list = core.NewTombstones(maxEnded, maxAllEnded)
+	h.outcomes.init(h)
+	h.fleet.forget.Event = timerFunc(h.forgetRuntimes)
+	env := &core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, Messages: hostMessages{},
+		HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}
+	for i := range h.shards {
+		h.shards[i].index, h.shards[i].core = i, core.NewShard(i, env, &h.timerSeq)
+	}
+	h.ledger = ledger.Memory{}
 	if h.opts.Persistence.Store != nil {
-		h.ledger = ledger.New(h.ctx, h.ledgerOptions())
+		h.ledger = ledger.NewShared(h.ctx, h.ledgerOptions())
 		_ = h.life.Go("store", func(context.Context) { h.ledger.Run() })
 	}
 	if h.opts.Cluster != nil {
-		h.offersChanged = make(chan struct{})
-		h.probe = h.newSession(randid.New("offers-"), core.Principal{}, core.ProbeSession, 0, h.startedAt)
-		h.sessions.Add(&h.probe.Session)
-		_ = h.life.Go("offers", h.watchOffers)
+		_ = h.life.Go("cluster", func(ctx context.Context) { h.join(ctx, h.opts.Cluster) })
 	}
 	return h, nil
 }
 
-// A timerFunc is the event of a timer. It is called with the lock of the Host held.
-type timerFunc interface{ fired(now time.Time) }
+// ledgerOptions returns the options of the ledger in a store.
+func (h *Host) ledgerOptions() ledger.Options {
+	p := &h.opts.Persistence
+	return ledger.Options{
+		Store: p.Store, HostID: h.opts.ID, Logger: h.opts.Logger,
+		StoreTimeout: p.StoreTimeout, LeaseTTL: p.LeaseTTL, OutcomeTTL: p.ResultTTL, TombstoneTTL: p.TombstoneTTL,
+		OnBegin: func(all []ledger.Fulfillment) {
+			now := h.lockAll()
+			defer h.unlockAll()
+			for _, f := range all {
+				h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: h.restored(f)})
+			}
+		},
+		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.Runtimes, Go: h.background,
+	}
+}
 
-// timerCall is a [timerFunc] for timers of which there are few.
-type timerCall func(now time.Time)
+// background runs f in a goroutine that Close waits for, unless the Host is closed.
+func (h *Host) background(f func()) {
+	if !h.isClosed.Load() {
+		_ = h.life.Go("background", func(context.Context) { f() })
+	}
+}
 
-func (f timerCall) fired(now time.Time) { f(now) }
+func (h *Host) logError(what string, err error) {
+	h.opts.Logger.ErrorContext(h.ctx, "altar: "+what, "err", err)
+}
 
 func (h *Host) load(m *Manifest) (*contracts, error) {
 	if err := m.Validate(); err != nil {
@@ -159,6 +174,19 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 	return out, nil
 }
 
+// loadReturns compiles what results of a contract must be.
+func (h *Host) loadReturns(name string) (*field, error) {
+	p, ok := h.opts.ResultTypes[name]
+	if !ok {
+		return nil, nil
+	}
+	p.Name = "result"
+	if err := (&Contract{Name: name, Parameters: []Parameter{p}}).Validate(); err != nil {
+		return nil, fmt.Errorf("altar: result type of %s: %w", name, err)
+	}
+	return &compile([]Parameter{p}).fields[0], nil
+}
+
 func (c *contracts) has(name string) bool { return c.byName[name] != nil }
 
 // reserved reports whether a runtime id would make names ambiguous (ALT-D14).
@@ -179,83 +207,20 @@ func (h *Host) ReplaceManifest(m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	now := h.lock()
-	h.auditLocked(now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
-	h.manifest = next
-	unlike := h.matchOffers()
-	h.sessions.Change(nil, func(r *core.Registry) *core.Registry { return r.Keep(next.has) })
-	for _, rt := range h.order {
+	now := h.lockAll()
+	defer h.unlockAll()
+	h.audit(&h.shards[0], now, &AuditRecord{Operation: "manifest.reloaded"}, nil)
+	h.manifest.Store(next)
+	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry { return r.Keep(next.has) }})
+	h.peers.mu.Lock()
+	for _, p := range h.peers.byID {
+		h.matchOffers(p, now)
+	}
+	h.peers.mu.Unlock()
+	for _, rt := range h.fleet.order {
 		h.requestAll(rt, true, now)
 	}
-	h.unlock()
-	h.logUnlike(unlike)
 	return nil
-}
-
-// lock locks h.mu and fires the timers that are due, so that no expired state is visible.
-func (h *Host) lock() time.Time {
-	h.mu.Lock()
-	now := time.Now()
-	h.runDue(now)
-	return now
-}
-
-func (h *Host) runDue(now time.Time) {
-	for t := h.timers.Next(now); t != nil; t = h.timers.Next(now) {
-		if a, ok := t.Event.(*core.Inquiry); ok {
-			h.routeAgain(h.sessions.Expired(a), now)
-		} else {
-			t.Event.(timerFunc).fired(now)
-		}
-		h.grant(now)
-	}
-}
-
-// unlock sets the wake-up for the next timer, releases h.mu, and then calls the Cluster, the Router
-// and the audit hook for the collected events.
-func (h *Host) unlock() {
-	if len(h.touched) > 0 {
-		h.grant(time.Now())
-	}
-	h.setWakeup()
-	h.noteOffers()
-	events, overs, routings := h.events, h.overs, h.routings
-	h.events, h.overs, h.routings, h.lastEnd, h.lastClaim = nil, nil, nil, nil, nil
-	isIdle := len(events) > 0 && h.audits.put(events)
-	h.mu.Unlock()
-	for _, o := range overs {
-		_ = h.guard("Cluster.SessionEnded", func() error {
-			h.opts.Cluster.SessionEnded(o.id, o.how)
-			return nil
-		})
-	}
-	for _, r := range routings {
-		_ = h.life.Go("router", func(context.Context) { h.askRouter(r) })
-	}
-	if isIdle && h.life.Go("audit", h.runAudit) != nil {
-		h.runAudit(h.ctx)
-	}
-}
-
-// setWakeup sets the wake-up for the next timer. h.mu must be held.
-func (h *Host) setWakeup() {
-	due, isSet := h.timers.First()
-	if !isSet || h.closed || !h.wakeAt.IsZero() && !due.Before(h.wakeAt) {
-		return
-	}
-	h.wakeAt = due
-	if h.wakeup == nil {
-		h.wakeup = time.AfterFunc(time.Until(due), h.fireTimers)
-	} else {
-		h.wakeup.Reset(time.Until(due))
-	}
-}
-
-func (h *Host) fireTimers() {
-	h.mu.Lock()
-	h.wakeAt = time.Time{}
-	h.runDue(time.Now())
-	h.unlock()
 }
 
 // guard runs a hook and turns its panic into an error (ALT-D34).
@@ -291,17 +256,13 @@ func (h *Host) refusal(what string, err error, reason Reason, message string) *E
 // Shutdown refuses new calls, waits for the calls in flight, and closes the Host. If ctx ends
 // first, the Host is closed at once and the error of ctx is returned.
 func (h *Host) Shutdown(ctx context.Context) error {
-	h.lock()
-	if h.idle == nil {
-		h.idle = make(chan struct{})
-	}
-	h.draining = true
-	idle := h.idle
-	h.checkIdle()
-	h.unlock()
+	h.lockAll()
+	h.drain.start()
+	h.isOfferStale = true
+	h.unlockAll()
 	var err error
 	select {
-	case <-idle:
+	case <-h.drain.idle:
 		h.flush(ctx)
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -309,26 +270,12 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	return errors.Join(err, h.Close())
 }
 
-// checkIdle signals Shutdown when no call is in flight.
-func (h *Host) checkIdle() {
-	if h.draining && h.stats.InFlight == 0 && h.sessions.Tails() == 0 && h.idle != nil {
-		select {
-		case <-h.idle:
-		default:
-			close(h.idle)
-		}
-	}
-}
-
 // flush gives the connections the chance to send what is queued.
 func (h *Host) flush(ctx context.Context) {
-	h.lock()
-	var all []*hostConn
-	for c := range h.conns {
+	all := h.conns.list(false)
+	for _, c := range all {
 		c.out.end(goodbyeDraining)
-		all = append(all, c)
 	}
-	h.unlock()
 	for _, c := range all {
 		select {
 		case <-c.removed:
@@ -340,9 +287,7 @@ func (h *Host) flush(ctx context.Context) {
 
 // Ready returns [ErrClosed] once a shutdown has begun, and nil otherwise.
 func (h *Host) Ready() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed || h.draining {
+	if h.isClosed.Load() || h.drain.isStarted.Load() {
 		return ErrClosed
 	}
 	return nil
@@ -352,19 +297,14 @@ func (h *Host) Ready() error {
 // left, for at most a second: it does not wait longer for a hook that ignores its
 // context. It may be called more than once.
 func (h *Host) Close() error {
-	h.mu.Lock()
-	h.closed = true
-	if h.wakeup != nil {
-		h.wakeup.Stop()
-	}
-	var all []*hostConn
-	for c := range h.conns {
+	h.isClosed.Store(true)
+	h.clock.close()
+	all := h.conns.list(true)
+	for _, c := range all {
 		// Stop the output first: a client must not receive an error about a Runtime that was
 		// disconnected by Close itself.
 		c.out.close()
-		all = append(all, c)
 	}
-	h.mu.Unlock()
 	h.stop()
 	for _, c := range all {
 		go c.cut() // a peer may take a second to close

@@ -5,456 +5,409 @@ package altar
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"encoding/json"
+	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// A hostCall is one invocation in one session, from the moment that all checks
-// have passed until its outcome is forgotten (section e, call).
+// A hostCall is one invocation in one session, from the moment that it is authorized until its outcome is forgotten
+// (section e, call). What the core decides is in the embedded call.
 type hostCall struct {
 	core.Call
 
-	h        *Host
-	s        *session
-	contract *contract
-	id       string
-	pin      string // runtime id that the caller asked for
-	toolName string
-	print    core.Fingerprint // of the parameters as received; a repeat has the same one
-	normal   json.RawMessage  // as they are dispatched
-	metadata map[string]string
-	corr     string // of the first request
+	h         *Host
+	contract  *contract
+	toolName  string
+	sessionID string          // as the Runtime gets it
+	principal core.Principal  // owner of the session
+	normal    json.RawMessage // the parameters as they are dispatched
+	metadata  map[string]string
+	corr      string // of the first request
+	claim     *ledger.Claim
 
-	claim     *claim        // nil without a store
-	isCounted bool          // as a turn, before the dispatch
-	routing   *routing      // while the Router chooses
-	attempt   int           // of another Host, see cluster.Call
-	tried     []core.Offer  // that refused it
-	isTouched bool          // the base of the stream may have moved, see Host.grant
-	at        []*attachment // also after the end, while readers do not have all chunks
-	first     attachment    // the first of at, and the list with it alone
-	firstAt   [1]*attachment
+	scope  *budget.Scope
+	work   budget.Hold // of one call
+	memory budget.Hold // of the bytes of the call
 
-	result  *ToolResult // how it ended, if not with a chunk
-	work    budget.Hold // of one call
-	memory  budget.Hold // of the bytes of the call
-	charged int64       // bytes of memory
+	first   attachment
+	request AuthorizeRequest // of the Authorizer
 }
 
-// callOf returns the call of the core with its additions.
-func callOf(c *core.Call) *hostCall {
-	if c == nil {
-		return nil
-	}
-	return c.Data.(*hostCall)
-}
-
-// rt returns the connection of the Runtime that the call was dispatched to last, or nil.
-func (c *hostCall) rt() *hostConn {
-	if c.Runtime() == nil {
-		return nil
-	}
-	return connOf(c.Runtime())
-}
+func callOf(c *core.Call) *hostCall { return c.Data.(*hostCall) }
 
 // An attachment is a connection that waits for a call.
 type attachment struct {
-	hc       *hostConn
-	c        *hostCall
-	id       string // of c
-	corr     string
-	from     int64 // chunks before are not wanted
-	reader   core.Reader
-	stall    core.Timer // runs while a chunk waits for the connection
-	isQueued bool       // in hc.stalled
-	collect  bool       // chunks become one result (ALT-D29)
-	parts    []json.RawMessage
-	size     int
+	core.Reader
+	hc            *hostConn
+	corr, request string // ids of the ToolCall
+	contract      string
 }
 
-// The three timers of a call.
-type (
-	callDeadline hostCall
-	callGap      hostCall
-	callGone     hostCall
-)
+func attachmentOf(r *core.Reader) *attachment { return r.Data.(*attachment) }
 
-func (c *callDeadline) fired(now time.Time) {
-	h := c.h
-	c.Expire(now)
-	h.fail((*hostCall)(c), Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time"), "timeout", now)
+// newAttachment makes the connection of a ToolCall ready.
+func (h *Host) attachment(a *attachment, hc *hostConn, m *ToolCall, contract string) *attachment {
+	*a = attachment{hc: hc, corr: m.CorrelationID, request: m.RequestID, contract: contract}
+	a.Conn, a.Data = &hc.Conn, a
+	if m.CollectChunks {
+		a.Collector = &collector{a: a, limit: h.opts.Limits.MaxMessage}
+	}
+	return a
 }
 
-func (c *callGap) fired(now time.Time) {
-	h := c.h
-	if c.State() == core.Held { // it waits for an absent Runtime
-		h.judgeCall((*hostCall)(c), now)
-		return
+// Reserve implements [core.Account].
+func (c *hostCall) Reserve(bytes int64) any {
+	work, err := c.scope.Reserve(budget.Work, 1)
+	if err == nil {
+		c.memory, err = c.scope.Reserve(budget.Memory, bytes)
 	}
-	h.fail((*hostCall)(c), errChunkGap(), "protocol_error", now)
-}
-
-func (c *callGone) fired(now time.Time) {
-	h := c.h
-	h.fail((*hostCall)(c), Errorf(ErrExecutionFailed, reasonClientGone, "the call has no waiting client"), string(reasonClientGone), now)
-}
-
-// toolCall makes the checks of ALT-D23 and dispatches, holds or answers a call.
-func (h *Host) toolCall(hc *hostConn, m *ToolCall) {
-	now := h.lock()
-	hc.lastReceived = now
-	s, c, pin, err := h.resolveCall(hc, m, now)
-	if hc.isClosed || err != nil {
-		h.refused(hc, m, c, err, now)
-		h.unlock()
-		return
-	}
-	h.unlock()
-	made := &struct { // allocated together
-		request AuthorizeRequest
-		call    hostCall
-	}{
-		AuthorizeRequest{Principal: hc.identity, Session: s.info, Contract: c.Contract, RuntimeID: pin},
-		hostCall{h: h, s: s, contract: c, id: m.InvocationID, pin: pin, toolName: m.ToolName, metadata: m.Metadata, corr: m.CorrelationID},
-	}
-	call := &made.call
-	normal, unfit := c.check.normalized(m.Parameters)
-	if unfit == nil {
-		made.request.Parameters = normal
-	}
-	if hc.peer != nil { // another Host has asked its own Authorizer
-		call.toolName, call.attempt = hc.peer.ToolName, hc.peer.Attempt
-	} else if denied := h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, &made.request) }); denied != nil {
-		err = h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
-	}
-	call.normal, call.print = normal, h.fingerprint(call.toolName, m.Parameters)
-
-	now = h.lock()
-	defer h.unlock()
-	isRepeat := false
-	switch {
-	case hc.isClosed:
-		return
-	case s.IsEnded():
-		err = errUnknownSession()
-	case err == nil:
-		isRepeat, err = h.repeatOf(hc, call, m, now)
-	}
-	switch {
-	case err != nil:
-		h.refused(hc, m, c, err, now)
-	case isRepeat:
-		h.slide(s, now)
-	default:
-		h.startCall(hc, call, m, unfit, now)
-	}
-}
-
-// resolveCall finds the session and the contract of a call, and the Runtime that it is pinned to.
-func (h *Host) resolveCall(hc *hostConn, m *ToolCall, now time.Time) (s *session, c *contract, pin string, err *Error) {
-	if hc.peer != nil {
-		s, err = h.guest(hc.peer, now)
-	} else if err = h.clientFault(hc); err == nil {
-		if s = h.own(hc, m.SessionID); s == nil {
-			err = errUnknownSession()
-		}
-	}
-	if err != nil {
-		return nil, nil, "", err
-	}
-	name, pin, fault := resolveTool(h.manifest.has, m.ToolName)
-	if fault != nil {
-		return nil, nil, "", asError(fault)
-	}
-	return s, h.manifest.byName[name], pin, nil
-}
-
-// repeatOf answers a call whose invocation id was used before in its session, and reports whether it was.
-func (h *Host) repeatOf(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) (isRepeat bool, err *Error) {
-	if before := callOf(c.s.Call(c.id)); before != nil {
-		return true, h.repeat(hc, before, m, c.print, now)
-	}
-	if old := c.s.Records.Find(c.id); old != nil && !h.superseded(hc, old) {
-		return true, h.replayRecord(hc, c.s, old, m, c.print, now)
-	}
-	return false, nil
-}
-
-// startCall dispatches, holds or refuses a call whose invocation id is new.
-func (h *Host) startCall(hc *hostConn, c *hostCall, m *ToolCall, unfit error, now time.Time) {
-	err := h.admitCall(hc, c.s, m, unfit)
-	stored := h.claims(c) && hc.peer == nil
-	finds := stored && hc.waiting[c.id] == nil // a record in the store precedes any other error (ALT-D23)
-	if err == nil || finds {
-		h.initCall(c, m)
-		err = cmp.Or(err, h.reserveCall(c))
-	}
-	if err != nil && !finds {
-		h.refused(hc, m, c.contract, err, now)
-		return
-	}
-	var to choice
-	if !stored {
-		if to, err = h.place(c, now); err != nil && (err.Reason() == ReasonOverloaded || !h.waits(c, now)) {
-			c.work.Release()
-			c.memory.Release()
-			h.refused(hc, m, c.contract, err, now)
-			return
-		}
-	}
-	c.s.Enter(&c.Call, c.id)
-	h.stats.InFlight++
-	h.slide(c.s, now)
-	h.attach(hc, c, m, now)
-	switch {
-	case stored:
-		h.claimCall(c, err, now)
-	case to.rt != nil || to.among != nil:
-		h.assign(c, to, now)
-	default:
-		c.s.Hold(&c.Call)
-	}
-}
-
-// initCall makes a new call a held one.
-func (h *Host) initCall(c *hostCall, m *ToolCall) {
-	var stream *core.Stream
-	if c.contract.Streaming {
-		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
-		stream.IsForwarded = c.s.Kind == core.GuestSession
-	}
-	c.Call = core.NewCall(core.CallLimits{
-		Limit: cmp.Or(c.contract.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
-		IsIdempotent: c.contract.Idempotent, IsPinned: c.pin != "", Params: len(c.normal),
-	}, stream, &h.timers)
-	c.Data, c.Deadline.Event, c.Gap.Event, c.Grace.Event = c, (*callDeadline)(c), (*callGap)(c), (*callGone)(c)
-}
-
-// admitCall makes the checks after that for a repeat.
-func (h *Host) admitCall(hc *hostConn, s *session, m *ToolCall, unfit error) *Error {
-	switch {
-	case h.draining:
-		return errDraining()
-	case unfit != nil:
-		return asError(unfit)
-	}
-	other, open := callOf(h.sessions.InUse(m.InvocationID)), h.records.Open(m.InvocationID)
-	if other != nil && other.s != s || open != nil && open.Scope != &s.Records {
-		return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere")
-	}
-	if m.ResumeFrom > 0 || hc.peer != nil && hc.peer.Join {
-		return formFault(reasonUnknownInvocation, "", "there is no such call to resume")
-	}
-	return nil
-}
-
-// reserveCall charges a call to its session.
-func (h *Host) reserveCall(c *hostCall) *Error {
-	work, err := c.s.scope.Reserve(budget.Work, 1)
-	if err != nil {
-		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
-	}
-	c.charged = c.Bytes()
-	memory, err := c.s.scope.Reserve(budget.Memory, c.charged)
 	if err != nil {
 		work.Release()
 		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 	}
-	c.work, c.memory = work, memory
+	c.work = work
 	return nil
 }
 
-// charge charges the bytes that a call holds now.
-func (c *hostCall) charge() *Error {
-	n := c.Bytes()
-	if n == c.charged {
-		return nil
+// Resize implements [core.Account].
+func (c *hostCall) Resize(bytes int64) any {
+	var err error
+	if c.memory == (budget.Hold{}) { // an ended call is given again
+		c.memory, err = c.scope.Reserve(budget.Memory, bytes)
+	} else {
+		err = c.memory.Resize(bytes)
 	}
-	if err := c.memory.Resize(n); err != nil {
+	if err != nil {
 		return overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 	}
-	c.charged = n
+	return nil
+}
+
+// HasRoom implements [core.Account].
+func (c *hostCall) HasRoom(bytes int64) bool {
+	hold, err := c.scope.Reserve(budget.Memory, bytes)
+	hold.Release()
+	return err == nil
+}
+
+// Release implements [core.Account]. It frees the parameters of an ended call.
+func (c *hostCall) Release() {
+	c.work.Release()
+	c.memory.Release()
+	c.normal, c.metadata, c.request = nil, nil, AuthorizeRequest{}
+}
+
+// toolCall makes the checks of ALT-D23 up to the authorization, and passes a call to its shard. A call of another Host
+// was authorized there.
+func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
+	id := m.SessionID
+	if from != nil {
+		id = hc.session.ID
+	}
+	sh := h.shardOf(id)
+	now := h.lock(sh)
+	hc.received(now)
+	s, c, pin, err := h.resolveCall(sh, hc, m, from)
+	if err != nil || hc.isClosed.Load() {
+		h.refused(sh, hc, m, c, err, now)
+		h.unlock(sh)
+		return
+	}
+	h.unlock(sh)
+
+	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: s.scope}
+	call.Contract, call.Pin, call.Account, call.Data = c.Name, pin, call, call
+	normal, unfit := c.check.normalized(m.Parameters)
+	call.normal = normal
+	if from != nil {
+		call.principal = core.Principal{Tenant: from.Tenant, Name: from.Principal}
+		call.scope = h.budget.Scope(principalKey(call.principal, ""), m.SessionID)
+	} else if err = h.authorize(hc, s, call, unfit == nil); err != nil {
+		now = h.lock(sh)
+		h.refused(sh, hc, m, c, err, now)
+		h.unlock(sh)
+		return
+	}
+	call.Print = core.Fingerprint{Tool: call.toolName, Sum: h.fingerprint(m.Parameters)}
+	var stream *core.Stream
+	if c.Streaming {
+		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
+	}
+	call.Stream = stream
+	call.Init(core.CallLimits{
+		Limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
+		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal),
+	})
+	e := core.Event{Kind: core.CallReceived, Session: &s.Session, Call: &call.Call, Conn: &hc.Conn, ID: m.InvocationID, N: m.ResumeFrom, Credit: core.NoCredit}
+	e.Reader = &h.attachment(&call.first, hc, m, c.Name).Reader
+	if m.Credit != nil {
+		e.Credit = *m.Credit
+	}
+	if unfit != nil {
+		e.Data = asError(unfit)
+	}
+	hc.seat(sh)
+	now = h.lock(sh)
+	defer h.unlock(sh)
+	if hc.isClosed.Load() {
+		return
+	}
+	if h.drain.isStarted.Load() {
+		e.Data = errDraining() // unless it is a repeat
+	}
+	h.step(sh, now, &e)
+}
+
+// resolveCall finds the session and the contract of a call, and the Runtime that it is pinned to.
+func (h *Host) resolveCall(sh *shard, hc *hostConn, m *ToolCall, from *forwardedCall) (s *session, c *contract, pin string, err *Error) {
+	if from != nil {
+		s = hc.session
+	} else if err = h.clientFault(hc); err == nil {
+		s = h.own(sh, hc, m.SessionID)
+	}
+	switch {
+	case err != nil:
+		return nil, nil, "", err
+	case s == nil || s.IsEnded():
+		return nil, nil, "", errUnknownSession()
+	}
+	manifest := h.manifest.Load()
+	if from != nil {
+		c = manifest.byName[from.Contract]
+		if c == nil {
+			return nil, nil, "", Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+		}
+		return s, c, from.Runtime, nil
+	}
+	name, pin, fault := resolveTool(manifest.has, m.ToolName)
+	if fault != nil {
+		return nil, nil, "", asError(fault)
+	}
+	return s, manifest.byName[name], pin, nil
+}
+
+// authorize asks the Authorizer about a call, with the parameters if they fit the contract.
+func (h *Host) authorize(hc *hostConn, s *session, c *hostCall, fits bool) *Error {
+	c.request = AuthorizeRequest{Principal: hc.principal(), Session: s.info, Contract: c.contract.Contract, RuntimeID: c.Pin}
+	if fits {
+		c.request.Parameters = c.normal
+	}
+	denied := h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, &c.request) })
+	if denied != nil {
+		return h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
+	}
 	return nil
 }
 
 func errDraining() *Error { return Errorf(ErrInternal, ReasonDraining, "the Host is shutting down") }
 
-// slide prolongs a session that is used, if it is that kind (ALT-D19).
-func (h *Host) slide(s *session, now time.Time) {
-	if h.opts.Timing.SlidingSessionTTL {
-		h.timers.Set(&s.Expiry, now.Add(s.TTL))
-		h.prolong(s)
-	}
-}
-
 // refused answers a call that was not accepted. A nil error means that no response is due.
-func (h *Host) refused(hc *hostConn, m *ToolCall, c *contract, err *Error, now time.Time) {
-	if err == nil || hc.isClosed {
+func (h *Host) refused(sh *shard, hc *hostConn, m *ToolCall, c *contract, err *Error, now time.Time) {
+	if err == nil || hc.isClosed.Load() {
 		return
 	}
-	h.stats.Rejected++
+	sh.core.Counts.Rejected++
 	if h.opts.Audit != nil && err.Reason() != reasonWrongRole {
 		e := &AuditRecord{Operation: "call.refused", SessionID: m.SessionID, InvocationID: m.InvocationID, CorrelationID: m.CorrelationID, Error: err}
 		if c != nil {
 			e.Contract = c.Name
 		}
-		h.auditLocked(now, e, hc)
+		h.audit(sh, now, e, hc)
 	}
-	h.refuseCall(hc, m.InvocationID, m.header, err)
+	h.refuseCall(sh, hc, m.InvocationID, m.header, err)
 }
 
-// refuseCall picks the carrier: a ToolResult would end the wrong call if this
-// connection waits for one with that id (ALT-D02).
-func (h *Host) refuseCall(hc *hostConn, id string, of header, err *Error) {
-	isHTTP := hc.conn == nil && !hc.inProcess
-	if hc.waiting[id] != nil || hc.peer != nil || isHTTP && err.Reason() == ReasonDraining {
+// refuseCall picks the carrier: a ToolResult would end the wrong call if this connection waits for one with that id
+// (ALT-D02).
+func (h *Host) refuseCall(sh *shard, hc *hostConn, id string, of header, err *Error) {
+	others := hc.seated.Load() &^ (1 << sh.index)
+	switch {
+	case hc.isPeer() || hc.isHTTP() && err.Reason() == ReasonDraining || sh.core.Waits(&hc.Conn, id):
 		h.send(hc, &ErrorMessage{Err: err, header: of})
-		return
+	case others == 0:
+		h.sendRefusal(hc, id, of, err)
+	default: // it may wait in another shard
+		sh.after = append(sh.after, func() {
+			for i := range h.shards {
+				if others&(1<<i) != 0 && h.shards[i].waits(hc, id) {
+					h.send(hc, &ErrorMessage{Err: err, header: of})
+					return
+				}
+			}
+			h.sendRefusal(hc, id, of, err)
+		})
 	}
+}
+
+// waits reports whether a connection waits for a call with an id in an unlocked shard.
+func (sh *shard) waits(hc *hostConn, id string) bool {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	return sh.core.Waits(&hc.Conn, id)
+}
+
+func (h *Host) sendRefusal(hc *hostConn, id string, of header, err *Error) {
 	h.send(hc, &ToolResult{InvocationID: id, Error: err, header: header{CorrelationID: of.CorrelationID}})
 }
 
-// attach makes a connection wait for a call. It returns nil if chunks that it wants are not kept.
-func (h *Host) attach(hc *hostConn, c *hostCall, m *ToolCall, now time.Time) *attachment {
-	a := &c.first
-	if a.c != nil {
-		a = &attachment{}
+// fingerprint returns that of parameters.
+func (h *Host) fingerprint(params json.RawMessage) [sha256.Size]byte {
+	buf, ok := h.scratch.Get().(*[]byte)
+	if !ok {
+		buf = new([]byte)
 	}
-	*a = attachment{hc: hc, c: c, id: c.id, corr: m.CorrelationID, from: m.ResumeFrom, collect: m.CollectChunks}
-	a.stall = core.Timer{Event: a}
-	credit := int64(core.NoCredit)
-	if m.Credit != nil && !m.CollectChunks {
-		credit = *m.Credit
+	text := appendIdentity((*buf)[:0], strictjson.Value(params))
+	sum := sha256.Sum256(text)
+	if cap(text) <= 64<<10 {
+		*buf = text
+		h.scratch.Put(buf)
 	}
-	if !c.Attach(&a.reader, m.ResumeFrom, credit, now) {
-		return nil
-	}
-	h.touch(c)
-	if a == &c.first {
-		c.at = c.firstAt[:0]
-	}
-	if hc.waiting == nil {
-		hc.waiting = make(map[string]*attachment)
-	}
-	hc.waiting[c.id] = a
-	c.at = append(c.at, a)
-	return a
+	return sum
 }
 
-// dispatch sends a call to a Runtime (ALT-116).
-func (h *Host) dispatch(c *hostCall, rt *hostConn, now time.Time) {
-	if c.pin == "" && !c.isCounted {
-		c.s.CountTurn(c.contract.Name)
-	}
-	c.isCounted = false
-	c.Dispatch(&rt.runtime, now)
-	h.stats.Dispatched++
-	if rt.remote != nil {
-		h.forwardCall(c, rt, now)
-	} else {
-		h.sendCall(c, rt, now)
-	}
-	if h.opts.Audit != nil {
-		h.auditLocked(now, c.event("call.dispatched", nil), nil)
+// An idTable has the invocation ids in flight of all shards.
+type idTable struct {
+	parts [core.Shards]struct {
+		mu   sync.Mutex
+		byID map[string]*core.Call // guarded by mu
 	}
 }
 
-func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
-	out := &ToolCall{
-		InvocationID: c.id, SessionID: c.s.ID, ToolName: rt.toolName(c.contract.Name), Parameters: c.normal, Metadata: c.metadata,
-		header: header{CorrelationID: c.corr},
+func (t *idTable) part(id string) int {
+	hash := uint32(2166136261)
+	for i := range len(id) {
+		hash = (hash ^ uint32(id[i])) * 16777619
 	}
-	if rt.can(capDeadlines) {
-		out.TimeoutMS = c.Rest(now).Milliseconds()
-	}
-	if c.TakesCredit() {
-		credit := c.Stream.Credit()
-		out.Credit = &credit
-	}
-	h.send(rt, out)
+	return int(hash % core.Shards)
 }
 
-func (c *hostCall) event(kind string, err *Error) *AuditRecord {
-	e := &AuditRecord{Operation: kind, Principal: c.s.Principal.Name, Tenant: c.s.Principal.Tenant, SessionID: c.s.ID,
-		InvocationID: c.id, CorrelationID: c.corr, Contract: c.contract.Name, Error: err}
-	if rt := c.Runtime(); rt != nil {
-		e.RuntimeID = rt.ID
+// Use implements [core.IDs].
+func (t *idTable) Use(id string, c *core.Call) (other *core.Call) {
+	p := &t.parts[t.part(id)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID == nil {
+		p.byID = make(map[string]*core.Call)
 	}
-	return e
+	if other = p.byID[id]; other == nil {
+		p.byID[id] = c
+	}
+	return other
 }
 
-// toolName returns the namespaced name of a contract, made once.
-func (hc *hostConn) toolName(contract string) string {
-	if s, ok := hc.names[contract]; ok {
-		return s
-	}
-	if hc.names == nil {
-		hc.names = make(map[string]string)
-	}
-	s := namespaced(hc.runtime.ID, contract)
-	hc.names[contract] = s
-	return s
-}
-
-// routeAgain routes held calls again.
-func (h *Host) routeAgain(list []*core.Call, now time.Time) {
-	for _, c := range list {
-		if c.State() == core.Held {
-			h.judgeCall(callOf(c), now)
-		}
+// Free implements [core.IDs].
+func (t *idTable) Free(id string, c *core.Call) {
+	p := &t.parts[t.part(id)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byID[id] == c {
+		delete(p.byID, id)
 	}
 }
 
-func (h *Host) judgeCall(c *hostCall, now time.Time) {
-	if c.routing != nil {
-		return
+// get returns the call with an id, or nil.
+func (t *idTable) get(id string) *core.Call {
+	p := &t.parts[t.part(id)]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.byID[id]
+}
+
+// outcomes are the records of all shards.
+type outcomes struct {
+	h      *Host
+	ttl    time.Duration
+	expiry core.Timer // of the first record
+
+	mu      sync.Mutex
+	records *core.Records // guarded by mu
+}
+
+func (o *outcomes) init(h *Host) {
+	o.h, o.ttl, o.records = h, h.opts.Persistence.ResultTTL, core.NewRecords(h.opts.Limits.MaxStoredResults)
+	o.expiry.Event = timerFunc(o.expire)
+}
+
+// Find implements [core.Outcomes].
+func (o *outcomes) Find(sc *core.RecordScope, id string) (r core.Record, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if found := sc.Find(id); found != nil {
+		return *found, true
 	}
-	to, err := h.place(c, now)
-	switch {
-	case err == nil && h.claims(c) && c.claim == nil:
-		h.claimCall(c, nil, now) // it has waited without a record
-	case err == nil:
-		h.assign(c, to, now)
-	case err.Reason() != ReasonOverloaded && h.waits(c, now):
-		c.s.Hold(&c.Call)
-	case c.HasFailedOver():
-		h.fail(c, err, "", now) // it has run
-	default:
-		h.turnDown(c, err, now)
+	return core.Record{}, false
+}
+
+// OwedTo implements [core.Outcomes].
+func (o *outcomes) OwedTo(id string) *core.RecordScope {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if r := o.records.Open(id); r != nil {
+		return r.Scope
+	}
+	return nil
+}
+
+// Add implements [core.Outcomes].
+func (o *outcomes) Add(r *core.Record, isForRepeats bool, rt *core.Runtime) {
+	o.mu.Lock()
+	o.records.Add(r, isForRepeats, rt)
+	isFirst := o.records.Len() == 1
+	o.mu.Unlock()
+	if isFirst {
+		o.h.setTimer(&o.expiry, r.EndedAt.Add(o.ttl))
 	}
 }
 
-// turnDown ends a call that does not run.
-func (h *Host) turnDown(c *hostCall, err *Error, now time.Time) {
-	h.stats.Rejected++
-	h.auditLocked(now, c.event("call.refused", err), nil)
-	h.finish(c, ending{err: err}, "", now)
+// Close implements [core.Outcomes].
+func (o *outcomes) Close(id string, rt *core.Runtime) {
+	o.answered(id, func(of *core.Runtime) bool { return of == rt })
 }
 
-// lost handles a call whose Runtime has disconnected (ALT-D24).
-func (h *Host) lost(c *hostCall, now time.Time) {
-	if c.CanFailOver() {
-		if rt := c.rt(); rt.remote != nil {
-			c.tried = append(c.tried, rt.remote.to)
-		}
-		if to, err := h.place(c, now); err == nil {
-			c.FailOver()
-			h.assign(c, to, now)
-			return
-		}
-		if until, waits := h.waitsUntil(c, now); waits {
-			c.FailOver()
-			c.Wait(until)
-			c.s.Hold(&c.Call)
-			return
-		}
+// answered notes the final message of a Runtime for an ended call, and reports whether the Runtime owed it.
+func (o *outcomes) answered(id string, isOf func(rt *core.Runtime) bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.records.Open(id)
+	if r == nil || !isOf(r.Owing()) {
+		return false
 	}
-	h.fail(c, errDisconnected(), "", now)
+	o.records.Answered(r)
+	return true
 }
 
-func errDisconnected() *Error {
-	return Errorf(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call has disconnected")
+// EndScope implements [core.Outcomes].
+func (o *outcomes) EndScope(sc *core.RecordScope) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.records.EndScope(sc)
+}
+
+// disconnected notes that a Runtime sends no more messages.
+func (o *outcomes) disconnected(rt *core.Runtime) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.records.Disconnected(rt)
+}
+
+// expire drops the records of calls that ended a lifetime ago.
+func (o *outcomes) expire(now time.Time) {
+	o.mu.Lock()
+	next, isAny := o.records.Expire(now, o.ttl)
+	o.mu.Unlock()
+	if isAny {
+		o.h.setTimer(&o.expiry, next)
+	}
+}
+
+func (o *outcomes) len() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.records.Len()
 }

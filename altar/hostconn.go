@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -31,24 +30,29 @@ const (
 	roleRuntime
 )
 
-// A hostConn is the Host's side of one connection. Its fields are guarded by the
-// lock of the Host, but for out, which has its own.
+// A hostConn is the Host's side of one connection. Its fields change in the goroutine that reads, or with all shards
+// locked, unless they are atomic.
 type hostConn struct {
+	core.Conn // of a client
+
 	h        *Host
 	conn     Conn // nil for HTTP and in-process connections
-	identity *Principal
+	identity atomic.Pointer[Principal]
 	addr     string // of the peer, if it is known
 	work     *life.Work
 	out      *outbox
 	link     *link         // nil for HTTP and in-process connections
 	removed  chan struct{} // closed after the connection was removed from the Host
+	limit    queueLimit    // of out
+	lastSeen atomic.Int64  // when a message was received last, Unix nanoseconds
 
-	role     role
-	isClosed bool       // closed by either side
-	limit    queueLimit // of out
-
-	inProcess bool // see Host.Dial
+	role      role
+	isClosed  atomic.Bool   // closed by either side
+	isRuntime atomic.Bool   // of a Runtime, or about to be
+	seated    atomic.Uint32 // the shards that may have readers of the connection
+	inProcess bool          // see Host.Dial
 	released  sync.Once
+	expiry    core.Timer // of the authentication
 
 	// of a Runtime
 	runtime      core.Runtime
@@ -56,27 +60,66 @@ type hostConn struct {
 	wildcard     bool // sent a "*" fulfilment
 	heartbeat    core.Timer
 	refulfill    core.Timer
-	lastReceived time.Time
-	expiry       core.Timer          // of the authentication
-	fulfilled    map[string][]string // contracts by session, in the store; used by the reader only
-	names        map[string]string   // namespaced, by contract
+	fulfilled    map[string][]string // contracts by session, in the ledger; used by the reader only
+	names        nameTable           // namespaced, by contract
 
-	// of a Runtime of another Host: its only call
-	remote *forwarding
-
-	// of another Host that forwards a call
-	peer *cluster.Call
-
-	// of a client
-	waiting   map[string]*attachment // by invocation id
-	stalled   []*attachment          // whose chunks wait for space in out
-	isStalled atomic.Bool            // stalled is not empty
+	via     *peer    // of a Runtime of another Host: the way to it
+	session *session // of a connection from another Host: that of its calls
+	offered []hostOffer
 
 	bad    int  // consecutive frames without a JSON object; used by the reader only
 	isSlow bool // does not read; used by the reader only
 }
 
+// A nameTable has the namespaced names of contracts at a Runtime, each made once.
+type nameTable struct {
+	mu     sync.RWMutex
+	byName map[string]string // guarded by mu
+}
+
+// toolName returns the namespaced name of a contract.
+func (hc *hostConn) toolName(contract string) string {
+	t := &hc.names
+	t.mu.RLock()
+	s, ok := t.byName[contract]
+	t.mu.RUnlock()
+	if ok {
+		return s
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.byName == nil {
+		t.byName = make(map[string]string)
+	}
+	s = namespaced(hc.runtime.ID, contract)
+	t.byName[contract] = s
+	return s
+}
+
 func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
+
+// principal returns the authenticated principal, or nil.
+func (hc *hostConn) principal() *Principal { return hc.identity.Load() }
+
+func (hc *hostConn) received(now time.Time) { hc.lastSeen.Store(now.UnixNano()) }
+
+func (hc *hostConn) lastReceived() time.Time { return time.Unix(0, hc.lastSeen.Load()) }
+
+// isHTTP reports whether the connection is one exchange over HTTP.
+func (hc *hostConn) isHTTP() bool { return hc.conn == nil && !hc.inProcess }
+
+// isPeer reports whether the connection is one from another Host.
+func (hc *hostConn) isPeer() bool { return hc.session != nil }
+
+// seat notes that a shard may have readers of the connection. It is called before isClosed is read.
+func (hc *hostConn) seat(sh *shard) {
+	if bit := uint32(1) << sh.index; hc.seated.Load()&bit == 0 {
+		hc.seated.Or(bit)
+	}
+}
+
+// Take implements [core.Queue].
+func (hc *hostConn) Take(shard, bytes int) bool { return hc.out.reserve(hc.limit, 64+bytes, shard) }
 
 // answers of a Host, a Runtime or a client are never answered (ALT-D02).
 func isAnswer(typ string) bool {
@@ -88,15 +131,13 @@ func isAnswer(typ string) bool {
 }
 
 // admit makes the Host's side of a connection.
-func (h *Host) admit(conn Conn, id *Principal, addr string) (*hostConn, error) {
-	hc := &hostConn{h: h, conn: conn, identity: id, addr: addr, out: newOutbox(), removed: make(chan struct{}),
+func (h *Host) admit(conn Conn, inProcess bool, id *Principal, addr string) (*hostConn, error) {
+	hc := &hostConn{h: h, conn: conn, inProcess: inProcess, addr: addr, out: newOutbox(), removed: make(chan struct{}),
 		limit: queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}}
-	hc.heartbeat = core.Timer{Event: timerCall(hc.beat)}
-	hc.refulfill = core.Timer{Event: timerCall(hc.requestAgain)}
-	hc.expiry = core.Timer{Event: timerCall(hc.expired)}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed || h.draining && conn != nil { // HTTP requests get an answer (ALT-D45)
+	hc.Queue, hc.Data = hc, hc
+	hc.identity.Store(id)
+	hc.heartbeat.Event, hc.refulfill.Event, hc.expiry.Event = timerFunc(hc.beat), timerFunc(hc.requestAgain), timerFunc(hc.expired)
+	if h.drain.isStarted.Load() && !hc.isHTTP() { // HTTP requests get an answer (ALT-D45)
 		return nil, ErrClosed
 	}
 	work, err := h.life.Start(h.ctx, life.Idle)
@@ -104,12 +145,53 @@ func (h *Host) admit(conn Conn, id *Principal, addr string) (*hostConn, error) {
 		return nil, err
 	}
 	hc.work = work
-	h.conns[hc] = true
+	if !h.conns.add(hc) {
+		work.Finish()
+		return nil, ErrClosed
+	}
 	if !hc.isHTTP() {
 		h.setExpiry(hc)
-		h.setWakeup()
 	}
 	return hc, nil
+}
+
+// A connTable has the open connections of a Host.
+type connTable struct {
+	mu       sync.Mutex
+	all      map[*hostConn]bool
+	isClosed bool
+}
+
+func (t *connTable) add(hc *hostConn) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.isClosed {
+		t.all[hc] = true
+	}
+	return !t.isClosed
+}
+
+func (t *connTable) remove(hc *hostConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.all, hc)
+}
+
+func (t *connTable) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.all)
+}
+
+// list returns the connections. With isLast it is closed.
+func (t *connTable) list(isLast bool) (all []*hostConn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.isClosed = t.isClosed || isLast
+	for hc := range t.all {
+		all = append(all, hc)
+	}
+	return all
 }
 
 // Serve serves one connection of a Runtime or a client until it ends, and closes it (ALT-011). The
@@ -120,12 +202,17 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 }
 
 func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string) error {
-	hc, err := h.admit(conn, id, addr)
+	hc, err := h.admit(conn, false, id, addr)
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
+	return h.serveConn(ctx, hc)
+}
+
+// serveConn serves an admitted connection.
+func (h *Host) serveConn(ctx context.Context, hc *hostConn) error {
 	queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, hc.limit.messages/2))}
-	hc.link = newLink(conn, h.opts.Logger, queue)
+	hc.link = newLink(hc.conn, h.opts.Logger, queue)
 	hc.conn = hc.link.conn
 	stop := context.AfterFunc(ctx, hc.cut)
 	defer stop()
@@ -135,17 +222,15 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 			close(written)
 		}
 	})
-	err = guard.Call("connection", hc.read)
+	err := guard.Call("connection", hc.read)
 	if p, ok := errors.AsType[*guard.PanicError](err); ok { // it ends this connection alone (ALT-D34)
 		h.opts.Logger.ErrorContext(ctx, "altar: connection panicked", "err", p, "stack", string(p.Stack))
-		now := h.lock()
-		h.expel(hc, goodbyePanic, now)
-		h.unlock()
+		h.expelNow(hc, goodbyePanic)
 	} else if !errors.Is(err, errOver) {
 		hc.detach()
 	}
 	<-written
-	_ = conn.Close() // the writer may have closed its direction only
+	_ = hc.conn.Close() // the writer may have closed its direction only
 	h.release(hc)
 	if errors.Is(err, io.EOF) {
 		err = nil
@@ -159,20 +244,21 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 // authenticate renews the principal of a connection (ALT-D40).
 func (h *Host) authenticate(hc *hostConn, m *Authenticate) {
 	id, err := h.verify(hc, m.Token)
-	now := h.lock()
-	defer h.unlock()
-	hc.lastReceived = now
+	now := time.Now()
+	hc.received(now)
+	before := hc.principal()
 	switch {
-	case hc.isClosed:
+	case hc.isClosed.Load():
 		return
-	case err == nil && hc.identity != nil && hc.identity.principal() != id.principal():
+	case err == nil && before != nil && before.principal() != id.principal():
 		err = Errorf(ErrAuthorizationFailed, reasonPrincipalMismatch, "the token belongs to another principal")
 	}
 	if err != nil {
-		h.refuseRequest(hc, m, "", err, now)
+		h.auditOne(&AuditRecord{Operation: "request.refused", CorrelationID: m.CorrelationID, Error: err}, hc)
+		h.answer(hc, m, err)
 		return
 	}
-	hc.identity = id
+	hc.identity.Store(id)
 	h.setExpiry(hc)
 	answer := &Authenticated{}
 	if !id.Expires.IsZero() {
@@ -180,7 +266,7 @@ func (h *Host) authenticate(hc *hostConn, m *Authenticate) {
 		answer.ExpiresIn = &seconds
 	}
 	h.reply(hc, m, answer)
-	h.auditLocked(now, &AuditRecord{Operation: "auth.renewed", RuntimeID: hc.runtime.ID, CorrelationID: m.CorrelationID}, hc)
+	h.auditOne(&AuditRecord{Operation: "auth.renewed", RuntimeID: hc.runtime.ID, CorrelationID: m.CorrelationID}, hc)
 }
 
 // verify returns the principal of a token, as the Authenticator finds it in a handshake.
@@ -203,27 +289,29 @@ func (h *Host) verify(hc *hostConn, token string) (*Principal, *Error) {
 	return id, nil
 }
 
-// setExpiry sets the timer of the end of an authentication. h.mu must be held.
+// setExpiry sets the timer of the end of an authentication.
 func (h *Host) setExpiry(hc *hostConn) {
-	h.timers.Stop(&hc.expiry)
-	if hc.identity != nil && !hc.identity.Expires.IsZero() {
-		h.timers.Set(&hc.expiry, hc.identity.Expires)
+	if id := hc.principal(); id != nil && !id.Expires.IsZero() {
+		h.setTimer(&hc.expiry, id.Expires)
+	} else {
+		h.stopTimer(&hc.expiry)
 	}
 }
 
-// expired ends a connection whose authentication has expired (ALT-D40).
+// expired ends a connection whose authentication has expired (ALT-D40). All shards are locked.
 func (hc *hostConn) expired(now time.Time) {
 	h := hc.h
+	if hc.isClosed.Load() {
+		return
+	}
 	err := Errorf(ErrAuthorizationFailed, reasonExpired, "the authentication has expired")
-	h.auditLocked(now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtime.ID, Error: err}, hc)
+	h.audit(&h.shards[0], now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtime.ID, Error: err}, hc)
 	h.send(hc, &ErrorMessage{Err: err})
 	h.expel(hc, goodbyeRefused(err.Code), now)
 }
 
 func (h *Host) release(hc *hostConn) {
-	h.lock()
-	delete(h.conns, hc)
-	h.unlock()
+	h.conns.remove(hc)
 	close(hc.removed)
 	hc.work.Finish()
 }
@@ -258,30 +346,6 @@ func (hc *hostConn) read() error {
 	}
 }
 
-// isRequest reports whether a message may have a response. Others are handled even if the peer does
-// not read.
-func isRequest(m Message, bad *badFrame) bool {
-	if bad != nil {
-		return true
-	}
-	switch m.(type) {
-	case *StreamCredit, *CancelCall:
-		return false
-	}
-	return !isAnswer(typeOf(m))
-}
-
-// asBadFrame returns the error of one bad frame, nil if there is none, and false
-// for any other error.
-func asBadFrame(err error) (bad *badFrame, ok bool) {
-	if err == nil {
-		return nil, true
-	}
-	var e *badFrame
-	ok = errors.As(err, &e)
-	return e, ok
-}
-
 // write sends the queued messages. At the end of the queue it closes the connection and reports true.
 func (hc *hostConn) write() bool {
 	for {
@@ -314,14 +378,22 @@ func (hc *hostConn) next(ctx context.Context) (m Message, more bool) {
 	return m, more
 }
 
+// resumeStalled continues the streams that wait for space in the queue.
 func (hc *hostConn) resumeStalled() {
-	if hc.isStalled.Load() && hc.out.hasSpace(queueLimit{max(1, hc.limit.messages/2), hc.limit.bytes / 2}, 0) {
-		hc.h.resume(hc)
+	stalled := hc.out.resumed(queueLimit{max(1, hc.limit.messages/2), hc.limit.bytes / 2})
+	for i := 0; stalled != 0; i++ {
+		if stalled&(1<<i) == 0 {
+			continue
+		}
+		stalled &^= 1 << i
+		sh := &hc.h.shards[i]
+		now := hc.h.lock(sh)
+		if !hc.isClosed.Load() {
+			hc.h.step(sh, now, &core.Event{Kind: core.SpaceFreed, Conn: &hc.Conn})
+		}
+		hc.h.unlock(sh)
 	}
 }
-
-// isHTTP reports whether the connection is one exchange over HTTP.
-func (hc *hostConn) isHTTP() bool { return hc.conn == nil && !hc.inProcess && hc.peer == nil }
 
 // forward passes a message to the queue of the connection. If no more follow and no other write is
 // in progress, this goroutine writes the message.
@@ -345,12 +417,7 @@ func (hc *hostConn) sent(m Message, err error) bool {
 	unsendable = Errorf(ErrInternal, unsendable.Reason(), "%s", unsendable.Message)
 	switch m := m.(type) {
 	case *ToolCall:
-		now := hc.h.lock()
-		defer hc.h.unlock()
-		if c := callOf(hc.h.sessions.InUse(m.InvocationID)); c != nil && c.IsAt(&hc.runtime) {
-			c.CloseAnswer() // the Runtime has no call to answer
-			hc.h.fail(c, unsendable, "", now)
-		}
+		hc.h.unsent(hc, m.InvocationID, unsendable)
 		return true
 	case *ToolResult:
 		m = &ToolResult{InvocationID: m.InvocationID, Error: unsendable, header: m.header}
@@ -376,57 +443,54 @@ func (hc *hostConn) cut() {
 	}
 }
 
-// detach takes the connection out of everything, once.
+// detach is the event "transport closed" (section e).
 func (hc *hostConn) detach() {
 	h := hc.h
-	now := h.lock()
-	h.disconnect(hc, now)
-	h.unlock()
+	if !hc.isClosed.Swap(true) {
+		h.stopTimer(&hc.expiry)
+		h.stopTimer(&hc.refulfill)
+		if hc.isRuntime.Load() {
+			now := h.lockAll()
+			h.loseRuntime(hc, now)
+			h.unlockAll()
+		}
+		seated := hc.seated.Load()
+		for i := range h.shards {
+			if sh := &h.shards[i]; seated&(1<<i) != 0 {
+				now := h.lock(sh)
+				h.step(sh, now, &core.Event{Kind: core.ConnClosed, Conn: &hc.Conn})
+				h.unlock(sh)
+			}
+		}
+	}
 	hc.out.close()
 }
 
-// disconnect is the event "transport closed" (section e).
+// disconnect is detach with all shards locked.
 func (h *Host) disconnect(hc *hostConn, now time.Time) {
-	if hc.isClosed {
+	if hc.isClosed.Swap(true) {
 		return
 	}
-	hc.isClosed = true
-	h.timers.Stop(&hc.expiry)
-	h.timers.Stop(&hc.refulfill)
-	if hc.role == roleRuntime {
-		h.runtimeGone(hc, now)
+	h.stopTimer(&hc.expiry)
+	h.stopTimer(&hc.refulfill)
+	if hc.isRuntime.Load() {
+		h.loseRuntime(hc, now)
 	}
-	h.clientGone(hc, now)
+	seated := hc.seated.Load()
+	for i := range h.shards {
+		if seated&(1<<i) != 0 {
+			h.step(&h.shards[i], now, &core.Event{Kind: core.ConnClosed, Conn: &hc.Conn})
+		}
+	}
 }
 
 // send queues a message.
 func (h *Host) send(hc *hostConn, m Message) {
-	if hc == nil || hc.isClosed || hc.remote != nil {
-		return
-	}
-	hc.out.put(m, budget.Hold{})
-	if hc.role == roleRuntime && !hc.out.hasSpace(hc.limit.double(h.sessions.Len()), 0) {
+	hc.out.put(m, budget.Hold{}, false)
+	if hc.isRuntime.Load() && !hc.out.hasSpace(hc.limit.double(int(h.live.Load())), 0) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}
-}
-
-// sendResult queues the final result of a call. If its peer does not read, the result is charged to
-// the session until it is sent; the record of the call has it, too.
-func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
-	if hc.isClosed || hc.out.hasSpace(hc.limit, weight(m)) {
-		h.send(hc, m)
-		return
-	}
-	hold, err := s.scope.Reserve(budget.Memory, int64(weight(m)))
-	if err != nil {
-		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
-	}
-	hc.out.put(m, hold)
-}
-
-func errSlowConsumer() *Error {
-	return Errorf(ErrInternal, reasonSlowConsumer, "the client does not read")
 }
 
 // reply sends an answer with the ids of its request (ALT-D02, ALT-D30).
@@ -440,229 +504,15 @@ func (h *Host) answer(hc *hostConn, request Message, err *Error) {
 	h.reply(hc, request, &ErrorMessage{Err: err})
 }
 
-// refuse answers and closes the connection after that.
-func (h *Host) refuse(hc *hostConn, request Message, err *Error, now time.Time) {
-	h.answer(hc, request, err)
-	h.expel(hc, goodbyeRefused(err.Code), now)
-}
-
-// expel closes a connection after sending its queue.
+// expel closes a connection after sending its queue. All shards must be locked.
 func (h *Host) expel(hc *hostConn, why goodbye, now time.Time) {
 	hc.out.end(why)
 	h.disconnect(hc, now)
 }
 
-// handle processes one message or one invalid frame, and reports whether the connection continues.
-// Either m or bad is nil.
-func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
-	if bad != nil {
-		if bad.salvaged == nil || hc.role != roleRuntime { // the role is settled before any answer
-			return h.handleBad(hc, bad)
-		}
-		m = bad.salvaged
-	}
-	hc.bad = 0
-	if !h.prepare(hc, m) {
-		h.unavailable(hc, m)
-		return !h.isOver(hc)
-	}
-	h.audits.wait(h.ctx)
-	if h.isThrottled(hc, m) {
-		return !h.isOver(hc)
-	}
-	switch m := m.(type) {
-	case *ToolCall:
-		h.toolCall(hc, m)
-	case *Authenticate:
-		h.authenticate(hc, m)
-	case *FulfillTools:
-		if h.runtimeOnly(hc, m) {
-			h.fulfill(hc, m)
-		}
-	case *AnnounceRuntime:
-		h.announce(hc, m)
-	case *CreateSession:
-		h.createSession(hc, m)
-	case *ListTools:
-		h.listTools(hc, m)
-	default:
-		h.handleSimple(hc, m)
-	}
-	return !h.isOver(hc)
-}
-
-// handleSimple processes a message that needs no hook but the types of results.
-func (h *Host) handleSimple(hc *hostConn, m Message) {
-	var stray bool
-	var id string
-	if h.opts.ResultTypes != nil && hc.runtime.ID != "" {
-		id, stray = h.stray(hc, m)
-	}
-	now := h.lock()
-	defer h.unlock()
-	if hc.isClosed {
-		return
-	}
-	hc.lastReceived = now
-	if stray {
-		h.strayed(hc, id, now)
-	} else {
-		h.simple(hc, m, now)
-	}
-}
-
-// isThrottled refuses a request of a client that does not read its answers, or whose principal sends
-// too many requests (ALT-D38), and reports whether it did.
-func (h *Host) isThrottled(hc *hostConn, m Message) bool {
-	switch m.(type) {
-	case *ToolCall, *CreateSession, *ListTools:
-	default:
-		return false
-	}
-	var err *Error
-	if hc.isSlow {
-		err = errOverloaded().with("limit", []byte(`"ClientQueueLimit"`)).with("retry_after_ms", []byte("1000"))
-	} else if h.opts.Limits.RequestRate > 0 && hc.peer == nil {
-		_, full := h.budget.Scope(hc.budgetKey(), "").Reserve(budget.Requests, 1)
-		err = overBudget(ErrRuntimeUnavailable, ReasonOverloaded, full)
-	}
-	if err == nil {
-		return false
-	}
-	now := h.lock()
-	defer h.unlock()
-	if call, ok := m.(*ToolCall); ok {
-		h.refused(hc, call, nil, err, now)
-	} else if !hc.isClosed {
-		h.auditLocked(now, &AuditRecord{Operation: "request.refused", CorrelationID: m.head().CorrelationID, Error: err}, hc)
-		h.answer(hc, m, err)
-	}
-	return true
-}
-
-func (h *Host) isOver(hc *hostConn) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return hc.isClosed
-}
-
-// simple deals with messages that need no hook, with the lock held.
-func (h *Host) simple(hc *hostConn, m Message, now time.Time) {
-	switch m := m.(type) {
-	case *ToolResult:
-		h.toolResult(hc, m, now)
-	case *StreamChunk:
-		h.streamChunk(hc, m, now)
-	case *CancelCall:
-		if hc.role == roleRuntime {
-			h.dropped(hc, m, "a Runtime cancels nothing")
-			return
-		}
-		hc.role = roleClient
-		h.cancelCall(hc, m, now)
-	case *StreamCredit:
-		h.streamCredit(hc, m, now)
-	case *DestroySession:
-		if h.clientOnly(hc, m) {
-			h.destroySession(hc, m, now)
-		}
-	case *Ping:
-		h.reply(hc, m, &Pong{})
-	case *RequestFulfillment:
-		h.answer(hc, m, formFault(reasonWrongDirection, "", "only a Host sends this message"))
-	case *Pong:
-	default:
-		h.dropped(hc, m, "nobody waits for it")
-	}
-}
-
-// clientOnly checks the role and the principal of a request (ALT-D23).
-func (h *Host) clientOnly(hc *hostConn, m Message) bool {
-	err := h.clientFault(hc)
-	if err == nil {
-		return true
-	}
-	if err.Reason() == ReasonUnauthenticated {
-		operation := "request.refused"
-		if _, ok := m.(*CreateSession); ok {
-			operation = "session.refused"
-		}
-		h.auditLocked(time.Now(), &AuditRecord{Operation: operation, SessionID: sessionIDOf(m), CorrelationID: m.head().CorrelationID, Error: err}, hc)
-	}
-	h.answer(hc, m, err)
-	return false
-}
-
-func (h *Host) clientFault(hc *hostConn) *Error {
-	if hc.role == roleRuntime {
-		return formFault(reasonWrongRole, "", "a Runtime cannot make requests of a client")
-	}
-	hc.role = roleClient
-	if hc.identity == nil && !h.opts.Auth.AllowAnonymous {
-		return errUnauthenticated()
-	}
-	return nil
-}
-
-func errUnauthenticated() *Error {
-	return Errorf(ErrAuthorizationFailed, ReasonUnauthenticated, "the caller is not authenticated")
-}
-
-func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
-	now := h.lock()
-	defer h.unlock()
-	hc.lastReceived = now
-	switch {
-	case hc.isClosed:
-		return false
-	case hc.role == roleClient:
-		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot fulfil tools"))
-		return false
-	case hc.role == roleNew:
-		h.answer(hc, m, formFault(reasonNotAnnounced, "", "the Runtime has not announced itself"))
-		return false
-	}
-	return true
-}
-
-// handleBad processes an invalid frame (section f).
-func (h *Host) handleBad(hc *hostConn, bad *badFrame) bool {
-	now := h.lock()
-	defer h.unlock()
-	if hc.isClosed {
-		return false
-	}
-	hc.lastReceived = now
-	header := header{RequestID: bad.RequestID, CorrelationID: bad.CorrelationID}
-	if bad.InvalidFrame {
-		h.stats.InvalidFrames++
-		switch bad.Err.Reason() {
-		case reasonMalformedJSON, reasonNotAnObject, reasonInvalidUnicode:
-			hc.bad++
-		case reasonMessageTooLarge: // what it was is not known
-		default:
-			hc.bad = 0
-		}
-		h.send(hc, &ErrorMessage{Err: bad.Err})
-		if hc.bad >= h.opts.Limits.MaxInvalidFrames {
-			h.expel(hc, goodbyeRefused(bad.Err.Code), now)
-			return false
-		}
-		return true
-	}
-	hc.bad = 0
-	switch {
-	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
-		h.stats.Dropped++
-		if c := callOf(h.sessions.InUse(bad.InvocationID)); c != nil && c.IsAt(&hc.runtime) {
-			h.fail(c, errInvalidResult(), "protocol_error", now)
-		}
-	case isAnswer(bad.Type), bad.Type == "CancelCall", bad.Type == "StreamCredit":
-		h.stats.Dropped++
-	case bad.Type == "ToolCall" && bad.InvocationID != "":
-		h.refuseCall(hc, bad.InvocationID, header, bad.Err)
-	default:
-		h.send(hc, &ErrorMessage{Err: bad.Err, header: header})
-	}
-	return true
+// expelNow is expel without a lock.
+func (h *Host) expelNow(hc *hostConn, why goodbye) {
+	now := h.lockAll()
+	h.expel(hc, why, now)
+	h.unlockAll()
 }

@@ -81,7 +81,7 @@ func TestOutboxHasOneWriter(t *testing.T) {
 		for i := range senders {
 			go func() {
 				for n := range int64(messages) {
-					o.put(&StreamChunk{InvocationID: strconv.Itoa(i), ChunkID: n}, budget.Hold{})
+					o.put(&StreamChunk{InvocationID: strconv.Itoa(i), ChunkID: n}, budget.Hold{}, false)
 					runtime.Gosched()
 				}
 			}()

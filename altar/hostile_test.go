@@ -113,11 +113,9 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 		require.Zero(t, s.h.Stats().InFlight)
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, 1, s.h.Stats().Sessions)
-		s.h.lock()
-		defer s.h.unlock()
-		require.Zero(t, s.h.sessions.Calls())
-		require.Zero(t, s.h.records.Len())
-		require.Zero(t, s.h.sessions.Tails())
+		require.Zero(t, s.h.drain.busy.Load())
+		requireNoIDs(t, s.h)
+		require.Zero(t, s.h.outcomes.len())
 	})
 }
 
@@ -298,8 +296,8 @@ func TestShortTimeoutTripsNothing(t *testing.T) {
 			w.send(call)
 			require.ErrorIs(t, next[*ToolResult](w).Error, ErrExecutionTimeout)
 		}
-		h.lock()
-		defer h.unlock()
-		require.False(t, h.runtimes["r"].conn.runtime.Breaker.IsTripped())
+		h.lockAll()
+		defer h.unlockAll()
+		require.False(t, h.fleet.owners["r"].conn.runtime.Gate.(*gate).load.IsTripped())
 	})
 }

@@ -194,7 +194,7 @@ func TestDestroyedWhileRead(t *testing.T) {
 				}
 				synctest.Wait()
 				require.NotContains(t, b.h.sessionIDs(), "s")
-				require.Zero(t, b.h.sessions.Looks())
+				require.Zero(t, b.h.shardOf("s").core.Looks())
 			})
 		})
 	}
@@ -287,7 +287,7 @@ func TestDestroyedWhileWritten(t *testing.T) {
 		close(gate)
 		next[*SessionCreated](w)
 		require.NotContains(t, a.h.sessionIDs(), "s")
-		require.Zero(t, a.h.sessions.Looks())
+		require.Zero(t, a.h.shardOf("s").core.Looks())
 		other.send(call("i", "math/add", `{"a":1,"b":2}`))
 		require.ErrorIs(t, next[*ToolResult](other).Error, ReasonUnknownSession)
 	})

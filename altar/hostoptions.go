@@ -45,7 +45,7 @@ type HostOptions struct {
 
 	// Cluster reaches the Runtimes of other Hosts, such as a Cluster of altar/natsroute. Nil means that there
 	// are none.
-	Cluster cluster.Cluster[Message]
+	Cluster cluster.Network
 
 	// DropUnknown removes parameters that the contract does not know instead of refusing them (ALT-D13).
 	DropUnknown bool
@@ -155,8 +155,7 @@ type Limits struct {
 	MaxStoredResults int64
 
 	// MaxStoredChunks bounds the chunks of one call that are kept for repeats, in bytes. Zero means
-	// 1 MiB (ALT-D22). For a call of another Host up to 6 MiB more are kept, because they are lost
-	// with the connection between the Hosts.
+	// 1 MiB (ALT-D22).
 	MaxStoredChunks int
 
 	// MaxStreamBuffer bounds the chunks of one call that wait for its connections, in bytes, where
@@ -241,6 +240,12 @@ type Timing struct {
 	// nothing was received for three intervals is disconnected (ALT-D36). WebSocket connections of other peers
 	// have pings of WebSocket. Zero means 15 seconds; a negative value disables it.
 	Heartbeat time.Duration
+}
+
+// coreLimits returns the options that the shards apply.
+func (o *HostOptions) coreLimits() core.Limits {
+	return core.Limits{RuntimeGrace: o.Timing.RuntimeGracePeriod, ClientGrace: o.Timing.ClientGracePeriod, SlowReader: o.Timing.SlowReaderTimeout,
+		StreamBuffer: o.Limits.MaxStreamBuffer}
 }
 
 func (a *Auth) validate() error {

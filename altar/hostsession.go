@@ -4,28 +4,31 @@
 package altar
 
 import (
+	"cmp"
+	"errors"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/store"
 )
-
-// sessionOver is the notification of an ended session for the Cluster.
-type sessionOver struct{ id, how string }
 
 // A session is a session of the core with the parts that only the Host uses.
 type session struct {
 	core.Session
 
-	h         *Host
-	info      SessionInfo
-	forwarded bool // calls of it went to other Hosts
-	saving    bool // its end is being written to the store
-	unsaved   bool // the end has changed during the write
-	scope     *budget.Scope
-	place     budget.Hold
+	info    SessionInfo
+	saving  bool      // its end is being written to the ledger
+	unsaved bool      // the end has changed during the write
+	endedBy *hostConn // that destroyed it; nil: the clock or another Host
+	links   []*peer   // other Hosts that run calls of it
+	link    *hostConn // of the calls of another Host
+	scope   *budget.Scope
+	place   budget.Hold
 }
 
 // sessionOf returns the session of the core with its additions.
@@ -36,90 +39,140 @@ func sessionOf(s *core.Session) *session {
 	return s.Data.(*session)
 }
 
-// session returns a live session, or nil.
-func (h *Host) session(id string) *session { return sessionOf(h.sessions.Find(id)) }
+// newSession makes a session of a principal, whose key is that of the budget. It fails if the principal has too many.
+func (h *Host) newSession(p core.Principal, key, id string) (*session, *Error) {
+	s := &session{scope: h.budget.Scope(key, id)}
+	s.Principal, s.Data = p, s
+	s.Slides, s.IsShared = h.opts.Timing.SlidingSessionTTL, h.ledger.IsShared()
+	place, err := s.scope.Reserve(budget.Items, 1)
+	s.place = place
+	return s, overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
+}
 
-// fired is the expiry of a session.
-func (s *session) fired(now time.Time) {
-	if h := s.h; h.ledger != nil && h.opts.Timing.SlidingSessionTTL && s.Kind == core.OwnSession && !h.closed {
-		h.background(func() { h.expire(s) })
-		return
-	}
-	s.h.endSession(s, "expired", ReasonSessionExpired, nil, now)
+// open enters a session, which expires at a time. The shard must be locked.
+func (h *Host) open(sh *shard, s *session, id string, expires, now time.Time) {
+	s.ID, s.info.ID, s.Seq = id, id, h.created.Add(1)
+	h.live.Add(1)
+	h.step(sh, now, &core.Event{Kind: core.SessionOpened, Session: &s.Session, Runtimes: h.fleet.asked, At: expires})
 }
 
 // createSession makes a session (ALT-090 to ALT-095).
 func (h *Host) createSession(hc *hostConn, m *CreateSession) {
-	h.lock()
-	if hc.isClosed || !h.clientOnly(hc, m) {
-		h.unlock()
+	if !h.clientOnly(hc, m) {
 		return
 	}
-	h.unlock()
-
 	var security *SecurityContext
 	var err *Error
 	fault := h.guard("SecurityContextResolver", func() (err error) {
-		security, err = h.opts.Auth.SecurityContextResolver(h.ctx, hc.identity, m.SecurityContext)
+		security, err = h.opts.Auth.SecurityContextResolver(h.ctx, hc.principal(), m.SecurityContext)
 		return err
 	})
 	if fault != nil {
 		err = h.refusal("SecurityContextResolver", fault, ReasonDenied, "the security context is not granted")
-	}
-
-	now := h.lock()
-	defer h.unlock()
-	if hc.isClosed {
-		return
-	}
-	p := hc.identity.principal()
-	if err == nil && h.draining {
+	} else if h.drain.isStarted.Load() {
 		err = errDraining()
 	}
-	made := &session{Session: core.Session{Principal: p}, h: h}
+	var s *session
 	if err == nil {
-		err = h.reserveSession(made, hc.budgetKey())
+		s, err = h.newSession(hc.principal().principal(), hc.budgetKey(), "")
 	}
 	if err != nil {
-		h.auditLocked(now, &AuditRecord{Operation: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc)
-		h.answer(hc, m, err)
+		h.refuseSession(hc, m, err)
 		return
 	}
+	s.info.Metadata, s.TTL = m.Metadata, h.sessionTTL(m)
+	if security != nil {
+		s.info.SecurityContext = *security
+	}
+	h.storeSession(hc, m, s, security)
+}
+
+func (h *Host) refuseSession(hc *hostConn, m *CreateSession, err *Error) {
+	h.auditOne(&AuditRecord{Operation: "session.refused", SessionID: m.SessionID, CorrelationID: m.CorrelationID, Error: err}, hc)
+	h.answer(hc, m, err)
+}
+
+// storeSession enters a session in the ledger under a free id, and answers the client.
+func (h *Host) storeSession(hc *hostConn, m *CreateSession, s *session, security *SecurityContext) {
+	start := time.Now()
+	r := &ledger.Session{Name: s.Principal.Name, Tenant: s.Principal.Tenant, TTL: int64(s.TTL), Expires: start.Add(s.TTL).UnixNano(),
+		Security: (*ledger.Security)(security), Metadata: m.Metadata}
+	requested := m.SessionID
+	for range 1000 {
+		id, sh := h.freeSessionID(requested)
+		if sh == nil {
+			break
+		}
+		look := sh.core.Look(id, true)
+		h.unlock(sh)
+		err := h.ledger.CreateSession(id, r)
+		now := h.lock(sh)
+		destroyed := sh.core.Looked(id, look)
+		if errors.Is(err, store.ErrExists) {
+			h.unlock(sh)
+			requested = ""
+			continue
+		}
+		h.enterSession(sh, hc, m, s, id, destroyed, err, start.Add(s.TTL), now)
+		h.unlock(sh)
+		return
+	}
+	s.place.Release()
+	h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
+}
+
+// enterSession enters a session that is in the ledger, and answers the client.
+func (h *Host) enterSession(sh *shard, hc *hostConn, m *CreateSession, s *session, id string, destroyed bool, err error, expires, now time.Time) {
+	created := &SessionCreated{SessionID: id, TTLSeconds: int64(s.TTL / time.Second)}
 	isKept := false
-	defer func() {
-		if !isKept {
-			made.place.Release()
-		}
-	}()
-	id := h.sessions.PickID(m.SessionID, validIdentifier, h.opts.newSessionID, now)
-	if id == "" {
-		h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
-		return
+	switch {
+	case err != nil:
+		h.logError("session not stored", err)
+		h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
+	case hc.isClosed.Load():
+	case destroyed || sh.core.Find(id) != nil || h.ended.has(id, now): // another client knew the id
+		h.reply(hc, m, created)
+	default:
+		isKept = true
+		s.scope = h.budget.Scope(s.scope.Principal(), id)
+		h.reply(hc, m, created)
+		h.audit(sh, now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
+		h.open(sh, s, id, expires, now)
 	}
-	ttl, start := h.sessionTTL(m), now
-	if h.ledger != nil {
-		r := &ledger.Session{Name: p.Name, Tenant: p.Tenant, TTL: int64(ttl), Expires: now.Add(ttl).UnixNano(), Security: (*ledger.Security)(security), Metadata: m.Metadata}
-		h.unlock()
-		stored, l, fault := h.storeSession(id, r)
-		now = h.lock()
-		id = stored
-		if !h.isStored(hc, m, id, l, fault, ttl, now) {
-			return
+	if !isKept {
+		s.place.Release()
+	}
+}
+
+// freeSessionID returns the requested id, or a generated one if that is taken or invalid (ALT-D18), and its shard,
+// which is locked. It returns nil if all generated ids are taken.
+func (h *Host) freeSessionID(requested string) (string, *shard) {
+	if validIdentifier(requested) && !strings.HasPrefix(requested, core.GeneratedPrefix) {
+		if sh := h.reserve(requested); sh != nil {
+			return requested, sh
 		}
 	}
-	s := h.session(id) // a client may have used it already, see summon
-	if s == nil {
-		s = h.newSession(id, p, core.OwnSession, ttl, start)
-		s.scope, s.place, isKept = h.budget.Scope(hc.budgetKey(), id), made.place, true
-		s.info = SessionInfo{ID: id, Metadata: m.Metadata}
-		if security != nil {
-			s.info.SecurityContext = *security
+	for range 1 << 20 {
+		id := h.opts.newSessionID()
+		if !validIdentifier(id) {
+			continue
 		}
-		h.sessions.Add(&s.Session)
+		if sh := h.reserve(id); sh != nil {
+			return id, sh
+		}
 	}
-	h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
-	h.auditLocked(now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
-	h.askAll(s, now)
+	return "", nil
+}
+
+// reserve locks the shard of a free id. It returns nil if the id is taken.
+func (h *Host) reserve(id string) *shard {
+	sh := h.shardOf(id)
+	now := h.lock(sh)
+	if sh.core.IsFree(id) && !h.ended.has(id, now) {
+		return sh
+	}
+	h.unlock(sh)
+	return nil
 }
 
 // sessionTTL returns the lifetime of a new session.
@@ -134,107 +187,160 @@ func (h *Host) sessionTTL(m *CreateSession) time.Duration {
 	return longest
 }
 
-// isStored answers a client whose session was not stored, or has ended since. Otherwise it reports true.
-func (h *Host) isStored(hc *hostConn, m *CreateSession, id string, l *core.Look, fault error, ttl time.Duration, now time.Time) bool {
-	destroyed := l != nil && h.sessions.Looked(id, l)
-	switch {
-	case fault != nil:
-		h.logError("session not stored", fault)
-		h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
-		return false
-	case hc.isClosed:
-		return false
-	case destroyed || h.session(id) == nil && h.sessions.IsUsed(id, now): // another client knew the id
-		h.reply(hc, m, &SessionCreated{SessionID: id, TTLSeconds: int64(ttl / time.Second)})
-		return false
-	}
-	return true
-}
-
-// newSession makes a session without entering it anywhere.
-func (h *Host) newSession(id string, p core.Principal, kind core.SessionKind, ttl time.Duration, now time.Time) *session {
-	s := &session{Session: core.Session{ID: id, Principal: p, Kind: kind, TTL: ttl}, h: h, info: SessionInfo{ID: id}}
-	s.Data = s
-	var expires time.Time
-	if kind != core.ProbeSession {
-		expires = now.Add(ttl)
-	}
-	h.sessions.Init(&s.Session, expires, s)
-	return s
-}
-
-// reserveSession charges a session to its principal, whose key is that of the budget.
-func (h *Host) reserveSession(s *session, key string) *Error {
-	s.scope = h.budget.Scope(key, s.ID)
-	place, err := s.scope.Reserve(budget.Items, 1)
-	s.place = place
-	return overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
-}
-
-// askAll sends a RequestFulfillment for a new session to the connected Runtimes.
-func (h *Host) askAll(s *session, now time.Time) {
-	for _, rt := range h.order {
-		if !rt.wildcard && !rt.can(capStanding) {
-			h.requestFulfillment(rt, &s.Session, now)
-		}
-	}
-}
-
-// own returns a live session of the caller, or nil (ALT-D20).
-func (h *Host) own(hc *hostConn, id string) *session {
-	s := h.session(id)
-	if s == nil || s.Kind != core.OwnSession || s.Principal != hc.identity.principal() {
+// own returns a live session of the caller, or nil (ALT-D20). The shard of the id must be locked.
+func (h *Host) own(sh *shard, hc *hostConn, id string) *session {
+	s := sh.core.Find(id)
+	if s == nil || s.IsLink || s.Principal != hc.principal().principal() {
 		return nil
 	}
-	return s
+	return sessionOf(s)
 }
 
 func errUnknownSession() *Error {
 	return Errorf(ErrSessionInvalid, ReasonUnknownSession, "no such session")
 }
 
-func (h *Host) destroySession(hc *hostConn, m *DestroySession, now time.Time) {
-	s := h.own(hc, m.SessionID)
-	if s == nil {
-		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
+// destroySession ends a session for its client (ALT-096): first in the ledger, then here.
+func (h *Host) destroySession(hc *hostConn, m *DestroySession) {
+	if !h.clientOnly(hc, m) {
 		return
 	}
-	h.endSession(s, "destroyed", reasonSessionDestroyed, hc, now)
+	sh := h.shardOf(m.SessionID)
+	h.lock(sh)
+	s := h.own(sh, hc, m.SessionID)
+	h.unlock(sh)
+	if s != nil {
+		if err := h.ledger.EndSession(m.SessionID); err != nil {
+			h.logError("session end not stored", err)
+			h.unavailable(hc, m)
+			return
+		}
+	}
+	now := h.lock(sh)
+	defer h.unlock(sh)
+	if s = h.own(sh, hc, m.SessionID); s == nil {
+		h.refuseRequest(sh, hc, m, m.SessionID, errUnknownSession(), now)
+		return
+	}
+	s.endedBy = hc
+	h.step(sh, now, &core.Event{Kind: core.SessionEnded, Session: &s.Session, Text: "destroyed"})
 	h.reply(hc, m, &SessionDestroyed{SessionID: s.ID, Reason: "destroyed"})
 }
 
-// endSession ends a session and everything in it (ALT-D19), for a connection, or without one for the
-// clock.
-func (h *Host) endSession(s *session, how string, reason Reason, by *hostConn, now time.Time) {
+// announceEnd tells the Runtimes and the other Hosts of an ended session.
+func (h *Host) announceEnd(cs *core.Session, how string) {
+	s := sessionOf(cs)
+	h.live.Add(-1)
 	s.place.Release()
-	h.sessions.End(&s.Session, now.Add(h.opts.Persistence.TombstoneTTL))
-	err := Errorf(ErrSessionInvalid, reason, "the session has ended")
-	h.auditLocked(now, &AuditRecord{Operation: "session.over", SessionID: s.ID, Error: err}, by)
-	for first := s.First(); first != nil; first = s.First() {
-		c := callOf(first)
-		if c.State() == core.Ending { // ended before; recording it is unnecessary
-			h.announceEnd(c, c.claim.end, now)
-			continue
-		}
-		h.abort(c, err, string(reason), now)
+	if !strings.HasPrefix(s.ID, core.GeneratedPrefix) {
+		h.ended.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
 	}
-	for _, c := range s.Tails() {
-		h.dropTail(callOf(c), err)
-	}
-	h.records.EndScope(&s.Records)
-	if s.forwarded {
-		h.overs = append(h.overs, sessionOver{s.ID, how})
-	}
-	for _, rt := range h.order {
+	for _, rt := range h.fleet.order {
 		if rt.can(capSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
+	}
+	for _, l := range s.links {
+		h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
+	}
+}
+
+// destroyedElsewhere ends a session that was destroyed at another Host.
+func (h *Host) destroyedElsewhere(id string) {
+	sh := h.shardOf(id)
+	now := h.lock(sh)
+	defer h.unlock(sh)
+	sh.core.Destroyed(id)
+	if s := sh.core.Find(id); s != nil && !s.IsLink {
+		h.step(sh, now, &core.Event{Kind: core.SessionEnded, Session: s, Text: "destroyed"})
+	}
+}
+
+// summon loads the session of a request from the ledger, unless it is in the table: another Host, or an earlier process
+// of this Host, created it. It reports whether the ledger could be read.
+func (h *Host) summon(id string) bool {
+	if !h.ledger.IsShared() || id == "" || id == allSessions {
+		return true
+	}
+	sh := h.shardOf(id)
+	now := h.lock(sh)
+	if sh.core.Find(id) != nil || h.ended.has(id, now) {
+		h.unlock(sh)
+		return true
+	}
+	look := sh.core.Look(id, false)
+	h.unlock(sh)
+	r, fulfilled, err := h.ledger.Session(id)
+	now = h.lock(sh)
+	defer h.unlock(sh)
+	destroyed := sh.core.Looked(id, look)
+	switch {
+	case err != nil:
+		h.logError("session not read", err)
+		return false
+	case r == nil || destroyed || sh.core.Find(id) != nil || h.ended.has(id, now):
+		return true
+	}
+	s, full := h.newSession(core.Principal{Tenant: r.Tenant, Name: r.Name}, principalKey(core.Principal{Tenant: r.Tenant, Name: r.Name}, ""), id)
+	if full != nil {
+		return false
+	}
+	s.TTL, s.info.Metadata = time.Duration(r.TTL), r.Metadata
+	if r.Security != nil {
+		s.info.SecurityContext = SecurityContext(*r.Security)
+	}
+	h.open(sh, s, id, time.Unix(0, r.Expires), now)
+	for _, f := range fulfilled {
+		h.step(sh, now, &core.Event{Kind: core.Fulfilled, Session: &s.Session, Change: h.restored(f)})
+	}
+	return true
+}
+
+// prolong writes the new expiry of a session with a sliding lifetime. One write is in progress at a
+// time, and the last expiry is written last. The shard of the session must be locked.
+func (h *Host) prolong(s *session) {
+	if !s.IsShared {
+		return
+	}
+	if s.saving {
+		s.unsaved = true
+		return
+	}
+	s.saving = true
+	sh := h.shardOf(s.ID)
+	h.background(func() {
+		for isUnsaved := true; isUnsaved; {
+			sh.mu.Lock()
+			s.unsaved = false
+			due := s.Expires()
+			sh.mu.Unlock()
+			if err := h.ledger.Prolong(s.ID, due); err != nil {
+				h.logError("session expiry not stored", err)
+			}
+			sh.mu.Lock()
+			isUnsaved = s.unsaved
+			s.saving = isUnsaved
+			sh.mu.Unlock()
+		}
+	})
+}
+
+// expire ends a session whose lifetime has expired, unless another Host has extended it.
+func (h *Host) expire(s *session) {
+	r, _, err := h.ledger.Session(s.ID)
+	sh := h.shardOf(s.ID)
+	now := h.lock(sh)
+	defer h.unlock(sh)
+	if err == nil && r != nil && time.Unix(0, r.Expires).After(now) {
+		h.step(sh, now, &core.Event{Kind: core.SessionProlonged, Session: &s.Session, At: time.Unix(0, r.Expires)})
+	} else if !s.Expires().After(now) {
+		h.step(sh, now, &core.Event{Kind: core.SessionEnded, Session: &s.Session, Text: "expired"})
 	}
 }
 
 // listTools answers with the tools that the caller may use (ALT-D31).
 func (h *Host) listTools(hc *hostConn, m *ListTools) {
-	s, info, list, runtimes := h.listFulfilled(hc, m)
+	s, list, runtimes := h.listFulfilled(hc, m)
 	if s == nil {
 		return
 	}
@@ -242,7 +348,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	var failed *Error
 	for i, c := range list {
 		err := h.guard("Authorizer", func() error {
-			return h.opts.Auth.Authorizer.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.identity, Session: info, Contract: c.Contract, ForListing: true})
+			return h.opts.Auth.Authorizer.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.principal(), Session: s.info, Contract: c.Contract, ForListing: true})
 		})
 		if err == nil {
 			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,
@@ -251,61 +357,102 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 			failed = e
 		}
 	}
-	now := h.lock()
-	defer h.unlock()
+	sh := h.shardOf(s.ID)
+	now := h.lock(sh)
+	defer h.unlock(sh)
 	switch {
-	case hc.isClosed:
 	case s.IsEnded():
-		h.refuseRequest(hc, m, s.ID, errUnknownSession(), now)
+		h.refuseRequest(sh, hc, m, s.ID, errUnknownSession(), now)
 	case failed != nil:
-		h.refuseRequest(hc, m, s.ID, failed, now)
+		h.refuseRequest(sh, hc, m, s.ID, failed, now)
 	default:
 		h.reply(hc, m, answer)
 	}
 }
 
-// refuseRequest answers a request with an error. h.mu must be held.
-func (h *Host) refuseRequest(hc *hostConn, m Message, session string, err *Error, now time.Time) {
-	h.auditLocked(now, &AuditRecord{Operation: "request.refused", SessionID: session, CorrelationID: m.head().CorrelationID, Error: err}, hc)
-	h.answer(hc, m, err)
-}
-
 // listFulfilled returns the session of a request, and the contracts that connected Runtimes fulfil
 // in it with the ids of these Runtimes. It returns nil if it has refused the request.
-func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, info SessionInfo, list []*contract, runtimes [][]string) {
-	now := h.lock()
-	defer h.unlock()
-	hc.lastReceived = now
-	if hc.isClosed || !h.clientOnly(hc, m) {
-		return nil, info, nil, nil
+func (h *Host) listFulfilled(hc *hostConn, m *ListTools) (s *session, list []*contract, runtimes [][]string) {
+	if !h.clientOnly(hc, m) {
+		return nil, nil, nil
 	}
-	if s = h.own(hc, m.SessionID); s == nil {
-		h.refuseRequest(hc, m, m.SessionID, errUnknownSession(), now)
-		return nil, info, nil, nil
+	sh := h.shardOf(m.SessionID)
+	now := h.lock(sh)
+	defer h.unlock(sh)
+	if s = h.own(sh, hc, m.SessionID); s == nil {
+		h.refuseRequest(sh, hc, m, m.SessionID, errUnknownSession(), now)
+		return nil, nil, nil
 	}
-	for _, c := range h.manifest.list {
-		ids := s.Registry().Connected(c.Name)
-		for _, o := range h.offers[c.Name] {
-			if !slices.Contains(ids, o.RuntimeID) {
-				ids = append(ids, o.RuntimeID)
-			}
-		}
-		if len(ids) > 0 {
+	for _, c := range h.manifest.Load().list {
+		if ids := s.Registry().Connected(c.Name); len(ids) > 0 {
 			list, runtimes = append(list, c), append(runtimes, ids)
 		}
 	}
-	return s, s.info, list, runtimes
+	return s, list, runtimes
+}
+
+// refuseRequest answers a request with an error. The shard is locked.
+func (h *Host) refuseRequest(sh *shard, hc *hostConn, m Message, session string, err *Error, now time.Time) {
+	h.audit(sh, now, &AuditRecord{Operation: "request.refused", SessionID: session, CorrelationID: m.head().CorrelationID, Error: err}, hc)
+	h.answer(hc, m, err)
 }
 
 // sessionIDs returns the ids of the live sessions in order of creation.
-func (h *Host) sessionIDs() []string {
-	h.lock()
-	defer h.unlock()
-	var ids []string
-	for s := range h.sessions.All() {
-		if s.Kind == core.OwnSession {
-			ids = append(ids, s.ID)
+func (h *Host) sessionIDs() (ids []string) {
+	var all []*core.Session
+	h.lockAll()
+	for i := range h.shards {
+		for s := range h.shards[i].core.All() {
+			if !s.IsLink {
+				all = append(all, s)
+			}
 		}
 	}
+	h.unlockAll()
+	slices.SortFunc(all, func(a, b *core.Session) int { return cmp.Compare(a.Seq, b.Seq) })
+	for _, s := range all {
+		ids = append(ids, s.ID)
+	}
 	return ids
+}
+
+// sessionIDOf returns the session that a message needs.
+func sessionIDOf(m Message) string {
+	switch m := m.(type) {
+	case *ToolCall:
+		return m.SessionID
+	case *DestroySession:
+		return m.SessionID
+	case *ListTools:
+		return m.SessionID
+	case *CancelCall:
+		return m.SessionID
+	case *FulfillTools:
+		return m.SessionID
+	}
+	return ""
+}
+
+// The numbers of ended session ids that are remembered (ALT-D18).
+const (
+	maxEnded    = 10_000 // of a principal
+	maxAllEnded = 100_000
+)
+
+// tombstones are the ids of ended sessions.
+type tombstones struct {
+	mu   sync.Mutex
+	list *core.Tombstones // guarded by mu
+}
+
+func (t *tombstones) add(id string, p core.Principal, until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.list.Add(id, p, until)
+}
+
+func (t *tombstones) has(id string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.list.Has(id, now)
 }

@@ -85,9 +85,7 @@ func tokenRequest(ctx context.Context, addr, token string) *http.Request {
 }
 
 func (h *Host) auditAuth(r *http.Request, refused *Error) {
-	now := h.lock()
-	defer h.unlock()
-	h.auditLocked(now, &AuditRecord{Operation: "auth.refused", Peer: r.RemoteAddr, Error: refused}, nil)
+	h.auditOne(&AuditRecord{Operation: "auth.refused", Peer: r.RemoteAddr, Error: refused}, nil)
 }
 
 // serveMessage takes one message of a client (ALT-D05).
@@ -175,7 +173,7 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 		h.httpError(w, of, e)
 		return
 	}
-	hc, err := h.admit(nil, id, r.RemoteAddr)
+	hc, err := h.admit(nil, false, id, r.RemoteAddr)
 	if err != nil {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return

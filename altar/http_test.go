@@ -131,11 +131,9 @@ func TestUnreadAnswer(t *testing.T) {
 		MessagesPath, APIKeyHeader, len(body), body)
 	require.NoError(t, err)
 	busy := func() int {
-		s.h.lock()
-		defer s.h.unlock()
 		n := 0
-		for hc := range s.h.conns {
-			if hc.conn == nil && !hc.inProcess {
+		for _, hc := range s.h.conns.list(false) {
+			if hc.isHTTP() {
 				n++
 			}
 		}

@@ -16,10 +16,16 @@ type Message interface{ head() *header }
 
 // typeOf returns the name of a message on the wire.
 func typeOf(m Message) string {
-	if name := reflect.TypeOf(m).Elem().Name(); name != "ErrorMessage" {
+	switch name := reflect.TypeOf(m).Elem().Name(); name {
+	case "ErrorMessage":
+		return "Error"
+	case "hostOffers":
+		return "HostOffers"
+	case "forwardedCall":
+		return "ForwardedCall"
+	default:
 		return name
 	}
-	return "Error"
 }
 
 // A header holds the optional members of every message.

@@ -109,6 +109,7 @@ type ndjson struct {
 	max       int
 	maxOutput int
 	recent    strictjson.Strings
+	isPeer    bool // of two Hosts
 
 	closing sync.Once
 	closed  error
@@ -121,7 +122,7 @@ func (c *ndjson) Receive() (Message, error) {
 	}
 	own := make([]byte, len(frame)) // the message keeps it
 	copy(own, frame)
-	return decodeMessage(own, decodeOptions{maxMessage: c.max, recent: &c.recent})
+	return decodeMessage(own, decodeOptions{maxMessage: c.max, recent: &c.recent, isPeer: c.isPeer})
 }
 
 func (c *ndjson) Send(m Message) error { return sendFrame(c, m) }

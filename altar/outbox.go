@@ -22,6 +22,8 @@ type outbox struct {
 	list    []item
 	first   int
 	bytes   int
+	taken   int           // messages for which reserve has taken space
+	stalled uint32        // the shards that reserve has refused space
 	isEnded bool          // no further message is accepted; queued messages are sent
 	isCut   bool          // no further message is sent
 	why     goodbye       // how the connection ends after that
@@ -66,10 +68,37 @@ func weight(m Message) int {
 	return n
 }
 
-// put adds a message, unless the queue has ended.
-func (o *outbox) put(m Message, hold budget.Hold) {
+// reserve takes space for a message of a weight. Without space, resumed returns the shard later.
+func (o *outbox) reserve(l queueLimit, weight, shard int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.hasSpaceLocked(l, weight) {
+		o.stalled |= 1 << shard
+		return false
+	}
+	o.taken++
+	o.bytes += weight
+	return true
+}
+
+// resumed returns the shards that were refused space, if there is space now.
+func (o *outbox) resumed(l queueLimit) (shards uint32) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.stalled != 0 && o.hasSpaceLocked(l, 0) {
+		shards, o.stalled = o.stalled, 0
+	}
+	return shards
+}
+
+// put adds a message, unless the queue has ended. Its space may be taken.
+func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) {
 	o.mu.Lock()
 	isAccepted := !o.isEnded
+	if isTaken {
+		o.taken--
+		o.bytes -= weight(m)
+	}
 	if isAccepted {
 		if o.first > 64 && 2*o.first > len(o.list) { // do not grow behind a slow reader
 			o.list, o.first = slices.Delete(o.list, 0, o.first), 0
@@ -116,7 +145,12 @@ func (l queueLimit) double(n int) queueLimit {
 func (o *outbox) hasSpace(l queueLimit, n int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	queued := len(o.list) - o.first
+	return o.hasSpaceLocked(l, n)
+}
+
+// hasSpaceLocked is hasSpace. o.mu must be held.
+func (o *outbox) hasSpaceLocked(l queueLimit, n int) bool {
+	queued := len(o.list) - o.first + o.taken
 	return queued == 0 || o.isEnded || queued < l.messages && o.bytes+n <= l.bytes
 }
 
@@ -150,7 +184,7 @@ func (o *outbox) close() {
 	isFirst := !o.isCut
 	o.isEnded, o.isCut, o.why = true, true, goodbye{}
 	dropped := o.list[o.first:]
-	o.list, o.first, o.bytes = nil, 0, 0
+	o.list, o.first, o.bytes, o.taken = nil, 0, 0, 0
 	o.startLocked()
 	o.mu.Unlock()
 	if isFirst {

@@ -8,9 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"iter"
+	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -20,143 +21,96 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/fivewire/fivewire/altar/internal/cluster"
 )
 
-// A mesh connects Hosts in memory, as a message broker would. It is a [Cluster]
-// for each of them.
+// A mesh connects Hosts in memory. It is the [cluster.Network] of all of them.
 type mesh struct {
+	hosts map[string]*Host
+
 	mu      sync.Mutex
-	hosts   map[string]*Host
-	offers  map[string][]cluster.Offer
-	changed chan struct{} // closed and replaced when offers changes
-
-	// cut reports before each message whether the connection is lost.
-	cut           func(call *cluster.Call, n int) bool
-	joins         atomic.Int64 // how often a lost call was joined again
-	keep          bool         // join lost calls
-	endedSessions []string     // sessions over
-
-	hook   func(h *Host) // called in each method of a Cluster
-	called []string      // these methods
+	joined  map[string]*meshHost
+	streams map[net.Conn]string // open ends, with the Host that has accepted the stream
+	joins   int
+	hinder  func(n int) // called by the n-th Join
 }
 
-// calls runs the hook in a method of a Cluster.
-func (e *meshEnd) calls(method string) {
-	e.m.mu.Lock()
-	h, hook := e.m.hosts[e.id], e.m.hook
-	e.m.called = append(e.m.called, method)
-	e.m.mu.Unlock()
-	if hook != nil && h != nil {
-		hook(h)
-	}
-}
-
-type meshEnd struct {
-	m  *mesh
-	id string
+type meshHost struct {
+	peers  func(ids []string)
+	accept func(from string, s io.ReadWriteCloser)
 }
 
 // newMesh starts Hosts of these names; they are closed with the test.
 func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
-	m := &mesh{hosts: make(map[string]*Host), offers: make(map[string][]cluster.Offer), changed: make(chan struct{})}
-	ctx, stop := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	t.Cleanup(func() { stop(); wg.Wait() })
+	m := &mesh{hosts: make(map[string]*Host), joined: make(map[string]*meshHost), streams: make(map[net.Conn]string)}
 	for _, name := range names {
-		o := opts
-		o.ID, o.Cluster = name, &meshEnd{m, name}
-		h := testHost(t, &o)
-		m.mu.Lock()
-		m.hosts[name] = h
-		m.mu.Unlock()
-		wg.Go(func() {
-			for offers := range h.runtimeOffers(ctx) {
-				m.mu.Lock()
-				m.offers[name] = offers
-				close(m.changed)
-				m.changed = make(chan struct{})
-				m.mu.Unlock()
-			}
-		})
+		m.add(t, opts, name)
 	}
+	synctest.Wait()
 	return m
 }
 
-func (e *meshEnd) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
-	return func(yield func([]cluster.Offer) bool) {
-		for ctx.Err() == nil {
-			e.calls("Offers")
-			list, changed := e.m.all()
-			if !yield(list) {
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-			}
-		}
+func (m *mesh) add(t *testing.T, opts HostOptions, name string) {
+	opts.ID, opts.Cluster = name, m
+	h := testHost(t, &opts)
+	m.hosts[name] = h
+}
+
+// Join implements [cluster.Network].
+func (m *mesh) Join(ctx context.Context, id string, peers func(ids []string), accept func(from string, s io.ReadWriteCloser)) error {
+	m.mu.Lock()
+	m.joins++
+	n, hinder := m.joins, m.hinder
+	m.mu.Unlock()
+	if hinder != nil {
+		hinder(n)
+	}
+	m.mu.Lock()
+	m.joined[id] = &meshHost{peers, accept}
+	m.tellLocked()
+	m.mu.Unlock()
+	<-ctx.Done()
+	m.leave(id)
+	return nil
+}
+
+func (m *mesh) leave(id string) {
+	m.mu.Lock()
+	delete(m.joined, id)
+	m.tellLocked()
+	m.mu.Unlock()
+	m.cut(id)
+}
+
+// tellLocked calls the functions of all Hosts. m.mu must be held.
+func (m *mesh) tellLocked() {
+	ids := slices.Sorted(maps.Keys(m.joined))
+	for id, h := range m.joined {
+		h.peers(slices.DeleteFunc(slices.Clone(ids), func(o string) bool { return o == id }))
 	}
 }
 
-// all returns the offers of all Hosts, and a channel that is closed when they change.
-func (m *mesh) all() (list []cluster.Offer, changed chan struct{}) {
+// Open implements [cluster.Network].
+func (m *mesh) Open(_ context.Context, from, to string) (io.ReadWriteCloser, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(m.offers)) {
-		list = append(list, m.offers[name]...)
+	h := m.joined[to]
+	if h == nil {
+		return nil, errors.New("mesh: no such Host")
 	}
-	return list, m.changed
+	near, far := net.Pipe()
+	m.streams[near], m.streams[far] = to, to
+	h.accept(from, far)
+	return near, nil
 }
 
-func (e *meshEnd) Forward(ctx context.Context, to cluster.Offer, call *cluster.Call) iter.Seq2[Message, error] {
-	return func(yield func(Message, error) bool) {
-		e.calls("Forward")
-		e.m.mu.Lock()
-		h, cut, keep := e.m.hosts[to.HostID], e.m.cut, e.m.keep
-		e.m.mu.Unlock()
-		own := *call
-		n := 0
-		for {
-			lost := false
-			line, end := context.WithCancel(ctx)
-			for m, err := range h.serveForwarded(line, &own) {
-				if cut != nil && cut(&own, n) {
-					lost = true
-					break
-				}
-				n++
-				if c, ok := m.(*StreamChunk); ok {
-					own.ResumeFrom = c.ChunkID + 1
-				}
-				if !yield(m, err) || err != nil {
-					end()
-					return
-				}
-			}
-			end()
-			switch {
-			case !lost:
-				return
-			case !keep:
-				yield(nil, errors.New("the line is cut"))
-				return
-			}
-			own.Join = true
-			e.m.joins.Add(1)
-		}
-	}
-}
-
-func (e *meshEnd) SessionEnded(id, reason string) {
-	e.calls("SessionEnded")
-	e.m.mu.Lock()
-	defer e.m.mu.Unlock()
-	e.m.endedSessions = append(e.m.endedSessions, id+" "+reason)
-	for name, h := range e.m.hosts {
-		if name != e.id {
-			go h.endForwardedSession(id, reason)
+// cut closes the streams that a Host has accepted.
+func (m *mesh) cut(to string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for c, id := range m.streams {
+		if id == to {
+			_ = c.Close()
+			delete(m.streams, c)
 		}
 	}
 }
@@ -187,10 +141,20 @@ func (m *mesh) empty(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
 	for name, h := range m.hosts {
-		h.lock()
-		require.Zero(t, h.sessions.Calls(), name)
-		require.Zero(t, h.stats.InFlight, name)
-		h.unlock()
+		require.Zero(t, h.drain.busy.Load(), name)
+		require.Zero(t, h.Stats().InFlight, name)
+		requireNoIDs(t, h)
+	}
+}
+
+// requireNoIDs fails if an invocation id is in use.
+func requireNoIDs(t *testing.T, h *Host) {
+	t.Helper()
+	for i := range h.ids.parts {
+		p := &h.ids.parts[i]
+		p.mu.Lock()
+		require.Empty(t, p.byID)
+		p.mu.Unlock()
 	}
 }
 
@@ -207,6 +171,7 @@ func TestRemoteCalls(t *testing.T) {
 			return nil, ctx.Err()
 		})
 		m.attach(t, "b", rt)
+		destroyed := watchSessions(t, m.hosts["b"])
 		ctx := t.Context()
 		sess, err := m.client(t, "a").CreateSession(ctx, &CreateSessionParams{ID: "s"})
 		require.NoError(t, err)
@@ -252,8 +217,7 @@ func TestRemoteCalls(t *testing.T) {
 
 		require.NoError(t, sess.Destroy(ctx))
 		synctest.Wait()
-		require.Equal(t, []string{"s destroyed"}, m.endedSessions)
-		require.Equal(t, 1, m.hosts["b"].sessions.Len(), "only what it asks its Runtimes in is left")
+		require.Equal(t, []string{"s"}, *destroyed, "the Runtime learns of the end of the session")
 		m.empty(t)
 	})
 }
@@ -311,202 +275,144 @@ func TestRemoteRefusal(t *testing.T) {
 	})
 }
 
+// watchSessions connects a Runtime, and returns the ids of the sessions whose end it is told.
+func watchSessions(t *testing.T, h *Host) *[]string {
+	rt := attachRuntime(t, h, testService, "watcher", "get")
+	ended := new([]string)
+	go func() {
+		for m, err := rt.conn.Receive(); err == nil; m, err = rt.conn.Receive() {
+			if m, ok := m.(*SessionDestroyed); ok {
+				*ended = append(*ended, m.SessionID)
+			}
+		}
+	}()
+	return ended
+}
+
 // ALT-D24: a call whose fate at another Host is unknown fails, unless its contract
 // says that it may run twice.
 func TestRemoteLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b", "c")
-		stop := m.attach(t, "b", testRuntime("rb", nil))
-		var lost atomic.Int64
-		m.cut = func(call *cluster.Call, n int) bool { return call.RuntimeID == "rb" && lost.Add(1) > 0 }
+		m.attach(t, "b", testRuntime("rb", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
-		require.ErrorIs(t, err, ReasonDisconnected)
-		_, err = CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
-		require.ErrorIs(t, err, ReasonDisconnected, "nobody else")
-
-		m.attach(t, "c", testRuntime("rc", nil))
-		for range 2 {
-			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
-			require.NoError(t, err)
-			require.Equal(t, "rc", id)
+		errs := make(chan error, 2)
+		call := func(tool string, params any) {
+			go func() {
+				_, err := sess.Call(t.Context(), tool, params, nil)
+				errs <- err
+			}()
+			synctest.Wait()
 		}
+		call("rb/wait", waitIn{100_000})
+		m.cut("b")
+		require.ErrorIs(t, <-errs, ReasonDisconnected)
+		synctest.Wait()
+		require.Zero(t, m.hosts["b"].Stats().InFlight, "the other Host has cancelled the call")
+
+		time.Sleep(time.Minute) // the stream is opened again
+		slow := testRuntime("slow", nil)
+		slow.names["get"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		stop := m.attach(t, "c", slow)
+		call("slow/get", map[string]string{"key": "k"})
+		m.cut("c")
+		require.ErrorIs(t, <-errs, ReasonDisconnected, "it is pinned")
+		time.Sleep(time.Minute)
+		for range 2 { // one of them goes to the slow Runtime
+			call("get", map[string]string{"key": "k"})
+		}
+		m.cut("c")
+		require.NoError(t, <-errs)
+		require.NoError(t, <-errs)
 
 		// The Runtime of the other Host disconnects.
-		m.cut = nil
-		errs := make(chan error, 1)
-		go func() {
-			_, err := sess.Call(t.Context(), "rb/wait", json.RawMessage(`{"ms":100000}`), nil)
-			errs <- err
-		}()
-		synctest.Wait()
-		b := m.hosts["b"]
-		b.lock()
-		rb := b.order[0]
-		b.unlock()
-		rb.cut()
+		time.Sleep(time.Minute)
+		call("slow/wait", waitIn{100_000})
+		m.hosts["c"].lockAll()
+		rc := m.hosts["c"].fleet.order[0]
+		m.hosts["c"].unlockAll()
+		rc.cut()
 		require.ErrorIs(t, <-errs, ReasonDisconnected)
 		stop()
 		m.empty(t)
 	})
 }
 
-// A Cluster that lost its connection joins the call: the call runs once, and its stream continues
-// at the next chunk.
-func TestRemoteJoin(t *testing.T) {
+// A Host that shuts down ends the calls that others have forwarded, and gets no more.
+func TestRemoteShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
+		m := newMesh(t, HostOptions{}, "a", "b", "c")
 		m.attach(t, "b", testRuntime("rb", nil))
-		m.keep = true
-		cuts := 0
-		m.cut = func(_ *cluster.Call, n int) bool {
-			if n == 3*cuts+1 && cuts < 5 {
-				cuts++
-				return true
-			}
-			return false
-		}
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		var got []int64
-		for n, err := range StreamAs[int64](t.Context(), sess, "count", countIn{20}) {
-			require.NoError(t, err)
-			got = append(got, n)
-		}
-		require.Equal(t, []int64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19}, got)
-		require.Equal(t, int64(5), m.joins.Load())
-		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
-		m.empty(t)
-	})
-}
-
-// Joining starts nothing.
-func TestServeForwardedJoinsOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
-		m.attach(t, "b", testRuntime("rb", nil))
-		call := &cluster.Call{HostID: "a", RuntimeID: "rb", Contract: "math/add", InvocationID: "i", SessionID: "s",
-			SessionTTL: time.Minute, Principal: "user", Parameters: json.RawMessage(`{"a":1,"b":2}`), Timeout: time.Second, Join: true}
-		one := func() (Message, error) {
-			for m, err := range m.hosts["b"].serveForwarded(t.Context(), call) {
-				return m, err
-			}
-			return nil, nil
-		}
-		_, err := one()
-		var refused *Error
-		require.False(t, errors.As(err, &refused), "%v", err)
-		require.Error(t, err)
-		call.Join = false
-		r, err := one()
-		require.NoError(t, err)
-		require.Equal(t, json.RawMessage("3"), r.(*ToolResult).Payload)
-		call.Join = true
-		r, err = one()
-		require.NoError(t, err)
-		require.Equal(t, json.RawMessage("3"), r.(*ToolResult).Payload)
-		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
-
-		call.Join, call.InvocationID = false, "i2"
-		for _, broken := range []func(c *cluster.Call){
-			func(c *cluster.Call) { c.Parameters = json.RawMessage(`{"a":1}`) },
-			func(c *cluster.Call) { c.Contract = "nothing" },
-			func(c *cluster.Call) { c.RuntimeID = "other" },
-			func(c *cluster.Call) { c.Principal = "somebody" },
-			func(c *cluster.Call) { c.SessionID = "x\n" },
-			func(c *cluster.Call) { c.SessionTTL, c.SessionID = 0, "s2" },
-			func(c *cluster.Call) { c.InvocationID = "" },
-			func(c *cluster.Call) { c.Parameters = json.RawMessage(`{`) },
-		} {
-			own := *call
-			broken(&own)
-			for _, err := range m.hosts["b"].serveForwarded(t.Context(), &own) {
-				require.ErrorAs(t, err, &refused, "%+v", own)
-			}
-		}
-		require.Equal(t, uint64(1), m.hosts["b"].Stats().Dispatched)
-		require.NoError(t, m.hosts["b"].Close())
-		for _, err := range m.hosts["b"].serveForwarded(t.Context(), call) {
-			require.ErrorAs(t, err, &refused)
-		}
-	})
-}
-
-// ALT-D24: another attempt at a call is not confused with one that was never answered
-// here.
-func TestServeForwardedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
-		h := m.hosts["b"]
-		silent, well := attachRuntime(t, h, testService, "r1", "get"), attachRuntime(t, h, testService, "r2", "get")
-		call := &cluster.Call{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
-			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
-		for r, err := range h.serveForwarded(t.Context(), call) {
-			require.NoError(t, err)
-			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
-		}
-		repeat := *call
-		repeat.RuntimeID, repeat.Attempt = "r2", 1
+		done := make(chan error, 1)
 		go func() {
-			m, err := well.conn.Receive()
-			for err == nil && typeOf(m) != "ToolCall" {
-				m, err = well.conn.Receive()
-			}
-			_ = silent.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")}) // too late
-			_ = well.conn.Send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
+			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{2_000})
+			done <- err
 		}()
-		for r, err := range h.serveForwarded(t.Context(), &repeat) {
+		synctest.Wait()
+		m.attach(t, "c", testRuntime("rc", nil))
+		go func() { _ = m.hosts["b"].Shutdown(t.Context()) }()
+		synctest.Wait()
+		for range 4 {
+			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
 			require.NoError(t, err)
-			require.Nil(t, r.(*ToolResult).Error)
-			require.Equal(t, json.RawMessage("2"), r.(*ToolResult).Payload)
+			require.Equal(t, "rc", id)
+		}
+		require.NoError(t, <-done)
+		m.empty(t)
+	})
+}
+
+// Chunks, grants and cancellations pass between Hosts as they do between a Host and a Runtime: a reader that stops
+// holds the tool, and no other call (ALT-D37).
+func TestRemoteStreamWaitsForItsReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		var sent atomic.Int64
+		rt := testRuntime("rb", nil)
+		rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for i := 0; ; i++ {
+				if err := out.Send(i); err != nil {
+					return err
+				}
+				sent.Add(1)
+			}
+		})
+		m.attach(t, "b", rt)
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		n := int64(0)
+		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{1}) {
+			require.NoError(t, err)
+			if n++; n%100 == 0 {
+				synctest.Wait()
+				require.LessOrEqual(t, sent.Load(), n+3*64+2, "client, Host and Host hold 64 chunks each")
+				_, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+				require.NoError(t, err)
+			}
+			if n == 1000 {
+				break
+			}
 		}
 		m.empty(t)
 	})
 }
 
-// ALT-D22: a late second attempt does not affect a call of another session that reuses the id of
-// the answered first attempt.
-func TestServeForwardedAgainElsewhere(t *testing.T) {
+// A Host with a Runtime that fulfils session by session offers it, too.
+func TestRemoteRuntimeThatIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b")
-		h := m.hosts["b"]
-		rt := attachRuntime(t, h, testService, "r1", "get")
-		call := &cluster.Call{HostID: "a", RuntimeID: "r1", Contract: "get", InvocationID: "i", SessionID: "s",
-			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"key":"k"}`), Timeout: time.Second}
-		for r, err := range h.serveForwarded(t.Context(), call) {
-			require.NoError(t, err)
-			require.ErrorIs(t, r.(*ToolResult).Error, ErrExecutionTimeout)
-		}
-		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")})
-		w := connect(t, h, testUser)
-		w.session("own")
-		w.send(&ToolCall{InvocationID: "i", SessionID: "own", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
-		repeat := *call
-		repeat.Attempt = 1
-		for _, err := range h.serveForwarded(t.Context(), &repeat) {
-			require.ErrorIs(t, err, reasonInvocationIDInUse)
-		}
-		rt.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("2")})
-		require.Equal(t, json.RawMessage("2"), next[*ToolResult](w).Payload)
-	})
-}
-
-// A Host that goes away leaves its calls at the other for a while; then they are
-// cancelled (ALT-D33).
-func TestServeForwardedLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
-		m.attach(t, "b", testRuntime("rb", nil))
-		ctx, lose := context.WithCancel(t.Context())
-		call := &cluster.Call{HostID: "a", RuntimeID: "rb", Contract: "wait", InvocationID: "i", SessionID: "s",
-			SessionTTL: time.Hour, Parameters: json.RawMessage(`{"ms":100000}`), Timeout: time.Minute}
-		time.AfterFunc(time.Second, lose)
-		for _, err := range m.hosts["b"].serveForwarded(ctx, call) {
-			require.ErrorIs(t, err, context.Canceled)
-		}
-		require.Equal(t, 1, m.hosts["b"].Stats().InFlight)
-		time.Sleep(31 * time.Second)
+		m.attach(t, "b", testRuntime("rb", &RuntimeOptions{DisableStanding: true}))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
 		m.empty(t)
 	})
 }
@@ -524,12 +430,9 @@ func testOffersOfOtherContracts(t *testing.T) {
 	require.Equal(t, "3", string(next[*ToolResult](c).Payload))
 	later, err := DecodeManifest([]byte(strings.Replace(testManifest, `"type":"integer"`, `"type":"float"`, 1)))
 	require.NoError(t, err)
-	require.NotEqual(t, m.hosts["b"].manifest.byName["math/add"].digest, later.Contracts[0].digest())
+	require.NotEqual(t, m.hosts["b"].manifest.Load().byName["math/add"].digest, later.Contracts[0].digest())
 	require.NoError(t, m.hosts["b"].ReplaceManifest(later))
 	synctest.Wait()
-	list, _ := m.all()
-	require.Len(t, list, 1)
-	require.Equal(t, later.Contracts[0].digest(), list[0].Digests[slices.Index(list[0].Contracts, "math/add")])
 	for i := range 3 {
 		c.send(add(fmt.Sprint("j", i), "s"))
 		require.ErrorIs(t, next[*ToolResult](c).Error, ReasonNotFulfilled)
@@ -539,32 +442,6 @@ func testOffersOfOtherContracts(t *testing.T) {
 		}
 	}
 	require.Equal(t, int64(1), logged.n.Load())
-}
-
-// Each method of a Cluster may call its Host.
-func TestClusterCallsItsHost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
-		m.mu.Lock()
-		m.hook = func(h *Host) {
-			h.Stats()
-			h.sessionIDs()
-			require.NoError(t, h.Ready())
-		}
-		m.mu.Unlock()
-		m.attach(t, "b", testRuntime("rb", nil))
-		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
-		require.NoError(t, err)
-		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
-		require.NoError(t, err)
-		_, err = s.ListTools(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, s.Destroy(t.Context()))
-		synctest.Wait()
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		require.Subset(t, m.called, []string{"Offers", "Forward", "SessionEnded"})
-	})
 }
 
 // A call that waits for a lost Runtime goes to the Host to which the Runtime has moved (ALT-D24, ALT-D39).
@@ -584,39 +461,24 @@ func TestHeldCallFollowsItsRuntime(t *testing.T) {
 	})
 }
 
-// A Cluster whose offers end or panic is called again.
-func TestOffersAreRequestedAgain(t *testing.T) {
+// A network that a Host cannot join is tried again.
+func TestNetworkIsJoinedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{Logger: slog.New(slog.DiscardHandler)}, "b")
+		opts := HostOptions{Logger: slog.New(slog.DiscardHandler)}
+		m := newMesh(t, opts, "b")
 		m.attach(t, "b", testRuntime("rb", nil))
-		c := &brokenCluster{meshEnd: meshEnd{m, "a"}}
-		h := testHost(t, &HostOptions{ID: "a", Cluster: c, Logger: slog.New(slog.DiscardHandler)})
-		m.mu.Lock()
-		m.hosts["a"] = h
-		m.mu.Unlock()
+		m.hinder = func(n int) {
+			if n < 4 {
+				panic("no network")
+			}
+		}
+		m.add(t, opts, "a")
 		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		time.Sleep(2*offersRetry + time.Millisecond)
+		time.Sleep(time.Minute)
 		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
 		require.NoError(t, err)
-		require.Equal(t, int64(3), c.n.Load())
 	})
-}
-
-// A brokenCluster has offers at the third attempt.
-type brokenCluster struct {
-	meshEnd
-	n atomic.Int64
-}
-
-func (c *brokenCluster) Offers(ctx context.Context) iter.Seq[[]cluster.Offer] {
-	switch c.n.Add(1) {
-	case 1:
-		panic("no offers")
-	case 2:
-		return func(func([]cluster.Offer) bool) {}
-	}
-	return c.meshEnd.Offers(ctx)
 }
 
 // A countedLog counts the records with a text.

@@ -158,17 +158,17 @@ func TestRuntimeLeavesAmongManyCalls(t *testing.T) {
 		for i := range 20 {
 			rt := connect(t, h, testService)
 			rt.announce("idle", "get")
-			h.mu.Lock()
-			hc := h.runtimes["idle"].conn
-			h.mu.Unlock()
+			h.lockAll()
+			hc := h.fleet.owners["idle"].conn
+			h.unlockAll()
 			id := fmt.Sprint("own", i)
 			c.send(&ToolCall{InvocationID: id, SessionID: "s0", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
 			next[*ToolCall](rt)
-			now := h.lock()
+			now := h.lockAll()
 			start := time.Now()
 			h.disconnect(hc, now)
 			shortest = min(shortest, time.Since(start))
-			h.unlock()
+			h.unlockAll()
 			c.send(&CancelCall{SessionID: "s0", InvocationID: id})
 			require.ErrorIs(t, next[*ToolResult](c).Error, ReasonCancelled, "it waited for another attempt")
 			_ = rt.conn.Close()

@@ -243,9 +243,10 @@ func TestRestart(t *testing.T) {
 				thief = connect(t, b.h, &Principal{ID: "thief"})
 				_ = thief.conn.Send(&AnnounceRuntime{RuntimeID: "r-h", ProtocolVersion: ProtocolVersion})
 				require.ErrorIs(t, next[*ErrorMessage](thief).Err, reasonRuntimeIDTaken)
-				b.h.lock()
-				require.Equal(t, "v", b.h.session("s").info.Metadata["k"])
-				b.h.unlock()
+				sh := b.h.shardOf("s")
+				b.h.lock(sh)
+				require.Equal(t, "v", sessionOf(sh.core.Find("s")).info.Metadata["k"])
+				b.h.unlock(sh)
 
 				time.Sleep(10 * time.Minute)
 				w.send(call("late", "math/add", `{"a":1,"b":2}`))
@@ -590,9 +591,9 @@ func TestOwnersStored(t *testing.T) {
 		}
 		time.Sleep(100 * time.Hour)
 		require.ErrorIs(t, try(), reasonRuntimeIDTaken)
-		a.h.lock()
-		rt := a.h.order[0]
-		a.h.unlock()
+		a.h.lockAll()
+		rt := a.h.fleet.order[0]
+		a.h.unlockAll()
 		rt.cut()
 		time.Sleep(23 * time.Hour)
 		require.ErrorIs(t, try(), reasonRuntimeIDTaken)
@@ -676,9 +677,7 @@ func testBounds(t *testing.T) {
 	for i := range 100 {
 		w.send(call(fmt.Sprint(i), "math/add", `{"a":1,"b":2}`))
 		require.Nil(t, next[*ToolResult](w).Error)
-		h.lock()
-		require.LessOrEqual(t, h.records.Bytes(), int64(64<<10))
-		h.unlock()
+		require.LessOrEqual(t, h.outcomes.records.Bytes(), int64(64<<10))
 	}
 	w.send(call("0", "math/add", `{"a":1,"b":2}`))
 	require.ErrorIs(t, next[*ToolResult](w).Error, ReasonNotRetained, "it does not run again")
@@ -687,19 +686,25 @@ func testBounds(t *testing.T) {
 
 // An encoded outcome decodes to an equal outcome.
 func TestStoredOutcome(t *testing.T) {
-	for _, o := range []*storedOutcome{
+	h := testHost(t, nil)
+	for _, o := range []struct {
+		result *ToolResult
+		chunks []*StreamChunk
+	}{
 		{result: &ToolResult{InvocationID: "i", Payload: json.RawMessage(`{"a":[1]}`)}},
-		{result: disconnectedResult("i")},
+		{result: &ToolResult{InvocationID: "i", Error: errDisconnected()}},
 		{chunks: []*StreamChunk{{InvocationID: "i", Payload: json.RawMessage(`1`)}, {InvocationID: "i", ChunkID: 1, IsFinal: true}}},
 	} {
-		data, err := o.encode()
-		require.NoError(t, err)
+		data := h.encodeOutcome(o.result, o.chunks)
 		reread, err := decodeOutcome(data)
 		require.NoError(t, err)
-		rewritten, err := reread.encode()
-		require.NoError(t, err)
-		require.Equal(t, string(data), string(rewritten))
-		require.Len(t, reread.chunks, len(o.chunks))
+		result, _ := reread.Result.(*ToolResult)
+		var chunks []*StreamChunk
+		for _, c := range reread.Chunks {
+			chunks = append(chunks, c.Data.(*StreamChunk))
+		}
+		require.Equal(t, string(data), string(h.encodeOutcome(result, chunks)))
+		require.Len(t, chunks, len(o.chunks))
 	}
 	for _, garbage := range []string{"", "{", `{"type":"Pong"}`, `{"type":"StreamChunk","invocation_id":"i","chunk_id":0}`} {
 		_, err := decodeOutcome([]byte(garbage))

@@ -144,7 +144,7 @@ func storeChaos(t *testing.T, r *rand.Rand) {
 			w.stop()
 		}
 	}()
-	_, err := wards[0].h.ledger.Session("none") // begins
+	_, _, err := wards[0].h.ledger.Session("none") // begins
 	require.NoError(t, err)
 	wards[0].wire.send(&CreateSession{SessionID: "s"})
 	synctest.Wait()

@@ -23,10 +23,6 @@ func init() {
 			o.newSessionID = next
 		}
 	}
-	hook.ClusterHost = func(host any) any {
-		h, _ := host.(*Host)
-		return clusterHost{h}
-	}
 }
 
 // vectors are the operations of the test vectors on parts that are not exported.

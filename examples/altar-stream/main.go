@@ -204,11 +204,8 @@ func startHost(m *altar.Manifest, url, id string) (*host, error) {
 		nc.Close()
 		return nil, err
 	}
-	served := make(chan error, 1)
-	go func() { served <- cluster.Serve(context.Background(), h, id) }()
 	return &host{h, func() {
 		_ = h.Close()
-		<-served
 		_ = cluster.Close()
 		nc.Close()
 	}}, nil

@@ -3,7 +3,10 @@
 
 package core
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A CallState is a state of a [Call].
 type CallState int
@@ -41,17 +44,18 @@ type CallLimits struct {
 // callCost is the memory of a call besides its parameters, about.
 const callCost = 2 << 10
 
-// A Call is the state of one invocation (section e, call): its Runtime, its timers, its stream, its readers and
-// the bytes that it holds. The caller picks the Runtime, and sends the messages that follow from an
-// event.
+// A Call is the state of one invocation (section e, call): its Runtime, its timers, its stream, its readers, the
+// bytes that it holds and its outcome.
 type Call struct {
-	Stream    *Stream // nil if the contract does not stream
-	Collected int     // bytes of collected results
+	Contract string
+	Pin      string // runtime id that the caller asked for
+	Print    Fingerprint
+	Account  Account
+	Stream   *Stream // nil if the contract does not stream
+	Data     any     // opaque
 
 	// The timers of the call. Gap is that of a missing chunk or, of a held call, of an absent Runtime.
-	Deadline, Gap, Grace Timer
-
-	Data any // opaque
+	deadline, gap, grace Timer
 
 	id      string
 	session *Session   // nil: the call was not entered
@@ -63,30 +67,51 @@ type Call struct {
 	state         CallState
 	rt            *Runtime // once dispatched
 	start         time.Time
-	readers       int
 	hasFailedOver bool
 	isAnswered    bool // the final message of the Runtime came
 	isOwed        bool // it did not, and the call has ended
 	isTrial       bool // tests whether the Runtime has recovered
 	isShort       bool // the time of the caller is what ended the call
+
+	hasID     bool       // the id is in use
+	isClaimed bool       // its record was made before the dispatch
+	isCounted bool       // as a turn, before the dispatch
+	isChosen  bool       // a Runtime is being chosen
+	isTouched bool       // the base of the stream may have moved
+	refusal   any        // what the call gets unless it has an outcome
+	tried     []*Runtime // that refused it
+	collected int        // bytes of collected results
+	charged   int64      // bytes of the Account
+	end       ending     // once it is Ending
+	result    any        // how it ended, if not with a chunk
+	readers   []*Reader  // also after the end, while they do not have all chunks
+	first     [1]*Reader // the first array of readers
+}
+
+// An ending is how a call ends: with a result, or with the last chunk of a stream.
+type ending struct {
+	result     any // or
+	chunk      Chunk
+	hasChunk   bool
+	err        any  // of either
+	hasOutcome bool // it is kept for repeats (ALT-D22)
+	drops      bool // the chunks that wait for connections are dropped (ALT-D37)
+	isRefused  bool // the call did not run
 }
 
 func arrivalOf(c *Call) *link[Call] { return &c.arrival }
 
-// NewCall returns a held call. Without timers it is one that has ended.
-func NewCall(l CallLimits, stream *Stream, timers *Timers) Call {
-	c := Call{limits: l, Stream: stream, timers: timers, state: Held}
-	if timers == nil {
-		c.state = Done
-	}
-	return c
-}
+// Init makes a call a held one with limits.
+func (c *Call) Init(l CallLimits) { c.limits, c.state = l, Held }
 
 // State returns the state.
 func (c *Call) State() CallState { return c.state }
 
-// Seq returns the number of the call in its session.
-func (c *Call) Seq() uint64 { return c.seq }
+// ID returns the invocation id.
+func (c *Call) ID() string { return c.id }
+
+// Session returns the session of the call.
+func (c *Call) Session() *Session { return c.session }
 
 // Runtime returns the Runtime that the call was dispatched to last, or nil.
 func (c *Call) Runtime() *Runtime { return c.rt }
@@ -102,59 +127,57 @@ func (c *Call) HasFailedOver() bool { return c.hasFailedOver }
 
 // Bytes returns the memory of the call.
 func (c *Call) Bytes() int64 {
-	n := int64(callCost + c.limits.Params + c.Collected)
+	n := int64(callCost + c.limits.Params + c.collected)
 	if c.Stream != nil {
 		n += int64(c.Stream.Bytes())
 	}
 	return n
 }
 
-// Claim makes a held call wait for its record.
-func (c *Call) Claim() {
+// claim makes a held call wait for its record.
+func (c *Call) claim() {
 	c.unhold()
 	c.state = Claiming
 }
 
-// Continue makes a call with its record continue. One that was cut off elsewhere has lost a Runtime.
-func (c *Call) Continue(hasFailedOver bool) {
+// proceed makes a call whose record was looked for a held one. One that was cut off elsewhere has lost a Runtime.
+func (c *Call) proceed(hasFailedOver bool) {
 	c.state, c.hasFailedOver = Held, c.hasFailedOver || hasFailedOver
 }
 
-// Wait makes a held call wait for an absent Runtime. At a time of zero nothing happens.
-func (c *Call) Wait(until time.Time) {
+// wait makes a held call wait for an absent Runtime. At a time of zero nothing happens.
+func (c *Call) wait(until time.Time) {
 	if !until.IsZero() {
-		c.timers.Set(&c.Gap, until)
+		c.timers.Set(&c.gap, until)
 	}
 }
 
-// Choose bounds the time in which a Runtime is chosen for the call.
-func (c *Call) Choose(now time.Time) {
+// choose bounds the time in which a Runtime is chosen for the call.
+func (c *Call) choose(now time.Time) {
 	c.unhold()
-	c.timers.Stop(&c.Gap)
-	c.state, c.rt = Held, nil
-	c.timers.Set(&c.Deadline, now.Add(c.limits.Limit))
+	c.timers.Stop(&c.gap)
+	c.state, c.rt, c.isChosen = Held, nil, true
+	c.timers.Set(&c.deadline, now.Add(c.limits.Limit))
 }
 
-// EndChoice ends the time of Choose.
-func (c *Call) EndChoice() { c.timers.Stop(&c.Deadline) }
+// endChoice ends the time of choose.
+func (c *Call) endChoice() {
+	c.isChosen = false
+	c.timers.Stop(&c.deadline)
+}
 
-// Dispatch makes a Runtime run the call.
-func (c *Call) Dispatch(rt *Runtime, now time.Time) {
+// dispatch makes a Runtime run the call, whose Gate has admitted it.
+func (c *Call) dispatch(rt *Runtime, isTrial bool, now time.Time) {
 	c.unhold()
-	c.timers.Stop(&c.Gap)
-	c.state, c.rt = Running, rt
-	if rt.calls == nil {
-		rt.calls = make(map[*Call]bool, 1)
-	}
-	rt.calls[c] = true
-	c.isTrial = !c.limits.IsPinned && rt.Breaker.Begin()
+	c.timers.Stop(&c.gap)
+	c.state, c.rt, c.isTrial = Running, rt, isTrial
 	if c.start.IsZero() {
 		c.start = now
 	}
 	if c.Stream != nil {
 		c.Stream.Restart()
 	}
-	if c.Stream != nil || !c.Deadline.IsSet() {
+	if c.Stream != nil || !c.deadline.IsSet() {
 		c.setDeadline(now)
 	}
 }
@@ -168,9 +191,9 @@ func (c *Call) setDeadline(now time.Time) {
 		isSilent, due = true, end
 	}
 	if isSilent {
-		c.timers.Set(&c.Deadline, due)
+		c.timers.Set(&c.deadline, due)
 	} else {
-		c.timers.Stop(&c.Deadline)
+		c.timers.Stop(&c.deadline)
 	}
 }
 
@@ -178,21 +201,21 @@ func (c *Call) setDeadline(now time.Time) {
 func (c *Call) Rest(now time.Time) time.Duration {
 	switch {
 	case c.Stream == nil:
-		return max(time.Millisecond, c.Deadline.Due().Sub(now))
+		return max(time.Millisecond, c.deadline.Due().Sub(now))
 	case c.limits.Bound > 0:
 		return max(time.Millisecond, c.start.Add(c.limits.Bound).Sub(now))
 	}
 	return 0
 }
 
-// Expire notes that the deadline has passed.
-func (c *Call) Expire(now time.Time) {
+// expire notes that the deadline has passed.
+func (c *Call) expire(now time.Time) {
 	bound := c.limits.Bound
 	c.isShort = bound > 0 && !now.Before(c.start.Add(bound)) && (c.Stream != nil || bound < c.limits.Limit)
 }
 
-// Receive takes a chunk of the Runtime. A chunk within the credit of the Runtime is granted.
-func (c *Call) Receive(chunk Chunk, now time.Time) (v Verdict, final Chunk, isGranted bool) {
+// receive takes a chunk of the Runtime. A chunk within the credit of the Runtime is granted.
+func (c *Call) receive(chunk Chunk, now time.Time) (v Verdict, final Chunk, isGranted bool) {
 	c.isAnswered = c.isAnswered || chunk.Final
 	if c.Stream == nil {
 		return Unexpected, Chunk{}, false
@@ -203,54 +226,50 @@ func (c *Call) Receive(chunk Chunk, now time.Time) (v Verdict, final Chunk, isGr
 	}
 	c.setDeadline(now)
 	if until, isWaiting := c.Stream.Order().Waiting(); !isWaiting {
-		c.timers.Stop(&c.Gap)
-	} else if !c.Gap.IsSetTo(until) {
-		c.timers.Set(&c.Gap, until)
+		c.timers.Stop(&c.gap)
+	} else if !c.gap.IsSetTo(until) {
+		c.timers.Set(&c.gap, until)
 	}
 	return v, final, isGranted
 }
 
-// AcceptResult takes the result of the Runtime, and reports whether the call may have one: after a chunk
+// acceptResult takes the result of the Runtime, and reports whether the call may have one: after a chunk
 // of a stream it may not.
-func (c *Call) AcceptResult() bool {
+func (c *Call) acceptResult() bool {
 	c.isAnswered = true
 	return c.Stream == nil || c.Stream.Order().IsEmpty()
 }
 
-// CanFailOver reports whether the call may run again after the loss of its Runtime (ALT-D24).
-func (c *Call) CanFailOver() bool {
+// canFailOver reports whether the call may run again after the loss of its Runtime (ALT-D24).
+func (c *Call) canFailOver() bool {
 	return c.limits.IsIdempotent && !c.limits.IsPinned && !c.hasFailedOver && (c.Stream == nil || c.Stream.Given() == 0)
 }
 
-// FailOver takes a call from its lost Runtime.
-func (c *Call) FailOver() {
-	c.timers.Stop(&c.Gap)
+// failOver takes a call from its lost Runtime.
+func (c *Call) failOver(now time.Time) {
+	c.timers.Stop(&c.gap)
 	c.hasFailedOver = true
-	c.requeue()
+	c.requeue(now)
 }
 
-// Refuse takes a call from a Runtime that does not run it.
-func (c *Call) Refuse() { c.requeue() }
-
-func (c *Call) requeue() {
-	delete(c.rt.calls, c)
-	c.rt.Breaker.End(Neutral, c.isTrial, 0, 0, time.Time{})
+// requeue takes a call from a Runtime that does not run it.
+func (c *Call) requeue(now time.Time) {
+	c.rt.Gate.Release(Neutral, c.isTrial, now)
 	c.state, c.rt, c.isAnswered = Held, nil, false
 }
 
-// Release ends a call for its Runtime, and reports whether that ran it.
-func (c *Call) Release(r CallResult, tripsAfter int, pause time.Duration, now time.Time) (isRunning bool) {
+// release ends a call for its Runtime, and reports whether that ran it.
+func (c *Call) release(r CallResult, now time.Time) (isRunning bool) {
 	c.unhold()
-	c.timers.Stop(&c.Deadline)
-	c.timers.Stop(&c.Gap)
-	c.timers.Stop(&c.Grace)
+	c.timers.Stop(&c.deadline)
+	c.timers.Stop(&c.gap)
+	c.timers.Stop(&c.grace)
 	c.isOwed = false
 	if c.state != Running {
 		c.freeID()
 		return false
 	}
-	delete(c.rt.calls, c)
-	c.rt.Breaker.End(c.outcome(r), c.isTrial, tripsAfter, pause, now)
+	c.rt.Gate.Release(c.outcome(r), c.isTrial, now)
 	if c.isOwed = !c.isAnswered && c.rt.IsConnected; !c.isOwed {
 		c.freeID()
 	}
@@ -269,54 +288,53 @@ func (c *Call) outcome(r CallResult) Outcome {
 	return Neutral
 }
 
-// Owing returns the Runtime that owes the final message of the ended call, or nil.
-func (c *Call) Owing() *Runtime {
+// owing returns the Runtime that owes the final message of the ended call, or nil.
+func (c *Call) owing() *Runtime {
 	if c.isOwed && c.rt.IsConnected {
 		return c.rt
 	}
 	return nil
 }
 
-// IsOwed reports whether the Runtime of the ended call owed its final message.
-func (c *Call) IsOwed() bool { return c.isOwed }
-
-// CloseAnswer notes that no final message of the Runtime will come. The id of an ended call is free then.
-func (c *Call) CloseAnswer() {
+// closeAnswer notes that no final message of the Runtime will come. The id of an ended call is free then.
+func (c *Call) closeAnswer() {
 	c.isAnswered, c.isOwed = true, false
 	if c.state > Running {
 		c.freeID()
 	}
 }
 
-// End moves a released call to Ending or to Done.
-func (c *Call) End(s CallState) { c.state = s }
-
-// Attach adds a reader, and reports false if the chunks from an id on are not kept.
-func (c *Call) Attach(r *Reader, from, credit int64, now time.Time) bool {
+// attach adds a reader, and reports false if the chunks from an id on are not kept.
+func (c *Call) attach(r *Reader, from, credit int64, now time.Time) bool {
 	if c.Stream != nil && !c.Stream.Attach(r, from, credit, now) {
 		return false
 	}
-	c.readers++
-	c.timers.Stop(&c.Grace)
+	if c.readers == nil {
+		c.readers = c.first[:0]
+	}
+	c.readers = append(c.readers, r)
+	c.timers.Stop(&c.grace)
 	return true
 }
 
-// Detach removes a reader. Without one, a call that has not ended continues for the grace period.
-func (c *Call) Detach(r *Reader, grace time.Duration, now time.Time) {
+// detach removes a reader. Without one, a call that has not ended continues for the grace period.
+func (c *Call) detach(r *Reader, grace time.Duration, now time.Time) {
 	if c.Stream != nil {
 		c.Stream.Detach(r)
 	}
-	c.readers--
-	if c.readers == 0 && c.state < Ending {
-		c.timers.Set(&c.Grace, now.Add(grace))
+	if i := slices.Index(c.readers, r); i >= 0 {
+		c.readers = slices.Delete(c.readers, i, i+1)
+	}
+	if len(c.readers) == 0 && c.state < Ending {
+		c.timers.Set(&c.grace, now.Add(grace))
 	}
 }
 
 // TakesCredit reports whether the call is a running one whose Runtime waits for credit.
 func (c *Call) TakesCredit() bool { return c.state == Running && c.Stream != nil && c.rt.TakesCredit }
 
-// Raise raises the credit of the Runtime at the end of an event.
-func (c *Call) Raise(now time.Time) (credit int64, isRaised bool) {
+// raise raises the credit of the Runtime at the end of an event.
+func (c *Call) raise(now time.Time) (credit int64, isRaised bool) {
 	hadCredit := c.Stream.HasCredit()
 	credit, isRaised = c.Stream.Raise()
 	if isRaised && !hadCredit {

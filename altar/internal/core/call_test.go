@@ -196,7 +196,8 @@ func newCallWorld(t *testing.T, seed uint64) *callWorld {
 	if w.n.isStream {
 		stream = NewStream(1 << 20)
 	}
-	w.call = NewCall(l, stream, &w.timers)
+	w.call = Call{Stream: stream, timers: &w.timers}
+	w.call.Init(l)
 	return w
 }
 
@@ -211,14 +212,14 @@ func (w *callWorld) attach() {
 		from = 0
 	}
 	w.isTouched = true
-	w.check(w.call.Attach(r, from, credit, w.now), "chunk %d is not kept", from)
+	w.check(w.call.attach(r, from, credit, w.now), "chunk %d is not kept", from)
 	m := &naiveReader{from: from, place: from, credit: credit}
 	w.all, w.places[r], w.n.readers[r], w.n.hasReader = append(w.all, r), m, m, true
 }
 
 func (w *callWorld) detach(r *Reader) {
 	w.isTouched = true
-	w.call.Detach(r, gracePeriod, w.now)
+	w.call.detach(r, gracePeriod, w.now)
 	delete(w.n.readers, r)
 	if len(w.n.readers) == 0 {
 		w.n.empty = w.now
@@ -235,16 +236,18 @@ func (w *callWorld) reader() *Reader {
 }
 
 func (w *callWorld) dispatch() {
-	rt := &Runtime{ID: "r", IsConnected: true, TakesCredit: w.r.IntN(3) > 0}
+	rt := &Runtime{ID: "r", IsConnected: true, TakesCredit: w.r.IntN(3) > 0, Gate: &Load{Limit: 1, Threshold: 1, Cooldown: time.Minute}}
 	n := &w.n
-	w.call.Dispatch(rt, w.now)
+	isTrial, ok := rt.Gate.Admit(0, n.l.IsPinned, w.now)
+	w.check(ok && !isTrial, "the Runtime admits no call")
+	w.call.dispatch(rt, isTrial, w.now)
 	n.runs, n.rt, n.state, n.received = append(n.runs, rt), rt, Running, map[int64]naiveChunk{}
 	n.next, n.credit, n.answered, n.absent = 0, 8, false, time.Time{}
 	if n.start.IsZero() {
 		n.start = w.now
 	}
 	n.silent(w.now)
-	w.check(rt.Running() == 1, "the Runtime runs %d calls", rt.Running())
+	w.check(rt.Gate.Running() == 1, "the Runtime runs %d calls", rt.Gate.Running())
 }
 
 func (w *callWorld) chunk() {
@@ -260,7 +263,7 @@ func (w *callWorld) chunk() {
 	n.answered = n.answered || c.isFinal
 	isGranted := n.isStream && n.rt.TakesCredit && id < n.credit
 	want := n.accept(id, c)
-	got, final, granted := w.call.Receive(Chunk{ID: id, Size: c.size, Final: c.isFinal, Data: id}, w.now)
+	got, final, granted := w.call.receive(Chunk{ID: id, Size: c.size, Final: c.isFinal, Data: id}, w.now)
 	w.check(got == want && granted == isGranted, "chunk %d: %v %v, want %v %v", id, got, granted, want, isGranted)
 	switch want {
 	case Accepted:
@@ -322,7 +325,7 @@ func (w *callWorld) raise() {
 			n.silent(w.now)
 		}
 	}
-	credit, raised := w.call.Raise(w.now)
+	credit, raised := w.call.raise(w.now)
 	w.check(credit == n.credit && raised == isRaised, "credit %d %v, want %d %v", credit, raised, n.credit, isRaised)
 	w.check(credit <= n.top+64, "credit %d, and no reader was slower than %d", credit, n.top)
 }
@@ -331,18 +334,18 @@ func (w *callWorld) lose() {
 	n := &w.n
 	n.rt.IsConnected = false
 	can := n.l.IsIdempotent && !n.l.IsPinned && n.losses == 0 && n.given == 0
-	w.check(w.call.CanFailOver() == can, "may run again: %v", !can)
+	w.check(w.call.canFailOver() == can, "may run again: %v", !can)
 	if !can {
 		w.end(Erred)
 		return
 	}
 	n.losses++
-	w.call.FailOver()
-	w.check(n.rt.Running() == 0, "the lost Runtime runs a call")
+	w.call.failOver(w.now)
+	w.check(n.rt.Gate.Running() == 0, "the lost Runtime runs a call")
 	n.state, n.rt = Held, nil
 	if w.r.IntN(2) == 0 {
 		n.absent = w.now.Add(5 * time.Second)
-		w.call.Wait(n.absent)
+		w.timers.Set(&w.call.gap, n.absent)
 	}
 }
 
@@ -358,18 +361,17 @@ func (w *callWorld) end(res CallResult) {
 		want = Failure
 	}
 	isRunning := n.state == Running
-	w.check(w.call.Release(res, 1, time.Minute, w.now) == isRunning, "the Runtime ran the call: %v", !isRunning)
+	w.check(w.call.release(res, w.now) == isRunning, "the Runtime ran the call: %v", !isRunning)
 	owes := isRunning && !n.answered && n.rt.IsConnected
-	w.check((w.call.Owing() != nil) == owes && w.call.IsOwed() == owes, "a final message is owed: %v", !owes)
+	w.check((w.call.owing() != nil) == owes && w.call.isOwed == owes, "a final message is owed: %v", !owes)
 	if isRunning {
-		w.check(n.rt.Running() == 0, "the Runtime runs %d calls", n.rt.Running())
-		w.check(n.rt.Breaker.IsTripped() == (want == Failure), "result %d counts as %d", res, want)
+		w.check(n.rt.Gate.Running() == 0, "the Runtime runs %d calls", n.rt.Gate.Running())
+		w.check(n.rt.Gate.(*Load).IsTripped() == (want == Failure), "result %d counts as %d", res, want)
 	}
-	w.call.End(Ending)
-	w.call.End(Done)
+	w.call.state = Done
 	n.state = Done
 	for r := range n.readers {
-		w.call.Detach(r, gracePeriod, w.now)
+		w.call.detach(r, gracePeriod, w.now)
 		delete(n.readers, r)
 	}
 }
@@ -379,11 +381,11 @@ func (w *callWorld) fire() {
 	n := &w.n
 	for t := w.timers.Next(w.now); t != nil; t = w.timers.Next(w.now) {
 		switch t {
-		case &w.call.Deadline:
+		case &w.call.deadline:
 			w.check(!w.now.Before(n.deadline()) && !n.deadline().IsZero(), "the deadline fires before %v", n.deadline())
-			w.call.Expire(w.now)
+			w.call.expire(w.now)
 			w.end(TimedOut)
-		case &w.call.Gap:
+		case &w.call.gap:
 			w.check(!w.now.Before(n.gap()), "the gap fires before %v", n.gap())
 			if n.state == Held {
 				n.absent = time.Time{}
@@ -404,7 +406,7 @@ func (w *callWorld) fire() {
 		name string
 		t    *Timer
 		want time.Time
-	}{{"deadline", &w.call.Deadline, n.deadline()}, {"gap", &w.call.Gap, n.gap()}, {"grace", &w.call.Grace, grace}} {
+	}{{"deadline", &w.call.deadline, n.deadline()}, {"gap", &w.call.gap, n.gap()}, {"grace", &w.call.grace, grace}} {
 		isRight := x.t.IsSetTo(x.want) || x.want.IsZero() && !x.t.IsSet()
 		w.check(isRight, "%s: set %v to %v, want %v", x.name, x.t.IsSet(), x.t.Due(), x.want)
 	}
@@ -417,7 +419,7 @@ func (w *callWorld) step() {
 		w.dispatch()
 	case n.state == Held && k == 6 && n.losses == 0 && n.absent.IsZero():
 		n.absent = w.now.Add(5 * time.Second)
-		w.call.Wait(n.absent)
+		w.timers.Set(&w.call.gap, n.absent)
 	case k == 7 && (!w.isCalm || w.r.IntN(5) == 0):
 		w.end(Erred) // cancelled
 	case k == 8 || k == 9:
@@ -439,7 +441,7 @@ func (w *callWorld) step() {
 	case n.state == Running && k == 15 && (!n.isStream || w.r.IntN(5) == 0):
 		n.answered = true
 		isFirst := len(n.received) == 0
-		w.check(w.call.AcceptResult() == isFirst, "a result is accepted: %v", !isFirst)
+		w.check(w.call.acceptResult() == isFirst, "a result is accepted: %v", !isFirst)
 		w.end([]CallResult{Succeeded, Erred, Unavailable}[w.r.IntN(3)])
 	case n.state == Running && n.isStream || n.state == Running && k == 16 && w.r.IntN(5) == 0:
 		for k := w.r.IntN(8); k >= 0 && n.state == Running; k-- {

@@ -19,6 +19,9 @@ type Chunk struct {
 	Size  int // bytes of the payload
 	Final bool
 	Data  any
+
+	Err    any        // of a final chunk: the error, or nil
+	Result CallResult // likewise
 }
 
 // A Verdict is the result of a received chunk.

@@ -14,7 +14,6 @@ type Record struct {
 	Scope     *RecordScope
 	ID        string
 	Print     Fingerprint
-	Attempt   int    // of another Host
 	Contract  string // for the audit, as RuntimeID
 	RuntimeID string
 	Payload   any // opaque; nil once it was dropped
@@ -239,8 +238,8 @@ func (l *Records) Answered(r *Record) {
 	}
 }
 
-// IsOwedBy reports whether a Runtime owes the final message of the call.
-func (r *Record) IsOwedBy(rt *Runtime) bool { return r.rt == rt }
+// Owing returns the Runtime that owes the final message of the call, or nil.
+func (r *Record) Owing() *Runtime { return r.rt }
 
 // Disconnected notes that a Runtime sends no more messages.
 func (l *Records) Disconnected(rt *Runtime) {

@@ -9,23 +9,6 @@ import (
 	"time"
 )
 
-// A Runtime is what decides about the calls of a Runtime. The data is opaque.
-type Runtime struct {
-	ID          string
-	IsConnected bool
-	LostAt      time.Time // when its connection ended
-	Breaker     Breaker
-	TakesCredit bool // its streams wait for credit
-	Data        any
-
-	calls      map[*Call]bool     // running
-	inquiries  map[*Session]bool  // with an open inquiry
-	unanswered map[string]*Record // whose final message it owes; by id
-}
-
-// Running returns the number of running calls.
-func (rt *Runtime) Running() int { return len(rt.calls) }
-
 // A Registry lists the Runtimes that fulfil each contract, in one session or in all sessions with
 // equal fulfilments. It is immutable: a change makes a copy, so that thousands of sessions
 // share one Registry. The zero value is empty.
@@ -42,6 +25,12 @@ type registration struct {
 
 func (g registration) isConnected() bool { return g.rt.IsConnected && g.left.IsZero() }
 
+// isOf reports whether a fulfilment is one of a Runtime, also of an earlier connection. Runtimes of other Hosts do not
+// return.
+func (g registration) isOf(rt *Runtime) bool {
+	return g.rt == rt || g.rt.ID == rt.ID && !g.rt.IsRemote && !rt.IsRemote
+}
+
 // absentSince returns when a Runtime was lost.
 func (g registration) absentSince() time.Time {
 	if g.rt.IsConnected || g.left.After(g.rt.LostAt) {
@@ -54,10 +43,21 @@ func (g registration) absentSince() time.Time {
 // instead of them (ALT-D15).
 func (r *Registry) With(rt *Runtime, contracts []string, replace bool) *Registry {
 	out := r.filter(func(name string, g registration) bool {
-		return g.rt.ID != rt.ID || g.rt == rt && g.left.IsZero() && (!replace || slices.Contains(contracts, name))
+		return !g.isOf(rt) || g.rt == rt && g.left.IsZero() && (!replace || slices.Contains(contracts, name))
 	})
 	for _, name := range contracts {
 		if !out.Has(name, rt) {
+			out.byContract[name] = append(slices.Clip(out.byContract[name]), registration{rt: rt})
+		}
+	}
+	return out
+}
+
+// WithAbsent returns a Registry in which an absent Runtime fulfils the contracts, unless it is known to.
+func (r *Registry) WithAbsent(rt *Runtime, contracts []string) *Registry {
+	out := r.filter(func(string, registration) bool { return true })
+	for _, name := range contracts {
+		if !slices.ContainsFunc(out.byContract[name], func(g registration) bool { return g.isOf(rt) }) {
 			out.byContract[name] = append(slices.Clip(out.byContract[name]), registration{rt: rt})
 		}
 	}
@@ -77,9 +77,9 @@ func (r *Registry) Withdraw(rt *Runtime, now time.Time) *Registry {
 	return out
 }
 
-// Without returns a Registry without a Runtime.
-func (r *Registry) Without(id string) *Registry {
-	return r.filter(func(_ string, g registration) bool { return g.rt.ID != id })
+// Without returns a Registry without a Runtime, also of an earlier connection.
+func (r *Registry) Without(rt *Runtime) *Registry {
+	return r.filter(func(_ string, g registration) bool { return !g.isOf(rt) })
 }
 
 // Keep returns a Registry of the contracts that are left.
@@ -127,14 +127,27 @@ func (r *Registry) CanTake(contract string, rt *Runtime) bool {
 	return slices.ContainsFunc(r.byContract[contract], func(g registration) bool { return g.rt == rt && g.isConnected() })
 }
 
-// Connected returns the ids of the connected Runtimes of a contract.
+// Connected returns the ids of the connected Runtimes of a contract: those of this Host before the others.
 func (r *Registry) Connected(contract string) (ids []string) {
-	for _, g := range r.byContract[contract] {
-		if g.isConnected() {
-			ids = append(ids, g.rt.ID)
+	for _, isRemote := range []bool{false, true} {
+		for _, g := range r.byContract[contract] {
+			if g.isConnected() && g.rt.IsRemote == isRemote && !slices.Contains(ids, g.rt.ID) {
+				ids = append(ids, g.rt.ID)
+			}
 		}
 	}
 	return ids
+}
+
+// Contracts returns the contracts of which a connected Runtime has a fulfilment.
+func (r *Registry) Contracts(rt *Runtime) (list []string) {
+	for contract := range r.byContract {
+		if r.CanTake(contract, rt) {
+			list = append(list, contract)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
 
 // AbsentSince returns when the latest absent Runtime of a contract was lost, of those with the id pin
@@ -157,7 +170,8 @@ type Demand struct {
 	Pin      string // id of the Runtime; empty: any
 	Turn     uint64 // number of earlier dispatches of the contract in the session
 	Now      time.Time
-	HasSpace func(rt *Runtime) bool
+	Bytes    int        // of the parameters
+	Tried    []*Runtime // that have refused the call
 }
 
 // A Lack is the reason why no Runtime can take a call.
@@ -171,15 +185,28 @@ const (
 	NoSpace           // all have too many calls
 )
 
-// Route returns the Runtime for a call, in turn for each contract and session (ALT-D24).
+// Route returns the Runtime for a call, in turn for each contract and session (ALT-D24): one of this Host or, if
+// there is none, one of another Host (ALT-D39).
 func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 	list := r.byContract[d.Contract]
-	if d.Pin != "" {
-		return d.pinned(list)
+	rt, lack := d.next(list, false)
+	if lack == NoLack {
+		return rt, NoLack
 	}
-	n := 0
-	isAbsent := false
+	remote, none := d.next(list, true)
+	if none == NoLack || none == NoSpace {
+		return remote, none
+	}
+	return nil, lack
+}
+
+// next returns the next Runtime of this Host, or of the others.
+func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
+	n, isAbsent := 0, false
 	for _, g := range list {
+		if !d.concerns(g, isRemote) {
+			continue
+		}
 		if g.isConnected() {
 			n++
 		}
@@ -191,15 +218,18 @@ func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 	case n == 0:
 		return nil, NotFulfilled
 	}
-	first := 0 // the registration whose turn it is
-	for skip := d.Turn % uint64(n); !list[first].isConnected() || skip > 0; first++ {
-		if list[first].isConnected() {
+	first, skip := 0, d.Turn%uint64(n) // the registration whose turn it is
+	for ; ; first++ {
+		if g := list[first]; d.concerns(g, isRemote) && g.isConnected() {
+			if skip == 0 {
+				break
+			}
 			skip--
 		}
 	}
 	for _, isAny := range []bool{false, true} {
 		for i := range list {
-			if g := list[(first+i)%len(list)]; d.accepts(g, isAny) {
+			if g := list[(first+i)%len(list)]; d.concerns(g, isRemote) && d.accepts(g, isAny) {
 				return g.rt, NoLack
 			}
 		}
@@ -207,25 +237,16 @@ func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 	return nil, NoSpace
 }
 
-// pinned returns the Runtime with the id of the pin.
-func (d *Demand) pinned(list []registration) (*Runtime, Lack) {
-	i := slices.IndexFunc(list, func(g registration) bool { return g.rt.ID == d.Pin })
-	switch {
-	case i < 0 || list[i].rt.IsConnected && !list[i].isConnected():
-		return nil, NotFulfilled
-	case !list[i].isConnected():
-		return nil, NotConnected
-	case !d.HasSpace(list[i].rt):
-		return nil, NoSpace
-	}
-	return list[i].rt, NoLack
+// concerns reports whether a Runtime is one of this Host, or of the others, that the call may have.
+func (d *Demand) concerns(g registration, isRemote bool) bool {
+	return g.rt.IsRemote == isRemote && (d.Pin == "" || g.rt.ID == d.Pin) && !slices.Contains(d.Tried, g.rt)
 }
 
 // Candidates returns the Runtimes among which Route chooses, in order of fulfilment.
 func (r *Registry) Candidates(d *Demand) (candidates []*Runtime) {
 	for _, isAny := range []bool{false, true} {
 		for _, g := range r.byContract[d.Contract] {
-			if d.accepts(g, isAny) {
+			if d.concerns(g, false) && d.accepts(g, isAny) {
 				candidates = append(candidates, g.rt)
 			}
 		}
@@ -236,50 +257,12 @@ func (r *Registry) Candidates(d *Demand) (candidates []*Runtime) {
 	return candidates
 }
 
-// accepts reports whether a Runtime can take a call without a pin: one that has not failed, or any. If all
-// candidates fail, none is avoided: a call is never refused for that.
+// accepts reports whether a Runtime can take a call: one that has not failed, or any. If all candidates fail, none is
+// avoided: a call is never refused for that. A pin names the Runtime in spite of its failures.
 func (d *Demand) accepts(g registration, isAny bool) bool {
-	return g.isConnected() && d.HasSpace(g.rt) && (isAny || !g.rt.Breaker.IsOpen(d.Now))
-}
-
-// An Offer is a Runtime of a Host with the contracts that it fulfils, in the order of the manifest, and the
-// digests of the contracts: lower-case hex SHA-256 (ALT-D39).
-type Offer struct {
-	HostID, RuntimeID  string
-	Contracts, Digests []string
-}
-
-func (o *Offer) isSame(p Offer) bool { return o.HostID == p.HostID && o.RuntimeID == p.RuntimeID }
-
-// Offers are the Runtimes of other Hosts by contract.
-type Offers map[string][]Offer
-
-// Match returns the offers of other Hosts than self for contracts with the same digest (ALT-D39), and the
-// Hosts and contracts of those with another digest. The digest of an unknown contract is empty.
-func Match(all []Offer, self string, digest func(contract string) string) (same Offers, unlike [][2]string) {
-	same = make(Offers)
-	for _, o := range all {
-		for i, name := range o.Contracts {
-			own := digest(name)
-			switch {
-			case o.HostID == self || own == "":
-			case i < len(o.Digests) && o.Digests[i] == own:
-				same[name] = append(same[name], o)
-			default:
-				unlike = append(unlike, [2]string{o.HostID, name})
-			}
-		}
+	if !g.isConnected() {
+		return false
 	}
-	return same, unlike
-}
-
-// Next returns the offer for a call, in turn, but none that it has tried.
-func (o Offers) Next(d *Demand, tried []Offer) (Offer, bool) {
-	rest := slices.DeleteFunc(slices.Clone(o[d.Contract]), func(p Offer) bool {
-		return d.Pin != "" && p.RuntimeID != d.Pin || slices.ContainsFunc(tried, p.isSame)
-	})
-	if len(rest) == 0 {
-		return Offer{}, false
-	}
-	return rest[d.Turn%uint64(len(rest))], true
+	hasSpace, isAvoided := g.rt.Gate.Check(d.Bytes, d.Now)
+	return hasSpace && (isAny || !isAvoided || d.Pin != "")
 }

@@ -22,7 +22,7 @@ type naiveRegistry struct {
 // with is the text of ALT-D15 and ALT-D24: a new fulfilment of a Runtime removes its old registrations.
 func (n *naiveRegistry) with(rt *Runtime, isFulfilled, replace bool) {
 	isOld := func(o *Runtime) bool {
-		return o.ID == rt.ID && (o != rt || !n.left[o].IsZero() || replace && !isFulfilled)
+		return o.ID == rt.ID && (o == rt || !o.IsRemote && !rt.IsRemote) && (o != rt || !n.left[o].IsZero() || replace && !isFulfilled)
 	}
 	for _, o := range n.list {
 		if isOld(o) {
@@ -36,6 +36,12 @@ func (n *naiveRegistry) with(rt *Runtime, isFulfilled, replace bool) {
 	}
 }
 
+// without removes a Runtime of another Host.
+func (n *naiveRegistry) without(rt *Runtime) {
+	n.list = slices.DeleteFunc(n.list, func(o *Runtime) bool { return o == rt })
+	delete(n.left, rt)
+}
+
 func (n *naiveRegistry) withdraw(rt *Runtime, now time.Time) {
 	if slices.Contains(n.list, rt) && n.left[rt].IsZero() {
 		n.left[rt] = now
@@ -44,13 +50,24 @@ func (n *naiveRegistry) withdraw(rt *Runtime, now time.Time) {
 
 func (n *naiveRegistry) isConnected(rt *Runtime) bool { return rt.IsConnected && n.left[rt].IsZero() }
 
-// route is the text of ALT-D24: the call goes to candidate k mod n, or to the next that is not avoided.
+// route is the text of ALT-D24 and ALT-D39: the call goes to candidate k mod n, or to the next that is not avoided, of
+// this Host or else of the others.
 func (n *naiveRegistry) route(d *Demand) (*Runtime, Lack) {
+	rt, lack := n.routeTo(d, false)
+	if lack != NoLack {
+		if rt, lack := n.routeTo(d, true); lack == NoLack || lack == NoSpace {
+			return rt, lack
+		}
+	}
+	return rt, lack
+}
+
+func (n *naiveRegistry) routeTo(d *Demand, isRemote bool) (*Runtime, Lack) {
 	var all, free []*Runtime
 	isAbsent := false
 	for _, rt := range n.list {
 		switch {
-		case d.Pin != "" && rt.ID != d.Pin:
+		case d.Pin != "" && rt.ID != d.Pin || rt.IsRemote != isRemote || slices.Contains(d.Tried, rt):
 		case n.isConnected(rt):
 			all = append(all, rt)
 		default:
@@ -65,12 +82,12 @@ func (n *naiveRegistry) route(d *Demand) (*Runtime, Lack) {
 	}
 	for i := range all {
 		rt := all[(int(d.Turn)+i)%len(all)]
-		if d.HasSpace(rt) {
+		if rt.Gate.(*Load).Limit > 0 {
 			free = append(free, rt)
 		}
 	}
 	for _, rt := range free {
-		if d.Pin != "" || !rt.Breaker.IsOpen(d.Now) {
+		if d.Pin != "" || !rt.Gate.(*Load).breaker.IsOpen(d.Now) {
 			return rt, NoLack
 		}
 	}
@@ -93,7 +110,12 @@ func TestRegistryModel(t *testing.T) {
 			rt := current[id]
 			switch n := r.IntN(8); {
 			case rt == nil || n == 0 && !rt.IsConnected:
-				current[id] = &Runtime{ID: id, IsConnected: true}
+				current[id] = newRuntime(id)
+				current[id].IsRemote = r.IntN(3) == 0
+			case rt.IsRemote && n < 3: // it is lost
+				reg = reg.Without(rt)
+				model.without(rt)
+				delete(current, id)
 			case n < 2:
 				rt.IsConnected, rt.LostAt = false, now
 			case n == 2:
@@ -102,7 +124,7 @@ func TestRegistryModel(t *testing.T) {
 				reg = next
 				model.withdraw(rt, now)
 			case n == 3:
-				rt.Breaker.End(Failure, false, 1, 10*time.Second, now)
+				rt.Gate.(*Load).breaker.End(Failure, false, 1, 10*time.Second, now)
 			case rt.IsConnected:
 				isFulfilled, replace := r.IntN(4) > 0, r.IntN(2) == 0
 				names := []string{"other"}
@@ -113,7 +135,16 @@ func TestRegistryModel(t *testing.T) {
 				model.with(rt, isFulfilled, replace)
 			}
 			full := fmt.Sprint("r", r.IntN(6))
-			d := &Demand{Contract: "tool", Turn: r.Uint64N(9), Now: now, HasSpace: func(rt *Runtime) bool { return rt.ID != full }}
+			for _, rt := range model.list {
+				rt.Gate.(*Load).Limit = 100
+				if rt.ID == full {
+					rt.Gate.(*Load).Limit = 0
+				}
+			}
+			d := &Demand{Contract: "tool", Turn: r.Uint64N(9), Now: now}
+			if rt := current[fmt.Sprint("r", r.IntN(4))]; rt != nil && r.IntN(4) == 0 {
+				d.Tried = append(d.Tried, rt)
+			}
 			if r.IntN(3) == 0 {
 				d.Pin = fmt.Sprint("r", r.IntN(4))
 			}
@@ -137,27 +168,6 @@ func TestRegistryModel(t *testing.T) {
 		}
 	}
 	require.Len(t, lacks, 4, "all results occur")
-}
-
-func TestOffers(t *testing.T) {
-	all := []Offer{
-		{"self", "a", []string{"x"}, []string{"1"}},
-		{"h1", "b", []string{"x", "y"}, []string{"1", "2"}},
-		{"h2", "c", []string{"x", "unknown"}, []string{"1", "1"}},
-		{"h2", "d", []string{"x"}, nil},
-	}
-	offers, unlike := Match(all, "self", func(contract string) string { return map[string]string{"x": "1", "y": "other"}[contract] })
-	require.Equal(t, [][2]string{{"h1", "y"}, {"h2", "x"}}, unlike)
-	next := func(d Demand, tried ...Offer) string {
-		o, _ := offers.Next(&d, tried)
-		return o.RuntimeID
-	}
-	require.Equal(t, "b", next(Demand{Contract: "x"}))
-	require.Equal(t, "c", next(Demand{Contract: "x", Turn: 1}))
-	require.Equal(t, "c", next(Demand{Contract: "x"}, all[1]))
-	require.Equal(t, "c", next(Demand{Contract: "x", Pin: "c", Turn: 2}))
-	require.Empty(t, next(Demand{Contract: "x", Pin: "a"}))
-	require.Empty(t, next(Demand{Contract: "y"}))
 }
 
 func TestRegistriesShareNoList(t *testing.T) {

@@ -16,13 +16,6 @@ const (
 	maxInAdvance = 1 << 20 // bytes beyond the base, by the longest chunk
 )
 
-// Bytes of a forwarded stream that another Host may not have received: those of short chunks, and at most
-// the long chunks besides.
-const (
-	maxInFlight     = 2 << 20
-	maxLongInFlight = 4 << 20
-)
-
 // chunkCost is what a chunk counts besides its payload.
 const chunkCost = 64
 
@@ -35,10 +28,6 @@ func (c *Chunk) cost() int { return c.Size + chunkCost }
 // place in it: the id of the next chunk that it gets. All chunks from the base on, the
 // lowest place, are kept, and before it the last ones up to a number of bytes.
 type Stream struct {
-	// IsForwarded keeps more chunks before the base, because the chunks in flight to another Host are lost with
-	// the connection between the Hosts.
-	IsForwarded bool
-
 	order   Order
 	retain  int // bytes before the base
 	ring    []kept
@@ -59,11 +48,22 @@ type kept struct {
 	at time.Time // of its arrival
 }
 
-// A Reader is the place of a connection in a [Stream].
+// A Reader is a connection that waits for a call, with its place in the [Stream].
 type Reader struct {
-	place  int64
-	credit int64
-	moved  time.Time
+	Conn      *Conn
+	Collector Collector // nil: the reader gets the chunks
+	Data      any       // opaque
+
+	call      *Call
+	place     int64
+	credit    int64
+	from      int64 // chunks before are not wanted
+	moved     time.Time
+	stall     Timer // runs while a chunk waits for the connection
+	isStalled bool  // the queue of the connection had no space
+	collected int   // bytes of the Collector
+
+	seat link[Reader]
 }
 
 // Place returns the id of the next chunk of a reader.
@@ -77,7 +77,7 @@ func NewStream(retain int) *Stream { return &Stream{retain: retain, grant: first
 
 // Restart drops all chunks: another sender begins with chunk 0. No reader has a chunk yet.
 func (s *Stream) Restart() {
-	*s = Stream{IsForwarded: s.IsForwarded, retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
+	*s = Stream{retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
 }
 
 // Accept takes a chunk of the sender. Its verdict is Final, with the final chunk, once that is due:
@@ -197,7 +197,7 @@ func (s *Stream) Attach(r *Reader, from, credit int64, now time.Time) bool {
 	if from < s.first {
 		return false
 	}
-	*r = Reader{place: from, credit: credit, moved: now}
+	r.place, r.credit, r.moved = from, credit, now
 	s.readers = append(s.readers, r)
 	s.rebase()
 	return true
@@ -297,11 +297,8 @@ func (s *Stream) trim() {
 	if s.isEnded { // its record has what was kept at the end
 		return
 	}
-	n, retain := 0, s.retain
-	if s.IsForwarded {
-		retain += maxInFlight + min(2*s.longest, maxLongInFlight)
-	}
-	for ; s.before > retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
+	n := 0
+	for ; s.before > s.retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
 		s.before -= s.ring[n].cost()
 		s.bytes -= s.ring[n].cost()
 		s.ring[n] = kept{}

@@ -3,7 +3,10 @@
 
 package core
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // A Timer is an event at a point in time. It is a field of the struct that it belongs to.
 type Timer struct {
@@ -24,10 +27,10 @@ func (t *Timer) IsSetTo(due time.Time) bool { return t.IsSet() && t.due.Equal(du
 func (t *Timer) Due() time.Time { return t.due }
 
 // Timers is a heap of the timers that are set. Timers of one moment fire in the order in which
-// they were set. The zero value is empty.
+// they were set, also in other heaps with the same counter. The zero value is empty.
 type Timers struct {
 	heap []*Timer
-	seq  uint64
+	seq  *uint64 // nil: that of this heap alone
 }
 
 func (ts *Timers) less(i, j int) bool {
@@ -69,9 +72,11 @@ func (ts *Timers) down(i int) {
 // Set starts or restarts a timer.
 func (ts *Timers) Set(t *Timer, due time.Time) {
 	ts.Stop(t)
-	ts.seq++
+	if ts.seq == nil {
+		ts.seq = new(uint64)
+	}
 	ts.heap = append(ts.heap, t)
-	t.due, t.seq, t.place = due, ts.seq, len(ts.heap)
+	t.due, t.seq, t.place = due, atomic.AddUint64(ts.seq, 1), len(ts.heap)
 	ts.up(t.place - 1)
 }
 
@@ -92,13 +97,16 @@ func (ts *Timers) Stop(t *Timer) {
 	}
 }
 
-// First returns when the first timer fires.
-func (ts *Timers) First() (due time.Time, isSet bool) {
+// First returns when the first timer fires, and its number.
+func (ts *Timers) First() (due time.Time, seq uint64, isSet bool) {
 	if len(ts.heap) == 0 {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
-	return ts.heap[0].due, true
+	return ts.heap[0].due, ts.heap[0].seq, true
 }
+
+// NewTimers returns an empty heap whose timers are numbered by a counter.
+func NewTimers(seq *uint64) Timers { return Timers{seq: seq} }
 
 // Next stops and returns the first timer that is due at now, or nil.
 func (ts *Timers) Next(now time.Time) *Timer {

@@ -50,7 +50,7 @@ func TestTimersModel(t *testing.T) {
 				model = append(model, entry{x, at})
 				ts.Set(x, at)
 			}
-			first, isSet := ts.First()
+			first, _, isSet := ts.First()
 			require.Equal(t, len(model) > 0, isSet)
 			for _, e := range model {
 				require.True(t, e.t.IsSetTo(e.due))

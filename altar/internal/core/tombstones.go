@@ -5,9 +5,9 @@ package core
 
 import "time"
 
-// A tombstones holds ids that must not be used again until a time: at most so many of a principal, and
-// in all. Beyond that the oldest is forgotten, of the principal or of all.
-type tombstones struct {
+// Tombstones are ids that must not be used again until a time, each of a principal. There are at most so many of a
+// principal, and in all. Beyond that the oldest is forgotten: of the principal, or of the one that holds most.
+type Tombstones struct {
 	perPrincipal, max int
 	byID              map[string]tombstone
 	queues            map[Principal]*idQueue
@@ -32,12 +32,17 @@ type queuedID struct {
 	seq uint64 // of the tombstone
 }
 
-func newTombstones(perPrincipal, limit int) tombstones {
-	return tombstones{perPrincipal: perPrincipal, max: limit, byID: make(map[string]tombstone), queues: make(map[Principal]*idQueue)}
+// NewTombstones returns an empty table.
+func NewTombstones(perPrincipal, limit int) *Tombstones {
+	return &Tombstones{perPrincipal: perPrincipal, max: limit, byID: make(map[string]tombstone), queues: make(map[Principal]*idQueue)}
 }
 
-func (t *tombstones) add(id string, p Principal, until time.Time) {
-	t.forget(id)
+// Len returns the number of ids.
+func (t *Tombstones) Len() int { return len(t.byID) }
+
+// Add remembers an id, and returns another one that was forgotten for it, or "".
+func (t *Tombstones) Add(id string, p Principal, until time.Time) (forgotten string) {
+	t.Remove(id)
 	q := t.queues[p]
 	if q == nil {
 		q = &idQueue{}
@@ -49,29 +54,53 @@ func (t *tombstones) add(id string, p Principal, until time.Time) {
 		q.ids = append(q.ids, queuedID{id, t.seq})
 		q.live++
 	}
-	if q.live > t.perPrincipal {
-		t.forgetFirst(q)
-	}
-	if t.all.live > t.max {
-		t.forgetFirst(&t.all)
+	switch {
+	case q.live > t.perPrincipal:
+		forgotten = t.removeFirst(q)
+	case t.all.live > t.max:
+		forgotten = t.removeFirst(t.largest())
 	}
 	t.compact(q)
 	t.compact(&t.all)
+	return forgotten
 }
 
-// forgetFirst forgets the oldest id of a queue.
-func (t *tombstones) forgetFirst(q *idQueue) {
-	for len(q.ids) > 0 {
-		first := q.ids[0]
-		q.ids = q.ids[1:]
-		if t.byID[first.id].seq == first.seq {
-			t.forget(first.id)
-			return
+// largest returns the queue of the principal that holds most, of several the one with the oldest id.
+func (t *Tombstones) largest() (largest *idQueue) {
+	if len(t.queues) == t.all.live { // one each
+		return &t.all
+	}
+	var oldest uint64
+	for _, q := range t.queues {
+		first, _ := t.first(q)
+		if largest == nil || q.live > largest.live || q.live == largest.live && first.seq < oldest {
+			largest, oldest = q, first.seq
 		}
 	}
+	return largest
 }
 
-func (t *tombstones) forget(id string) {
+// first returns the oldest tombstone of a queue.
+func (t *Tombstones) first(q *idQueue) (one tombstone, ok bool) {
+	for ; len(q.ids) > 0; q.ids = q.ids[1:] {
+		if one = t.byID[q.ids[0].id]; one.seq == q.ids[0].seq {
+			return one, true
+		}
+	}
+	return tombstone{}, false
+}
+
+// removeFirst forgets the oldest id of a queue, and returns it.
+func (t *Tombstones) removeFirst(q *idQueue) (id string) {
+	if _, ok := t.first(q); ok {
+		id = q.ids[0].id
+		t.Remove(id)
+	}
+	return id
+}
+
+// Remove forgets an id.
+func (t *Tombstones) Remove(id string) {
 	one, ok := t.byID[id]
 	if !ok {
 		return
@@ -86,7 +115,7 @@ func (t *tombstones) forget(id string) {
 }
 
 // compact removes skipped ids when they are more than half of a queue.
-func (t *tombstones) compact(q *idQueue) {
+func (t *Tombstones) compact(q *idQueue) {
 	if len(q.ids) < 64 || len(q.ids) < 2*q.live {
 		return
 	}
@@ -99,19 +128,25 @@ func (t *tombstones) compact(q *idQueue) {
 	q.ids = kept
 }
 
-// has reports whether an id is remembered, and forgets the expired ones.
-func (t *tombstones) has(id string, now time.Time) bool {
-	for len(t.all.ids) > 0 {
-		first := t.all.ids[0]
-		one := t.byID[first.id]
-		if one.seq == first.seq && now.Before(one.until) {
-			break
-		}
-		if one.seq == first.seq {
-			t.forget(first.id)
-		}
-		t.all.ids = t.all.ids[1:]
+// Has reports whether an id is remembered.
+func (t *Tombstones) Has(id string, now time.Time) bool {
+	for t.Expire(now) != "" {
+		continue
 	}
 	_, ok := t.byID[id]
 	return ok
+}
+
+// Expire forgets one id whose time has come, and returns it, or "".
+func (t *Tombstones) Expire(now time.Time) string {
+	if due, ok := t.Due(); !ok || now.Before(due) {
+		return ""
+	}
+	return t.removeFirst(&t.all)
+}
+
+// Due returns when the first id expires.
+func (t *Tombstones) Due() (due time.Time, isSet bool) {
+	one, ok := t.first(&t.all)
+	return one.until, ok
 }

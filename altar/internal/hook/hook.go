@@ -12,6 +12,3 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 
 // SessionIDs makes opts, an *altar.HostOptions, take the ids of sessions from next.
 var SessionIDs func(opts any, next func() string)
-
-// ClusterHost returns the cluster.Host[altar.Message] of an *altar.Host.
-var ClusterHost func(host any) any

@@ -1,270 +1,105 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ledger keeps sessions, fulfilments, owners of runtime ids, and the claims and outcomes of
-// calls in a store, which several Hosts may share. Each Host holds a lease, and a call is claimed by one Host before
-// it is dispatched.
+// Package ledger keeps what outlives a Host: sessions, fulfilments, owners of runtime ids, and the claims and
+// outcomes of calls. In a store, several Hosts may share it: each holds a lease, and a call is claimed by one Host
+// before it is dispatched.
 package ledger
 
 import (
-	"context"
-	"errors"
-	"log/slog"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/lease"
-	"github.com/fivewire/fivewire/internal/once"
-	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/state"
-	"github.com/fivewire/fivewire/internal/strictjson"
-	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/altar/internal/core"
 )
 
-const (
-	prefix = "altar/"
+// A Ledger is what a Host keeps. All methods are safe for concurrent use.
+type Ledger interface {
+	// CreateSession fails with store.ErrExists if the id is taken.
+	CreateSession(id string, s *Session) error
+	// Session returns a live session and its fulfilments, or nil.
+	Session(id string) (*Session, []Fulfillment, error)
+	// Prolong moves the end of a session, but never to an earlier time.
+	Prolong(id string, expires time.Time) error
+	EndSession(id string) error
 
-	// overStream notifies all Hosts of a store of destroyed sessions.
-	overStream = prefix + "over"
-	overTTL    = time.Hour
+	// Own makes a runtime id that of a principal, and reports false if it is another's.
+	Own(runtimeID, name, tenant string) (isOwn bool, err error)
+	// HoldOwner makes the owner of a runtime id keep it for the lifetime of tombstones and a while.
+	HoldOwner(runtimeID string, more time.Duration)
+	// PutFulfillment stores the contracts that a Runtime fulfils in a session, or in all for "*".
+	PutFulfillment(session string, f Fulfillment) error
 
-	maxDepth = 64
-	maxTTL   = 365 * 24 * time.Hour // of leases and outcomes without an end
-)
+	// Claim begins a call. It must not block.
+	Claim(c *Claim) (v Verdict, isDecided bool)
+	// Record ends a claimed call, see [Claim.Recorded]. It must not block.
+	Record(c *Claim, o *Outcome) (v Verdict, isRecorded bool)
 
-func sessionKey(id string) string      { return prefix + "session/" + id }
-func ownerKey(runtimeID string) string { return prefix + "runtime/" + runtimeID }
-
-// fulfilledPrefix begins the keys of the Runtimes that fulfil contracts in a session or in all.
-func fulfilledPrefix(session string) string { return prefix + "fulfilled/" + session + "/" }
-
-var (
-	errBadRecord = errors.New("altar: store: malformed record")
-	errFenced    = errors.New("altar: Host ID in use by another process")
-)
-
-// Options configure a Ledger. All fields but the functions are required.
-type Options struct {
-	Store  store.Store
-	HostID string // of one live process at a time
-	Logger *slog.Logger
-
-	StoreTimeout time.Duration // of each access
-	LeaseTTL     time.Duration // of the lease of the Host
-	OutcomeTTL   time.Duration // of the outcomes of calls
-	TombstoneTTL time.Duration // of ended session ids and owners of disconnected runtime ids
-
-	// OnBegin is called before the first access with the fulfilments in all sessions.
-	OnBegin func(all []Fulfillment)
-
-	// OnSessionEnd is called for each session that another Host ended.
-	OnSessionEnd func(id string)
-
-	// Runtimes returns the ids of the connected Runtimes. Their owners keep them.
-	Runtimes func() []string
+	// Run works until the Host ends.
+	Run()
+	// IsShared reports whether other Hosts have the same ledger.
+	IsShared() bool
 }
 
-// A Ledger is the part of a Host in a store. All methods are safe for concurrent use. Its first use
-// acquires the lease of the Host.
-type Ledger struct {
-	opts     Options
-	ctx      context.Context
-	turn     chan struct{} // of one begin at a time; capacity 1
-	started  chan struct{} // closed by begin, after the fields below are set
-	cursor   uint64        // in overStream
-	lease    *lease.Lease
-	calls    *once.Table
-	instance string
-	isFenced atomic.Bool // another process has the HostID
+// A Session is what is kept of a session. It outlives it, so that its id is not used again too soon.
+type Session struct {
+	Name     string            `json:"name"` // of the principal
+	Tenant   string            `json:"tenant"`
+	TTL      int64             `json:"ttl"`     // in nanoseconds
+	Expires  int64             `json:"expires"` // likewise, since 1970
+	Over     bool              `json:"over"`
+	Security *Security         `json:"security"`
+	Metadata map[string]string `json:"metadata"`
 }
 
-// New returns a Ledger. The end of ctx ends all its accesses.
-func New(ctx context.Context, o Options) *Ledger {
-	return &Ledger{opts: o, ctx: ctx, turn: make(chan struct{}, 1), started: make(chan struct{})}
+// Security is the security context of a session.
+type Security struct {
+	PrincipalID string            `json:"principal_id,omitzero"`
+	TenantID    string            `json:"tenant_id,omitzero"`
+	Claims      map[string]string `json:"claims,omitzero"`
 }
 
-func (l *Ledger) logError(what string, err error) {
-	l.opts.Logger.ErrorContext(l.ctx, "altar: "+what, "err", err)
+// A Fulfillment is the contracts that a Runtime fulfils.
+type Fulfillment struct {
+	RuntimeID string
+	Contracts []string
 }
 
-func (l *Ledger) bounded() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(l.ctx, l.opts.StoreTimeout)
+// A Memory is a Ledger that keeps nothing: the Host has it all.
+type Memory struct{}
+
+var _ Ledger = Memory{}
+
+// CreateSession implements [Ledger].
+func (Memory) CreateSession(string, *Session) error { return nil }
+
+// Session implements [Ledger].
+func (Memory) Session(string) (*Session, []Fulfillment, error) { return nil, nil, nil }
+
+// Prolong implements [Ledger].
+func (Memory) Prolong(string, time.Time) error { return nil }
+
+// EndSession implements [Ledger].
+func (Memory) EndSession(string) error { return nil }
+
+// Own implements [Ledger].
+func (Memory) Own(string, string, string) (bool, error) { return true, nil }
+
+// HoldOwner implements [Ledger].
+func (Memory) HoldOwner(string, time.Duration) {}
+
+// PutFulfillment implements [Ledger].
+func (Memory) PutFulfillment(string, Fulfillment) error { return nil }
+
+// Claim implements [Ledger].
+func (Memory) Claim(*Claim) (Verdict, bool) { return Verdict{Result: core.ClaimGranted}, true }
+
+// Record implements [Ledger].
+func (Memory) Record(*Claim, *Outcome) (Verdict, bool) {
+	return Verdict{Result: core.ClaimGranted}, true
 }
 
-// begin acquires the lease of this Host before any other use of the store.
-func (l *Ledger) begin(ctx context.Context) error {
-	if l.isFenced.Load() {
-		return errFenced
-	}
-	select {
-	case <-l.started:
-		return nil
-	default:
-	}
-	select {
-	case l.turn <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-l.turn }()
-	if l.lease != nil {
-		return nil
-	}
-	return l.acquire(ctx)
-}
+// Run implements [Ledger].
+func (Memory) Run() {}
 
-func (l *Ledger) acquire(ctx context.Context) error {
-	for { // skip the ends of sessions from before this Host had any
-		list, err := l.opts.Store.Read(ctx, overStream, l.cursor, 1000)
-		if err != nil {
-			return err
-		}
-		if len(list) == 0 {
-			break
-		}
-		l.cursor = list[len(list)-1].Seq
-	}
-	all, err := l.fulfillments(ctx, "*")
-	if err != nil {
-		return err
-	}
-	acquired, err := lease.Acquire(ctx, l.opts.Store, lease.Options{Prefix: prefix, InstanceID: l.opts.HostID,
-		TTL: min(l.opts.LeaseTTL, maxTTL), Logger: l.opts.Logger, OnLost: func(context.Context) { l.isFenced.Store(true) }})
-	if err != nil {
-		return err
-	}
-	l.opts.OnBegin(all)
-	l.lease, l.instance = acquired, string(acquired.Owner())
-	l.calls = once.New(l.opts.Store, acquired, once.Options{Prefix: prefix, Retention: min(l.opts.OutcomeTTL, maxTTL),
-		StoreTimeout: l.opts.StoreTimeout, MaxOutcome: -1, Logger: l.opts.Logger})
-	close(l.started)
-	return nil
-}
-
-// Run follows the ends of sessions until the context of the Ledger ends. Then it releases the lease,
-// so that other Hosts can decide about the calls of this one at once.
-func (l *Ledger) Run() {
-	defer l.release()
-	select {
-	case <-l.started:
-	case <-l.ctx.Done():
-		return
-	}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(l.listen)
-	owners := time.NewTicker(max(l.opts.TombstoneTTL/4, 1))
-	defer owners.Stop()
-	for {
-		select {
-		case <-owners.C:
-			for _, id := range l.opts.Runtimes() {
-				l.HoldOwner(id, l.opts.TombstoneTTL/4)
-			}
-		case <-l.ctx.Done():
-			return
-		}
-	}
-}
-
-func (l *Ledger) release() {
-	l.turn <- struct{}{} // a begin has seen the end of ctx
-	defer func() { <-l.turn }()
-	if l.lease == nil {
-		return
-	}
-	_ = l.calls.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.opts.StoreTimeout)
-	defer cancel()
-	if err := l.lease.Release(ctx); err != nil {
-		l.logError("lease not released", err)
-	}
-}
-
-// listen follows the sessions that other Hosts destroyed.
-func (l *Ledger) listen() {
-	after := l.cursor
-	for l.ctx.Err() == nil {
-		err := l.opts.Store.Wait(l.ctx, overStream, after)
-		var list []store.Record
-		if err == nil {
-			list, err = l.opts.Store.Read(l.ctx, overStream, after, 100)
-		}
-		for _, rec := range list {
-			after = rec.Seq
-			if instance, id, ok := strings.Cut(string(rec.Value), " "); ok && instance != l.instance {
-				l.opts.OnSessionEnd(id)
-			}
-		}
-		if err != nil && l.ctx.Err() == nil {
-			l.logError("ended sessions not read", err)
-			_ = retry.Sleep(l.ctx, time.Second) // an engine may fail at once
-		}
-	}
-}
-
-// changed reports that another Host changed the record first.
-func changed(err error) bool {
-	return errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
-}
-
-func readRecord(value []byte, into any) error {
-	v, err := strictjson.Check(value, strictjson.Options{MaxDepth: maxDepth})
-	if err == nil {
-		err = strictjson.Decode(v, into)
-	}
-	if err != nil {
-		return errors.Join(errBadRecord, err)
-	}
-	return nil
-}
-
-// A Call identifies a call. A repeat has the same Digest.
-type Call struct {
-	Session, ID string
-	Digest      [32]byte
-}
-
-func (c *Call) key() once.Key {
-	return once.Key{Principal: c.Session, Scope: "call", ID: c.ID, Digest: c.Digest}
-}
-
-// CallKey returns the key of a call in the store.
-func CallKey(session, id string) string {
-	return prefix + state.Join("once", session, "call", id)
-}
-
-// table returns the claims of calls.
-func (l *Ledger) table(ctx context.Context) (*once.Table, error) {
-	if err := l.begin(ctx); err != nil {
-		return nil, err
-	}
-	return l.calls, nil
-}
-
-// Find returns the state of a call without a claim. It fails with [once.ErrReused] if the id
-// was used for another call.
-func (l *Ledger) Find(c *Call) (once.State, error) {
-	ctx, cancel := l.bounded()
-	defer cancel()
-	table, err := l.table(ctx)
-	if err != nil {
-		return once.StateAbsent, err
-	}
-	state, _, err := table.Peek(ctx, c.key())
-	return state, err
-}
-
-// Do claims a call and runs it, or returns the outcome of an earlier run, see [once.Table.Do].
-func (l *Ledger) Do(ctx context.Context, c *Call, p once.Policy,
-	run func(ctx context.Context, claim once.Claim) (once.Result, error)) (outcome []byte, replayed bool, err error) {
-	begin, cancel := l.bounded()
-	table, err := l.table(begin)
-	cancel()
-	if err != nil {
-		return nil, false, err
-	}
-	return table.Do(ctx, c.key(), p, run)
-}
+// IsShared implements [Ledger].
+func (Memory) IsShared() bool { return false }

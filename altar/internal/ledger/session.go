@@ -14,38 +14,7 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Session is what is kept of a session. It outlives it, so that its id is not used again too soon.
-type Session struct {
-	Name     string            `json:"name"` // of the principal
-	Tenant   string            `json:"tenant"`
-	TTL      int64             `json:"ttl"`     // in nanoseconds
-	Expires  int64             `json:"expires"` // likewise, since 1970
-	Over     bool              `json:"over"`
-	Security *Security         `json:"security"`
-	Metadata map[string]string `json:"metadata"`
-}
-
-// Security is the security context of a session.
-type Security struct {
-	PrincipalID string            `json:"principal_id,omitzero"`
-	TenantID    string            `json:"tenant_id,omitzero"`
-	Claims      map[string]string `json:"claims,omitzero"`
-}
-
-// A Fulfillment is the contracts that a Runtime fulfils.
-type Fulfillment struct {
-	RuntimeID string
-	Contracts []string
-}
-
-// Fulfillments returns those of a session.
-func (l *Ledger) Fulfillments(session string) ([]Fulfillment, error) {
-	ctx, cancel := l.bounded()
-	defer cancel()
-	return l.fulfillments(ctx, session)
-}
-
-func (l *Ledger) fulfillments(ctx context.Context, session string) (list []Fulfillment, err error) {
+func (l *Shared) fulfillments(ctx context.Context, session string) (list []Fulfillment, err error) {
 	prefix := fulfilledPrefix(session)
 	for e, err := range l.opts.Store.List(ctx, prefix) {
 		if err == nil {
@@ -63,8 +32,8 @@ func (l *Ledger) fulfillments(ctx context.Context, session string) (list []Fulfi
 	return list, nil
 }
 
-// PutFulfillment stores the contracts that a Runtime fulfils in a session.
-func (l *Ledger) PutFulfillment(session string, f Fulfillment) error {
+// PutFulfillment implements [Ledger].
+func (l *Shared) PutFulfillment(session string, f Fulfillment) error {
 	ctx, cancel := l.bounded()
 	defer cancel()
 	value, err := strictjson.Encode(f.Contracts)
@@ -76,8 +45,8 @@ func (l *Ledger) PutFulfillment(session string, f Fulfillment) error {
 	return err
 }
 
-// CreateSession stores a new session. If the id is taken, it fails with [store.ErrExists].
-func (l *Ledger) CreateSession(id string, s *Session) error {
+// CreateSession implements [Ledger].
+func (l *Shared) CreateSession(id string, s *Session) error {
 	ctx, cancel := l.bounded()
 	defer cancel()
 	if err := l.begin(ctx); err != nil {
@@ -90,13 +59,19 @@ func (l *Ledger) CreateSession(id string, s *Session) error {
 	return err
 }
 
-// Session returns a live session, or nil.
-func (l *Ledger) Session(id string) (*Session, error) {
+// Session implements [Ledger].
+func (l *Shared) Session(id string) (*Session, []Fulfillment, error) {
 	s, _, err := l.session(id)
-	return s, err
+	if s == nil || err != nil {
+		return nil, nil, err
+	}
+	ctx, cancel := l.bounded()
+	defer cancel()
+	list, err := l.fulfillments(ctx, id)
+	return s, list, err
 }
 
-func (l *Ledger) session(id string) (*Session, store.Revision, error) {
+func (l *Shared) session(id string) (*Session, store.Revision, error) {
 	ctx, cancel := l.bounded()
 	defer cancel()
 	if err := l.begin(ctx); err != nil {
@@ -119,8 +94,13 @@ func (l *Ledger) session(id string) (*Session, store.Revision, error) {
 	return s, e.Revision, nil
 }
 
-// ChangeSession rewrites a live session. It does nothing if there is none.
-func (l *Ledger) ChangeSession(id string, change func(s *Session)) error {
+// Prolong implements [Ledger].
+func (l *Shared) Prolong(id string, expires time.Time) error {
+	return l.changeSession(id, func(s *Session) { s.Expires = max(s.Expires, expires.UnixNano()) })
+}
+
+// changeSession rewrites a live session. It does nothing if there is none.
+func (l *Shared) changeSession(id string, change func(s *Session)) error {
 	for {
 		s, rev, err := l.session(id)
 		if s == nil || err != nil {
@@ -141,9 +121,9 @@ func (l *Ledger) ChangeSession(id string, change func(s *Session)) error {
 	}
 }
 
-// EndSession marks a session as ended and notifies the other Hosts.
-func (l *Ledger) EndSession(id string) error {
-	err := l.ChangeSession(id, func(s *Session) {
+// EndSession marks a session as ended and notifies the other Hosts, see [Ledger].
+func (l *Shared) EndSession(id string) error {
+	err := l.changeSession(id, func(s *Session) {
 		s.Over, s.Expires = true, time.Now().UnixNano()
 	})
 	if err != nil {
@@ -161,8 +141,8 @@ type owner struct {
 	Tenant string `json:"tenant"`
 }
 
-// Own makes a runtime id that of a principal, and reports false if it is another's.
-func (l *Ledger) Own(runtimeID, name, tenant string) (isOwn bool, err error) {
+// Own implements [Ledger].
+func (l *Shared) Own(runtimeID, name, tenant string) (isOwn bool, err error) {
 	ctx, cancel := l.bounded()
 	defer cancel()
 	if err := l.begin(ctx); err != nil {
@@ -191,8 +171,8 @@ func (l *Ledger) Own(runtimeID, name, tenant string) (isOwn bool, err error) {
 	return isOwn && err == nil, err
 }
 
-// HoldOwner makes the owner of a runtime id keep it for TombstoneTTL and a while.
-func (l *Ledger) HoldOwner(runtimeID string, more time.Duration) {
+// HoldOwner implements [Ledger].
+func (l *Shared) HoldOwner(runtimeID string, more time.Duration) {
 	ctx, cancel := l.bounded()
 	defer cancel()
 	e, err := l.opts.Store.Get(ctx, ownerKey(runtimeID))

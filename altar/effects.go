@@ -1,0 +1,299 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/budget"
+)
+
+// do does what follows from a step. The shard must be locked, or all shards. Messages are queued here, so that each
+// connection gets them in the order of the steps.
+func (h *Host) do(sh *shard, now time.Time, e *core.Effect) {
+	switch e.Kind {
+	case core.GiveMessage:
+		h.give(e)
+	case core.RefuseCall:
+		h.refuseEffect(sh, now, e)
+	case core.SendCall:
+		h.sendCall(callOf(e.Call), connOf(e.Runtime), now)
+	case core.SendCancel:
+		h.sendCancel(callOf(e.Call), connOf(e.Runtime), e.Text)
+	case core.SendCredit:
+		h.send(connOf(e.Runtime), &StreamCredit{InvocationID: e.Call.ID(), SessionID: callOf(e.Call).sessionID, Credit: e.N})
+	case core.AskRuntime:
+		h.send(connOf(e.Runtime), &RequestFulfillment{SessionID: e.Session.ID})
+	case core.AnnounceEnd:
+		h.announceEnd(e.Session, e.Text)
+	case core.JudgeCall:
+		h.judged = append(h.judged, e.Call)
+	case core.ChooseRuntime:
+		h.chooseLater(sh, e)
+	default:
+		h.doRecord(sh, now, e)
+	}
+}
+
+// doRecord does what concerns the ledger, the audit and the log.
+func (h *Host) doRecord(sh *shard, now time.Time, e *core.Effect) {
+	switch e.Kind {
+	case core.ClaimCall:
+		h.claimCall(sh, now, callOf(e.Call), e.Data)
+	case core.RecordCall:
+		h.recordCall(sh, now, callOf(e.Call))
+	case core.AbandonCall:
+		h.abandonCall(callOf(e.Call))
+	case core.ProlongSession:
+		h.prolong(sessionOf(e.Session))
+	case core.ExpireSession:
+		s := sessionOf(e.Session)
+		sh.after = append(sh.after, func() { h.background(func() { h.expire(s) }) })
+	case core.AuditCall, core.FinishCall:
+		h.audit(sh, now, h.callRecord(e, now), nil)
+	case core.AuditReplay:
+		h.auditReplay(sh, now, e)
+	case core.AuditSession:
+		s := sessionOf(e.Session)
+		h.audit(sh, now, &AuditRecord{Operation: e.Text, SessionID: e.Session.ID, Error: errorOf(e.Data)}, s.endedBy)
+	case core.DropMessage:
+		h.opts.Logger.DebugContext(h.ctx, "altar: message dropped", "reason", e.Text)
+	}
+}
+
+// errorOf returns the error of an effect.
+func errorOf(err any) *Error {
+	e, _ := err.(*Error)
+	return e
+}
+
+// give queues a message of a call for one of its connections.
+func (h *Host) give(e *core.Effect) {
+	a := attachmentOf(e.Reader)
+	switch m := e.Data.(type) {
+	case *StreamChunk:
+		if a.corr != "" {
+			own := *m
+			own.header = header{CorrelationID: a.corr}
+			m = &own
+		}
+		a.hc.out.put(m, budget.Hold{}, e.IsTaken)
+	case *ToolResult:
+		own := *m
+		own.header = header{CorrelationID: a.corr}
+		h.sendResult(sessionOf(e.Session), a.hc, &own)
+	}
+}
+
+// sendResult queues the final result of a call. If its peer does not read, the result is charged to
+// the session until it is sent; the record of the call has it, too.
+func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
+	if s == nil || hc.out.hasSpace(hc.limit, weight(m)) {
+		h.send(hc, m)
+		return
+	}
+	hold, err := s.scope.Reserve(budget.Memory, int64(weight(m)))
+	if err != nil {
+		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
+	}
+	hc.out.put(m, hold, false)
+}
+
+// refuseEffect answers a call that does not run.
+func (h *Host) refuseEffect(sh *shard, now time.Time, e *core.Effect) {
+	a, err := attachmentOf(e.Reader), errorOf(e.Data)
+	if e.IsNew {
+		h.audit(sh, now, &AuditRecord{Operation: "call.refused", SessionID: e.Session.ID, InvocationID: e.Text, CorrelationID: a.corr,
+			Contract: a.contract, Error: err}, a.hc)
+	}
+	of := header{RequestID: a.request, CorrelationID: a.corr}
+	if e.IsAtOnce || a.hc.isPeer() {
+		h.refuseCall(sh, a.hc, e.Text, of, err)
+	} else {
+		h.sendRefusal(a.hc, e.Text, of, err)
+	}
+}
+
+// sendCall sends a call to its Runtime (ALT-116).
+func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
+	out := &ToolCall{
+		InvocationID: c.ID(), SessionID: c.sessionID, ToolName: rt.toolName(c.Contract), Parameters: c.normal, Metadata: c.metadata,
+		header: header{CorrelationID: c.corr},
+	}
+	if rt.can(capDeadlines) {
+		out.TimeoutMS = c.Rest(now).Milliseconds()
+	}
+	if c.TakesCredit() {
+		credit := c.Stream.Credit()
+		out.Credit = &credit
+	}
+	if rt.via != nil {
+		h.forwardCall(c, rt, out)
+		return
+	}
+	h.send(rt, out)
+}
+
+func (h *Host) sendCancel(c *hostCall, rt *hostConn, reason string) {
+	if rt.can(capCancellation) {
+		h.send(rt, &CancelCall{InvocationID: c.ID(), SessionID: c.sessionID, Reason: reason, header: header{CorrelationID: c.corr}})
+	}
+}
+
+// callRecord returns the audit record of a call.
+func (h *Host) callRecord(e *core.Effect, now time.Time) *AuditRecord {
+	if h.opts.Audit == nil {
+		return nil
+	}
+	c := callOf(e.Call)
+	r := &AuditRecord{Operation: e.Text, Principal: c.principal.Name, Tenant: c.principal.Tenant, SessionID: c.sessionID,
+		InvocationID: c.ID(), CorrelationID: c.corr, Contract: c.Contract, Error: errorOf(e.Data)}
+	if rt := c.Runtime(); rt != nil {
+		r.RuntimeID = rt.ID
+	}
+	if e.Reader != nil {
+		r.CorrelationID = attachmentOf(e.Reader).corr
+	}
+	if e.Kind == core.FinishCall {
+		r.Operation, r.Bytes = "call.done", int64(len(c.normal))
+		if !c.Start().IsZero() {
+			r.Duration = now.Sub(c.Start())
+		}
+		if c.Stream != nil {
+			r.Chunks = c.Stream.Order().Expected()
+		}
+	}
+	return r
+}
+
+func (h *Host) auditReplay(sh *shard, now time.Time, e *core.Effect) {
+	h.audit(sh, now, &AuditRecord{Operation: "call.replayed", Principal: e.Session.Principal.Name, Tenant: e.Session.Principal.Tenant,
+		SessionID: e.Session.ID, InvocationID: e.Record.ID, CorrelationID: attachmentOf(e.Reader).corr, Contract: e.Record.Contract,
+		RuntimeID: e.Record.RuntimeID}, nil)
+}
+
+// hostMessages makes the messages of a Host.
+type hostMessages struct{}
+
+// Fault implements [core.Messages].
+func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
+	if cause == core.CauseUnexpected {
+		return Errorf(ErrInternal, reasonUnexpectedStream,
+			"the contract %s does not have streaming set, but the Runtime sent a part of a stream", c.Contract)
+	}
+	return causeErrors[cause]()
+}
+
+// causeErrors make the errors of a Host.
+var causeErrors = [...]func() *Error{
+	core.CauseUnknownSession:   errUnknownSession,
+	core.CauseSessionDestroyed: func() *Error { return Errorf(ErrSessionInvalid, reasonSessionDestroyed, "the session has ended") },
+	core.CauseSessionExpired:   func() *Error { return Errorf(ErrSessionInvalid, ReasonSessionExpired, "the session has ended") },
+	core.CauseReused: func() *Error {
+		return formFault(reasonInvocationIDReused, "", "the invocation id was used for another call")
+	},
+	core.CauseInUse:       func() *Error { return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere") },
+	core.CauseUnknownCall: func() *Error { return formFault(reasonUnknownInvocation, "", "there is no such call to resume") },
+	core.CauseNotRetained: errNotRetained,
+	core.CauseNotFulfilled: func() *Error {
+		return Errorf(ErrToolNotFound, ReasonNotFulfilled, "no Runtime fulfils this tool in this session")
+	},
+	core.CauseRuntimeDown: func() *Error {
+		return Errorf(ErrRuntimeUnavailable, ReasonRuntimeDown, "the Runtime of this tool is not connected")
+	},
+	core.CauseOverloaded:   errOverloaded,
+	core.CauseDisconnected: errDisconnected,
+	core.CauseDeadline:     func() *Error { return Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time") },
+	core.CauseCancelled:    func() *Error { return Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled") },
+	core.CauseClientGone: func() *Error {
+		return Errorf(ErrExecutionFailed, reasonClientGone, "the call has no waiting client")
+	},
+	core.CauseGap: errChunkGap,
+	core.CauseResultInStream: func() *Error {
+		return Errorf(ErrInternal, reasonResultAfterChunk, "the Runtime sent a result after a part of a stream")
+	},
+	core.CauseInvalid: errInvalidResult,
+	core.CauseSlow:    errSlowConsumer,
+	core.CauseTooLarge: func() *Error {
+		return Errorf(ErrInternal, reasonMessageTooLarge, "the result is too large for one message")
+	},
+}
+
+// Result implements [core.Messages].
+func (hostMessages) Result(c *core.Call, err any) any {
+	return &ToolResult{InvocationID: c.ID(), Error: errorOf(err)}
+}
+
+// Last implements [core.Messages].
+func (hostMessages) Last(c *core.Call, id int64, err any) any {
+	return &StreamChunk{InvocationID: c.ID(), ChunkID: id, Error: errorOf(err), IsFinal: true}
+}
+
+// Size implements [core.Messages].
+func (hostMessages) Size(result any) int {
+	m := result.(*ToolResult)
+	return len(m.Payload) + len(m.RuntimeMetadata)
+}
+
+func errNotRetained() *Error {
+	return Errorf(ErrInternal, ReasonNotRetained, "what the call yielded is no longer kept")
+}
+
+func errDisconnected() *Error {
+	return Errorf(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call has disconnected")
+}
+
+func errOverloaded() *Error {
+	return Errorf(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
+}
+
+func errSlowConsumer() *Error {
+	return Errorf(ErrInternal, reasonSlowConsumer, "the client does not read")
+}
+
+// A collector makes one result of the chunks of a stream (ALT-D29).
+type collector struct {
+	a     *attachment
+	limit int // bytes of a message
+	parts []json.RawMessage
+	size  int
+	out   *ToolResult // once it is complete, or nearly too large
+}
+
+// Add implements [core.Collector].
+func (l *collector) Add(chunk any) (n int, fits bool) {
+	m := chunk.(*StreamChunk)
+	if m.Payload != nil {
+		l.parts = append(l.parts, m.Payload)
+		n = len(m.Payload) + 1
+		l.size += n
+	}
+	isLarge := l.size+1024 >= l.limit
+	if isLarge || m.IsFinal {
+		l.out = &ToolResult{InvocationID: m.InvocationID, Payload: joined(l.parts, l.size), header: header{CorrelationID: l.a.corr}}
+	}
+	return n, !isLarge || fitsMessage(l.out, l.limit)
+}
+
+// joined returns a JSON array of the parts, of about this size.
+func joined(parts []json.RawMessage, size int) json.RawMessage {
+	payload := append(make([]byte, 0, size+2), '[')
+	for i, part := range parts {
+		if i > 0 {
+			payload = append(payload, ',')
+		}
+		payload = append(payload, part...)
+	}
+	return append(payload, ']')
+}
+
+// Result implements [core.Collector].
+func (l *collector) Result() any { return l.out }
+
+func fitsMessage(m *ToolResult, limit int) bool {
+	out, err := appendMessage(nil, m, true)
+	return err == nil && len(out) <= limit
+}

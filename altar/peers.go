@@ -1,0 +1,313 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/altar/internal/cluster"
+	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
+)
+
+// A Host opens a stream to each other Host and calls the Runtimes that the other Host offers there: each is a Runtime
+// like one that is connected here. The other Host has one hidden session for the calls of a stream.
+
+// hostOffers are the Runtimes of a Host with the contracts that they fulfil. Each message has all of them.
+type hostOffers struct {
+	Offers []hostOffer `json:"offers"`
+	header
+}
+
+type hostOffer struct {
+	RuntimeID string   `json:"runtime_id"`
+	Contracts []string `json:"contracts"`
+	Digests   []string `json:"digests"` // of the contracts (ALT-D39)
+}
+
+// A forwardedCall is a call that one Host forwards to another.
+type forwardedCall struct {
+	Principal string          `json:"principal"` // owner of the session
+	Tenant    string          `json:"tenant"`
+	Runtime   string          `json:"runtime"`
+	Contract  string          `json:"contract"`
+	Call      json.RawMessage `json:"call"` // as text; on this side in call
+	header
+
+	call *ToolCall
+}
+
+// peers are the other Hosts.
+type peers struct {
+	mu   sync.Mutex
+	byID map[string]*peer // guarded by mu
+}
+
+// A peer is another Host. Its fields change with all shards locked.
+type peer struct {
+	id       string
+	stop     context.CancelFunc
+	conn     *hostConn // the open stream, or nil
+	offers   []hostOffer
+	runtimes map[string]*hostConn // behind conn, by id
+	unlike   map[string]bool      // contracts with another digest that were logged
+}
+
+// join follows the other Hosts of a network until the Host is closed.
+func (h *Host) join(ctx context.Context, network cluster.Network) {
+	_ = retry.Loop(ctx, retry.Policy{Logger: h.opts.Logger, Subject: "altar: cluster"}, func(ctx context.Context, _ func()) error {
+		err := guard.Call("Cluster.Join", func() error {
+			return network.Join(ctx, h.opts.ID, func(ids []string) { h.setPeers(ctx, network, ids) }, h.acceptPeer)
+		})
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("altar: cluster: left")
+		}
+		return err
+	})
+}
+
+// setPeers follows the Hosts with these ids, and no others.
+func (h *Host) setPeers(ctx context.Context, network cluster.Network, ids []string) {
+	h.peers.mu.Lock()
+	defer h.peers.mu.Unlock()
+	for id, p := range h.peers.byID {
+		if !slices.Contains(ids, id) {
+			p.stop()
+			delete(h.peers.byID, id)
+		}
+	}
+	for _, id := range ids {
+		if h.peers.byID[id] != nil || id == h.opts.ID {
+			continue
+		}
+		own, stop := context.WithCancel(ctx)
+		p := &peer{id: id, stop: stop, runtimes: make(map[string]*hostConn), unlike: make(map[string]bool)}
+		h.peers.byID[id] = p
+		_ = h.life.Go("peer", func(context.Context) { h.followPeer(own, network, p) })
+	}
+}
+
+// followPeer keeps a stream to another Host open.
+func (h *Host) followPeer(ctx context.Context, network cluster.Network, p *peer) {
+	defer p.stop()
+	policy := retry.Policy{Max: 2 * time.Second, Logger: h.opts.Logger, Subject: "altar: stream to Host " + p.id}
+	_ = retry.Loop(ctx, policy, func(ctx context.Context, connected func()) error {
+		var stream io.ReadWriteCloser
+		err := guard.Call("Cluster.Open", func() (err error) {
+			stream, err = network.Open(ctx, h.opts.ID, p.id)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		hc, err := h.admitPeer(stream)
+		if err != nil {
+			return err
+		}
+		hc.via, hc.role = p, roleRuntime
+		h.lockAll()
+		p.conn = hc
+		h.unlockAll()
+		connected()
+		err = h.serveConn(ctx, hc)
+		h.losePeer(p)
+		if err == nil {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	})
+}
+
+// admitPeer makes the side of this Host of a stream.
+func (h *Host) admitPeer(stream io.ReadWriteCloser) (*hostConn, error) {
+	limit := h.opts.Limits.MaxMessage + 64<<10 // of the ids around a call
+	conn := NewStreamConn(stream, &StreamConnOptions{MaxMessage: limit, MaxOutput: limit})
+	conn.(*ndjson).isPeer = true
+	hc, err := h.admit(conn, false, nil, "")
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return hc, nil
+}
+
+// losePeer takes the Runtimes of another Host out.
+func (h *Host) losePeer(p *peer) {
+	now := h.lockAll()
+	defer h.unlockAll()
+	p.conn, p.offers = nil, nil
+	for id, hc := range p.runtimes {
+		delete(p.runtimes, id)
+		h.withdraw(&hc.runtime, now)
+		hc.runtime.IsConnected, hc.runtime.LostAt = false, now
+		h.outcomes.disconnected(&hc.runtime)
+		h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime})
+	}
+}
+
+// withdraw removes the fulfilments of a Runtime of another Host. All shards must be locked.
+func (h *Host) withdraw(rt *core.Runtime, now time.Time) {
+	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry { return r.Without(rt) }})
+}
+
+// setOffers replaces the offers of another Host. Held calls may go there.
+func (h *Host) setOffers(hc *hostConn, m *hostOffers) {
+	now := h.lockAll()
+	defer h.unlockAll()
+	if p := hc.via; p != nil && p.conn == hc {
+		p.offers = m.Offers
+		h.matchOffers(p, now)
+	}
+}
+
+// matchOffers makes the Runtimes of another Host fulfil the contracts that are the same here (ALT-D39). All shards must
+// be locked.
+func (h *Host) matchOffers(p *peer, now time.Time) {
+	fulfilled := make(map[string][]string)
+	for _, o := range p.offers {
+		fulfilled[o.RuntimeID] = h.sameContracts(p, o)
+	}
+	for id, hc := range p.runtimes {
+		if len(fulfilled[id]) == 0 {
+			h.withdraw(&hc.runtime, now) // calls that it runs continue
+		}
+	}
+	for _, o := range p.offers {
+		names := fulfilled[o.RuntimeID]
+		if len(names) == 0 {
+			continue
+		}
+		hc := p.runtimes[o.RuntimeID]
+		if hc == nil {
+			hc = &hostConn{h: h, out: p.conn.out, via: p, capabilities: []string{capStreaming, capCancellation, capDeadlines, capCredit}}
+			h.newRuntime(hc, o.RuntimeID, true)
+			p.runtimes[o.RuntimeID] = hc
+		}
+		h.broadcast(now, &core.Event{Kind: core.Fulfilled, Runtime: &hc.runtime, Change: func(r *core.Registry) *core.Registry {
+			return r.With(&hc.runtime, names, true)
+		}})
+	}
+}
+
+// maxUnlike bounds the contracts of another Host that are logged once.
+const maxUnlike = 10_000
+
+// sameContracts returns the offered contracts that are the same at this Host.
+func (h *Host) sameContracts(p *peer, o hostOffer) (names []string) {
+	manifest := h.manifest.Load()
+	for i, name := range o.Contracts {
+		c := manifest.byName[name]
+		switch {
+		case c == nil || i >= len(o.Digests):
+		case c.digest == o.Digests[i]:
+			names = append(names, name)
+		case !p.unlike[name] && len(p.unlike) < maxUnlike:
+			p.unlike[name] = true
+			h.opts.Logger.WarnContext(h.ctx, "altar: offer of another contract not used", "host", p.id, "contract", name)
+		}
+	}
+	return names
+}
+
+// forwardCall sends a call to a Runtime of another Host. The shard of the call must be locked.
+func (h *Host) forwardCall(c *hostCall, rt *hostConn, m *ToolCall) {
+	s := sessionOf(c.Session())
+	if !slices.Contains(s.links, rt.via) {
+		s.links = append(s.links, rt.via)
+	}
+	m.RequestID = m.InvocationID // of a refusal
+	h.send(rt, &forwardedCall{Principal: c.principal.Name, Tenant: c.principal.Tenant, Runtime: rt.runtime.ID, Contract: c.Contract, call: m})
+}
+
+// refusedByPeer routes a call again that another Host has not run.
+func (h *Host) refusedByPeer(hc *hostConn, m *ErrorMessage) {
+	if hc.via == nil {
+		h.dropped(m, "nobody waits for it")
+		return
+	}
+	h.toCall(hc, m.RequestID, true, nil, core.Event{Kind: core.CallRefused, Data: m.Err})
+}
+
+// acceptPeer serves a stream that another Host has opened.
+func (h *Host) acceptPeer(from string, stream io.ReadWriteCloser) {
+	err := h.life.Go("stream of Host "+from, func(ctx context.Context) {
+		hc, err := h.admitPeer(stream)
+		if err != nil {
+			return // the Host ends
+		}
+		hc.role, hc.session = roleClient, newLinkSession(h)
+		hc.session.link = hc
+		h.lockAll()
+		s := hc.session
+		h.open(h.shardOf(s.ID), s, s.ID, time.Time{}, time.Now())
+		h.accepted = append(h.accepted, hc)
+		h.offer(hc)
+		h.unlockAll()
+		_ = h.serveConn(ctx, hc)
+		now := h.lockAll()
+		h.accepted = slices.DeleteFunc(h.accepted, func(o *hostConn) bool { return o == hc })
+		h.step(h.shardOf(s.ID), now, &core.Event{Kind: core.SessionEnded, Session: &s.Session, Text: "destroyed"})
+		h.unlockAll()
+	})
+	if err != nil {
+		_ = stream.Close()
+	}
+}
+
+// newLinkSession makes the session for the calls of another Host, which no client can use.
+func newLinkSession(h *Host) *session {
+	s := &session{scope: h.budget.Scope("", "")}
+	s.ID, s.IsLink, s.Data = randid.New(core.GeneratedPrefix+"link-"), true, s
+	return s
+}
+
+// offer sends another Host what the Runtimes of this Host fulfil, if that has changed. The shard of the session of the
+// stream must be locked.
+func (h *Host) offer(hc *hostConn) {
+	offers := []hostOffer{}
+	if !h.drain.isStarted.Load() {
+		for _, rt := range h.fleet.order {
+			o := hostOffer{RuntimeID: rt.runtime.ID}
+			for _, c := range h.manifest.Load().list {
+				if hc.session.Registry().CanTake(c.Name, &rt.runtime) {
+					o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)
+				}
+			}
+			if len(o.Contracts) > 0 {
+				offers = append(offers, o)
+			}
+		}
+	}
+	if hc.offered == nil || !reflect.DeepEqual(hc.offered, offers) {
+		hc.offered = offers
+		h.send(hc, &hostOffers{Offers: offers})
+	}
+}
+
+// receiveForwarded runs a call of another Host.
+func (h *Host) receiveForwarded(hc *hostConn, m *forwardedCall) { h.toolCall(hc, m.call, m) }
+
+// endedElsewhere tells the Runtimes that a session of another Host has ended.
+func (h *Host) endedElsewhere(hc *hostConn, m *SessionDestroyed) {
+	if !hc.isPeer() {
+		h.dropped(m, "nobody waits for it")
+		return
+	}
+	sh := h.shardOf(hc.session.ID)
+	h.lock(sh)
+	defer h.unlock(sh)
+	for _, rt := range h.fleet.order {
+		if rt.can(capSessionEvents) && hc.session.Registry().Fulfils(&rt.runtime) {
+			h.send(rt, &SessionDestroyed{SessionID: m.SessionID, Reason: m.Reason})
+		}
+	}
+}
