@@ -169,9 +169,6 @@ func (h *Host) step(sh *shard, now time.Time, e *core.Event) {
 	isNested := len(sh.effects) > 0
 	busy := sh.core.Counts.Busy
 	sh.effects = sh.core.Step(now, e, sh.effects)
-	if n := sh.core.Counts.Busy - busy; n != 0 {
-		h.drain.add(n)
-	}
 	if isNested {
 		return // the outer step continues with these effects
 	}
@@ -181,6 +178,9 @@ func (h *Host) step(sh *shard, now time.Time, e *core.Event) {
 	}
 	clear(sh.effects)
 	sh.effects = sh.effects[:0]
+	if n := sh.core.Counts.Busy - busy; n != 0 { // once the last messages are queued
+		h.drain.add(n)
+	}
 }
 
 // broadcast gives all shards an event, and judges the calls that it concerns. All shards must be locked.

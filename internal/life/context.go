@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A lazyContext is a context that makes its cancelable part at the first call of Done,
-// or of Value after its end. Short work calls neither.
+// A lazyContext is a context that makes its cancelable part, and the timer of its deadline,
+// at the first call of Done, or of Value after its end. Short work calls neither.
 type lazyContext struct {
 	parent   context.Context
 	deadline time.Time // of the timeout; zero means none
@@ -49,13 +49,23 @@ func (c *lazyContext) expire() {
 	}
 }
 
+// isLate reports whether the context has ended at its deadline, which no timer watches yet.
+func (c *lazyContext) isLate() bool {
+	if !c.deadline.IsZero() && !time.Now().Before(c.deadline) && c.parent.Err() == nil && c.end.CompareAndSwap(nil, &c.timeout) {
+		c.isExpired.Store(true)
+	}
+	return c.isExpired.Load()
+}
+
 // Cancel ends the context with a cause, unless it has ended. The handler continues, and
 // its result counts.
 func (c *lazyContext) Cancel(cause error) { c.finish(&cause) }
 
 // finish ends the context. If it has ended, the cause stays the first one.
 func (c *lazyContext) finish(cause *error) {
-	c.end.CompareAndSwap(nil, cause)
+	if c.parent.Err() == nil && !c.isLate() {
+		c.end.CompareAndSwap(nil, cause)
+	}
 	if c.isMade.Load() {
 		c.cancel(*cause)
 		if c.timer != nil {
@@ -78,17 +88,19 @@ func (c *lazyContext) Done() <-chan struct{} { return c.cancelable().Done() }
 
 // Err returns nil before the end of the context.
 func (c *lazyContext) Err() error {
-	err := c.parent.Err()
 	switch {
 	case c.isMade.Load():
-		err = c.ctx.Err()
+		err := c.ctx.Err()
 		if err != nil && c.isExpired.Load() {
 			return context.DeadlineExceeded
 		}
-	case err == nil && c.end.Load() != nil:
+		return err
+	case c.isLate():
+		return context.DeadlineExceeded
+	case c.end.Load() != nil:
 		return context.Canceled
 	}
-	return err
+	return c.parent.Err()
 }
 
 // Value returns a value of the parent; after the end it leads [context.Cause] to the cause.

@@ -545,6 +545,14 @@ func TestTimeoutEndsContextOfWork(t *testing.T) {
 		w.Finish()
 		require.Equal(t, context.DeadlineExceeded, w.Err(), "the first end counts")
 
+		w = &Work{Timeout: time.Minute, TimeoutCause: late} // nothing has called its Done
+		require.NoError(t, w.Start(t.Context(), l, Request))
+		time.Sleep(time.Minute)
+		require.Equal(t, context.DeadlineExceeded, w.Err())
+		require.Equal(t, late, context.Cause(w))
+		w.Finish()
+		require.Equal(t, context.DeadlineExceeded, w.Err())
+
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		w = &Work{Timeout: time.Minute, TimeoutCause: late}
@@ -620,6 +628,12 @@ func TestStartAllocatesOnlyAContext(t *testing.T) {
 	}
 	got := testing.AllocsPerRun(1000, func() { run(func(ctx context.Context) error { return ctx.Err() }) })
 	require.LessOrEqual(t, got, 1.0, "a Work, which is a context")
+	got = testing.AllocsPerRun(1000, func() {
+		w := &Work{Timeout: time.Hour, TimeoutCause: context.DeadlineExceeded}
+		_ = w.Start(ctx, l, Request)
+		w.Run("handler", func(ctx context.Context) error { return ctx.Err() }, func(error) {})
+	})
+	require.LessOrEqual(t, got, 1.0, "its timeout needs no timer before Done")
 
 	floor := testing.AllocsPerRun(1000, func() {
 		ctx, cancel := context.WithCancelCause(ctx)

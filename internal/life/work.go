@@ -49,7 +49,6 @@ func (w *Work) Start(ctx context.Context, l *Life, kind Kind) error {
 	w.life, w.kind, w.parent = l, kind, ctx
 	if w.Timeout > 0 {
 		w.deadline, w.timeout = time.Now().Add(w.Timeout), w.TimeoutCause
-		w.cancelable()
 	}
 	l.mu.Lock()
 	isAlone := l.running[Request]+l.running[Part] == 0
