@@ -42,8 +42,8 @@ var stateFiles = []string{
 	"a2e/call.go", "a2e/calls.go", "a2e/session.go", "a2e/snapshot.go",
 	"accp/checkpoint.go", "accp/receive.go", "accp/send.go", "accp/session.go", "accp/tiers.go", "accp/window.go",
 	"air/negotiation.go", "air/ledger.go", "air/thread.go", "air/threads.go",
-	"altar/callstream.go", "altar/hostcall.go", "altar/hostledger.go", "altar/hostrecord.go", "altar/hostruntime.go",
-	"altar/hostsession.go", "altar/hoststream.go",
+	"altar/callstream.go", "altar/claims.go", "altar/effects.go", "altar/hostcall.go", "altar/hostruntime.go",
+	"altar/hostsession.go",
 	"arc/chat.go", "arc/chat_job.go", "arc/chats.go", "arc/engine*.go", "arc/task.go",
 }
 

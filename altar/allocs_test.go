@@ -35,7 +35,7 @@ func TestAllocs(t *testing.T) {
 		transport
 		call, stream float64
 	}{
-		{transport{"direct", directTransport}, 15, 135},
+		{transport{"direct", directTransport}, 8, 135},
 		{transport{"mem", pipeTransport}, 27, 550},
 	} {
 		rt := testRuntime("r1", nil)

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -159,6 +160,8 @@ type clientLink struct {
 	requests     *calls.Table[Message] // by request id
 	lastReceived atomic.Int64          // Unix nanoseconds
 	received     chan struct{}         // closed by the first message
+	isProved     bool                  // received is closed; used by receive
+	reason       error                 // the last message, if it is an error that belongs to the connection (ALT-D06); likewise
 	done         chan struct{}         // closed after the end of the connection
 	err          error                 // why it ended; before done is closed
 	cause        error                 // why this side closed it; guarded by the lock of the client
@@ -293,15 +296,8 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 		return
 	}
 	c.link, a.link = l, l
-	c.goLocked("reader", func(context.Context) { c.read(l) })
-	if _, isHTTP := conn.(*httpConn); !isHTTP && l.direct == nil {
-		l.heartbeat = time.AfterFunc(c.opts.Heartbeat, func() {
-			_ = c.life.Go("heartbeat", func(context.Context) { c.beat(l) })
-		})
-	}
-	if l.renewal != nil {
-		c.goLocked("renewal", func(ctx context.Context) { l.renewal.run(ctx, l.done) })
-	}
+	_, isHTTP := conn.(*httpConn)
+	c.serveLocked(l, isHTTP)
 	var inFlight []*pendingCall
 	for _, p := range c.calls {
 		if p.sent {
@@ -320,6 +316,28 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 				}
 			}
 		})
+	}
+}
+
+// serveLocked starts the goroutines of a connection. c.mu must be held.
+func (c *Client) serveLocked(l *clientLink, isHTTP bool) {
+	if l.direct != nil {
+		c.goLocked("reader", func(context.Context) {
+			l.direct.push(func(m Message) bool {
+				c.receive(l, m)
+				return true
+			}, func() { c.lost(l, io.EOF) })
+		})
+	} else {
+		c.goLocked("reader", func(context.Context) { c.read(l) })
+	}
+	if !isHTTP && l.direct == nil {
+		l.heartbeat = time.AfterFunc(c.opts.Heartbeat, func() {
+			_ = c.life.Go("heartbeat", func(context.Context) { c.beat(l) })
+		})
+	}
+	if l.renewal != nil {
+		c.goLocked("renewal", func(ctx context.Context) { l.renewal.run(ctx, l.done) })
 	}
 }
 
@@ -356,30 +374,33 @@ func (c *Client) beat(l *clientLink) {
 
 // read handles received messages until the connection ends.
 func (c *Client) read(l *clientLink) {
-	defer close(l.done)
-	var reason error // the last message, if it is an error that belongs to the connection (ALT-D06)
-	for isFirst := true; ; {
+	for {
 		m, err := l.conn.Receive()
-		l.lastReceived.Store(time.Now().UnixNano())
-		if isFirst && err == nil {
-			isFirst = false
-			close(l.received)
-			c.mu.Lock()
-			c.wasConnected = true
-			c.mu.Unlock()
-		}
-		if err == nil {
-			if reason = connectionError(m); reason == nil {
-				c.take(l, m)
-			}
-			continue
-		}
-		var bad *badFrame
-		if !errors.As(err, &bad) {
-			c.lost(l, because(reason, err))
+		bad, ok := asBadFrame(err)
+		switch {
+		case !ok:
+			c.lost(l, err)
 			return
+		case bad != nil:
+			c.broken(l, bad)
+		default:
+			c.receive(l, m)
 		}
-		c.broken(bad)
+	}
+}
+
+// receive handles one message.
+func (c *Client) receive(l *clientLink, m Message) {
+	l.lastReceived.Store(time.Now().UnixNano())
+	if !l.isProved {
+		l.isProved = true
+		close(l.received)
+		c.mu.Lock()
+		c.wasConnected = true
+		c.mu.Unlock()
+	}
+	if l.reason = connectionError(m); l.reason == nil {
+		c.take(l, m)
 	}
 }
 
@@ -402,6 +423,8 @@ func because(reason, err error) error {
 // lost is the end of a connection. Calls in flight wait for another one, unless that would end
 // alike (ALT-D46).
 func (c *Client) lost(l *clientLink, err error) {
+	defer close(l.done)
+	err = because(l.reason, err)
 	l.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -604,7 +627,8 @@ func (c *Client) toCall(id string, m Message) {
 	}
 }
 
-func (c *Client) broken(bad *badFrame) {
+func (c *Client) broken(l *clientLink, bad *badFrame) {
+	l.lastReceived.Store(time.Now().UnixNano())
 	c.opts.Logger.DebugContext(context.Background(), "altar: frame ignored", "err", bad)
 	c.mu.Lock()
 	p := c.calls[bad.InvocationID]

@@ -67,6 +67,8 @@ type pendingCall struct {
 	mu     sync.Mutex
 	stream callStream
 	err    error // a local error that ended the call
+
+	result Result
 }
 
 func (p *pendingCall) add(m Message) bool {
@@ -319,7 +321,8 @@ func callTool(ctx context.Context, s *Session, tool string, params any, opts *Ca
 	if !ok {
 		payload = json.RawMessage("null") // a stream without payloads
 	}
-	r := &Result{Payload: payload}
+	r := &p.result
+	r.Payload = payload
 	p.mu.Lock()
 	if p.stream.result != nil {
 		r.RuntimeMetadata = p.stream.result.RuntimeMetadata

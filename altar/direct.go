@@ -28,6 +28,28 @@ func (h *Host) Dial(id *Principal) (Conn, error) {
 
 type direct struct{ hc *hostConn }
 
+// push makes the connection call handle with each message, in turn and in the goroutine that has caused it, until that
+// returns false or ended is called. It replaces Receive.
+func (d *direct) push(handle func(m Message) bool, ended func()) {
+	out := d.hc.out
+	out.startInline(func() {
+		for {
+			m, _, isOver := out.take()
+			switch {
+			case isOver:
+				ended()
+				return
+			case m == nil:
+				return
+			}
+			d.hc.resumeStalled()
+			if !handle(m) {
+				return // no further message is taken
+			}
+		}
+	})
+}
+
 func (d *direct) Receive() (Message, error) {
 	m, _ := d.hc.next(context.Background())
 	if m == nil {

@@ -16,15 +16,15 @@ import (
 func (h *Host) do(sh *shard, now time.Time, e *core.Effect) {
 	switch e.Kind {
 	case core.GiveMessage:
-		h.give(e)
+		h.give(sh, e)
 	case core.RefuseCall:
 		h.refuseEffect(sh, now, e)
 	case core.SendCall:
-		h.sendCall(callOf(e.Call), connOf(e.Runtime), now)
+		h.sendCall(sh, callOf(e.Call), connOf(e.Runtime), now)
 	case core.SendCancel:
-		h.sendCancel(callOf(e.Call), connOf(e.Runtime), e.Text)
+		h.sendCancel(sh, callOf(e.Call), connOf(e.Runtime), e.Text)
 	case core.SendCredit:
-		h.send(connOf(e.Runtime), &StreamCredit{InvocationID: e.Call.ID(), SessionID: callOf(e.Call).sessionID, Credit: e.N})
+		h.sendIn(sh, connOf(e.Runtime), &StreamCredit{InvocationID: e.Call.ID(), SessionID: callOf(e.Call).sessionID, Credit: e.N}, budget.Hold{}, false)
 	case core.AskRuntime:
 		h.send(connOf(e.Runtime), &RequestFulfillment{SessionID: e.Session.ID})
 	case core.AnnounceEnd:
@@ -71,7 +71,7 @@ func errorOf(err any) *Error {
 }
 
 // give queues a message of a call for one of its connections.
-func (h *Host) give(e *core.Effect) {
+func (h *Host) give(sh *shard, e *core.Effect) {
 	a := attachmentOf(e.Reader)
 	switch m := e.Data.(type) {
 	case *StreamChunk:
@@ -80,26 +80,28 @@ func (h *Host) give(e *core.Effect) {
 			own.header = header{CorrelationID: a.corr}
 			m = &own
 		}
-		a.hc.out.put(m, budget.Hold{}, e.IsTaken)
+		h.sendIn(sh, a.hc, m, budget.Hold{}, e.IsTaken)
 	case *ToolResult:
-		own := *m
-		own.header = header{CorrelationID: a.corr}
-		h.sendResult(sessionOf(e.Session), a.hc, &own)
+		if m.CorrelationID != a.corr {
+			own := *m
+			own.header = header{CorrelationID: a.corr}
+			m = &own
+		}
+		h.sendResult(sh, sessionOf(e.Session), a.hc, m)
 	}
 }
 
 // sendResult queues the final result of a call. If its peer does not read, the result is charged to
 // the session until it is sent; the record of the call has it, too.
-func (h *Host) sendResult(s *session, hc *hostConn, m *ToolResult) {
-	if s == nil || hc.out.hasSpace(hc.limit, weight(m)) {
-		h.send(hc, m)
-		return
+func (h *Host) sendResult(sh *shard, s *session, hc *hostConn, m *ToolResult) {
+	var hold budget.Hold
+	if s != nil && !hc.out.hasSpace(hc.limit, weight(m)) {
+		var err error
+		if hold, err = s.scope.Reserve(budget.Memory, int64(weight(m))); err != nil {
+			m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
+		}
 	}
-	hold, err := s.scope.Reserve(budget.Memory, int64(weight(m)))
-	if err != nil {
-		m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
-	}
-	hc.out.put(m, hold, false)
+	h.sendIn(sh, hc, m, hold, false)
 }
 
 // refuseEffect answers a call that does not run.
@@ -118,8 +120,12 @@ func (h *Host) refuseEffect(sh *shard, now time.Time, e *core.Effect) {
 }
 
 // sendCall sends a call to its Runtime (ALT-116).
-func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
-	out := &ToolCall{
+func (h *Host) sendCall(sh *shard, c *hostCall, rt *hostConn, now time.Time) {
+	out := &c.sent
+	if out.InvocationID != "" { // another Runtime may still have the message
+		out = new(ToolCall)
+	}
+	*out = ToolCall{
 		InvocationID: c.ID(), SessionID: c.sessionID, ToolName: rt.toolName(c.Contract), Parameters: c.normal, Metadata: c.metadata,
 		header: header{CorrelationID: c.corr},
 	}
@@ -134,12 +140,13 @@ func (h *Host) sendCall(c *hostCall, rt *hostConn, now time.Time) {
 		h.forwardCall(c, rt, out)
 		return
 	}
-	h.send(rt, out)
+	h.sendIn(sh, rt, out, budget.Hold{}, false)
 }
 
-func (h *Host) sendCancel(c *hostCall, rt *hostConn, reason string) {
+func (h *Host) sendCancel(sh *shard, c *hostCall, rt *hostConn, reason string) {
 	if rt.can(capCancellation) {
-		h.send(rt, &CancelCall{InvocationID: c.ID(), SessionID: c.sessionID, Reason: reason, header: header{CorrelationID: c.corr}})
+		m := &CancelCall{InvocationID: c.ID(), SessionID: c.sessionID, Reason: reason, header: header{CorrelationID: c.corr}}
+		h.sendIn(sh, rt, m, budget.Hold{}, false)
 	}
 }
 

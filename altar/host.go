@@ -99,6 +99,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	h.clock.clear()
+	h.clock.fire = h.fireTimers
 	h.drain.idle = make(chan struct{})
 	h.conns.all, h.peers.byID = make(map[*hostConn]bool), make(map[string]*peer)
 	h.timers = core.NewTimers(&h.timerSeq)

@@ -37,6 +37,7 @@ type hostCall struct {
 
 	first   attachment
 	request AuthorizeRequest // of the Authorizer
+	sent    ToolCall         // to the first Runtime
 }
 
 func callOf(c *core.Call) *hostCall { return c.Data.(*hostCall) }
@@ -47,6 +48,7 @@ type attachment struct {
 	hc            *hostConn
 	corr, request string // ids of the ToolCall
 	contract      string
+	collector     collector
 }
 
 func attachmentOf(r *core.Reader) *attachment { return r.Data.(*attachment) }
@@ -56,7 +58,8 @@ func (h *Host) attachment(a *attachment, hc *hostConn, m *ToolCall, contract str
 	*a = attachment{hc: hc, corr: m.CorrelationID, request: m.RequestID, contract: contract}
 	a.Conn, a.Data = &hc.Conn, a
 	if m.CollectChunks {
-		a.Collector = &collector{a: a, limit: h.opts.Limits.MaxMessage}
+		a.collector = collector{a: a, limit: h.opts.Limits.MaxMessage}
+		a.Collector = &a.collector
 	}
 	return a
 }
@@ -335,13 +338,14 @@ func (o *outcomes) init(h *Host) {
 }
 
 // Find implements [core.Outcomes].
-func (o *outcomes) Find(sc *core.RecordScope, id string) (r core.Record, ok bool) {
+func (o *outcomes) Find(sc *core.RecordScope, id string, r *core.Record) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if found := sc.Find(id); found != nil {
-		return *found, true
+	found := sc.Find(id)
+	if found != nil {
+		*r = *found
 	}
-	return core.Record{}, false
+	return found != nil
 }
 
 // OwedTo implements [core.Outcomes].

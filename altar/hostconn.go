@@ -22,7 +22,7 @@ import (
 )
 
 // A role is the use of a connection. It is set once (ALT-D16).
-type role int
+type role int32
 
 const (
 	roleNew role = iota
@@ -46,7 +46,7 @@ type hostConn struct {
 	limit    queueLimit    // of out
 	lastSeen atomic.Int64  // when a message was received last, Unix nanoseconds
 
-	role      role
+	role      atomic.Int32  // a role
 	isClosed  atomic.Bool   // closed by either side
 	isRuntime atomic.Bool   // of a Runtime, or about to be
 	seated    atomic.Uint32 // the shards that may have readers of the connection
@@ -94,6 +94,14 @@ func (hc *hostConn) toolName(contract string) string {
 	s = namespaced(hc.runtime.ID, contract)
 	t.byName[contract] = s
 	return s
+}
+
+func (hc *hostConn) is() role { return role(hc.role.Load()) }
+
+func (hc *hostConn) become(r role) {
+	if hc.is() != r {
+		hc.role.Store(int32(r))
+	}
 }
 
 func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capabilities, capability) }
@@ -486,7 +494,22 @@ func (h *Host) disconnect(hc *hostConn, now time.Time) {
 
 // send queues a message.
 func (h *Host) send(hc *hostConn, m Message) {
-	hc.out.put(m, budget.Hold{}, false)
+	if hc.out.put(m, budget.Hold{}, false) {
+		go hc.out.write() // there may be a lock
+	}
+	h.checkQueue(hc)
+}
+
+// sendIn is send with the shard locked: the message is written when it is unlocked.
+func (h *Host) sendIn(sh *shard, hc *hostConn, m Message, hold budget.Hold, isTaken bool) {
+	if hc.out.put(m, hold, isTaken) {
+		sh.inline = append(sh.inline, hc.out)
+	}
+	h.checkQueue(hc)
+}
+
+// checkQueue disconnects a Runtime that does not read.
+func (h *Host) checkQueue(hc *hostConn) {
 	if hc.isRuntime.Load() && !hc.out.hasSpace(hc.limit.double(int(h.live.Load())), 0) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)

@@ -41,12 +41,14 @@ func asBadFrame(err error) (bad *badFrame, ok bool) {
 func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 	hc.received(time.Now())
 	if bad != nil {
-		if bad.salvaged == nil || hc.role != roleRuntime { // the role is settled before any answer
+		if bad.salvaged == nil || hc.is() != roleRuntime { // the role is settled before any answer
 			return h.handleBad(hc, bad)
 		}
 		m = bad.salvaged
 	}
-	hc.bad = 0
+	if hc.bad != 0 {
+		hc.bad = 0
+	}
 	if !h.prepare(hc, m) {
 		h.unavailable(hc, m)
 		return !hc.isClosed.Load()
@@ -85,11 +87,11 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 func (h *Host) handleOther(hc *hostConn, m Message) {
 	switch m := m.(type) {
 	case *CancelCall:
-		if hc.role == roleRuntime {
+		if hc.is() == roleRuntime {
 			h.dropped(m, "a Runtime cancels nothing")
 			return
 		}
-		hc.role = roleClient
+		hc.become(roleClient)
 		h.cancelCall(hc, m)
 	case *StreamCredit:
 		h.streamCredit(hc, m)
@@ -183,10 +185,10 @@ func (h *Host) clientOnly(hc *hostConn, m Message) bool {
 }
 
 func (h *Host) clientFault(hc *hostConn) *Error {
-	if hc.role == roleRuntime {
+	if hc.is() == roleRuntime {
 		return formFault(reasonWrongRole, "", "a Runtime cannot make requests of a client")
 	}
-	hc.role = roleClient
+	hc.become(roleClient)
 	if hc.principal() == nil && !h.opts.Auth.AllowAnonymous {
 		return errUnauthenticated()
 	}
@@ -198,7 +200,7 @@ func errUnauthenticated() *Error {
 }
 
 func (h *Host) runtimeOnly(hc *hostConn, m Message) bool {
-	switch hc.role {
+	switch hc.is() {
 	case roleClient:
 		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot fulfil tools"))
 		return false

@@ -92,10 +92,10 @@ func connOf(rt *core.Runtime) *hostConn { return rt.Data.(*hostConn) }
 func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	var err *Error
 	switch {
-	case hc.role == roleRuntime:
+	case hc.is() == roleRuntime:
 		h.answer(hc, m, formFault(reasonAlreadyAnnounced, "", "the Runtime has announced itself already"))
 		return
-	case hc.role == roleClient:
+	case hc.is() == roleClient:
 		h.answer(hc, m, formFault(reasonWrongRole, "", "a client cannot announce a Runtime"))
 		return
 	case hc.principal() == nil:
@@ -178,7 +178,8 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 	}
 	f.left.Remove(m.RuntimeID)
 	own.conn = hc
-	hc.role, hc.capabilities = roleRuntime, h.agreed(m.Capabilities)
+	hc.capabilities = h.agreed(m.Capabilities)
+	hc.become(roleRuntime)
 	h.newRuntime(hc, m.RuntimeID, false)
 	hc.received(now)
 	f.order = append(f.order, hc)

@@ -25,8 +25,7 @@ type link struct {
 	queue  *sendq.Queue
 	log    *slog.Logger
 
-	scratch sync.Pool  // of *[]byte, for frames that the queue copies
-	sending sync.Mutex // instead of the queue, in process
+	scratch sync.Pool // of *[]byte, for frames that the queue copies
 }
 
 const (
@@ -114,8 +113,6 @@ func (w *messageWire) Write(frame []byte) (int, error) {
 // concerns the message only; any other error is the end of the connection, or of the context of add.
 func (l *link) put(m Message, add func(q *sendq.Queue, frame []byte) error) error {
 	if l.direct != nil {
-		l.sending.Lock()
-		defer l.sending.Unlock()
 		return l.direct.sendOwn(m)
 	}
 	buf, ok := l.scratch.Get().(*[]byte)

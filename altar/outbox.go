@@ -29,6 +29,7 @@ type outbox struct {
 	why     goodbye       // how the connection ends after that
 	write   func()        // a goroutine that takes messages until there are none; nil: the reader calls pop
 	isBusy  bool          // write runs, or has taken the end
+	inline  bool          // the caller of put runs write
 	changed chan struct{} // capacity 1; for the reader
 	space   chan struct{} // capacity 1; for waitSpace
 	closed  chan struct{} // closed by close
@@ -91,8 +92,9 @@ func (o *outbox) resumed(l queueLimit) (shards uint32) {
 	return shards
 }
 
-// put adds a message, unless the queue has ended. Its space may be taken.
-func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) {
+// put adds a message, unless the queue has ended. Its space may be taken. If it returns true, the caller has to run
+// write without a lock.
+func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) (mustWrite bool) {
 	o.mu.Lock()
 	isAccepted := !o.isEnded
 	if isTaken {
@@ -105,13 +107,20 @@ func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) {
 		}
 		o.list = append(o.list, item{m, hold})
 		o.bytes += weight(m)
-		o.startLocked()
+		if mustWrite = o.inline && !o.isBusy; mustWrite {
+			o.isBusy = true
+		} else {
+			o.startLocked()
+		}
 	}
 	o.mu.Unlock()
 	if !isAccepted {
 		hold.Release()
 	}
-	signal(o.changed)
+	if o.write == nil {
+		signal(o.changed)
+	}
+	return mustWrite
 }
 
 // startLocked starts a goroutine for the queue unless it has one, or the reader calls pop. An idle
@@ -121,6 +130,14 @@ func (o *outbox) startLocked() {
 		o.isBusy = true
 		go o.write()
 	}
+}
+
+// startInline is start, but a caller of put runs write if no other goroutine does.
+func (o *outbox) startInline(write func()) {
+	o.mu.Lock()
+	o.inline = true
+	o.mu.Unlock()
+	o.start(write)
 }
 
 // start makes write take the messages.

@@ -114,7 +114,8 @@ func (h *Host) followPeer(ctx context.Context, network cluster.Network, p *peer)
 		if err != nil {
 			return err
 		}
-		hc.via, hc.role = p, roleRuntime
+		hc.via = p
+		hc.become(roleRuntime)
 		h.lockAll()
 		p.conn = hc
 		h.unlockAll()
@@ -244,7 +245,8 @@ func (h *Host) acceptPeer(from string, stream io.ReadWriteCloser) {
 		if err != nil {
 			return // the Host ends
 		}
-		hc.role, hc.session = roleClient, newLinkSession(h)
+		hc.session = newLinkSession(h)
+		hc.become(roleClient)
 		hc.session.link = hc
 		h.lockAll()
 		s := hc.session

@@ -24,12 +24,13 @@ import (
 type runtimeSession struct {
 	*link
 	r     *Runtime
-	slots chan struct{} // nil: no bound
-	jobs  chan job      // to goroutines that have nothing to do
-	idle  atomic.Int32  // how many there are
+	slots chan struct{}     // nil: no bound
+	jobs  chan *runtimeCall // to goroutines that have nothing to do
+	idle  atomic.Int32      // how many there are
 
 	tools   *life.Life
-	onReady func() // called by the goroutine that reads
+	onReady func() // called by the goroutine that reads, like receive
+	reason  error  // the last message, if it is an error that belongs to the connection (ALT-D06); used by receive
 	renewal *renewal
 
 	mu           sync.Mutex
@@ -50,7 +51,7 @@ var (
 )
 
 func (r *Runtime) session(conn Conn, tools *life.Life) *runtimeSession {
-	s := &runtimeSession{link: newLink(conn, r.opts.Logger, sendq.Options{WriteTimeout: r.opts.Timing.WriteTimeout}), r: r, tools: tools, onReady: func() {}, jobs: make(chan job), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
+	s := &runtimeSession{link: newLink(conn, r.opts.Logger, sendq.Options{WriteTimeout: r.opts.Timing.WriteTimeout}), r: r, tools: tools, onReady: func() {}, jobs: make(chan *runtimeCall), calls: make(map[string]*runtimeCall), drained: make(chan struct{})}
 	s.renewal = newRenewal(r.opts.TokenSource, conn, s.link, r.opts.Logger)
 	if r.opts.MaxConcurrent > 0 {
 		s.slots = make(chan struct{}, r.opts.MaxConcurrent)
@@ -85,7 +86,11 @@ func (s *runtimeSession) run(ctx context.Context) error {
 	}
 	s.post(&AnnounceRuntime{RuntimeID: s.r.id, Language: "go", ProtocolVersion: s.r.opts.ProtocolVersion, Capabilities: capabilities,
 		Metadata: s.r.opts.Metadata, header: header{RequestID: randid.UUID4()}})
-	err = s.read()
+	if s.direct != nil {
+		err = s.receivePushed()
+	} else {
+		err = s.read()
+	}
 	close(readDone)
 	if ctx.Err() != nil {
 		return nil
@@ -187,45 +192,66 @@ func (s *runtimeSession) beat(readDone chan struct{}) {
 
 // read handles received messages until the connection ends.
 func (s *runtimeSession) read() error {
-	var reason error // the last message, if it is an error that belongs to the connection (ALT-D06)
 	for {
 		m, err := s.conn.Receive()
+		if err == nil {
+			err = s.receive(m)
+		} else {
+			err = s.receiveError(err)
+		}
 		if err != nil {
-			var bad *badFrame
-			switch {
-			case errors.As(err, &bad):
-				s.broken(bad)
-				continue
-			case errors.Is(err, io.EOF):
-				err = fmt.Errorf("altar: connection closed by the Host: %w", io.ErrUnexpectedEOF)
-			}
-			return because(reason, err)
-		}
-		reason = connectionError(m)
-		s.mu.Lock()
-		s.lastReceived = time.Now()
-		ready := s.ready
-		s.mu.Unlock()
-		if p, ok := m.(*Ping); ok {
-			s.post(&Pong{header: p.header})
-			continue
-		}
-		if s.renewal.take(m) {
-			continue
-		}
-		handle := s.handshake
-		if ready {
-			handle = s.handle
-		}
-		if err := handle(m); err != nil {
 			return err
 		}
 	}
 }
 
+// receivePushed is read for a connection in this process.
+func (s *runtimeSession) receivePushed() error {
+	ended := make(chan error, 1)
+	s.direct.push(func(m Message) bool {
+		err := s.receive(m)
+		if err != nil {
+			ended <- err
+		}
+		return err == nil
+	}, func() { ended <- s.receiveError(io.EOF) })
+	return <-ended
+}
+
+// receiveError handles an error of receiving. It returns the reason if the connection has ended.
+func (s *runtimeSession) receiveError(err error) error {
+	var bad *badFrame
+	switch {
+	case errors.As(err, &bad):
+		s.broken(bad)
+		return nil
+	case errors.Is(err, io.EOF):
+		err = fmt.Errorf("altar: connection closed by the Host: %w", io.ErrUnexpectedEOF)
+	}
+	return because(s.reason, err)
+}
+
+// receive handles a message. An error ends the connection.
+func (s *runtimeSession) receive(m Message) error {
+	s.reason = connectionError(m)
+	s.mu.Lock()
+	s.lastReceived = time.Now()
+	ready := s.ready
+	s.mu.Unlock()
+	switch {
+	case s.renewal.take(m):
+		return nil
+	case ready:
+		return s.handle(m)
+	}
+	return s.handshake(m)
+}
+
 // handshake handles messages before the Host has accepted the Runtime.
 func (s *runtimeSession) handshake(m Message) error {
 	switch m := m.(type) {
+	case *Ping:
+		s.post(&Pong{header: m.header})
 	case *AcknowledgeRuntime:
 		if _, err := negotiate(m.ProtocolVersion, s.r.opts.ProtocolVersion); err != nil {
 			return fmt.Errorf("altar: Host version %q: %w", m.ProtocolVersion, err)
@@ -267,10 +293,12 @@ func (s *runtimeSession) broken(bad *badFrame) {
 // handle processes a message. An error ends the connection.
 func (s *runtimeSession) handle(m Message) error {
 	switch m := m.(type) {
-	case *RequestFulfillment:
-		s.fulfill(m.SessionID)
 	case *ToolCall:
 		s.call(m)
+	case *RequestFulfillment:
+		s.fulfill(m.SessionID)
+	case *Ping:
+		s.post(&Pong{header: m.header})
 	case *CancelCall:
 		s.cancel(func(c *runtimeCall) bool { return c.m.InvocationID == m.InvocationID })
 	case *StreamCredit:
@@ -338,16 +366,13 @@ func (s *runtimeSession) cancel(which func(c *runtimeCall) bool) {
 	defer s.mu.Unlock()
 	for _, c := range s.calls {
 		if which(c) {
-			c.cancel(errCancelled)
+			c.Cancel(errCancelled)
 		}
 	}
 }
 
 // call runs a tool, or answers with the reason for not running it.
 func (s *runtimeSession) call(m *ToolCall) {
-	refuse := func(e *Error) {
-		s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, header: header{CorrelationID: m.CorrelationID}})
-	}
 	s.mu.Lock()
 	before, n := s.calls[m.InvocationID], s.running
 	repeat := before != nil && !before.answered
@@ -357,14 +382,14 @@ func (s *runtimeSession) call(m *ToolCall) {
 		return
 	}
 	t := s.r.find(m.ToolName)
-	if t == nil {
-		refuse(Errorf(ErrToolNotFound, ReasonUnknownContract, "the Runtime has no such tool"))
+	switch {
+	case t == nil:
+		s.refuse(m, Errorf(ErrToolNotFound, ReasonUnknownContract, "the Runtime has no such tool"))
 		return
-	}
-	if t.check != nil {
+	case t.check != nil:
 		normal, err := t.check.normalized(m.Parameters)
 		if err != nil {
-			refuse(asError(err))
+			s.refuse(m, asError(err))
 			return
 		}
 		if !bytes.Equal(normal, m.Parameters) {
@@ -374,34 +399,34 @@ func (s *runtimeSession) call(m *ToolCall) {
 		}
 	}
 	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.QueueLimit {
-		refuse(errOverloaded())
+		s.refuse(m, errOverloaded())
 		return
 	}
 	c := &runtimeCall{s: s, m: m, tool: t, start: time.Now()}
 	if m.Credit != nil && t.stream != nil {
 		c.gate = newCreditGate(*m.Credit)
 	}
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	c.cancel = cancel
 	if m.TimeoutMS > 0 {
-		limit := time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond
-		c.timer = time.AfterFunc(limit, func() { cancel(context.DeadlineExceeded) })
+		c.Timeout, c.TimeoutCause = time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds()))*time.Millisecond, context.DeadlineExceeded
+	}
+	if c.Start(s.ctx, s.tools, life.Request) != nil {
+		return // the Runtime ends
 	}
 	s.mu.Lock()
 	s.calls[m.InvocationID] = c
 	s.running++
 	s.mu.Unlock()
 	select {
-	case s.jobs <- job{ctx, c}:
+	case s.jobs <- c:
 	default:
-		_ = s.tools.Go("tool", func(context.Context) { s.work(job{ctx, c}) })
+		if s.tools.Go("tool", func(context.Context) { s.work(c) }) != nil {
+			c.Finish()
+		}
 	}
 }
 
-// A job is a call that is to be run.
-type job struct {
-	ctx context.Context
-	c   *runtimeCall
+func (s *runtimeSession) refuse(m *ToolCall, e *Error) {
+	s.post(&ToolResult{InvocationID: m.InvocationID, Error: e, header: header{CorrelationID: m.CorrelationID}})
 }
 
 // maxIdle bounds the goroutines of a session that wait for calls. Those that stay
@@ -409,16 +434,16 @@ type job struct {
 const maxIdle = 16
 
 // work runs one call after the other as long as the session lasts.
-func (s *runtimeSession) work(j job) {
+func (s *runtimeSession) work(c *runtimeCall) {
 	for {
-		s.execute(j.ctx, j.c)
+		s.execute(c)
 		if s.idle.Add(1) > maxIdle {
 			s.idle.Add(-1)
 			return
 		}
-		j = job{} // holds nothing while it waits
+		c = nil // holds nothing while it waits
 		select {
-		case j = <-s.jobs:
+		case c = <-s.jobs:
 			s.idle.Add(-1)
 		case <-s.ctx.Done():
 			return
@@ -426,12 +451,9 @@ func (s *runtimeSession) work(j job) {
 	}
 }
 
-func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
-	defer c.cancel(nil)
+func (s *runtimeSession) execute(c *runtimeCall) {
+	defer c.Finish()
 	defer func() {
-		if c.timer != nil {
-			c.timer.Stop()
-		}
 		s.mu.Lock()
 		if s.calls[c.m.InvocationID] == c {
 			delete(s.calls, c.m.InvocationID)
@@ -444,10 +466,10 @@ func (s *runtimeSession) execute(ctx context.Context, c *runtimeCall) {
 		select {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()
-		case <-ctx.Done():
-			c.answer(&ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(ctx, ctx.Err()), header: header{CorrelationID: c.m.CorrelationID}})
+		case <-c.Done():
+			c.answer(&ToolResult{InvocationID: c.m.InvocationID, Error: c.failure(c, c.Err()), header: header{CorrelationID: c.m.CorrelationID}})
 			return
 		}
 	}
-	c.run(ctx)
+	c.run()
 }

@@ -23,6 +23,7 @@ type shard struct {
 	core    *core.Shard
 	effects []core.Effect // of the step in progress
 	after   []func()      // called once the lock is released
+	inline  []*outbox     // whose messages are written then
 
 	// The last claims that were begun and recorded under the present lock.
 	lastBegin, lastRecord *ledger.Claim
@@ -53,19 +54,36 @@ func (h *Host) lock(sh *shard) time.Time {
 // unlock releases a shard, sets the clock to its first timer, and calls what follows from its steps.
 func (h *Host) unlock(sh *shard) {
 	if due, _, isSet := sh.core.Due(); isSet {
-		h.clock.note(due, h.fireTimers)
+		h.clock.note(due)
 	}
-	after := sh.release()
+	var few [4]*outbox
+	rest := sh.release(few[:0])
 	sh.mu.Unlock()
-	for _, f := range after {
-		f()
-	}
+	rest.run()
 }
 
-func (sh *shard) release() (after []func()) {
-	after = sh.after
+// unlocked is what follows from steps once the locks are released.
+type unlocked struct {
+	inline []*outbox
+	after  []func()
+}
+
+// release takes what follows from the steps of a shard. The queues are copied to a buffer.
+func (sh *shard) release(buf []*outbox) unlocked {
+	u := unlocked{append(buf, sh.inline...), sh.after}
+	clear(sh.inline)
+	sh.inline = sh.inline[:0]
 	sh.after, sh.lastBegin, sh.lastRecord = nil, nil, nil
-	return after
+	return u
+}
+
+func (u *unlocked) run() {
+	for _, o := range u.inline {
+		o.write()
+	}
+	for _, f := range u.after {
+		f()
+	}
 }
 
 // lockAll locks all shards, and fires the timers that are due.
@@ -87,18 +105,17 @@ func (h *Host) unlockAll() {
 	}
 	h.clock.clear() // what was due has fired, and no shard is unlocked
 	if _, due, isSet := h.first(); isSet {
-		h.clock.note(due, h.fireTimers)
+		h.clock.note(due)
 	}
-	var after []func()
+	var all unlocked
 	for i := range h.shards {
-		after = append(after, h.shards[i].release()...)
+		u := h.shards[i].release(nil)
+		all.inline, all.after = append(all.inline, u.inline...), append(all.after, u.after...)
 	}
 	for i := range h.shards {
 		h.shards[i].mu.Unlock()
 	}
-	for _, f := range after {
-		f()
-	}
+	all.run()
 }
 
 func (h *Host) fireTimers() {
@@ -155,7 +172,7 @@ func (h *Host) setTimer(t *core.Timer, due time.Time) {
 	h.timersMu.Lock()
 	h.timers.Set(t, due)
 	h.timersMu.Unlock()
-	h.clock.note(due, h.fireTimers)
+	h.clock.note(due)
 }
 
 func (h *Host) stopTimer(t *core.Timer) {
@@ -224,6 +241,7 @@ func (h *Host) judge(now time.Time) {
 type clock struct {
 	next atomic.Int64 // when it is due, Unix nanoseconds; noTimer: none is set
 
+	fire     func()
 	mu       sync.Mutex
 	timer    *time.Timer
 	isClosed bool
@@ -233,8 +251,8 @@ const noTimer = math.MaxInt64
 
 func (c *clock) isDue(now time.Time) bool { return now.UnixNano() >= c.next.Load() }
 
-// note makes the clock call f at a time, or earlier.
-func (c *clock) note(due time.Time, f func()) {
+// note makes the clock call fire at a time, or earlier.
+func (c *clock) note(due time.Time) {
 	at := due.UnixNano()
 	if due.Year() > 2200 { // beyond the range of nanoseconds
 		at = noTimer - 1
@@ -249,7 +267,7 @@ func (c *clock) note(due time.Time, f func()) {
 	}
 	c.next.Store(at)
 	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(due), f)
+		c.timer = time.AfterFunc(time.Until(due), c.fire)
 	} else {
 		c.timer.Reset(time.Until(due))
 	}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -127,16 +128,15 @@ func (w *ChunkWriter) write(c *StreamChunk) error {
 	return w.call.s.send(w.ctx, c)
 }
 
-// A runtimeCall is one call that a Runtime runs.
+// A runtimeCall is one call that a Runtime runs, and the context of its tool.
 type runtimeCall struct {
-	s      *runtimeSession
-	m      *ToolCall
-	tool   *runtimeTool
-	cancel context.CancelCauseFunc
-	start  time.Time
-	timer  *time.Timer // of a call with a limit
-	gate   *creditGate // of a stream; nil: no bound
-	out    ChunkWriter
+	life.Work
+	s     *runtimeSession
+	m     *ToolCall
+	tool  *runtimeTool
+	start time.Time
+	gate  *creditGate // of a stream; nil: no bound
+	out   ChunkWriter
 
 	answered bool // guarded by the lock of the session
 }
@@ -202,7 +202,8 @@ func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 }
 
 // run runs the tool and sends how it ended.
-func (c *runtimeCall) run(ctx context.Context) {
+func (c *runtimeCall) run() {
+	var ctx context.Context = c
 	out := &c.out
 	out.ctx, out.call = ctx, c
 	payload, err := c.invoke(ctx)

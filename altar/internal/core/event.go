@@ -34,7 +34,8 @@ type IDs interface {
 
 // Outcomes are the records of the ended calls of all shards, see [Records].
 type Outcomes interface {
-	Find(sc *RecordScope, id string) (Record, bool)
+	// Find copies the record of an id.
+	Find(sc *RecordScope, id string, r *Record) bool
 	// OwedTo returns the records of the session whose ended call has an id that its Runtime may still answer.
 	OwedTo(id string) *RecordScope
 	Add(r *Record, isForRepeats bool, rt *Runtime)

@@ -241,7 +241,12 @@ func (sh *Shard) record(c *Call) {
 	if !isForRepeats && owing == nil {
 		return
 	}
-	r := &Record{Scope: &c.session.Records, ID: c.id, Print: c.Print, Contract: c.Contract, EndedAt: sh.now}
+	if len(sh.slab) == 0 {
+		sh.slab = make([]Record, 16)
+	}
+	r := &sh.slab[0]
+	sh.slab = sh.slab[1:]
+	*r = Record{Scope: &c.session.Records, ID: c.id, Print: c.Print, Contract: c.Contract, EndedAt: sh.now}
 	if c.rt != nil {
 		r.RuntimeID = c.rt.ID
 	}

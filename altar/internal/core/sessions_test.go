@@ -17,11 +17,11 @@ import (
 // noOutcomes are Outcomes without records.
 type noOutcomes struct{}
 
-func (noOutcomes) Find(*RecordScope, string) (Record, bool) { return Record{}, false }
-func (noOutcomes) OwedTo(string) *RecordScope               { return nil }
-func (noOutcomes) Add(*Record, bool, *Runtime)              {}
-func (noOutcomes) Close(string, *Runtime)                   {}
-func (noOutcomes) EndScope(*RecordScope)                    {}
+func (noOutcomes) Find(*RecordScope, string, *Record) bool { return false }
+func (noOutcomes) OwedTo(string) *RecordScope              { return nil }
+func (noOutcomes) Add(*Record, bool, *Runtime)             {}
+func (noOutcomes) Close(string, *Runtime)                  {}
+func (noOutcomes) EndScope(*RecordScope)                   {}
 
 // A testMessage is a result or a final chunk of a Host.
 type testMessage struct {

@@ -43,6 +43,8 @@ type Shard struct {
 	touched   []*Call // whose streams may get credit at the end of the event
 	starved   []*Call // whose streams got none because the budget is used up
 	starvedAt Timer
+	found     Record   // of the event
+	slab      []Record // to be used
 }
 
 // A lane has what a shard knows of one Runtime.

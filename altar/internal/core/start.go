@@ -19,8 +19,10 @@ func (sh *Shard) receiveCall(e *Event) {
 		sh.repeat(before, e)
 		return
 	}
-	if r, ok := sh.env.Outcomes.Find(&s.Records, e.ID); ok {
+	if sh.env.Outcomes.Find(&s.Records, e.ID, &sh.found) {
+		r := sh.found
 		sh.replay(&r, e)
+		sh.found = Record{}
 		return
 	}
 	c.refusal = e.Data
