@@ -46,9 +46,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 		}
 		m = bad.salvaged
 	}
-	if hc.bad != 0 {
-		hc.bad = 0
-	}
+	hc.bad = 0
 	if !h.prepare(hc, m) {
 		h.unavailable(hc, m)
 		return !hc.isClosed.Load()
@@ -60,6 +58,12 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 	if h.isThrottled(hc, m) {
 		return !hc.isClosed.Load()
 	}
+	h.handleMessage(hc, m)
+	return !hc.isClosed.Load()
+}
+
+// handleMessage processes a message of a live connection.
+func (h *Host) handleMessage(hc *hostConn, m Message) {
 	switch m := m.(type) {
 	case *ToolCall:
 		h.toolCall(hc, m, nil)
@@ -80,7 +84,6 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 	default:
 		h.handleOther(hc, m)
 	}
-	return !hc.isClosed.Load()
 }
 
 // handleOther processes a message that needs no hook.

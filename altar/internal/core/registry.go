@@ -218,15 +218,7 @@ func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
 	case n == 0:
 		return nil, NotFulfilled
 	}
-	first, skip := 0, d.Turn%uint64(n) // the registration whose turn it is
-	for ; ; first++ {
-		if g := list[first]; d.concerns(g, isRemote) && g.isConnected() {
-			if skip == 0 {
-				break
-			}
-			skip--
-		}
-	}
+	first := d.first(list, isRemote, d.Turn%uint64(n))
 	for _, isAny := range []bool{false, true} {
 		for i := range list {
 			if g := list[(first+i)%len(list)]; d.concerns(g, isRemote) && d.accepts(g, isAny) {
@@ -235,6 +227,20 @@ func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
 		}
 	}
 	return nil, NoSpace
+}
+
+// first returns the place of the registration whose turn it is, after those to skip.
+func (d *Demand) first(list []registration, isRemote bool, skip uint64) int {
+	for i, g := range list {
+		if !d.concerns(g, isRemote) || !g.isConnected() {
+			continue
+		}
+		if skip == 0 {
+			return i
+		}
+		skip--
+	}
+	return 0
 }
 
 // concerns reports whether a Runtime is one of this Host, or of the others, that the call may have.
