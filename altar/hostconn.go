@@ -50,6 +50,7 @@ type hostConn struct {
 	isClosed  atomic.Bool   // closed by either side
 	isRuntime atomic.Bool   // of a Runtime, or about to be
 	seated    atomic.Uint32 // the shards that may have readers of the connection
+	invalid   atomic.Int32  // consecutive frames without a JSON object
 	inProcess bool          // see Host.Dial
 	released  sync.Once
 	expiry    core.Timer // of the authentication
@@ -60,14 +61,14 @@ type hostConn struct {
 	wildcard     bool // sent a "*" fulfilment
 	heartbeat    core.Timer
 	refulfill    core.Timer
-	fulfilled    map[string][]string // contracts by session, in the ledger; used by the reader only
+	keeping      sync.Mutex          // of one access to the ledger at a time
+	fulfilled    map[string][]string // contracts by session, in the ledger; guarded by keeping
 	names        nameTable           // namespaced, by contract
 
 	via     *peer    // of a Runtime of another Host: the way to it
 	session *session // of a connection from another Host: that of its calls
 	offered []hostOffer
 
-	bad    int  // consecutive frames without a JSON object; used by the reader only
 	isSlow bool // does not read; used by the reader only
 }
 

@@ -46,7 +46,7 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 		}
 		m = bad.salvaged
 	}
-	hc.bad = 0
+	hc.clearInvalid()
 	if !h.prepare(hc, m) {
 		h.unavailable(hc, m)
 		return !hc.isClosed.Load()
@@ -60,6 +60,13 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 	}
 	h.handleMessage(hc, m)
 	return !hc.isClosed.Load()
+}
+
+// clearInvalid ends a sequence of invalid frames.
+func (hc *hostConn) clearInvalid() {
+	if hc.invalid.Load() != 0 {
+		hc.invalid.Store(0)
+	}
 }
 
 // handleMessage processes a message of a live connection.
@@ -224,19 +231,19 @@ func (h *Host) handleBad(hc *hostConn, bad *badFrame) bool {
 		h.invalidFrames.Add(1)
 		switch bad.Err.Reason() {
 		case reasonMalformedJSON, reasonNotAnObject, reasonInvalidUnicode:
-			hc.bad++
+			hc.invalid.Add(1)
 		case reasonMessageTooLarge: // what it was is not known
 		default:
-			hc.bad = 0
+			hc.clearInvalid()
 		}
 		h.send(hc, &ErrorMessage{Err: bad.Err})
-		if hc.bad >= h.opts.Limits.MaxInvalidFrames {
+		if int(hc.invalid.Load()) >= h.opts.Limits.MaxInvalidFrames {
 			h.expelNow(hc, goodbyeRefused(bad.Err.Code))
 			return false
 		}
 		return true
 	}
-	hc.bad = 0
+	hc.clearInvalid()
 	switch {
 	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
 		h.toCall(hc, bad.InvocationID, false, nil, core.Event{Kind: core.AnswerBroken})

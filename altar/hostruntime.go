@@ -445,6 +445,8 @@ func (h *Host) keepFulfillment(hc *hostConn, m *FulfillTools, names []string) *E
 	if !h.ledger.IsShared() || m.Replace && len(m.ToolNames) == 0 {
 		return nil
 	}
+	hc.keeping.Lock()
+	defer hc.keeping.Unlock()
 	all := names
 	if !m.Replace {
 		all = slices.Clone(hc.fulfilled[m.SessionID])

@@ -113,11 +113,12 @@ func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) (mustWrite bool)
 			o.startLocked()
 		}
 	}
+	isPopped := o.write == nil
 	o.mu.Unlock()
 	if !isAccepted {
 		hold.Release()
 	}
-	if o.write == nil {
+	if isPopped {
 		signal(o.changed)
 	}
 	return mustWrite
