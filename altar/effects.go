@@ -5,6 +5,7 @@ package altar
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
@@ -65,8 +66,9 @@ func (h *Host) doRecord(sh *shard, now time.Time, e *core.Effect) {
 }
 
 // errorOf returns the error of an effect.
-func errorOf(err any) *Error {
-	e, _ := err.(*Error)
+func errorOf(data any) *Error {
+	err, _ := data.(error)
+	e, _ := errors.AsType[*Error](err)
 	return e
 }
 

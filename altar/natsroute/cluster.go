@@ -180,7 +180,7 @@ func (m *member) handle(msg *nats.Msg) {
 	case m.r.subject("hosts"):
 		var a announcement
 		if err := decode(msg.Data, &a); err != nil {
-			m.r.opts.Logger.Warn("natsroute: invalid announcement", "err", err)
+			m.r.opts.Logger.WarnContext(m.r.life, "natsroute: invalid announcement", "err", err)
 			return
 		}
 		m.heard(&a)
@@ -218,7 +218,7 @@ func (m *member) age() {
 	isChanged := false
 	for id, o := range m.others {
 		if o.missed++; o.missed > silence {
-			m.r.opts.Logger.Info("natsroute: silent host removed", "host", id)
+			m.r.opts.Logger.InfoContext(m.r.life, "natsroute: silent host removed", "host", id)
 			delete(m.others, id)
 			isChanged = true
 		}
@@ -247,7 +247,7 @@ func (r *Cluster) publish(subject string, v any) {
 		err = r.nc.Publish(subject, body)
 	}
 	if err != nil {
-		r.opts.Logger.Debug("natsroute: message not sent", "subject", subject, "err", err)
+		r.opts.Logger.DebugContext(r.life, "natsroute: message not sent", "subject", subject, "err", err)
 	}
 }
 
@@ -255,7 +255,7 @@ func (r *Cluster) publish(subject string, v any) {
 func (m *member) open(msg *nats.Msg) {
 	var o opening
 	if err := decode(msg.Data, &o); err != nil || msg.Reply == "" || o.Subject == "" {
-		m.r.opts.Logger.Warn("natsroute: invalid request for a stream", "err", err)
+		m.r.opts.Logger.WarnContext(m.r.life, "natsroute: invalid request for a stream", "err", err)
 		return
 	}
 	s, err := m.r.newStream()

@@ -87,7 +87,7 @@ func (s *stream) start(to string) {
 
 func (s *stream) publish(frame []byte) {
 	if err := s.r.nc.Publish(s.to, frame); err != nil { // it is requested again
-		s.r.opts.Logger.Debug("natsroute: frame not sent", "err", err)
+		s.r.opts.Logger.DebugContext(s.r.life, "natsroute: frame not sent", "err", err)
 	}
 }
 
