@@ -37,7 +37,7 @@ type encoder struct {
 	limits FrameLimits
 	values int
 	bad    *Error // ErrParse
-	intent bool
+	intent *Error // ErrInvalidIntent
 	typ    *Error // ErrInvalidType
 }
 
@@ -58,8 +58,8 @@ func (e *encoder) result(size int) error {
 	switch {
 	case e.bad != nil:
 		return e.bad
-	case e.intent:
-		return &Error{Code: ErrInvalidIntent, Message: "unknown intent"}
+	case e.intent != nil:
+		return e.intent
 	case e.typ != nil:
 		return e.typ
 	case size > e.limits.MaxFrame:
@@ -79,9 +79,9 @@ func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut,
 	out := e.name(append(dst, '@'), m.From, "agent-id")
 	if !m.Intent.Valid() {
 		if !alpha(string(m.Intent)) {
-			e.fault("malformed intent")
+			e.fault("malformed intent " + quoted(m.Intent))
 		}
-		e.intent = true
+		e.intent = &Error{Code: ErrInvalidIntent, Message: "unknown intent " + quoted(m.Intent)}
 	}
 	out = append(append(out, '>'), m.Intent...)
 	at.body = len(out)
@@ -116,7 +116,7 @@ func (e *encoder) name(dst []byte, s, what string) []byte {
 	case s == "":
 		e.fault("no " + what)
 	case !validName(s):
-		e.fault("invalid " + what)
+		e.fault("invalid " + what + " " + quoted(s))
 	}
 	return append(dst, s...)
 }
@@ -198,7 +198,7 @@ func (e *encoder) unsorted(dst []byte, list Params, keys []string, sep byte, dep
 		if n > 0 {
 			dst = append(dst, sep)
 			if key(order[n-1]) == k {
-				e.fault("key given twice")
+				e.fault("key " + quoted(k) + " given twice")
 			}
 		}
 		dst = e.name(dst, k, "key")
@@ -229,7 +229,7 @@ func (e *encoder) value(dst []byte, v *Value, depth int) []byte {
 		dst = e.text(dst, v.text, true)
 	case KindRef:
 		if !validRef(v.text) {
-			e.wrongType("malformed reference")
+			e.wrongType("malformed reference " + quoted("$"+v.text))
 		}
 		dst = append(append(dst, '$'), v.text...)
 	case KindArray:
@@ -412,7 +412,7 @@ func (e *encoder) meta(dst []byte, m *Meta) []byte {
 	if len(m.Ext) > 0 {
 		for i := range m.Ext {
 			if metaField([]byte(m.Ext[i].Key), false) != 0 {
-				e.fault("metadata field given twice")
+				e.fault("metadata field " + quoted(m.Ext[i].Key) + " given twice")
 			}
 		}
 		dst = e.params(append(dst, ','), m.Ext, nil, ',', 0, e.limits.MaxMeta)

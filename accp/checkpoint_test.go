@@ -400,6 +400,17 @@ func TestCheckpointsAreTheSameOnBothSides(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, cp.Summary, got.Message.Params.Text("source"))
+
+	sent, err = planner.Send(t.Context(), msg("done", "plan", text("note", "other")))
+	require.NoError(t, err)
+	receive(t, worker, sent.Frames[0])
+	other := sent.Checkpoint
+	sent, err = planner.Send(t.Context(), msg("req", "review", accp.Param{Key: "source", Value: accp.Ref("warm.s1." + other.ID)}))
+	require.NoError(t, err)
+	require.Len(t, sent.Frames, 2, "the announcement of a reference that names its own session")
+	receive(t, worker, sent.Frames[0])
+	require.Equal(t, other.Summary, receive(t, worker, sent.Frames[1]).Message.Params.Text("source"))
+
 	refined := worker.Checkpoints()[0].Refined
 	require.NotNil(t, refined, "the summary of the peer is adopted")
 	require.Equal(t, cp.ID, refined.ID)

@@ -6,6 +6,7 @@ package accp
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -178,6 +179,11 @@ func Errorf(code Code, format string, args ...any) *Error { return fail(code, fo
 
 func fail(c Code, format string, args ...any) *Error {
 	return &Error{Code: c, Message: fmt.Sprintf(format, args...)}
+}
+
+// quoted returns a name for an error, at most 80 bytes of it.
+func quoted[T ~string | ~[]byte](name T) string {
+	return strconv.Quote(string(name[:min(len(name), 80)]))
 }
 
 func errNoMessage() error { return fail(ErrInvalidType, "no message") }

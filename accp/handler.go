@@ -302,12 +302,16 @@ func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error 
 	case errors.As(err, &p):
 		return s.panicked(ctx, p)
 	case err != nil && ctx.Err() != nil:
-		s.log.DebugContext(ctx, "accp: handler canceled", "session", w.session.id, "operation", m.Op, "err", err)
+		s.log.DebugContext(ctx, "accp: handler canceled", describe(w.session, m, err)...)
 	case err != nil && codeOf(err) == ErrInternal:
-		s.log.ErrorContext(ctx, "accp: handler failed",
-			"session", w.session.id, "intent", string(m.Intent), "operation", m.Op, "err", err)
+		s.log.ErrorContext(ctx, "accp: handler failed", describe(w.session, m, err)...)
 	}
 	return err
+}
+
+// describe returns what a log record says about an error of a handler.
+func describe(s *Session, m *Message, err error) []any {
+	return []any{"session", s.id, "operation", string(m.Intent) + ":" + m.Op, "chain", m.Chain(), "sender", m.From, "err", err}
 }
 
 // ack answers m by ack, or by the error that prevents it.

@@ -31,6 +31,9 @@ const (
 	IntentPong   Intent = "pong"   // answer to a heartbeat
 )
 
+// String returns the intent as frames have it.
+func (i Intent) String() string { return string(i) }
+
 // Valid reports whether i is one of the intents.
 func (i Intent) Valid() bool {
 	switch i {

@@ -95,13 +95,18 @@ func (p *parser) metaField(key [2]int32) bool {
 
 func (p *parser) metaText(at *int32, me int32, nd *node) bool {
 	if *at >= 0 {
-		return p.fault(int(nd.key), "metadata field given twice") // two spellings (ACCP-D13)
+		return p.twice(nd) // two spellings (ACCP-D13)
 	}
 	*at = me
 	if nd.kind != KindString || nd.form != asIs && p.emptyText(nd) {
-		p.wrongType(int(nd.val), "metadata field must be a string that is not empty")
+		p.wrongType(int(nd.val), "metadata field "+quoted(p.s[nd.key:nd.keyEnd])+" must be a string that is not empty")
 	}
 	return true
+}
+
+// twice reports a repeated metadata field.
+func (p *parser) twice(nd *node) bool {
+	return p.fault(int(nd.key), "metadata field "+quoted(p.s[nd.key:nd.keyEnd])+" given twice")
 }
 
 // emptyText reports whether an escaped string is empty: \e or \_ alone.
@@ -111,14 +116,14 @@ func (p *parser) emptyText(nd *node) bool {
 
 func (p *parser) metaNumber(at *OptionalInt, text []byte, nd *node) bool {
 	if at.Set {
-		return p.fault(int(nd.key), "metadata field given twice")
+		return p.twice(nd)
 	}
 	at.Set = true
 	if nd.kind != KindString || nd.form != asIs || numberForm(text) != KindInt {
 		if numberForm(text) == KindDecimal && nd.form == asIs && len(text) > p.limits.MaxNumber {
 			return p.fault(int(nd.val), "number too long")
 		}
-		p.wrongType(int(nd.val), "metadata field must be an integer")
+		p.wrongType(int(nd.val), "metadata field "+quoted(p.s[nd.key:nd.keyEnd])+" must be an integer")
 		return true
 	}
 	if len(text) > p.limits.MaxNumber {
@@ -126,7 +131,7 @@ func (p *parser) metaNumber(at *OptionalInt, text []byte, nd *node) bool {
 	}
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil || text[0] == '-' || text[0] == '0' && len(text) > 1 && !p.lenient {
-		p.wrongType(int(nd.val), "metadata field must be an integer from 0 to 2^63-1")
+		p.wrongType(int(nd.val), "metadata field "+quoted(p.s[nd.key:nd.keyEnd])+" must be an integer from 0 to 2^63-1")
 		return true
 	}
 	at.N = n

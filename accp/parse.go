@@ -172,7 +172,7 @@ func (p *parser) frame() bool {
 	}
 	f.body = f.intent[1]
 	if !Intent(f.intentText()).Valid() {
-		p.late, p.lateAt, p.lateIs = ErrInvalidIntent, int(f.intent[0]), "unknown intent"
+		p.late, p.lateAt, p.lateIs = ErrInvalidIntent, int(f.intent[0]), "unknown intent "+quoted(f.intentText())
 	}
 	p.space()
 	if p.peek() == '}' {
@@ -247,7 +247,7 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 			p.i++
 			if !ordered {
 				if at := p.duplicate(first, count); at >= 0 {
-					return 0, p.fault(at, "key given twice")
+					return 0, p.fault(at, "key "+quoted(p.wordAt(at))+" given twice")
 				}
 			}
 			return count, true
@@ -257,6 +257,15 @@ func (p *parser) pairs(in site, sep, end byte, limit int) (count int32, ok bool)
 		p.i++
 		p.space()
 	}
+}
+
+// wordAt returns the name at an offset.
+func (p *parser) wordAt(start int) []byte {
+	i := start
+	for i < len(p.s) && class[p.s[i]]&p.name != 0 {
+		i++
+	}
+	return p.s[start:i]
 }
 
 // key reads a key and the colon after it.

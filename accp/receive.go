@@ -27,6 +27,21 @@ const (
 	OutcomePending                             // a part of an incomplete message
 )
 
+// String returns the name of the outcome.
+func (o ReceiveOutcome) String() string {
+	switch o {
+	case OutcomeDelivered:
+		return "delivered"
+	case OutcomeCancelled:
+		return "cancelled"
+	case OutcomeDropped:
+		return "dropped"
+	case OutcomePending:
+		return "pending"
+	}
+	return "unknown"
+}
+
 // A ReceiveResult is the result of receiving a frame.
 type ReceiveResult struct {
 	Outcome       ReceiveOutcome

@@ -207,6 +207,7 @@ func (s *Session) ownReferences(params Params) (list []tier.Announcement) {
 	walk = func(v Value) {
 		if ref, ok := v.Ref(); ok {
 			id, isWarm := strings.CutPrefix(ref, "warm.")
+			id = strings.TrimPrefix(id, s.id+".") // a session that names itself (ACCP-D59)
 			if own, isOwn := s.core.tiers.Own(id); isWarm && isOwn && id != "" {
 				list = append(list, own)
 			}
