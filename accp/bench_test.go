@@ -31,12 +31,24 @@ func TestFloor(t *testing.T) {
 	var f floorFrame
 	for _, s := range benchFrames {
 		require.NoError(t, floorParse([]byte(s.frame), &f))
-		require.Equal(t, s.frame, string(f.Append(nil)))
 		var c accp.Codec
+		m, err := c.DecodeRaw([]byte(s.frame))
+		require.NoError(t, err)
+		written, ok := floorAppend(nil, floorOf(m))
+		require.True(t, ok)
+		require.Equal(t, s.frame, string(written))
 		out, err := c.Canonical([]byte(s.frame))
 		require.NoError(t, err)
 		require.Equal(t, s.frame, string(out), "the samples are canonical")
 	}
+	for _, bad := range []string{"", "a b"} {
+		_, ok := floorAppend(nil, &floorMessage{From: bad, Intent: "req", Op: "x"})
+		require.False(t, ok)
+	}
+	hard := &floorMessage{From: "a", Intent: "req", Op: "x", Params: []floorPairIn{{"s", floorValueIn{Text: "a_b {c}\n"}}, {"k", floorValueIn{Text: "1.5"}}}}
+	written, ok := floorAppend(nil, hard)
+	require.True(t, ok)
+	require.Equal(t, `@a>req:x{k:\e1.5|s:\_a\_b_\{c\}\u{A}}`, string(written))
 	for _, s := range []string{``, `@a>b:c`, `@a>b:c{k}`, `@a>b:c{k:}`, `@a>b:c{k:[1,2}`, `@a>b:c{k:v}x`, `@a>b:c{k:\x}`} {
 		require.Error(t, floorParse([]byte(s), &f), s)
 	}
@@ -54,8 +66,9 @@ func benchOps(t testing.TB, frame string) map[string]struct{ sdk, floor func() }
 	full, err := c.Decode(in)
 	require.NoError(t, err)
 	require.NoError(t, floorParse(in, &ff))
+	fm := floorOf(m)
 	parse := func() { _ = floorParse(in, &ff) }
-	write := func() { base = ff.Append(base[:0]) }
+	write := func() { base, _ = floorAppend(base[:0], fm) }
 	return map[string]struct{ sdk, floor func() }{
 		"op=decode":        {func() { err = c.DecodeFrame(in, &f) }, parse},
 		"op=decodeMessage": {func() { m, err = c.DecodeRaw(in) }, parse},

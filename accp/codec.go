@@ -147,7 +147,8 @@ func (c *Codec) DecodeValue(text []byte) (Value, error) {
 		return Value{}, failAt(p.late, p.lateAt, p.lateIs)
 	}
 	var b builder
-	b.init(&f, len(f.nodes))
+	b.init(&f)
+	b.slab = make([]Param, len(f.nodes))
 	var v Value
 	b.value(&v, 0)
 	return v, nil
@@ -157,28 +158,27 @@ func (c *Codec) DecodeValue(text []byte) (Value, error) {
 // lists one slice.
 type builder struct {
 	f    *Frame
+	src  string          // the frame
 	text strings.Builder // the frame, then the unescaped texts
 	slab []Param
 }
 
-// init prepares a builder for at most this many values. It must not be copied then.
-func (b *builder) init(f *Frame, values int) {
+// init prepares a builder. It must not be copied then.
+func (b *builder) init(f *Frame) {
 	b.f = f
 	size := len(f.src)
 	for i := range f.nodes {
-		if n := &f.nodes[i]; n.kind == KindString && n.form != asIs {
+		if n := &f.nodes[i]; n.form != asIs && n.kind == KindString {
 			size += int(n.end - n.val)
 		}
 	}
 	b.text.Grow(size)
 	b.text.Write(f.src)
-	if values > 0 {
-		b.slab = make([]Param, values)
-	}
+	b.src = b.text.String()
 }
 
 // str returns the text between two offsets of the frame.
-func (b *builder) str(from, to int32) string { return b.text.String()[from:to] }
+func (b *builder) str(from, to int32) string { return b.src[from:to] }
 
 // unescaped returns the text of an escaped string.
 func (b *builder) unescaped(n *node) string {
@@ -242,28 +242,50 @@ func (b *builder) list(i, count int32) []Param {
 
 // Message returns the message of the frame. It shares no memory with the frame.
 func (f *Frame) Message() *Message {
-	both := &struct {
-		msg  Message
-		meta Meta
-	}{}
-	m := &both.msg
+	m, _ := f.message()
+	return m
+}
+
+// A smallMessage is a message with few values in one piece of memory.
+type smallMessage struct {
+	msg  Message
+	meta Meta
+	slab [8]Param
+}
+
+// message is Message. It also returns the text of the frame in the memory of the message.
+func (f *Frame) message() (m *Message, text string) {
 	values := int(f.first) // those of the metadata follow
 	if f.ext > 0 {
 		values = len(f.nodes)
 	}
 	var b builder
-	b.init(f, values)
+	b.init(f)
+	var meta *Meta
+	if small := len(smallMessage{}.slab); values <= small && values > small/2 {
+		both := &smallMessage{}
+		m, meta, b.slab = &both.msg, &both.meta, both.slab[:]
+	} else {
+		both := &struct {
+			msg  Message
+			meta Meta
+		}{}
+		m, meta = &both.msg, &both.meta
+		if values > 0 {
+			b.slab = make([]Param, values)
+		}
+	}
 	m.From = b.str(f.from[0], f.from[1])
 	m.Intent = intern(f.intentText())
 	m.Op = b.str(f.op[0], f.op[1])
 	m.Params = b.list(0, f.params)
 	if !f.hasMeta {
-		return m
+		return m, b.src
 	}
-	m.Meta = &both.meta
+	m.Meta = meta
 	m.Meta.Seq, m.Meta.TS, m.Meta.TTL = f.seq, f.ts, f.ttl
 	m.Meta.MID = b.metaText(f.mid)
-	if isHex12(m.Meta.MID) {
+	if hasUpper(m.Meta.MID) && isHex12(m.Meta.MID) {
 		m.Meta.MID = strings.ToLower(m.Meta.MID) // ACCP-D21
 	}
 	m.Meta.CID = b.metaText(f.cid)
@@ -282,7 +304,7 @@ func (f *Frame) Message() *Message {
 		}
 		m.Meta.Ext = ext
 	}
-	return m
+	return m, b.src
 }
 
 // envelope reports whether a metadata node is a field of the envelope.

@@ -3,7 +3,7 @@
 
 package accp
 
-import "strconv"
+import "math"
 
 // Names of the envelope fields on the wire, and the long forms that the lenient reader accepts.
 const (
@@ -129,11 +129,26 @@ func (p *parser) metaNumber(at *OptionalInt, text []byte, nd *node) bool {
 	if len(text) > p.limits.MaxNumber {
 		return p.fault(int(nd.val), "number too long")
 	}
-	n, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil || text[0] == '-' || text[0] == '0' && len(text) > 1 && !p.lenient {
+	n, ok := natural(text)
+	if !ok || text[0] == '0' && len(text) > 1 && !p.lenient {
 		p.wrongType(int(nd.val), "metadata field "+quoted(p.s[nd.key:nd.keyEnd])+" must be an integer from 0 to 2^63-1")
 		return true
 	}
 	at.N = n
 	return true
+}
+
+// natural returns the number of an integer from 0 to 2^63-1.
+func natural(digits []byte) (n int64, ok bool) {
+	if digits[0] == '-' {
+		return 0, false
+	}
+	for _, c := range digits {
+		d := int64(c - '0')
+		if n > (math.MaxInt64-d)/10 {
+			return 0, false
+		}
+		n = 10*n + d
+	}
+	return n, true
 }

@@ -14,8 +14,8 @@ import (
 // equal the defaults, and writes the canonical form (steps 1, 2, 4 and 7 of section 7.2 of the
 // draft). A [Session] performs the other steps. Every error is an [*Error].
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
-	var buf [24]string
-	p, err := c.prepare(m, buf[:0])
+	var buf keyBuffer
+	p, err := c.prepare(m, &buf)
 	if err != nil {
 		return dst, err
 	}
@@ -26,60 +26,70 @@ func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 	return out, nil
 }
 
-// A prepared message is ready to be written. Its params have their final values, and keys has the
-// key of each param on the wire, empty for an omitted one.
+// A prepared message is ready to be written. Its params have their final values.
 type prepared struct {
 	m      *Message
 	schema *compiled // nil without a schema
-	keys   []string
+	keys   []string  // of the params on the wire, empty for an omitted one
+	fulls  []string  // the same in full
 }
 
+// A keyBuffer has the keys of a message with few params.
+type keyBuffer struct{ keys, fulls [16]string }
+
 // prepare performs steps 1, 2 and 4. It does not change m.
-func (c *Codec) prepare(m *Message, keys []string) (prepared, error) {
+func (c *Codec) prepare(m *Message, buf *keyBuffer) (prepared, error) {
 	s, err := c.resolve(m.Params)
 	if err != nil {
 		return prepared{}, err
 	}
-	out := prepared{m: m, schema: s}
-	if s != nil {
-		params, err := checkTypes(s, m.Params, true)
-		if err != nil {
-			return prepared{}, err
-		}
-		if params != nil {
-			changed := *m
-			changed.Params = params
-			out.m = &changed
-		}
-	}
-	for i := range out.m.Params {
-		f := s.form(out.m.Params[i].Key)
-		k := f.short
-		if c.WriteLongKeys {
-			k = f.full
-		}
-		if f.def > 0 && !c.KeepDefaults && s.Defaults[f.def-1].Value.Equal(out.m.Params[i].Value) {
-			if c.repeated(s, out.m.Params, i, f) {
-				return prepared{}, fail(ErrParse, "key %s given twice", f.full)
+	p := prepared{m: m, schema: s, keys: buf.keys[:0], fulls: buf.fulls[:0]}
+	hasCode, isShorter := false, false
+	for i := range m.Params {
+		x := &m.Params[i]
+		full, short := x.Key, x.Key
+		if f := s.form(x.Key); f != nil {
+			full, short = f.full, f.short
+			if f.typ != anyType {
+				hasCode = hasCode || f.typ == typeCode
+				v, err := f.typ.fix(full, x.Value)
+				if err != nil {
+					return prepared{}, err
+				}
+				if v.kind != x.Value.kind {
+					p.set(i, v, m)
+				}
 			}
-			k = ""
+			if f.def > 0 && !c.KeepDefaults && s.Defaults[f.def-1].Value.equal(&p.m.Params[i].Value) {
+				short, isShorter = "", true
+			}
+		} else if s != nil && x.Key == keySchema && x.Value.text != s.Code {
+			p.set(i, String(s.Code), m)
 		}
-		keys = append(keys, k)
+		if c.WriteLongKeys && short != "" {
+			short = full
+		}
+		p.keys, p.fulls = append(p.keys, short), append(p.fulls, full)
 	}
-	out.keys = keys
-	return out, nil
+	switch {
+	case s != nil && s.Code == SchemaError && !s.custom && !hasCode:
+		return prepared{}, errNoCode()
+	case isShorter: // the encoder compares the written keys
+		if key := twice(p.fulls); key != "" {
+			return prepared{}, fail(ErrParse, "key %s given twice", quoted(key))
+		}
+	}
+	return p, nil
 }
 
-// repeated reports whether the key of an omitted param occurs in another spelling (ACCP-D13). The
-// encoder compares the written keys.
-func (c *Codec) repeated(s *compiled, params Params, i int, f keyForm) bool {
-	global := globalShort(f.full)
-	for j := range params {
-		if k := params[j].Key; j != i && (k == f.full || k == f.short || k == global) && s.full(k) == f.full {
-			return true
-		}
+// set replaces a value in a copy of the message.
+func (p *prepared) set(i int, v Value, m *Message) {
+	if p.m == m {
+		changed := *m
+		changed.Params = slices.Clone(m.Params)
+		p.m = &changed
 	}
-	return false
+	p.m.Params[i].Value = v
 }
 
 // resolve returns the schema that the param schema names by code or by name, or nil without that
@@ -95,7 +105,7 @@ func (c *Codec) resolve(params Params) (*compiled, error) {
 	}
 	s := c.Registry.tables().lookup(name)
 	if s == nil {
-		return nil, fail(ErrUnknownSchema, "schema %.80q", name)
+		return nil, fail(ErrUnknownSchema, "schema %s", quoted(name))
 	}
 	return s, nil
 }
@@ -169,7 +179,7 @@ func (c *Codec) expand(m *Message) (*compiled, error) {
 	}
 	if changed {
 		if key := m.Params.twice(); key != "" {
-			return nil, fail(ErrParse, "key %s given twice", key)
+			return nil, fail(ErrParse, "key %s given twice", quoted(key))
 		}
 	}
 	return s, nil
@@ -177,22 +187,30 @@ func (c *Codec) expand(m *Message) (*compiled, error) {
 
 // twice returns a duplicate key of p, or "".
 func (p Params) twice() string {
-	if len(p) <= 16 {
-		for i := range p {
-			for j := range i {
-				if p[i].Key == p[j].Key {
-					return p[i].Key
-				}
+	var buf [16]string
+	keys := buf[:0]
+	for i := range p {
+		keys = append(keys, p[i].Key)
+	}
+	return twice(keys)
+}
+
+// twice returns a duplicate of the keys, or "".
+func twice(keys []string) string {
+	if len(keys) <= 16 {
+		for i, k := range keys {
+			if slices.Contains(keys[:i], k) {
+				return k
 			}
 		}
 		return ""
 	}
-	seen := make(map[string]struct{}, len(p))
-	for i := range p {
-		if _, ok := seen[p[i].Key]; ok {
-			return p[i].Key
+	seen := make(map[string]struct{}, len(keys))
+	for _, k := range keys {
+		if _, ok := seen[k]; ok {
+			return k
 		}
-		seen[p[i].Key] = struct{}{}
+		seen[k] = struct{}{}
 	}
 	return ""
 }
@@ -203,144 +221,125 @@ func (c *Codec) complete(m *Message, s *compiled) error {
 		return nil
 	}
 	if !c.KeepDefaults {
-		n := 0
-		for i := range s.Defaults {
-			if _, ok := m.Params.Get(s.Defaults[i].Key); !ok {
-				n++
+		m.Params = withDefaults(m.Params, s.Defaults)
+	}
+	if !s.isTyped {
+		return nil
+	}
+	isShared, hasCode := true, false
+	for i := range m.Params {
+		f := s.keys.find(m.Params[i].Key)
+		if f == nil || f.typ == anyType {
+			continue
+		}
+		hasCode = hasCode || f.typ == typeCode
+		v, err := f.typ.fix(f.full, m.Params[i].Value)
+		if err != nil {
+			return err
+		}
+		if v.kind != m.Params[i].Value.kind {
+			if isShared {
+				m.Params, isShared = slices.Clone(m.Params), false
 			}
-		}
-		if n > 0 {
-			all := make(Params, len(m.Params), len(m.Params)+n)
-			copy(all, m.Params)
-			for _, d := range s.Defaults {
-				if _, ok := m.Params.Get(d.Key); !ok {
-					all = append(all, d)
-				}
-			}
-			m.Params = all
-		}
-	}
-	params, err := checkTypes(s, m.Params, false)
-	if params != nil {
-		m.Params = params
-	}
-	return err
-}
-
-// checkTransaction checks the value of a key of schema TX.
-func checkTransaction(key string, v Value) error {
-	switch {
-	case v.kind == KindRef:
-	case key == "transaction_id" && v.kind != KindInt && (v.kind != KindString || v.text == ""):
-		return fail(ErrInvalidType, "transaction_id must be an integer or a string that is not empty")
-	case key == "amount" && v.kind == KindDecimal && len(v.text)-dot(v.text)-1 > decimalPlaces:
-		return fail(ErrInvalidType, "amount has more than six places")
-	case key == "amount" && v.kind != KindInt && v.kind != KindDecimal:
-		return fail(ErrInvalidType, "amount must be a decimal, not a %s", v.kind)
-	}
-	return nil
-}
-
-// checkTypes checks the values whose type a built-in schema fixes (ACCP-D34). It returns a changed
-// copy of the params, or nil if nothing changes. An unresolved reference is accepted.
-func checkTypes(s *compiled, params Params, sending bool) (Params, error) {
-	out := Params(nil)
-	if sending {
-		out = withCode(s, params)
-	}
-	if !s.hasFixedTypes() {
-		return out, nil
-	}
-	hasCode := false
-	for i := range params {
-		v, key := params[i].Value, params[i].Key
-		if sending {
-			key = typedKey(s.Code, key)
-		}
-		if err := checkType(s.Code, key, v); err != nil {
-			return nil, err
-		}
-		hasCode = hasCode || key == "code"
-		if s.Code == SchemaTransaction && key == "amount" && v.kind == KindInt {
-			if out == nil {
-				out = slices.Clone(params)
-			}
-			out[i].Value = Value{kind: KindDecimal, text: trimDecimal(v.text)}
+			m.Params[i].Value = v
 		}
 	}
 	if s.Code == SchemaError && !hasCode {
-		return nil, fail(ErrInvalidType, "an error frame needs a code")
+		return errNoCode()
 	}
-	return out, nil
+	return nil
 }
 
-// hasFixedTypes reports whether the values of the schema have fixed types.
-func (s *compiled) hasFixedTypes() bool {
-	return !s.custom && (s.Code == SchemaTransaction || s.Code == SchemaStream || s.Code == SchemaError)
-}
+func errNoCode() error { return fail(ErrInvalidType, "an error frame needs a code") }
 
-// withCode returns a copy of the params with the code of their schema, or nil if they have it.
-func withCode(s *compiled, params Params) (out Params) {
-	for i := range params {
-		if params[i].Key == keySchema && params[i].Value.text != s.Code {
-			out = slices.Clone(params)
-			out[i].Value = String(s.Code)
+// withDefaults returns p with the defaults that it lacks.
+func withDefaults(p, defaults Params) Params {
+	n := 0
+	for i := range defaults {
+		if _, ok := p.Get(defaults[i].Key); !ok {
+			n++
 		}
 	}
-	return out
+	if n == 0 {
+		return p
+	}
+	all := make(Params, len(p), len(p)+n)
+	copy(all, p)
+	for _, d := range defaults {
+		if _, ok := p.Get(d.Key); !ok {
+			all = append(all, d)
+		}
+	}
+	return all
 }
 
-// checkType checks a value of a built-in schema with fixed types.
-func checkType(code, key string, v Value) error {
-	switch code {
-	case SchemaTransaction:
-		return checkTransaction(key, v)
-	case SchemaStream:
-		return checkChunk(key, v)
+// A fixedType is the type that a built-in schema demands of a value (ACCP-D34).
+type fixedType uint8
+
+const (
+	anyType fixedType = iota
+	typeID            // of a transaction
+	typeAmount
+	typeIndex
+	typeFinal
+	typeRetryable // it and the next one cannot be references
+	typeCode
+)
+
+func fixedTypeOf(code, field string) fixedType {
+	switch code + "." + field {
+	case "TX.transaction_id":
+		return typeID
+	case "TX.amount":
+		return typeAmount
+	case "ST.chunk_index", "ST.total_chunks":
+		return typeIndex
+	case "ST.is_final":
+		return typeFinal
+	case "ER.retryable":
+		return typeRetryable
+	case "ER.code":
+		return typeCode
 	}
-	return checkErrorParam(key, v)
+	return anyType
 }
 
-// checkChunk checks the value of a key of schema ST.
-func checkChunk(key string, v Value) error {
-	switch {
-	case v.kind == KindRef:
-	case (key == "chunk_index" || key == "total_chunks") && (v.kind != KindInt || v.text[0] == '-'):
-		return fail(ErrInvalidType, "%s must be an integer from 0", key)
-	case key == "is_final" && v.kind != KindBool:
-		return fail(ErrInvalidType, "is_final must be a boolean")
+// fix returns the value under a key with its type, or an error for another one. An unresolved reference is accepted,
+// except in an error frame.
+func (t fixedType) fix(key string, v Value) (Value, error) {
+	if t == anyType || v.kind == KindRef && t < typeRetryable {
+		return v, nil
 	}
-	return nil
-}
-
-// checkErrorParam checks the value of a key of schema ER.
-func checkErrorParam(key string, v Value) error {
-	switch {
-	case key == "code" && (v.kind != KindString || !validCode(v.text)):
-		return fail(ErrInvalidType, "code must be E and four digits")
-	case key == "retryable" && v.kind != KindBool:
-		return fail(ErrInvalidType, "retryable must be a boolean")
+	want := ""
+	switch t {
+	case typeID:
+		if v.kind != KindInt && (v.kind != KindString || v.text == "") {
+			want = "an integer or a string that is not empty"
+		}
+	case typeAmount:
+		switch {
+		case v.kind == KindInt:
+			return Value{kind: KindDecimal, text: trimDecimal(v.text)}, nil
+		case v.kind != KindDecimal || len(v.text)-dot(v.text)-1 > decimalPlaces:
+			want = "a decimal of at most six places"
+		}
+	case typeIndex:
+		if v.kind != KindInt || v.text[0] == '-' {
+			want = "an integer from 0"
+		}
+	case typeFinal, typeRetryable:
+		if v.kind != KindBool {
+			want = "a boolean"
+		}
+	case typeCode:
+		if v.kind != KindString || !validCode(v.text) {
+			want = "E and four digits"
+		}
 	}
-	return nil
-}
-
-// typedKey returns the full form of the keys that checkTypes checks.
-func typedKey(code, key string) string {
-	switch {
-	case code == SchemaTransaction && key == "amt":
-		return "amount"
-	case code == SchemaTransaction && key == "txn":
-		return "transaction_id"
-	case code == SchemaStream && key == "idx":
-		return "chunk_index"
-	case code == SchemaStream && key == "tot":
-		return "total_chunks"
-	case code == SchemaStream && key == "done":
-		return "is_final"
-	case code == SchemaError && key == "retry":
-		return "retryable"
+	if want != "" {
+		return v, fail(ErrInvalidType, "%s must be %s, not a %s", key, want, v.kind)
 	}
-	return key
+	return v, nil
 }
 
 func dot(s string) int {
@@ -419,9 +418,11 @@ func (r *Registry) Key(key, schema string) (full, short string, err error) {
 	var s *compiled
 	if schema != "" {
 		if s = r.tables().lookup(schema); s == nil {
-			return "", "", fail(ErrUnknownSchema, "schema %.80q", schema)
+			return "", "", fail(ErrUnknownSchema, "schema %s", quoted(schema))
 		}
 	}
-	full = s.full(key)
-	return full, s.short(full), nil
+	if f := s.form(key); f != nil {
+		return f.full, f.short, nil
+	}
+	return key, key, nil
 }

@@ -229,7 +229,7 @@ func (s *Session) announce(res *SendResult, a tier.Announcement, m *Message, seq
 	out := &Message{From: m.From, Intent: IntentSync, Op: opCheckpoint, Params: Params{
 		{"hash", String(a.Hash)}, {"id", String(a.ID)}, {"summary", String(a.Summary)}},
 		Meta: &Meta{MID: s.opts.newID(), Seq: NewOptionalInt(seq), TS: m.Meta.TS, SID: m.Meta.SID}}
-	p, err := s.codec.prepare(out, nil)
+	p, err := s.codec.prepare(out, new(keyBuffer))
 	if err != nil {
 		return err
 	}

@@ -10,10 +10,6 @@ import "unicode/utf8"
 func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	s := p.s
 	start := p.i
-	i := start
-	if i >= len(s) {
-		return p.fault(i, "frame ends early")
-	}
 	mask := uint8(cPlain)
 	if p.lenient {
 		mask |= cBare
@@ -21,8 +17,31 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 			mask |= cComma
 		}
 	}
-	first := s[i]
-	if first == '$' || first == '~' {
+	i := start
+	for i < len(s) && class[s[i]]&mask != 0 {
+		i++
+	}
+	if i == start || i < len(s) && (s[i] == '\\' || s[i] >= utf8.RuneSelf) || class[s[start]]&cPlain == 0 {
+		return p.unusual(key, raw, mask)
+	}
+	p.i = i
+	nd := p.f.add()
+	*nd = node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString}
+	if c := s[start]; raw || c > '9' && c != 't' && c != 'f' && c != 'n' || c < '-' {
+		return true // a string
+	}
+	return p.classify(s[start:i], start, nd)
+}
+
+// unusual is scalar for a text with escapes, with characters that are not ASCII, or that is not a string or a number.
+func (p *parser) unusual(key [2]int32, raw bool, mask uint8) bool {
+	s, start := p.s, p.i
+	i := start
+	if i >= len(s) {
+		return p.fault(i, "frame ends early")
+	}
+	hasSigil := s[i] == '$' || s[i] == '~'
+	if hasSigil {
 		i++ // checked at the end
 	}
 	fm := asIs
@@ -36,7 +55,13 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	p.i = i
 	nd := p.f.add()
 	*nd = node{key: key[0], keyEnd: key[1], val: int32(start), end: int32(i), kind: KindString, form: fm}
-	return p.classify(s[start:i], start, raw, nd)
+	switch {
+	case hasSigil:
+		return p.sigil(s[start:i], start, nd)
+	case raw || fm != asIs:
+		return true
+	}
+	return p.classify(s[start:i], start, nd)
 }
 
 // text reads the characters of a value that starts at start, from i on, and returns its end.
@@ -81,11 +106,8 @@ func (p *parser) noValue(i int) bool {
 }
 
 // classify sets the kind of a value by its text.
-func (p *parser) classify(text []byte, start int, raw bool, nd *node) bool {
+func (p *parser) classify(text []byte, start int, nd *node) bool {
 	switch first := text[0]; {
-	case first == '$' || first == '~':
-		return p.sigil(text, start, nd)
-	case raw || nd.form != asIs:
 	case first <= '9' && (first >= '0' || first == '-'):
 		return p.number(text, start, nd)
 	case first == 't' && string(text) == "true", first == 'f' && string(text) == "false":

@@ -247,118 +247,93 @@ func (s *Schema) clone() Schema {
 	return c
 }
 
-// globalFull returns the full name of a global abbreviation, or "".
-func globalFull(short string) string {
-	if len(short) == 1 {
-		return globalLetter(short)
-	}
-	switch short {
-	case "nx":
-		return "next_action"
-	case "src":
-		return "source"
-	case "dst":
-		return "destination"
-	case "fmt":
-		return "format"
-	case "pri":
-		return "priority"
-	case "err":
-		return "error"
-	case "ts":
-		return "timestamp"
-	case "ttl":
-		return "time_to_live"
-	case "ctx":
-		return "context_reference"
-	case "who":
-		return "target"
-	case "when":
-		return "temporal_constraint"
-	case "why":
-		return "rationale_code"
-	}
-	return ""
+// A keyForm has both forms of a key.
+type keyForm struct {
+	full, short string
+	def         int // index of its default plus one
+	typ         fixedType
 }
 
-// globalLetter is globalFull for one letter.
-func globalLetter(short string) string {
-	switch short {
-	case "d":
-		return "data"
-	case "f":
-		return "findings"
-	case "q":
-		return "query"
-	case "v":
-		return "version"
-	}
-	return ""
+// A keyTable has the forms of keys, each in its full and its short form.
+type keyTable struct {
+	list  []keyEntry
+	slots [tableSlots]uint8 // index in a short list plus one, by hash
+	at    map[string]int    // index in a long list
 }
 
-// globalShort is the inverse of globalFull.
-func globalShort(full string) string {
-	if len(full) > len("findings") {
-		return globalShortOfLong(full)
-	}
-	switch full {
-	case "data":
-		return "d"
-	case "findings":
-		return "f"
-	case "source":
-		return "src"
-	case "query":
-		return "q"
-	case "format":
-		return "fmt"
-	case "priority":
-		return "pri"
-	case "error":
-		return "err"
-	case "version":
-		return "v"
-	case "target":
-		return "who"
-	}
-	return ""
+type keyEntry struct {
+	key string
+	keyForm
 }
 
-// globalShortOfLong is globalShort for names of more than 8 bytes.
-func globalShortOfLong(full string) string {
-	switch full {
-	case "next_action":
-		return "nx"
-	case "destination":
-		return "dst"
-	case "timestamp":
-		return "ts"
-	case "time_to_live":
-		return "ttl"
-	case "context_reference":
-		return "ctx"
-	case "temporal_constraint":
-		return "when"
-	case "rationale_code":
-		return "why"
+const (
+	tableSlots = 64
+	longTable  = 32 // entries; more need a hash that a peer cannot predict
+)
+
+func slotOf(key string) int { return (len(key) + 7*int(key[0]) + 13*int(key[len(key)-1])) % tableSlots }
+
+func (t *keyTable) find(key string) *keyForm {
+	switch {
+	case t.at != nil:
+		if i, ok := t.at[key]; ok {
+			return &t.list[i].keyForm
+		}
+	case key != "":
+		for h := slotOf(key); t.slots[h] != 0; h = (h + 1) % tableSlots {
+			if e := &t.list[t.slots[h]-1]; e.key == key {
+				return &e.keyForm
+			}
+		}
 	}
-	return ""
+	return nil
 }
+
+// add adds the form of a key unless the table has one.
+func (t *keyTable) add(key string, f keyForm) {
+	if t.find(key) != nil {
+		return
+	}
+	t.list = append(t.list, keyEntry{key, f})
+	switch n := len(t.list); {
+	case t.at != nil:
+		t.at[key] = n - 1
+	case n > longTable:
+		t.at = make(map[string]int, 2*n)
+		for i, e := range t.list {
+			t.at[e.key] = i
+		}
+	default:
+		h := slotOf(key)
+		for t.slots[h] != 0 {
+			h = (h + 1) % tableSlots
+		}
+		t.slots[h] = uint8(n)
+	}
+}
+
+// globals are the abbreviations of the draft (ACCP-083).
+var globals = func() (t keyTable) {
+	for _, f := range []keyForm{{full: "data", short: "d"}, {full: "findings", short: "f"}, {full: "next_action", short: "nx"},
+		{full: "source", short: "src"}, {full: "destination", short: "dst"}, {full: "query", short: "q"}, {full: "format", short: "fmt"},
+		{full: "priority", short: "pri"}, {full: "error", short: "err"}, {full: "version", short: "v"}, {full: "timestamp", short: "ts"},
+		{full: "time_to_live", short: "ttl"}, {full: "context_reference", short: "ctx"}, {full: "target", short: "who"},
+		{full: "temporal_constraint", short: "when"}, {full: "rationale_code", short: "why"}} {
+		t.add(f.full, f)
+		t.add(f.short, f)
+	}
+	return t
+}()
 
 // A compiled schema has tables to look up keys.
 type compiled struct {
 	Schema
-	abbr   []abbreviation
-	custom bool
-	keys   map[string]keyForm // of the fields and abbreviations
-	text   string             // canonical
-	size   int                // bytes in memory
-}
-
-// A keyForm has both forms of a key, and the index of its default plus one.
-type keyForm struct {
-	full, short string
-	def         int
+	abbr    []abbreviation
+	custom  bool
+	isTyped bool     // values have fixed types
+	keys    keyTable // of the fields and abbreviations
+	text    string   // canonical
+	size    int      // bytes in memory
 }
 
 type abbreviation struct{ short, full string }
@@ -366,118 +341,69 @@ type abbreviation struct{ short, full string }
 // compile prepares a valid schema with this canonical text. It must not change afterwards.
 func compile(s Schema, text string, custom bool) *compiled {
 	c := &compiled{Schema: s, text: text, custom: custom}
+	c.keys.list = make([]keyEntry, 0, len(c.Fields)+2*len(c.Abbr))
 	for short, full := range c.Abbr {
 		c.abbr = append(c.abbr, abbreviation{short, full})
 	}
 	slices.SortFunc(c.abbr, func(a, b abbreviation) int { return strings.Compare(a.short, b.short) })
-	c.keys = make(map[string]keyForm, len(c.Fields)+2*len(c.abbr))
-	learn := func(key string) {
-		f := keyForm{full: c.fullOf(key)}
-		f.short = c.shortOf(f.full)
-		f.def = 1 + c.Defaults.index(f.full)
-		c.keys[key] = f
+	for _, a := range c.abbr {
+		f := keyForm{full: a.full, short: a.short}
+		c.keys.add(a.short, f)
+		c.keys.add(a.full, f)
 	}
 	for _, f := range c.Fields {
-		learn(f)
+		c.keys.add(f, keyForm{full: f, short: f})
 	}
-	for _, a := range c.abbr {
-		learn(a.short)
-		learn(a.full)
+	for i := range c.keys.list {
+		f := &c.keys.list[i].keyForm
+		if g := globals.find(f.full); g != nil && g.full == f.full && f.short == f.full && c.keys.find(g.short) == nil {
+			f.short = g.short
+		}
+		f.def = 1 + c.Defaults.index(f.full)
+		if !custom {
+			f.typ = fixedTypeOf(c.Code, f.full)
+			c.isTyped = c.isTyped || f.typ != anyType
+		}
+	}
+	for i := 0; i < len(globals.list); i += 2 {
+		c.keys.addGlobal(globals.list[i].full, globals.list[i].short)
 	}
 	c.size = messageBytes + len(c.Code) + len(c.Name) + (&Value{list: c.Defaults}).size()
-	for key := range c.keys {
-		c.size += 3*itemBytes + len(key)
+	for i := range c.keys.list {
+		c.size += 3*itemBytes + len(c.keys.list[i].key)
 	}
 	return c
 }
 
-// form returns the forms of a key given in either form. The schema may be nil.
-func (s *compiled) form(key string) keyForm {
+// addGlobal adds a global abbreviation that means something else with the schema: a name that the schema uses is no
+// abbreviation, and a field has its own short form (ACCP-D30).
+func (t *keyTable) addGlobal(full, short string) {
+	own, taken := t.find(full), t.find(short)
+	switch {
+	case own != nil && own.full == full && taken == nil && own.short != short:
+		t.add(short, *own)
+	case own == nil && taken != nil:
+		t.add(full, keyForm{full: full, short: full})
+	}
+}
+
+// form returns the forms of a key given in either form, or nil if it has only one. The schema may be nil.
+func (s *compiled) form(key string) *keyForm {
 	if key == keySchema {
-		return keyForm{full: key, short: key}
+		return nil
 	}
 	if s != nil {
-		if f, ok := s.keys[key]; ok {
+		if f := s.keys.find(key); f != nil {
 			return f
 		}
 	}
-	f := keyForm{full: s.fullOf(key)}
-	f.short = s.shortOf(f.full)
-	if s != nil {
-		f.def = 1 + s.Defaults.index(f.full)
-	}
-	return f
+	return globals.find(key)
 }
 
-// full returns the full form of a key; the schema may be nil.
-func (s *compiled) full(key string) string { return s.form(key).full }
-
-// short returns the form of a full key to be sent.
-func (s *compiled) short(full string) string { return s.form(full).short }
-
-// owns reports whether key is a field of the schema or the full name of one of its abbreviations.
-// Such a key is never an abbreviation (ACCP-D30).
-func (s *compiled) owns(key string) bool {
-	if slices.Contains(s.Fields, key) {
-		return true
-	}
-	for _, a := range s.abbr {
-		if a.full == key {
-			return true
-		}
-	}
-	return false
-}
-
-// fullOf computes the full form of a key.
-func (s *compiled) fullOf(key string) string {
-	if key == keySchema {
-		return key
-	}
-	if s != nil {
-		for _, a := range s.abbr {
-			if a.short == key {
-				return a.full
-			}
-		}
-		if s.owns(key) {
-			return key
-		}
-	}
-	if g := globalFull(key); g != "" {
-		return g
+// full returns the full form of a key.
+func (s *compiled) full(key string) string {
+	if f := s.form(key); f != nil {
+		return f.full
 	}
 	return key
-}
-
-// shortOf computes the short form of a key.
-func (s *compiled) shortOf(full string) string {
-	if full == keySchema {
-		return full
-	}
-	if s != nil {
-		for _, a := range s.abbr {
-			if a.full == full {
-				return a.short
-			}
-		}
-	}
-	g := globalShort(full)
-	if g == "" || s != nil && s.takes(g) {
-		return full
-	}
-	return g
-}
-
-// takes reports whether the schema uses a name, so that the name is not a global abbreviation.
-func (s *compiled) takes(name string) bool {
-	if s.owns(name) {
-		return true
-	}
-	for _, a := range s.abbr {
-		if a.short == name {
-			return true
-		}
-	}
-	return false
 }

@@ -177,14 +177,14 @@ func checkUnset(meta *Meta) error {
 
 // prepare returns a message with full keys after the checks of profiles.
 func (s *Session) prepare(m *Message) (prepared, error) {
-	p, err := s.codec.prepare(m, nil)
+	p, err := s.codec.prepare(m, new(keyBuffer))
 	if err != nil {
 		return p, err
 	}
 	named := *p.m
 	named.Params = make(Params, 0, len(p.m.Params))
-	for _, x := range p.m.Params {
-		named.Params = append(named.Params, Param{p.schema.full(x.Key), x.Value})
+	for i, x := range p.m.Params {
+		named.Params = append(named.Params, Param{p.fulls[i], x.Value})
 	}
 	if key := named.Params.twice(); key != "" {
 		return p, fail(ErrParse, "key %s given twice", key)

@@ -160,14 +160,16 @@ func (v Value) Entries() Params {
 
 // Equal reports whether v and w have the same type and value. The order of the
 // entries of maps does not matter; 1 and 1.0 differ.
-func (v Value) Equal(w Value) bool {
+func (v Value) Equal(w Value) bool { return v.equal(&w) }
+
+func (v *Value) equal(w *Value) bool {
 	if v.kind != w.kind || v.text != w.text || len(v.list) != len(w.list) {
 		return false
 	}
 	switch v.kind {
 	case KindArray:
 		for i := range v.list {
-			if !v.list[i].Value.Equal(w.list[i].Value) {
+			if !v.list[i].Value.equal(&w.list[i].Value) {
 				return false
 			}
 		}
@@ -227,7 +229,7 @@ func (p Params) Equal(q Params) bool {
 		p, q = p.sorted(), q.sorted()
 	}
 	for i := range p {
-		if p[i].Key != q[i].Key || !p[i].Value.Equal(q[i].Value) {
+		if p[i].Key != q[i].Key || !p[i].Value.equal(&q[i].Value) {
 			return false
 		}
 	}
