@@ -40,11 +40,29 @@ var optionGroups = []string{"Auth", "Limits", "Timing", "Persistence"}
 // received as arguments.
 var stateFiles = []string{
 	"a2e/call.go", "a2e/calls.go", "a2e/session.go", "a2e/snapshot.go",
-	"accp/checkpoint.go", "accp/receive.go", "accp/send.go", "accp/session.go", "accp/tiers.go", "accp/window.go",
+	"accp/chains.go", "accp/checkpoint.go", "accp/end.go", "accp/facts.go", "accp/history.go", "accp/memory.go", "accp/move.go",
+	"accp/negotiate.go", "accp/parts.go", "accp/receive.go", "accp/refine.go", "accp/refs.go", "accp/send.go", "accp/session.go",
+	"accp/split.go", "accp/state.go", "accp/view.go",
 	"air/negotiation.go", "air/ledger.go", "air/thread.go", "air/threads.go",
 	"altar/callstream.go", "altar/claims.go", "altar/effects.go", "altar/hostcall.go", "altar/hostruntime.go",
 	"altar/hostsession.go",
 	"arc/chat.go", "arc/chat_job.go", "arc/chats.go", "arc/engine*.go", "arc/task.go",
+}
+
+// codecFiles are the files of the codec of accp. They import neither a transport nor a store, so that the codec can be
+// used alone.
+var codecFiles = []string{"accp/append.go", "accp/chars.go", "accp/codec.go", "accp/decimal.go", "accp/message.go", "accp/meta.go",
+	"accp/parse.go", "accp/pipeline.go", "accp/registry.go", "accp/scalar.go", "accp/scan.go", "accp/schema.go", "accp/tokens.go", "accp/value.go"}
+
+func TestCodecImportsNoStore(t *testing.T) {
+	for _, file := range codecFiles {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, imported := range f.Imports {
+			path := strings.Trim(imported.Path.Value, `"`)
+			require.False(t, isTransport(path) || path == module+"/store" || strings.HasPrefix(path, module+"/accp/"), "%s imports %s", file, path)
+		}
+	}
 }
 
 // transportPackages are the packages below the internal folder of a protocol that may
@@ -262,6 +280,28 @@ func TestFunctionsAreSimple(t *testing.T) {
 			}
 			return nil
 		}))
+	}
+}
+
+// maxMethods bounds the methods of a type of package accp, so that each part of a session has an owner.
+const maxMethods = 40
+
+func TestTypesHaveFewMethods(t *testing.T) {
+	methods := make(map[string]int)
+	for _, f := range sourceFiles(t, "accp") {
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv != nil {
+				recv := fn.Recv.List[0].Type
+				if star, ok := recv.(*ast.StarExpr); ok {
+					recv = star.X
+				}
+				methods[recv.(*ast.Ident).Name]++
+			}
+		}
+	}
+	require.Contains(t, methods, "Session")
+	for name, n := range methods {
+		require.LessOrEqual(t, n, maxMethods, "methods of accp.%s", name)
 	}
 }
 

@@ -169,42 +169,48 @@ func ascending(list Params, keys []string) bool {
 // unsorted is params for a list in any order.
 func (e *encoder) unsorted(dst []byte, list Params, keys []string, sep byte, depth int) []byte {
 	var buf [24]int32
-	order := buf[:0]
-	if len(list) > len(buf) {
-		order = make([]int32, 0, len(list))
-	}
 	key := func(i int32) string {
 		if keys != nil {
 			return keys[i]
 		}
 		return list[i].Key
 	}
-	for i := range list {
-		if keys == nil || keys[i] != "" {
-			order = append(order, int32(i))
-		}
-	}
-	if len(order) <= 12 { // up to 12 without allocating
-		for i := 1; i < len(order); i++ {
-			for j := i; j > 0 && key(order[j]) < key(order[j-1]); j-- {
-				order[j], order[j-1] = order[j-1], order[j]
-			}
-		}
-	} else {
-		slices.SortFunc(order, func(a, b int32) int { return strings.Compare(key(a), key(b)) })
-	}
-	for n, i := range order {
+	last, isFirst := "", true
+	for _, i := range ascendingOrder(buf[:0], len(list), key) {
 		k := key(i)
-		if n > 0 {
+		if keys != nil && k == "" {
+			continue
+		}
+		if !isFirst {
 			dst = append(dst, sep)
-			if key(order[n-1]) == k {
+			if last == k {
 				e.fault("key " + quoted(k) + " given twice")
 			}
 		}
+		last, isFirst = k, false
 		dst = e.name(dst, k, "key")
 		dst = e.value(append(dst, ':'), &list[i].Value, depth)
 	}
 	return dst
+}
+
+// ascendingOrder appends the numbers below n to buf in the order of their keys.
+func ascendingOrder(buf []int32, n int, key func(i int32) string) []int32 {
+	start := len(buf)
+	for i := range n {
+		buf = append(buf, int32(i))
+	}
+	order := buf[start:]
+	if n > 12 { // fewer without allocating
+		slices.SortFunc(order, func(a, b int32) int { return strings.Compare(key(a), key(b)) })
+		return buf
+	}
+	for i := 1; i < n; i++ {
+		for j := i; j > 0 && key(order[j]) < key(order[j-1]); j-- {
+			order[j], order[j-1] = order[j-1], order[j]
+		}
+	}
+	return buf
 }
 
 func (e *encoder) value(dst []byte, v *Value, depth int) []byte {
@@ -295,6 +301,7 @@ func (e *encoder) text(dst []byte, s string, mark bool) []byte {
 // escaped writes a string of which only the first i bytes are plain.
 func (e *encoder) escaped(dst []byte, s string, i int) []byte {
 	space := strings.IndexByte(s[i:], ' ') >= 0
+	dst = slices.Grow(dst, len(s)+len(s)/2+4)
 	if space {
 		dst = append(dst, `\_`...)
 		i = 0 // underscores may precede it
@@ -303,6 +310,11 @@ func (e *encoder) escaped(dst []byte, s string, i int) []byte {
 	}
 	for i < len(s) {
 		c := s[i]
+		if class[c]&cPlain != 0 && (c != '_' || !space) {
+			dst = append(dst, c)
+			i++
+			continue
+		}
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRuneInString(s[i:])
 			switch {
@@ -318,25 +330,27 @@ func (e *encoder) escaped(dst []byte, s string, i int) []byte {
 		}
 		i++
 		switch {
-		case c == '_' && space:
-			dst = append(dst, '\\', '_')
-		case class[c]&cPlain != 0:
-			dst = append(dst, c)
-		case class[c]&cDelim != 0:
+		case c == '_' || class[c]&cDelim != 0:
 			dst = append(dst, '\\', c)
 		case c == ' ':
 			dst = append(dst, '_')
-		case c == '\n':
-			dst = append(dst, '\\', 'n')
-		case c == '\r':
-			dst = append(dst, '\\', 'r')
-		case c == '\t':
-			dst = append(dst, '\\', 't')
 		default:
-			dst = appendEscape(dst, rune(c))
+			dst = appendControl(dst, c)
 		}
 	}
 	return dst
+}
+
+func appendControl(dst []byte, c byte) []byte {
+	switch c {
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	return appendEscape(dst, rune(c))
 }
 
 func appendEscape(dst []byte, r rune) []byte {

@@ -4,6 +4,7 @@
 package accp_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
 )
 
 const benchMeta = "[mid:49679033e07c,seq:3,ts:1714000000,cid:corr123,sid:abc-session]"
@@ -185,23 +187,67 @@ func BenchmarkPairMerge(b *testing.B) {
 	b.Run("op=both/lib=sdk", func(b *testing.B) { pair.Ratio(b, both, first) })
 }
 
-// BenchmarkReceive is a whole step of a session: checks, hot state, checkpoints.
-func BenchmarkReceive(b *testing.B) {
-	a, err := accp.NewSession("a", "s1", nil)
-	require.NoError(b, err)
-	s, err := accp.NewSession("b", "s1", nil)
-	require.NoError(b, err)
-	m := msg("req", "schedule", text("task", "impl_auth_module"), text("priority", "high"))
-	b.ReportAllocs()
-	for b.Loop() {
-		sent, err := a.Send(b.Context(), m)
-		if err == nil {
-			_, err = s.Receive(b.Context(), sent.Frames[0])
-		}
-		if err != nil {
+// A sessionPair sends messages of 300 bytes from one side of a session to the other one.
+type sessionPair struct {
+	a, b *accp.Session
+	m    *accp.Message
+}
+
+func newSessionPair(t testing.TB, a, b accp.SessionOptions) *sessionPair {
+	p := &sessionPair{m: msg("req", "schedule", text("task", "impl_auth_module"), text("priority", "high"), text("note", strings.Repeat("abc de ", 28)))}
+	var err error
+	p.a, err = accp.NewSession("a", "s1", &a)
+	require.NoError(t, err)
+	p.b, err = accp.NewSession("b", "s1", &b)
+	require.NoError(t, err)
+	sent, err := p.a.Send(t.Context(), p.m)
+	require.NoError(t, err)
+	require.InDelta(t, 300, len(sent.Frames[0]), 20)
+	_, err = p.b.Receive(t.Context(), sent.Frames[0])
+	require.NoError(t, err)
+	return p
+}
+
+func (p *sessionPair) exchange(ctx context.Context) error {
+	sent, err := p.a.Send(ctx, p.m)
+	if err == nil {
+		_, err = p.b.Receive(ctx, sent.Frames[0])
+	}
+	return err
+}
+
+// loop returns the exchanges of a pair of sessions.
+func (p *sessionPair) loop(b *testing.B) func(n int) {
+	return pair.Loop(func() {
+		if err := p.exchange(b.Context()); err != nil {
 			b.Fatal(err)
 		}
+	})
+}
+
+// BenchmarkPairSession compares sending and receiving, checkpoints included, with encoding and decoding the same message:
+// the goal is 8. With a store in memory the goal is 2 of that without.
+func BenchmarkPairSession(b *testing.B) {
+	p := newSessionPair(b, accp.SessionOptions{}, accp.SessionOptions{})
+	sent, err := p.a.Send(b.Context(), p.m)
+	require.NoError(b, err)
+	frame, m := sent.Frames[0], *sent.Message
+	_, err = p.b.Receive(b.Context(), frame)
+	require.NoError(b, err)
+	var c accp.Codec
+	var out []byte
+	codec := pair.Loop(func() {
+		out, err = c.Append(out[:0], &m)
+		if err == nil {
+			_, err = c.Decode(frame)
+		}
+	})
+	stored := func() *sessionPair {
+		o := accp.SessionOptions{Persistence: accp.Persistence{Store: store.NewMemory()}}
+		return newSessionPair(b, o, o)
 	}
+	b.Run("op=exchange/lib=sdk", func(b *testing.B) { pair.Ratio(b, p.loop(b), codec) })
+	b.Run("store=memory/lib=sdk", func(b *testing.B) { pair.Ratio(b, stored().loop(b), p.loop(b)) })
 }
 
 // Allocations are exact, so their goals are tests.
@@ -222,4 +268,7 @@ func TestAllocations(t *testing.T) {
 	decode := testing.AllocsPerRun(200, func() { _, _ = c.Decode(in) })
 	require.LessOrEqual(t, decode-parse, 2.0, "expanding a message of a schema")
 	require.Zero(t, testing.AllocsPerRun(200, func() { accp.ApproxCounter{}.Count(benchTask) }))
+	p := newSessionPair(t, accp.SessionOptions{}, accp.SessionOptions{})
+	exchange := func() { require.NoError(t, p.exchange(t.Context())) }
+	require.LessOrEqual(t, testing.AllocsPerRun(3000, exchange), 15.0, "a message sent and received, checkpoints included")
 }

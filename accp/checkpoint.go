@@ -7,10 +7,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"slices"
-	"strings"
 
+	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
 )
 
@@ -50,8 +49,9 @@ func (f SummarizerFunc) Summarize(ctx context.Context, facts []Fact, frames []st
 	return f(ctx, facts, frames, maxTokens)
 }
 
-// A CheckpointInfo describes a checkpoint.
-type CheckpointInfo struct {
+// A Checkpoint describes a checkpoint. As the result of [Session.Checkpoint] without hot messages, which stores nothing,
+// its ID is empty.
+type Checkpoint struct {
 	// ID is the address of the frames and the summary, such as cp6df90afe. The summary is
 	// $warm.cp6df90afe, the frames are $cold.cp6df90afe, and the facts $cold.cp6df90afe_facts.
 	ID            string
@@ -61,6 +61,11 @@ type CheckpointInfo struct {
 	SummaryTokens int
 	Frames        int // messages of the checkpoint
 
+	// Facts and counts of the call or the message that made the checkpoint.
+	Facts           []Fact
+	HotTokensBefore int
+	HotTokensAfter  int
+
 	// Refined is the summary of a [Summarizer], or one of the peer, under its own id. It replaces
 	// Summary in the context of a model. Nil if there is none.
 	Refined *struct {
@@ -69,44 +74,82 @@ type CheckpointInfo struct {
 	}
 }
 
-// A Checkpoint is the result of [Session.Checkpoint]. Without hot messages nothing is stored, and its
-// ID is empty.
-type Checkpoint struct {
-	CheckpointInfo
-	Facts           []Fact
-	HotTokensBefore int
-	HotTokensAfter  int
-}
-
 // isContext reports whether a message is part of hot state (ACCP-D40).
 func isContext(m *Message) bool {
 	return m.Intent != IntentPing && m.Intent != IntentPong && !isUnlimited(m)
 }
 
-// makeRoom makes a checkpoint if hot state has no space for a message. The session must be entered.
-func (s *Session) makeRoom(ctx context.Context, hot *tier.Message) (*Checkpoint, error) {
-	t := &s.core.tiers
-	if hot == nil || s.opts.DisableAutoCheckpoint || len(t.Hot) == 0 || t.Used+hot.Tokens <= tier.HotMax {
-		return nil, nil
+// commitMessage commits the change by a message, with the checkpoints that are due before and after it (ACCP-D40). One that
+// fails leaves hot state as it is. The session must be entered.
+func (h *history) commitMessage(ctx context.Context, e *change, intent Intent) (cp *Checkpoint, failure, err error) {
+	t := &h.core.tiers
+	hot, due := e.Tiers.Hot, []string(nil)
+	if hot == nil || h.opts.DisableAutoCheckpoint {
+		return nil, nil, h.commit(ctx, e)
 	}
-	return s.checkpoint(ctx, []string{"hot_tokens"})
+	var before, after frozen
+	used, list := t.Used+hot.Tokens, t.Hot
+	if t.IsFull(hot) {
+		if due, before, failure = h.freeze(ctx, tier.OnlyHot, list, nil, t.Used); before.Checkpoint != nil {
+			e.Tiers.Before, e.Tiers.BeforeTokens = before.Checkpoint, before.tokens
+			used, list = before.tokens+hot.Tokens, nil
+		}
+	}
+	if failure == nil {
+		kinds := tier.Kinds{IsDone: intent == IntentDone, IsEsc: intent == IntentEsc, IsComp: intent == IntentComp}
+		if triggers := kinds.Triggers(used, h.failed); triggers != nil {
+			due, after, failure = h.freeze(ctx, triggers, list, hot, used)
+		}
+		if after.Checkpoint != nil {
+			e.Tiers.After, e.Tiers.AfterTokens = after.Checkpoint, after.tokens
+		}
+	}
+	e.Tiers.Maximum = h.opts.MaxCheckpoints
+	if err = h.commit(ctx, e); err != nil {
+		return nil, nil, err
+	}
+	h.failed = due // retried with the next message
+	for _, f := range [2]frozen{before, after} {
+		if f.Checkpoint != nil {
+			cp = h.publish(ctx, f)
+		}
+	}
+	return cp, failure, nil
 }
 
-// trigger makes the checkpoint that is due after a message (ACCP-D40). The session must be entered.
-func (s *Session) trigger(ctx context.Context, i Intent, cp **Checkpoint, err *error) {
-	if s.opts.DisableAutoCheckpoint {
-		return
+// freeze is the beginning of a checkpoint of hot messages: it stores their contents. It returns the triggers if that
+// fails.
+func (h *history) freeze(ctx context.Context, trigger []string, hot []tier.Message, last *tier.Message, used int) ([]string, frozen, error) {
+	f, err := h.contents(hot, last)
+	if err == nil {
+		f.Trigger, f.used = trigger, used
+		err = h.fit(ctx, &h.holds.storage, int64(len(f.cold.Facts)+f.length))
 	}
-	due := s.core.tiers.Triggers(i == IntentDone, i == IntentEsc, i == IntentComp, s.failed)
-	if due == nil {
-		return
+	if err == nil {
+		err = h.refs.keep(ctx, f.Checkpoint, &f.cold)
 	}
-	c, cerr := s.checkpoint(ctx, due)
-	if cerr != nil {
-		s.failed, *err = due, cerr // retried with the next frame
-		return
+	if err != nil {
+		return trigger, frozen{}, inStore(err)
 	}
-	*cp = c
+	if a, ok := h.core.tiers.Announced(f.Hash, f.Summary.ID); ok && h.opts.Summaries.AdoptFromPeer {
+		f.Refined, _ = h.refined(ctx, f.Hash, a.Summary) // one that does not fit is not adopted
+	}
+	return nil, f, nil
+}
+
+// publish reports a committed checkpoint and refines its summary.
+func (h *history) publish(ctx context.Context, f frozen) *Checkpoint {
+	cp := infoOf(f.Checkpoint)
+	cp.Facts, cp.HotTokensBefore, cp.HotTokensAfter = f.facts, f.used, f.tokens
+	h.count(&h.stats.Checkpoints, 1)
+	if h.logger.Enabled(ctx, slog.LevelDebug) {
+		h.logger.DebugContext(ctx, "accp: checkpoint made", "session", h.id, "id", cp.ID, "trigger", cp.Trigger,
+			"before", cp.HotTokensBefore, "after", cp.HotTokensAfter)
+	}
+	if h.opts.Summaries.Summarizer != nil && f.Refined.ID == "" {
+		h.refiner.add(h, refinement{cp.ID, f.facts, f.cold.Frames})
+	}
+	return &cp
 }
 
 // Checkpoint makes a checkpoint at a phase boundary: the facts and frames of hot state go to cold
@@ -114,152 +157,49 @@ func (s *Session) trigger(ctx context.Context, i Intent, cp **Checkpoint, err *e
 // store fails, hot state is unchanged and the error is [ErrInternal].
 func (s *Session) Checkpoint(ctx context.Context) (cp *Checkpoint, err error) {
 	err = s.entered(ctx, func() error {
-		cp, err = s.checkpoint(ctx, []string{"phase"})
+		cp, err = s.checkpoint(ctx, "phase")
 		return err
 	})
 	return cp, err
 }
 
 // checkpoint is Checkpoint in an entered session.
-func (s *Session) checkpoint(ctx context.Context, trigger []string) (*Checkpoint, error) {
-	var c tier.Checkpoint
-	var facts []tier.Fact
-	var frames []string
-	before := 0
-	err := s.change(ctx, func() (e *event, err error) {
-		t := &s.core.tiers
-		before = t.Used
-		c = tier.Checkpoint{Trigger: trigger, Frames: len(t.Hot)}
-		if len(t.Hot) == 0 {
+func (h *history) checkpoint(ctx context.Context, trigger string) (*Checkpoint, error) {
+	var f frozen
+	err := h.update(ctx, func() (e *change, err error) {
+		t := &h.core.tiers
+		if f = (frozen{}); len(t.Hot) == 0 {
 			return nil, nil
 		}
-		facts, frames = s.facts(t.Hot)
-		c.Text = tier.Summarize(facts, s.opts.TokenCounter)
-		c.Tokens = s.opts.TokenCounter.Count(c.Text)
-		if c.Hash, c.ID, err = s.address(frames, c.Text); err != nil {
+		if _, f, err = h.freeze(ctx, []string{trigger}, t.Hot, nil, t.Used); err != nil {
 			return nil, err
 		}
-		if err := s.storeCheckpoint(ctx, &c, facts, frames); err != nil {
-			return nil, inStore(err)
-		}
-		return &event{Checkpoint: &c, HotTokens: s.opts.TokenCounter.Count("$warm." + c.ID), Maximum: s.opts.MaxCheckpoints}, nil
+		return &change{Event: record.Event{Tiers: tier.Change{After: f.Checkpoint, AfterTokens: f.tokens, Maximum: h.opts.MaxCheckpoints}}}, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.failed = nil
-	cp := &Checkpoint{CheckpointInfo: infoOf(&c), HotTokensBefore: before, HotTokensAfter: s.core.tiers.Used, Facts: make([]Fact, 0, len(facts))}
-	for _, f := range facts {
-		cp.Facts = append(cp.Facts, Fact(f))
+	h.failed = nil
+	if f.Checkpoint == nil {
+		used := h.core.tiers.Used
+		return &Checkpoint{Trigger: []string{trigger}, Facts: []Fact{}, HotTokensBefore: used, HotTokensAfter: used}, nil
 	}
-	if c.ID == "" {
-		return cp, nil
-	}
-	s.count(&s.stats.Checkpoints, 1)
-	if s.logger.Enabled(ctx, slog.LevelDebug) {
-		s.logger.DebugContext(ctx, "accp: checkpoint made", "session", s.id, "id", cp.ID, "trigger", trigger,
-			"before", before, "after", cp.HotTokensAfter)
-	}
-	if a, ok := s.core.tiers.Announced(c.Hash, c.ID); ok && s.opts.Summaries.AdoptFromPeer {
-		s.refine(ctx, c.ID, a.Summary)
-	} else if s.opts.Summaries.Summarizer != nil {
-		s.refiner.add(s, refinement{c.ID, cp.Facts, frames})
-	}
-	return cp, nil
-}
-
-// address returns the hash of a list of frames and the id of the checkpoint with a summary (ACCP-D40).
-func (s *Session) address(frames []string, summary string) (hash, id string, err error) {
-	hash, full, err := checkpointAddress(frames, summary)
-	if err != nil {
-		return "", "", err
-	}
-	for n := firstDigit; n <= len(full); n += 4 {
-		id = "cp" + full[:n]
-		if s.core.tiers.IsFree(tier.Announcement{Hash: hash, ID: id, Summary: summary}) {
-			return hash, id, nil
-		}
-	}
-	return "", "", fail(ErrInternal, "no free checkpoint id")
-}
-
-const hashDigits = 16 // of the frames of a checkpoint
-
-// checkpointAddress returns the hash of the frames of a checkpoint, and the digits with which the id of
-// their summary begins after "cp".
-func checkpointAddress(frames []string, summary string) (hash, digits string, err error) {
-	list := make([]Value, len(frames))
-	for i, f := range frames {
-		list[i] = String(f)
-	}
-	if hash, err = digest(Array(list...)); err != nil {
-		return "", "", err
-	}
-	hash = hash[:hashDigits]
-	digits, err = digest(Array(String(hash), String(summary)))
-	return hash, digits, err
-}
-
-// storeCheckpoint writes a checkpoint to the tiers. The session must be entered.
-func (s *Session) storeCheckpoint(ctx context.Context, c *tier.Checkpoint, facts []tier.Fact, frames []string) error {
-	list, raw := make([]Value, len(facts)), make([]Value, len(frames))
-	for i, f := range facts {
-		list[i] = Array(String(f.Entity), String(f.Relationship), String(f.Value))
-	}
-	for i, f := range frames {
-		raw[i] = String(f)
-	}
-	c.Until, _ = expiry(s.opts.Persistence.Retention)
-	values := []Value{Array(list...), Array(raw...), String(c.Text)}
-	if err := s.fit(ctx, &s.storage, int64(values[0].size()+values[1].size())); err != nil {
-		return err
-	}
-	// Warm is written last: a summary implies that its frames and facts are stored.
-	for i, e := range entriesOf(c.ID) {
-		n, err := s.private().put(ctx, s.id, e.scope, e.key, values[i], s.opts.Persistence.Retention)
-		if err != nil {
-			return err
-		}
-		c.Bytes += n
-	}
-	return nil
-}
-
-type entryName struct {
-	scope Scope
-	key   string
-}
-
-// entriesOf returns the names of the entries of a checkpoint.
-func entriesOf(id string) []entryName {
-	return []entryName{{ScopeCold, id + "_facts"}, {ScopeCold, id}, {ScopeWarm, id}}
-}
-
-// removeEntries removes the entries of a checkpoint. The session must be entered.
-func (s *Session) removeEntries(ctx context.Context, c *tier.Checkpoint) {
-	for _, e := range append(entriesOf(c.ID), entryName{ScopeWarm, c.Refined.ID}) {
-		if e.key == "" {
-			continue
-		}
-		if err := s.private().kv.Delete(ctx, s.private().key(s.id, e.scope, e.key), 0); err != nil {
-			s.logger.WarnContext(ctx, "accp: checkpoint not removed", "session", s.id, "checkpoint", c.ID, "err", err)
-		}
-	}
+	return h.publish(ctx, f), nil
 }
 
 // reserveHot returns [ErrInternal] if hot state is full and no checkpoint can be made. Answers,
 // cancels and heartbeats may exceed the limit up to twice. The session must be entered.
-func (s *Session) reserveHot(ctx context.Context, intent Intent) error {
-	hot := func() int { return len(s.core.tiers.Hot) }
-	if hot() < s.hotLimit {
+func (h *history) reserveHot(ctx context.Context, intent Intent) error {
+	hot := func() int { return len(h.core.tiers.Hot) }
+	if hot() < h.hotLimit {
 		return nil
 	}
-	if !s.opts.DisableAutoCheckpoint {
-		if _, err := s.checkpoint(ctx, []string{"hot_tokens"}); err == nil {
+	if !h.opts.DisableAutoCheckpoint {
+		if _, err := h.checkpoint(ctx, tier.TriggerHot); err == nil {
 			return nil
 		}
 	}
-	if intent.isControl() && hot() < 2*s.hotLimit || intent == IntentPing || intent == IntentPong {
+	if intent.isControl() && hot() < 2*h.hotLimit || intent == IntentPing || intent == IntentPong {
 		return nil
 	}
 	return fail(ErrInternal, "hot state is full and no checkpoint could be made")
@@ -281,83 +221,6 @@ func inStore(err error) error {
 		err = &Error{Code: ErrInternal, Message: "writing a checkpoint", Cause: err}
 	}
 	return err
-}
-
-// facts returns the facts of hot messages, and their frames. The session must be entered.
-func (s *Session) facts(hot []tier.Message) (facts []tier.Fact, frames []string) {
-	for _, h := range hot {
-		frames = append(frames, h.Text)
-		if m, schema := s.joined(h.Text); m != nil {
-			facts = append(facts, factsOf(m, schema)...)
-		}
-	}
-	return tier.Newest(facts), frames
-}
-
-// joined returns the message in the frames of a hot message, with full keys, or nil if its schema has
-// changed.
-func (s *Session) joined(text string) (*Message, *compiled) {
-	var all *Message
-	var params joiner
-	for frame := range strings.SplitSeq(text, "\n") {
-		m, err := s.codec.DecodeRaw([]byte(frame))
-		if err != nil {
-			return nil, nil
-		}
-		if all == nil {
-			all, params = m, newJoiner(m.Params)
-			continue
-		}
-		isCont, _ := continues(m.Meta)
-		if next, ok := params.add(m.Params, isCont, math.MaxInt); ok {
-			params = next
-		}
-	}
-	all.Params = params.result()
-	schema, err := s.codec.expand(all)
-	if err != nil {
-		return nil, nil
-	}
-	return all, schema
-}
-
-// factsOf returns the facts of a message (ACCP-D41).
-func factsOf(m *Message, schema *compiled) (facts []tier.Fact) {
-	c := storedCodec
-	c.anyPlaces = false
-	var walk func(path string, list Params)
-	walk = func(path string, list Params) {
-		for _, p := range list.sorted() {
-			sub := path + "." + p.Key
-			if p.Value.kind == KindMap && len(p.Value.list) > 0 {
-				walk(sub, p.Value.list)
-				continue
-			}
-			text, err := c.AppendValue(nil, p.Value)
-			if err != nil {
-				continue // unreachable: the value was in a frame
-			}
-			facts = append(facts, tier.Fact{Entity: m.From, Relationship: sub, Value: string(text)})
-		}
-	}
-	if m.Intent == IntentAck {
-		return nil
-	}
-	isState := m.Intent == IntentSync && m.Op == OpState
-	var list Params
-	for _, p := range m.Params {
-		if p.Key == keySchema || isState && p.Key == "base" {
-			continue
-		}
-		if schema != nil {
-			if d, ok := schema.Defaults.Get(p.Key); ok && d.Equal(p.Value) {
-				continue
-			}
-		}
-		list = append(list, p)
-	}
-	walk(m.Op, list)
-	return facts
 }
 
 // A TokenBudget is the use of the tiers.
@@ -382,36 +245,31 @@ func (s *Session) Budget(ctx context.Context) (*TokenBudget, error) {
 		b.Warm = append(b.Warm, struct {
 			ID        string
 			Used, Max int
-		}{cp.ID, cp.Tokens, tier.WarmMax})
+		}{cp.Summary.ID, cp.Summary.Tokens, tier.WarmMax})
 	}
 	s.mu.Unlock()
-	n, err := s.private().count(ctx, s.id, ScopeCold)
-	if err == nil && s.opts.Persistence.SharedStore != nil {
-		var k int
-		k, err = s.shared().count(ctx, s.id, ScopeCold)
-		n += k
-	}
-	b.Cold.Entries = n
+	var err error
+	b.Cold.Entries, err = s.refs.count(ctx, len(b.Warm))
 	return b, err
 }
 
 // Checkpoints returns the checkpoints that have not expired.
-func (s *Session) Checkpoints() (list []CheckpointInfo) {
+func (s *Session) Checkpoints() (list []Checkpoint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.checkpointsLocked() {
-		list = append(list, infoOf(&c))
+		list = append(list, infoOf(c))
 	}
 	return list
 }
 
 // checkpointsLocked returns the checkpoints that have not expired. s.mu must be held.
-func (s *Session) checkpointsLocked() []tier.Checkpoint {
-	return slices.DeleteFunc(slices.Clone(s.core.tiers.Checkpoints), func(c tier.Checkpoint) bool { return past(c.Until) })
+func (h *history) checkpointsLocked() []*tier.Checkpoint {
+	return slices.DeleteFunc(slices.Clone(h.core.tiers.Checkpoints), func(c *tier.Checkpoint) bool { return past(c.Until) })
 }
 
-func infoOf(c *tier.Checkpoint) CheckpointInfo {
-	info := CheckpointInfo{ID: c.ID, Hash: c.Hash, Trigger: c.Trigger, Summary: c.Text, SummaryTokens: c.Tokens, Frames: c.Frames}
+func infoOf(c *tier.Checkpoint) Checkpoint {
+	info := Checkpoint{ID: c.Summary.ID, Hash: c.Hash, Trigger: c.Trigger, Summary: c.Summary.Text, SummaryTokens: c.Summary.Tokens, Frames: c.Frames}
 	if r := c.Refined; r.ID != "" {
 		info.Refined = &struct {
 			ID, Summary string

@@ -305,7 +305,7 @@ func TestSummarizerDelaysNoFrame(t *testing.T) {
 			require.Equal(t, fmt.Sprintf("a:x.k=%d", n), cp.Summary)
 			return cp
 		}
-		last := func() accp.CheckpointInfo {
+		last := func() accp.Checkpoint {
 			all := s.Checkpoints()
 			return all[len(all)-1]
 		}

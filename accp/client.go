@@ -625,7 +625,7 @@ func (c *Client) pause(a *attempt, after time.Duration, err error) error {
 // repair gives the peer a schema or a checkpoint that it lacks. It reports whether this side has it.
 func (c *Client) repair(a *attempt, s *Session, code Code) (bool, error) {
 	if code == ErrRefNotFound {
-		return s.forgetAnnouncements(a.m.Params), nil
+		return s.announceAgain(a.m.Params), nil
 	}
 	if _, err := s.codec.resolve(a.m.Params); err != nil {
 		return false, nil

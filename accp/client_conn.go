@@ -45,10 +45,10 @@ func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error)
 	if err != nil {
 		return false, err
 	}
-	isSynced = w != before && s.isSynced(&w.registry)
+	isSynced = w != before && w.registry.synced()
 	for i := 0; i < 2 && !isSynced && err == nil; i++ {
 		err = w.greet(a.ctx, a.timeout)
-		isSynced = s.isSynced(&w.registry)
+		isSynced = w.registry.synced()
 	}
 	return isSynced, err
 }
@@ -91,7 +91,8 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 		return nil, err
 	}
 	w := r.newConn(context.Background(), conn, &caller{peer: t.url.Host})
-	w.session, w.calls = t.Session(), calls.New[*call](calls.Options{MaxPending: -1})
+	w.serve(t.Session())
+	w.calls = calls.New[*call](calls.Options{MaxPending: -1})
 	if err := t.life.Go("connection", func(context.Context) { w.run(nil) }); err != nil {
 		conn.Close(wsconn.CodeNormal, "")
 		return nil, ErrClosed
@@ -214,10 +215,10 @@ func (c *wsConn) onGreeting() {
 // greet begins an exchange of registries and waits for the answer.
 func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 	isAnswered := c.nextGreeting()
-	wasSynced := c.session.isSynced(&c.registry)
+	wasSynced := c.registry.synced()
 	var k *call
 	sent, err := c.post(ctx, c.queue.PutWait, func() (*SendResult, error) {
-		sent, err := c.session.Send(ctx, c.session.hello(&c.registry))
+		sent, err := c.session.Send(ctx, c.registry.begin())
 		if err == nil {
 			k, err = c.addCall(sent)
 		}
@@ -240,9 +241,7 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 					return e
 				}
 				// An ack repeats the result of the present exchange.
-				c.session.mu.Lock()
-				defer c.session.mu.Unlock()
-				c.registry.isSynced = c.registry.isSynced || wasSynced
+				c.registry.keepSynced(wasSynced)
 				return nil
 			}
 			if err != nil {

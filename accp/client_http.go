@@ -39,7 +39,7 @@ func (t *postTransport) use(a *attempt) (*Session, func(), error) {
 }
 
 func (t *postTransport) prepare(a *attempt, s *Session) error {
-	if s.hasGreeted() || t.opts.skipGreeting || a.m.Intent == IntentCancel {
+	if s.greeting.hasGreeted() || t.opts.skipGreeting || a.m.Intent == IntentCancel {
 		return nil
 	}
 	_, err := t.greet(a, s)
@@ -47,31 +47,27 @@ func (t *postTransport) prepare(a *attempt, s *Session) error {
 }
 
 func (t *postTransport) greet(a *attempt, s *Session) (bool, error) {
-	m := s.hello(&s.exchange)
+	m := s.greeting.begin()
 	for range 4 { // hello, delta, hello: the longest exchange
 		next := (*Message)(nil)
 		var failure error
 		g := t.newAttempt(a.ctx, m, a.timeout)
 		g.yield = func(r *Message, _ error) bool {
 			if r.Intent == IntentSync && r.Op == OpRegistry {
-				s.mu.Lock()
-				next, failure = s.answerLocked(&s.exchange, r)
-				s.mu.Unlock()
+				next, failure = s.greeting.answer(r)
 			}
 			return failure == nil
 		}
 		err := t.exchange(g, s)
 		if err = cmp.Or(err, failure); err != nil {
-			s.mu.Lock()
-			s.exchange = exchangeState{} // the next call greets again
-			s.mu.Unlock()
+			s.greeting.reset() // the next call greets again
 			return false, err
 		}
 		if m = next; m == nil {
 			break
 		}
 	}
-	return s.isSynced(&s.exchange), nil
+	return s.greeting.synced(), nil
 }
 
 func (t *postTransport) send(a *attempt, s *Session, m *Message) (*SendResult, error) {
@@ -84,10 +80,7 @@ func (t *postTransport) running(m *Message) *Session {
 		return nil
 	}
 	for _, s := range t.all {
-		s.mu.Lock()
-		_, ok := s.running[m.Meta.CID]
-		s.mu.Unlock()
-		if ok {
+		if s.chains.isRunning(m.Meta.CID) {
 			return s
 		}
 	}
@@ -103,29 +96,39 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 		defer done()
 	}
 	for i := first; i < len(sent.Frames); i++ {
-		for r, err := range t.post(ctx, s, chain, sent.Frames[i], a.timeout) {
-			if err != nil {
-				if ctx.Err() != nil && a.ctx.Err() == nil && t.life.Ready() == nil {
-					err = ErrCancelled
-				}
-				return i, err
-			}
-			m := r.Message
-			switch {
-			case i < len(sent.Frames)-1 && m.Intent == IntentAck:
-				continue // of a part
-			case isUnrelated(m, chain):
-				t.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
-				continue
-			case r.Outcome == OutcomeCancelled:
-				return i, ErrCancelled
-			}
-			if more, err := a.deliver(m); err != nil || !more {
-				return i, err
-			}
+		isAnswered, more, err := t.transmitFrame(ctx, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)
+		if (err != nil || !isAnswered) && ctx.Err() != nil && a.ctx.Err() == nil && t.life.Ready() == nil {
+			err = ErrCancelled // the peer sends nothing in a cancelled chain
+		}
+		if err != nil || !more {
+			return i, err
 		}
 	}
 	return len(sent.Frames), nil
+}
+
+// transmitFrame sends a frame and delivers its answers. More is false at the end of the loop of the caller.
+func (t *postTransport) transmitFrame(ctx context.Context, a *attempt, s *Session, chain string, frame []byte, isLast bool) (isAnswered, more bool, err error) {
+	for r, err := range t.post(ctx, s, chain, frame, a.timeout) {
+		if err != nil {
+			return false, false, err
+		}
+		isAnswered = true
+		m := r.Message
+		switch {
+		case !isLast && m.Intent == IntentAck:
+			continue // of a part
+		case isUnrelated(m, chain):
+			t.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
+			continue
+		case r.Outcome == OutcomeCancelled:
+			return true, false, ErrCancelled
+		}
+		if more, err := a.deliver(m); err != nil || !more {
+			return true, false, err
+		}
+	}
+	return isAnswered, true, nil
 }
 
 // isUnrelated reports whether m belongs to another chain, and is not an error of the whole response.

@@ -166,15 +166,19 @@ type builder struct {
 // init prepares a builder. It must not be copied then.
 func (b *builder) init(f *Frame) {
 	b.f = f
-	size := len(f.src)
-	for i := range f.nodes {
-		if n := &f.nodes[i]; n.form != asIs && n.kind == KindString {
-			size += int(n.end - n.val)
-		}
-	}
-	b.text.Grow(size)
+	b.text.Grow(len(f.src) + f.escapedBytes())
 	b.text.Write(f.src)
 	b.src = b.text.String()
+}
+
+// escapedBytes returns the length of the texts with escapes.
+func (f *Frame) escapedBytes() (n int) {
+	for i := range f.nodes {
+		if x := &f.nodes[i]; x.form != asIs && x.kind == KindString {
+			n += int(x.end - x.val)
+		}
+	}
+	return n
 }
 
 // str returns the text between two offsets of the frame.
@@ -182,9 +186,8 @@ func (b *builder) str(from, to int32) string { return b.src[from:to] }
 
 // unescaped returns the text of an escaped string.
 func (b *builder) unescaped(n *node) string {
-	var buf [64]byte
 	start := b.text.Len()
-	b.text.Write(appendUnescaped(buf[:0], b.f.src[n.val:n.end], n.form))
+	writeUnescaped(&b.text, b.f.src[n.val:n.end], n.form)
 	return b.text.String()[start:]
 }
 
@@ -246,12 +249,19 @@ func (f *Frame) Message() *Message {
 	return m
 }
 
-// A smallMessage is a message with few values in one piece of memory.
-type smallMessage struct {
-	msg  Message
-	meta Meta
-	slab [8]Param
-}
+// Messages with few values in one piece of memory.
+type (
+	smallMessage struct {
+		msg  Message
+		meta Meta
+		slab [4]Param
+	}
+	mediumMessage struct {
+		msg  Message
+		meta Meta
+		slab [8]Param
+	}
+)
 
 // message is Message. It also returns the text of the frame in the memory of the message.
 func (f *Frame) message() (m *Message, text string) {
@@ -262,25 +272,32 @@ func (f *Frame) message() (m *Message, text string) {
 	var b builder
 	b.init(f)
 	var meta *Meta
-	if small := len(smallMessage{}.slab); values <= small && values > small/2 {
-		both := &smallMessage{}
-		m, meta, b.slab = &both.msg, &both.meta, both.slab[:]
-	} else {
+	switch {
+	case values > len(mediumMessage{}.slab):
 		both := &struct {
 			msg  Message
 			meta Meta
 		}{}
-		m, meta = &both.msg, &both.meta
-		if values > 0 {
-			b.slab = make([]Param, values)
-		}
+		m, meta, b.slab = &both.msg, &both.meta, make([]Param, values)
+	case values > len(smallMessage{}.slab):
+		both := &mediumMessage{}
+		m, meta, b.slab = &both.msg, &both.meta, both.slab[:]
+	default:
+		both := &smallMessage{}
+		m, meta, b.slab = &both.msg, &both.meta, both.slab[:]
 	}
+	f.fill(m, meta, &b)
+	return m, b.src
+}
+
+// fill stores the message of the frame in m, which must be zero, and its metadata in meta.
+func (f *Frame) fill(m *Message, meta *Meta, b *builder) {
 	m.From = b.str(f.from[0], f.from[1])
 	m.Intent = intern(f.intentText())
 	m.Op = b.str(f.op[0], f.op[1])
 	m.Params = b.list(0, f.params)
 	if !f.hasMeta {
-		return m, b.src
+		return
 	}
 	m.Meta = meta
 	m.Meta.Seq, m.Meta.TS, m.Meta.TTL = f.seq, f.ts, f.ttl
@@ -304,7 +321,6 @@ func (f *Frame) message() (m *Message, text string) {
 		}
 		m.Meta.Ext = ext
 	}
-	return m, b.src
 }
 
 // envelope reports whether a metadata node is a field of the envelope.

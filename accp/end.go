@@ -6,8 +6,6 @@ package accp
 import (
 	"context"
 	"errors"
-
-	"github.com/fivewire/fivewire/store"
 )
 
 // ErrSessionEnded reports the use of a session after [Session.End].
@@ -37,62 +35,39 @@ func (s *Session) End(ctx context.Context, opts *EndSessionOptions) error {
 		return err
 	}
 	defer s.exit()
-	s.mu.Lock()
 	s.isEnded.Store(true)
-	s.core = s.core.reset()
-	s.tiers = func() store.KV { return store.NewMemory() }
-	s.view.isOpen, s.view.pending = false, nil
-	s.mu.Unlock()
+	s.forget()
 	s.refiner.stop()
 	defer func() {
-		_ = s.fit(ctx, &s.memory, 0)
-		_ = s.fit(ctx, &s.storage, 0)
+		_ = s.fit(ctx, &s.holds.memory, 0)
+		_ = s.fit(ctx, &s.holds.storage, 0)
+		s.chains.stopIf(func(string) bool { return true }) // last, since ctx may be the context of a chain
 	}()
-	s.entryBytes, s.movedBytes, s.entries = 0, 0, map[string]heldEntry{}
-	defer func() { // deferred, since ctx may be the context of a chain
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for chain := range s.running {
-			s.stopLocked(chain)
-		}
-	}()
-	s.parts, s.failed = nil, nil
-	if opts != nil && opts.DeleteShared && s.opts.Persistence.SharedStore != nil {
-		if err := removeAll(ctx, s.opts.Persistence.SharedStore, s.shared().root(s.id)); err != nil {
+	if opts != nil && opts.DeleteShared && s.refs.shared.kv != nil {
+		if err := removeAll(ctx, s.refs.shared, s.id); err != nil {
 			return err
 		}
 	}
-	if !s.durable() {
+	if s.record == nil {
 		return nil
 	}
-	return s.guarded(ctx, func() error { return s.remove(ctx) })
-}
-
-// remove removes the stored data of this side. Its key is removed first, so that the last of several
-// ending sides finds no other key. The session must be entered.
-func (s *Session) remove(ctx context.Context) error {
-	kv, t := s.opts.Persistence.Store, s.private()
-	sides := t.key(s.id, "side", "")
-	err := s.log.Remove(ctx)
-	if err == nil {
-		err = kv.Delete(ctx, sides+s.self, 0)
-	}
-	if err != nil {
-		return &Error{Code: ErrInternal, Message: "removing the session", Cause: err}
-	}
-	for _, err := range kv.List(ctx, sides) {
-		if err != nil {
+	return s.guarded(ctx, func() error {
+		hasOther, err := s.record.Remove(ctx)
+		switch {
+		case err != nil:
 			return &Error{Code: ErrInternal, Message: "removing the session", Cause: err}
+		case hasOther:
+			return nil
 		}
-		return nil // another side
-	}
-	return removeAll(ctx, kv, t.root(s.id))
+		return removeAll(ctx, s.refs.private, s.id)
+	})
 }
 
-func removeAll(ctx context.Context, kv store.KV, prefix string) error {
-	for e, err := range kv.List(ctx, prefix) {
+// removeAll removes the entries of a session.
+func removeAll(ctx context.Context, t entries, sid string) error {
+	for e, err := range t.kv.List(ctx, t.root(sid)) {
 		if err == nil {
-			err = kv.Delete(ctx, e.Key, 0)
+			err = t.kv.Delete(ctx, e.Key, 0)
 		}
 		if err != nil {
 			return &Error{Code: ErrInternal, Message: "removing the session", Cause: err}

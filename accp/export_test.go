@@ -9,6 +9,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/fivewire/fivewire/accp/internal/order"
 	"github.com/fivewire/fivewire/accp/internal/tier"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
@@ -16,8 +17,8 @@ import (
 // SetReplayWindow makes the window of replays of a new session smaller, so that
 // tests can fill it. It returns how large it was.
 func SetReplayWindow(s *Session, n int) int {
-	was := s.core.seen.max
-	s.core.seen.max = n
+	was := s.core.numbers.Bounds()
+	s.core.numbers = order.New(n, s.core.numbers.IsPerSender())
 	return was
 }
 
@@ -30,7 +31,7 @@ func DefaultSummary(facts []Fact, counter TokenCounter) string {
 	for _, f := range facts {
 		list = append(list, tier.Fact(f))
 	}
-	return tier.Summarize(list, clamped(counter))
+	return tier.Summarize(list, clamped(counter), new([]byte))
 }
 
 // Dial returns a client with an open connection.

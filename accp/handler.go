@@ -119,7 +119,7 @@ func isStateQuery(m *Message) bool { return m.Intent == IntentQry && m.Op == OpS
 func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
 	if isStateQuery(m) {
 		version, state := w.session.State()
-		return w.Send((&core{version: version, state: state}).stateMessage())
+		return w.Send((&sharedState{version: version, params: state}).message())
 	}
 	switch m.Intent {
 	case IntentPing:
@@ -138,7 +138,7 @@ type exchange struct {
 	failed   bool                           // the only answer is an error frame
 	record   *AuditRecord                   // of the frame, or nil
 	arrival  arrival
-	registry *exchangeState
+	registry *negotiation
 	greeted  func() // of a client, or nil
 	caller   *caller
 	request  *Message // that is answered
@@ -219,7 +219,7 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 		return s.acknowledge(e, frame)
 	}
 	m := r.Message
-	if err := e.session.canSend(); err != nil && isAnswered(m.Intent) {
+	if err := e.session.canSend(s.self); err != nil && isAnswered(m.Intent) {
 		return s.refuse(ctx, e, err, frame) // before work without a possible answer
 	}
 	if m.Intent == IntentSync && m.Op == OpRegistry {
@@ -250,7 +250,7 @@ func isAnswered(i Intent) bool { return i != IntentAck && i != IntentPong && i !
 
 // negotiate answers sync:registry.
 func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, frame []byte) error {
-	isReplied, err := e.session.negotiateWith(e.registry, m, e.out)
+	isReplied, err := e.registry.reply(m, func(m *Message) error { return e.out(e.session, m) })
 	if err != nil {
 		return s.refuse(ctx, e, err, frame)
 	}
@@ -309,7 +309,7 @@ func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error 
 	return err
 }
 
-// describe returns what a log record says about an error of a handler.
+// describe returns the attributes of a log record about an error of a handler.
 func describe(s *Session, m *Message, err error) []any {
 	return []any{"session", s.id, "operation", string(m.Intent) + ":" + m.Op, "chain", m.Chain(), "sender", m.From, "err", err}
 }

@@ -132,7 +132,7 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if err != nil {
 		return err
 	}
-	e := &exchange{record: c.audited(body), registry: &exchangeState{}, caller: c}
+	e := &exchange{record: c.audited(body), caller: c}
 	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.Timing.WriteTimeout}
 	isDone := false
 	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, out, c, body) }, func(rerr error) {
@@ -183,7 +183,7 @@ func (s *Server) serveBody(ctx context.Context, e *exchange, out *httpAnswer, c 
 		return s.refuse(ctx, e, err, frame)
 	}
 	defer release()
-	e.session = session
+	e.session, e.registry = session, session.negotiate()
 	return s.serve(ctx, e, c, frame)
 }
 

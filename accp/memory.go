@@ -7,6 +7,9 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/fivewire/fivewire/accp/internal/record"
+	"github.com/fivewire/fivewire/accp/internal/tier"
 )
 
 // Counted bytes, and bounds (ACCP-D76).
@@ -24,7 +27,16 @@ const (
 	queueBytes    = 256 << 10 // that wait for a slow peer
 )
 
-// A meter bounds the bytes that a session holds in memory or in stores.
+// Holdings are the bytes that a session holds in memory and in stores.
+type holdings struct {
+	memory, storage meter
+	entries         map[string]heldEntry // by scope and key
+	entryBytes      int64                // of entries
+	moved           int64                // of texts in SharedStore
+	schemaBytes     int                  // of the schemas of the program
+}
+
+// A meter bounds bytes.
 type meter struct {
 	limit    int64
 	size     func() int64        // of the state; the session must be entered
@@ -32,15 +44,19 @@ type meter struct {
 	reserved atomic.Int64        // size of the reservation
 }
 
+// meterStep is the unit of reservations, so that few frames change one.
+const meterStep = 1 << 10
+
 // fit finds room for n bytes in addition to the state. It drops the oldest checkpoints before it
 // returns an error. The session must be entered.
-func (s *Session) fit(ctx context.Context, m *meter, n int64) error {
+func (h *history) fit(ctx context.Context, m *meter, n int64) error {
 	for {
-		want := m.size() + n
+		size := m.size() + n
+		want := (size + meterStep - 1) / meterStep * meterStep
 		var err error
 		switch {
-		case want > m.limit:
-			err = fail(ErrBudgetExceeded, "the session needs %d bytes, its limit is %d", want, m.limit)
+		case size > m.limit:
+			err = fail(ErrBudgetExceeded, "the session needs %d bytes, its limit is %d", size, m.limit)
 		case m.resize != nil && want != m.reserved.Load():
 			err = m.resize(want)
 		}
@@ -48,36 +64,36 @@ func (s *Session) fit(ctx context.Context, m *meter, n int64) error {
 			m.reserved.Store(want)
 			return nil
 		}
-		if !s.dropCheckpoint(ctx) {
+		if !h.dropCheckpoint(ctx) {
 			return err
 		}
 	}
 }
 
 // memorySize returns the number of bytes of the state in memory. The session must be entered.
-func (s *Session) memorySize() int64 {
-	c := &s.core
-	n := sessionBytes + markBytes*(len(c.seen.ring)+len(c.cancelled.ring)+len(c.changes.ring)) + 2*itemBytes*len(c.last.ring) +
-		c.tiers.HotBytes + c.bytes + s.registry.tables().bytes - s.schemaBytes
-	if s.parts != nil {
-		n += s.parts.bytes
+func (h *history) memorySize() int64 {
+	c := &h.core
+	memory, contents := c.tiers.Sizes()
+	n := int64(sessionBytes+c.numbers.Bytes()+c.shared.bytes+h.registry.tables().bytes-h.holds.schemaBytes) + memory + h.holds.entryBytes
+	if h.parts != nil {
+		n += int64(h.parts.bytes)
 	}
-	if !s.durable() {
-		n += int(c.tiers.Stored)
+	if !h.refs.hasStore() {
+		n += contents
 	}
-	s.mu.Lock()
-	n += s.view.bytes
-	s.mu.Unlock()
-	return int64(n) + c.tiers.InfoBytes + s.entryBytes
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return n + int64(h.view.bytes)
 }
 
 // storageSize returns the number of bytes that the session has stored: its checkpoints, and the texts
 // that it has moved to the shared store. The session must be entered.
-func (s *Session) storageSize() int64 {
-	if s.durable() {
-		return s.core.tiers.Stored + s.movedBytes
+func (h *history) storageSize() int64 {
+	if !h.refs.hasStore() {
+		return h.holds.moved
 	}
-	return s.movedBytes
+	_, contents := h.core.tiers.Sizes()
+	return contents + h.holds.moved
 }
 
 // size returns the number of bytes of a message in memory.
@@ -91,13 +107,13 @@ func (m *Message) size() int {
 
 // dropCheckpoint removes the oldest checkpoint and reports whether there was one. The session must be
 // entered.
-func (s *Session) dropCheckpoint(ctx context.Context) bool {
+func (h *history) dropCheckpoint(ctx context.Context) bool {
 	isDropped := false
-	err := s.change(ctx, func() (*event, error) {
-		if isDropped = len(s.core.tiers.Checkpoints) > 0; !isDropped {
+	err := h.update(ctx, func() (*change, error) {
+		if isDropped = len(h.core.tiers.Checkpoints) > 0; !isDropped {
 			return nil, nil
 		}
-		return &event{Drop: true}, nil
+		return &change{Event: record.Event{Tiers: tier.Change{Drop: true}}}, nil
 	})
 	return isDropped && err == nil
 }
@@ -108,27 +124,27 @@ type heldEntry struct {
 	until int64 // when the store removes it, in Unix milliseconds; 0: never
 }
 
-// putEntry stores an entry of [Session.Put]. The session must be entered.
-func (s *Session) putEntry(ctx context.Context, scope Scope, key string, v Value, ttl time.Duration) error {
-	if s.durable() {
-		_, err := s.private().put(ctx, s.id, scope, key, v, ttl)
+// put stores an entry of [Session.Put]. The session must be entered.
+func (h *history) put(ctx context.Context, scope Scope, key string, v Value, ttl time.Duration) error {
+	if h.refs.hasStore() {
+		_, err := h.refs.private.put(ctx, h.id, scope, key, v, ttl)
 		return err
 	}
 	need := int64(v.size() + entryBytes)
-	err := s.fit(ctx, &s.memory, need)
+	err := h.fit(ctx, &h.holds.memory, need)
 	if err != nil {
-		for name, e := range s.entries {
+		for name, e := range h.holds.entries {
 			if past(e.until) {
-				s.entryBytes -= e.bytes
-				delete(s.entries, name)
+				h.holds.entryBytes -= e.bytes
+				delete(h.holds.entries, name)
 			}
 		}
-		err = s.fit(ctx, &s.memory, need)
+		err = h.fit(ctx, &h.holds.memory, need)
 	}
 	if err != nil {
 		return err
 	}
-	n, err := s.private().put(ctx, s.id, scope, key, v, ttl)
+	n, err := h.refs.own().put(ctx, h.id, scope, key, v, ttl)
 	if err != nil {
 		return err
 	}
@@ -137,7 +153,10 @@ func (s *Session) putEntry(ctx context.Context, scope Scope, key string, v Value
 		until = time.Now().Add(kept).UnixMilli()
 	}
 	name := string(scope) + "." + key
-	s.entryBytes += n - s.entries[name].bytes
-	s.entries[name] = heldEntry{n, until}
+	h.holds.entryBytes += n - h.holds.entries[name].bytes
+	if h.holds.entries == nil {
+		h.holds.entries = map[string]heldEntry{}
+	}
+	h.holds.entries[name] = heldEntry{n, until}
 	return nil
 }

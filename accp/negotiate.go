@@ -7,40 +7,142 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 )
 
 const shortHash = 12 // digits of a sent registry hash (ACCP-D47)
 
-// An exchangeState is one exchange of registries (ACCP-D48). The mu of the session guards it.
-type exchangeState struct {
-	announced string // hash that was sent
-	delta     string // hash that was sent with the schemas
+// A negotiation is one exchange of registries (ACCP-D48).
+type negotiation struct {
+	registry  *Registry
+	isLenient bool
+
+	mu        sync.Mutex // guards the fields below
+	announced string     // hash that was sent
+	delta     string     // hash that was sent with the schemas
 	isSynced  bool
+}
+
+// begin begins the exchange, also again, and returns its first message.
+func (x *negotiation) begin() *Message {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.announced, x.delta, x.isSynced = x.registry.Hash(), "", false
+	return x.message(false)
+}
+
+// reset lets hasGreeted return false.
+func (x *negotiation) reset() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.announced, x.delta, x.isSynced = "", "", false
+}
+
+func (x *negotiation) message(hasDelta bool) *Message {
+	m := &Message{Intent: IntentSync, Op: OpRegistry, Params: Params{
+		{"version", Int(x.registry.Version())},
+		{"hash", String(x.registry.Hash()[:shortHash])},
+	}}
+	if hasDelta {
+		m.Params = append(m.Params, Param{"delta", x.registry.Delta()})
+	}
+	return m
+}
+
+// hasGreeted reports whether the registry was announced.
+func (x *negotiation) hasGreeted() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.announced != ""
+}
+
+// synced reports whether both sides have the same schemas.
+func (x *negotiation) synced() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.isSynced
+}
+
+// keepSynced takes over the result of an earlier exchange.
+func (x *negotiation) keepSynced(wasSynced bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.isSynced = x.isSynced || wasSynced
+}
+
+// reply answers a sync:registry message through out and reports whether there was an answer. One
+// that was not sent is not part of the exchange.
+func (x *negotiation) reply(m *Message, out func(*Message) error) (bool, error) {
+	x.mu.Lock()
+	announced, delta, isSynced := x.announced, x.delta, x.isSynced
+	x.mu.Unlock()
+	answer, err := x.answer(m)
+	if err != nil || answer == nil {
+		return false, err
+	}
+	if err = out(answer); err != nil {
+		x.mu.Lock()
+		x.announced, x.delta, x.isSynced = announced, delta, isSynced
+		x.mu.Unlock()
+	}
+	return true, err
+}
+
+// answer processes a sync:registry message and returns the message to send, or nil.
+func (x *negotiation) answer(m *Message) (*Message, error) {
+	if m.Intent != IntentSync || m.Op != OpRegistry {
+		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
+	}
+	hash, err := x.hashOf(m)
+	if err != nil {
+		return nil, err
+	}
+	delta, hasDelta := m.Params.Get("delta")
+	if hasDelta {
+		if err := x.registry.Merge(delta, hash); err != nil {
+			return nil, err
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	own := x.registry.Hash()
+	isSame := sameHash(own, hash)
+	if x.isSynced && !hasDelta && !isSame {
+		x.announced, x.delta = "", ""
+	}
+	x.isSynced = isSame
+	switch {
+	case isSame && x.announced != own:
+		x.announced = own
+		return x.message(false), nil
+	case !isSame && x.delta != own:
+		x.announced, x.delta = own, own
+		return x.message(true), nil
+	}
+	return nil, nil
+}
+
+// hashOf returns the hash of a sync:registry message.
+func (x *negotiation) hashOf(m *Message) (string, error) {
+	v, _ := m.Params.Get("version")
+	if _, ok := v.Int(); !ok {
+		return "", fail(ErrInvalidType, "sync:registry needs an integer v")
+	}
+	h, _ := m.Params.Get("hash")
+	hash, ok := h.Text()
+	if !ok && x.isLenient && h.kind == KindInt {
+		hash, ok = h.text, true // L10: a hash of digits only
+	}
+	if !ok || !validHash(hash) {
+		return "", fail(ErrInvalidType, "hash must be 6 to 64 hex digits")
+	}
+	return hash, nil
 }
 
 // AnnounceRegistry returns the frame that announces the registry. It is the first frame of a
 // session, and begins another exchange later.
 func (s *Session) AnnounceRegistry(ctx context.Context) (*SendResult, error) {
-	return s.Send(ctx, s.hello(&s.exchange))
-}
-
-// hello begins an exchange and returns its first message.
-func (s *Session) hello(x *exchangeState) *Message {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*x = exchangeState{announced: s.registry.Hash()}
-	return s.registryMessage(false)
-}
-
-func (s *Session) registryMessage(delta bool) *Message {
-	m := &Message{Intent: IntentSync, Op: OpRegistry, Params: Params{
-		{"version", Int(s.registry.Version())},
-		{"hash", String(s.registry.Hash()[:shortHash])},
-	}}
-	if delta {
-		m.Params = append(m.Params, Param{"delta", s.registry.Delta()})
-	}
-	return m
+	return s.Send(ctx, s.greeting.begin())
 }
 
 // ReceiveRegistry receives a sync:registry frame and returns the answer, which is nil if there is nothing
@@ -54,7 +156,7 @@ func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (reply *Sen
 		return nil, false, err
 	}
 	if r.Outcome == OutcomeDelivered {
-		_, err = s.negotiateWith(&s.exchange, r.Message, func(_ *Session, m *Message) error {
+		_, err = s.greeting.reply(r.Message, func(m *Message) error {
 			reply, err = s.Send(ctx, m)
 			return err
 		})
@@ -62,88 +164,12 @@ func (s *Session) ReceiveRegistry(ctx context.Context, frame []byte) (reply *Sen
 			return nil, false, err
 		}
 	}
-	return reply, s.isSynced(&s.exchange), nil
+	return reply, s.greeting.synced(), nil
 }
 
-// hasGreeted reports whether the session has announced its registry.
-func (s *Session) hasGreeted() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.exchange.announced != ""
-}
-
-func (s *Session) isSynced(x *exchangeState) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return x.isSynced
-}
-
-// negotiateWith answers a sync:registry message through out and reports whether there was a reply. A
-// reply that was not sent is not recorded in x.
-func (s *Session) negotiateWith(x *exchangeState, m *Message, out func(*Session, *Message) error) (bool, error) {
-	s.mu.Lock()
-	before := *x
-	reply, err := s.answerLocked(x, m)
-	s.mu.Unlock()
-	if err != nil || reply == nil {
-		return false, err
-	}
-	if err = out(s, reply); err != nil {
-		s.mu.Lock()
-		*x = before
-		s.mu.Unlock()
-	}
-	return true, err
-}
-
-// answerLocked processes a sync:registry message and returns the message to send, or nil. s.mu must be
-// held.
-func (s *Session) answerLocked(x *exchangeState, m *Message) (*Message, error) {
-	if m.Intent != IntentSync || m.Op != OpRegistry {
-		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
-	}
-	hash, err := s.announcedHash(m)
-	if err != nil {
-		return nil, err
-	}
-	delta, hasDelta := m.Params.Get("delta")
-	if hasDelta {
-		if err := s.registry.Merge(delta, hash); err != nil {
-			return nil, err
-		}
-	}
-	own := s.registry.Hash()
-	isSame := sameHash(own, hash)
-	if x.isSynced && !hasDelta && !isSame {
-		*x = exchangeState{}
-	}
-	x.isSynced = isSame
-	switch {
-	case isSame && x.announced != own:
-		x.announced = own
-		return s.registryMessage(false), nil
-	case !isSame && x.delta != own:
-		x.announced, x.delta = own, own
-		return s.registryMessage(true), nil
-	}
-	return nil, nil
-}
-
-// announcedHash returns the hash of a sync:registry message.
-func (s *Session) announcedHash(m *Message) (string, error) {
-	v, _ := m.Params.Get("version")
-	if _, ok := v.Int(); !ok {
-		return "", fail(ErrInvalidType, "sync:registry needs an integer v")
-	}
-	h, _ := m.Params.Get("hash")
-	hash, ok := h.Text()
-	if !ok && s.opts.Lenient && h.kind == KindInt {
-		hash, ok = h.text, true // L10: a hash of digits only
-	}
-	if !ok || !validHash(hash) {
-		return "", fail(ErrInvalidType, "hash must be 6 to 64 hex digits")
-	}
-	return hash, nil
+// negotiate begins the exchange of a connection or a request.
+func (h *history) negotiate() *negotiation {
+	return &negotiation{registry: h.registry, isLenient: h.opts.Lenient}
 }
 
 // codeOf returns the code that a peer receives for err. The code of an error from another peer is not

@@ -32,6 +32,9 @@ type prepared struct {
 	schema *compiled // nil without a schema
 	keys   []string  // of the params on the wire, empty for an omitted one
 	fulls  []string  // the same in full
+
+	hasCode   bool // a param is the code of an error
+	isShorter bool // a param is omitted
 }
 
 // A keyBuffer has the keys of a message with few params.
@@ -44,27 +47,10 @@ func (c *Codec) prepare(m *Message, buf *keyBuffer) (prepared, error) {
 		return prepared{}, err
 	}
 	p := prepared{m: m, schema: s, keys: buf.keys[:0], fulls: buf.fulls[:0]}
-	hasCode, isShorter := false, false
 	for i := range m.Params {
-		x := &m.Params[i]
-		full, short := x.Key, x.Key
-		if f := s.form(x.Key); f != nil {
-			full, short = f.full, f.short
-			if f.typ != anyType {
-				hasCode = hasCode || f.typ == typeCode
-				v, err := f.typ.fix(full, x.Value)
-				if err != nil {
-					return prepared{}, err
-				}
-				if v.kind != x.Value.kind {
-					p.set(i, v, m)
-				}
-			}
-			if f.def > 0 && !c.KeepDefaults && s.Defaults[f.def-1].Value.equal(&p.m.Params[i].Value) {
-				short, isShorter = "", true
-			}
-		} else if s != nil && x.Key == keySchema && x.Value.text != s.Code {
-			p.set(i, String(s.Code), m)
+		full, short, err := p.param(i, m, c.KeepDefaults)
+		if err != nil {
+			return prepared{}, err
 		}
 		if c.WriteLongKeys && short != "" {
 			short = full
@@ -72,14 +58,41 @@ func (c *Codec) prepare(m *Message, buf *keyBuffer) (prepared, error) {
 		p.keys, p.fulls = append(p.keys, short), append(p.fulls, full)
 	}
 	switch {
-	case s != nil && s.Code == SchemaError && !s.custom && !hasCode:
+	case s != nil && s.Code == SchemaError && !s.custom && !p.hasCode:
 		return prepared{}, errNoCode()
-	case isShorter: // the encoder compares the written keys
+	case p.isShorter: // the encoder compares the written keys
 		if key := twice(p.fulls); key != "" {
 			return prepared{}, fail(ErrParse, "key %s given twice", quoted(key))
 		}
 	}
 	return p, nil
+}
+
+// param gives a param its type, and returns its key in both forms. The short one is empty for a value that equals the default.
+func (p *prepared) param(i int, m *Message, keepsDefaults bool) (full, short string, err error) {
+	x, s := &m.Params[i], p.schema
+	f := s.form(x.Key)
+	if f == nil {
+		if s != nil && x.Key == keySchema && x.Value.text != s.Code {
+			p.set(i, String(s.Code), m)
+		}
+		return x.Key, x.Key, nil
+	}
+	if f.typ != anyType {
+		p.hasCode = p.hasCode || f.typ == typeCode
+		v, err := f.typ.fix(f.full, x.Value)
+		if err != nil {
+			return "", "", err
+		}
+		if v.kind != x.Value.kind {
+			p.set(i, v, m)
+		}
+	}
+	if f.def > 0 && !keepsDefaults && s.Defaults[f.def-1].Value.equal(&p.m.Params[i].Value) {
+		p.isShorter = true
+		return f.full, "", nil
+	}
+	return f.full, f.short, nil
 }
 
 // set replaces a value in a copy of the message.
@@ -310,36 +323,29 @@ func (t fixedType) fix(key string, v Value) (Value, error) {
 	if t == anyType || v.kind == KindRef && t < typeRetryable {
 		return v, nil
 	}
-	want := ""
-	switch t {
-	case typeID:
-		if v.kind != KindInt && (v.kind != KindString || v.text == "") {
-			want = "an integer or a string that is not empty"
-		}
-	case typeAmount:
-		switch {
-		case v.kind == KindInt:
-			return Value{kind: KindDecimal, text: trimDecimal(v.text)}, nil
-		case v.kind != KindDecimal || len(v.text)-dot(v.text)-1 > decimalPlaces:
-			want = "a decimal of at most six places"
-		}
-	case typeIndex:
-		if v.kind != KindInt || v.text[0] == '-' {
-			want = "an integer from 0"
-		}
-	case typeFinal, typeRetryable:
-		if v.kind != KindBool {
-			want = "a boolean"
-		}
-	case typeCode:
-		if v.kind != KindString || !validCode(v.text) {
-			want = "E and four digits"
-		}
+	if t == typeAmount && v.kind == KindInt {
+		return Value{kind: KindDecimal, text: trimDecimal(v.text)}, nil
 	}
-	if want != "" {
+	ok, want := t.check(&v)
+	if !ok {
 		return v, fail(ErrInvalidType, "%s must be %s, not a %s", key, want, v.kind)
 	}
 	return v, nil
+}
+
+// check reports whether a value has the type, which it names.
+func (t fixedType) check(v *Value) (ok bool, name string) {
+	switch t {
+	case typeID:
+		return v.kind == KindInt || v.kind == KindString && v.text != "", "an integer or a string that is not empty"
+	case typeAmount:
+		return v.kind == KindDecimal && len(v.text)-dot(v.text)-1 <= decimalPlaces, "a decimal of at most six places"
+	case typeIndex:
+		return v.kind == KindInt && v.text[0] != '-', "an integer from 0"
+	case typeFinal, typeRetryable:
+		return v.kind == KindBool, "a boolean"
+	}
+	return v.kind == KindString && validCode(v.text), "E and four digits"
 }
 
 func dot(s string) int {

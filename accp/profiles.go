@@ -50,11 +50,12 @@ func (s *Session) AddProfile(p Profile) error {
 	return nil
 }
 
-func (s *Session) checkProfiles(m *Message) error {
-	s.mu.Lock()
-	profiles := s.profiles // only appended to
-	s.mu.Unlock()
-	for _, p := range profiles {
+// profiles are the active ones of a session.
+type profiles []Profile
+
+// check calls the validators.
+func (list profiles) check(m *Message) error {
+	for _, p := range list {
 		if p.Validator == nil {
 			continue
 		}

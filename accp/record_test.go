@@ -259,7 +259,7 @@ func TestStoreFails(t *testing.T) {
 	require.EqualValues(t, 1, v)
 
 	// Only the entries of a checkpoint fail: hot state stays (e.5).
-	kv.fits = func(key string) bool { return strings.Contains(key, "/warm/") }
+	kv.fits = func(key string) bool { return strings.Contains(key, "/checkpoint/") }
 	kv.fail.Store(true)
 	before, err := s.Budget(t.Context())
 	require.NoError(t, err)

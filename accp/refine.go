@@ -5,13 +5,15 @@ package accp
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
 	"github.com/fivewire/fivewire/internal/guard"
 )
@@ -24,13 +26,15 @@ const (
 
 // A refiner calls the summarizer of a session, for one checkpoint at a time (ACCP-D43).
 type refiner struct {
+	run func(ctx context.Context, r refinement)
+
 	mu      sync.Mutex
 	queue   []refinement       // guarded by mu
 	cancel  context.CancelFunc // of the running goroutine, or nil; guarded by mu
 	isEnded bool               // guarded by mu
 }
 
-// A refinement is the work for one checkpoint.
+// A refinement is the work of the summarizer for one checkpoint.
 type refinement struct {
 	id     string
 	facts  []Fact
@@ -38,7 +42,7 @@ type refinement struct {
 }
 
 // add queues a checkpoint. Over the bound the oldest one is dropped.
-func (r *refiner) add(s *Session, next refinement) {
+func (r *refiner) add(h *history, next refinement) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.isEnded {
@@ -47,7 +51,7 @@ func (r *refiner) add(s *Session, next refinement) {
 	r.queue = append(r.queue, next)
 	if len(r.queue) > maxRefinements {
 		r.queue = r.queue[1:]
-		s.logger.WarnContext(context.Background(), "accp: summary not refined", "session", s.id, "reason", "too many checkpoints wait")
+		h.logger.WarnContext(context.Background(), "accp: summary not refined", "session", h.id, "reason", "too many checkpoints wait")
 	}
 	if r.cancel != nil {
 		return
@@ -57,7 +61,7 @@ func (r *refiner) add(s *Session, next refinement) {
 	go func() {
 		defer cancel()
 		for next, ok := r.next(); ok; next, ok = r.next() {
-			s.summarize(ctx, next)
+			r.run(ctx, next)
 		}
 	}()
 }
@@ -102,44 +106,37 @@ func (s *Session) summarize(ctx context.Context, r refinement) {
 	}
 }
 
-// refine stores a refined summary of a checkpoint, under an id from the same hash. The session must be
-// entered.
-func (s *Session) refine(ctx context.Context, id, text string) error {
-	tokens := s.opts.TokenCounter.Count(text)
-	if tokens < 1 || tokens > tier.SummaryMax || len(text) > tier.MaxSummaryBytes {
-		return fmt.Errorf("accp: refined summary of %d tokens and %d bytes", tokens, len(text))
-	}
-	return s.change(ctx, func() (*event, error) {
-		own, ok := s.core.tiers.Own(id)
-		if !ok || own.Summary == text {
+// refine sets the refined summary of a checkpoint. The session must be entered.
+func (h *history) refine(ctx context.Context, id, text string) error {
+	return h.update(ctx, func() (*change, error) {
+		own, c := h.core.tiers.Own(id)
+		if c == nil || own.Summary == text {
 			return nil, nil
 		}
-		full, err := digest(Array(String(own.Hash), String(text)))
-		if err != nil {
+		refined, err := h.refined(ctx, own.Hash, text)
+		if err != nil || refined.ID == "" {
 			return nil, err
 		}
-		for n := firstDigit; n <= len(full); n += 4 {
-			a := tier.Announcement{Hash: own.Hash, ID: "cp" + full[:n], Summary: text}
-			if !s.core.tiers.IsFree(a) {
-				continue
-			}
-			if _, err := s.private().put(ctx, s.id, ScopeWarm, a.ID, String(text), s.opts.Persistence.Retention); err != nil {
-				return nil, err
-			}
-			return &event{Refine: id, Refined: &tier.Summary{ID: a.ID, Text: text, Tokens: tokens}}, nil
-		}
-		return nil, nil
+		return &change{Event: record.Event{Tiers: tier.Change{Refine: id, Refined: &refined}}}, nil
 	})
 }
 
-var (
-	hashForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
-	idForm   = regexp.MustCompile(`^cp[0-9a-f]{8,64}$`)
-)
+// refined returns a refined summary under an id from the hash of its checkpoint, after it was stored. The id is empty if
+// none is free.
+func (h *history) refined(ctx context.Context, hash, text string) (out tier.Summary, err error) {
+	tokens := h.opts.TokenCounter.Count(text)
+	if tokens < 1 || tokens > tier.SummaryMax || len(text) > tier.MaxSummaryBytes || !utf8.ValidString(text) {
+		return out, fmt.Errorf("accp: refined summary of %d tokens and %d bytes, valid text: %v", tokens, len(text), utf8.ValidString(text))
+	}
+	out = tier.Summary{ID: h.core.tiers.Free(hash, summarySum(hash, text), text), Text: text, Tokens: tokens}
+	if out.ID != "" && h.refs.hasStore() {
+		_, err = h.refs.private.put(ctx, h.id, ScopeWarm, out.ID, String(text), h.refs.retention)
+	}
+	return out, err
+}
 
-// receiveAnnouncement adds an announced summary to the event of its frame (ACCP-D70). The session must
-// be entered.
-func (s *Session) receiveAnnouncement(ctx context.Context, m *Message, e *event) error {
+// announced adds an announced summary to the change of its frame (ACCP-D70).
+func (d *reception) announced(m *Message) error {
 	text := func(key string) string {
 		v, _ := m.Params.Get(key)
 		t, _ := v.Text()
@@ -150,111 +147,101 @@ func (s *Session) receiveAnnouncement(ctx context.Context, m *Message, e *event)
 		!hashForm.MatchString(a.Hash) || !idForm.MatchString(a.ID) {
 		return fail(ErrInvalidType, "malformed sync:checkpoint")
 	}
-	full, err := digest(Array(String(a.Hash), String(a.Summary)))
-	switch {
-	case err != nil:
-		return fail(ErrInvalidType, "malformed summary")
-	case len(a.ID) > len("cp")+len(full) || a.ID != "cp"+full[:len(a.ID)-len("cp")]:
+	sum := summarySum(a.Hash, a.Summary)
+	switch digits := a.ID[len("cp"):]; {
+	case !strings.HasPrefix(hex.EncodeToString(sum[:]), digits):
 		return fail(ErrPolicyDenied, "the id of a checkpoint is not its address")
-	case !s.core.tiers.IsFree(a):
-		e.Void = a.ID
+	case !d.core.tiers.IsFree(a):
+		d.Tiers.Void = a.ID
 		return fail(ErrPolicyDenied, "the id of a checkpoint names other content")
 	}
-	e.Peer = &a
-	s.announced[a.ID] = true
-	if id := s.core.tiers.ByHash(a.Hash); s.opts.Summaries.AdoptFromPeer && id != "" {
-		s.adopt(id, &a, e)
+	d.Tiers.Peer = &a
+	d.isAnnounced[a.ID] = true
+	id := d.core.tiers.ByHash(a.Hash)
+	tokens := d.opts.TokenCounter.Count(a.Summary)
+	if own, _ := d.core.tiers.Own(id); d.opts.Summaries.AdoptFromPeer && id != "" && own.Summary != a.Summary && tokens > 0 && tokens <= tier.SummaryMax {
+		d.Tiers.Refine, d.Tiers.Refined = id, &tier.Summary{ID: a.ID, Text: a.Summary, Tokens: tokens}
 	}
 	return nil
 }
 
-// adopt adds an announced summary as the refined one of an own checkpoint.
-func (s *Session) adopt(id string, a *tier.Announcement, e *event) {
-	tokens := s.opts.TokenCounter.Count(a.Summary)
-	if own, ok := s.core.tiers.Own(id); ok && own.Summary != a.Summary && tokens > 0 && tokens <= tier.SummaryMax {
-		e.Refine, e.Refined = id, &tier.Summary{ID: a.ID, Text: a.Summary, Tokens: tokens}
-	}
-}
-
 // dueAnnouncements returns the own checkpoints to which params refer and which neither side has
-// announced, in the order of the canonical text. The session must be entered.
-func (s *Session) dueAnnouncements(params Params) (due []tier.Announcement) {
-	for _, own := range s.ownReferences(params) {
-		if !s.announced[own.ID] && !slices.Contains(due, own) {
+// announced, in the order of the canonical text.
+func (d *departure) dueAnnouncements(params Params) (due []tier.Announcement) {
+	for _, own := range d.core.tiers.References(params.references(nil), d.id) {
+		if !d.isAnnounced[own.ID] && !slices.Contains(due, own) {
 			due = append(due, own)
 		}
 	}
 	return due
 }
 
-// forgetAnnouncements lets the next message announce the own checkpoints to which params refer, and
+// announceAgain lets the next message announce the own checkpoints to which params refer, and
 // reports whether there are any.
-func (s *Session) forgetAnnouncements(params Params) bool {
-	found := false
+func (s *Session) announceAgain(params Params) bool {
+	isFound := false
 	_ = s.entered(context.Background(), func() error {
-		for _, own := range s.ownReferences(params) {
-			found = true
-			delete(s.announced, own.ID)
+		for _, own := range s.core.tiers.References(params.references(nil), s.id) {
+			isFound = true
+			delete(s.isAnnounced, own.ID)
 		}
 		return nil
 	})
-	return found
+	return isFound
 }
 
-// ownReferences returns the own checkpoints to which params refer. The session must be entered.
-func (s *Session) ownReferences(params Params) (list []tier.Announcement) {
-	var walk func(v Value)
-	walk = func(v Value) {
-		if ref, ok := v.Ref(); ok {
-			id, isWarm := strings.CutPrefix(ref, "warm.")
-			id = strings.TrimPrefix(id, s.id+".") // a session that names itself (ACCP-D59)
-			if own, isOwn := s.core.tiers.Own(id); isWarm && isOwn && id != "" {
-				list = append(list, own)
-			}
-		}
-		inner := Params(v.list)
-		if v.kind == KindMap {
-			inner = inner.sorted()
-		}
-		for _, p := range inner {
-			walk(p.Value)
+// references appends the references in p to list, in the order of the canonical text.
+func (p Params) references(list []string) []string {
+	if !hasReference(p) {
+		return list
+	}
+	for i := range p {
+		switch v := &p[i].Value; v.kind {
+		case KindRef:
+			list = append(list, v.text)
+		case KindMap:
+			list = Params(v.list).sorted().references(list)
+		default:
+			list = Params(v.list).references(list)
 		}
 	}
-	walk(Map(params...))
 	return list
 }
 
-// announce adds the frame that announces a to a result. The session must be entered.
-func (s *Session) announce(res *SendResult, a tier.Announcement, m *Message, seq int64) error {
-	out := &Message{From: m.From, Intent: IntentSync, Op: opCheckpoint, Params: Params{
-		{"hash", String(a.Hash)}, {"id", String(a.ID)}, {"summary", String(a.Summary)}},
-		Meta: &Meta{MID: s.opts.newID(), Seq: NewOptionalInt(seq), TS: m.Meta.TS, SID: m.Meta.SID}}
-	p, err := s.codec.prepare(out, new(keyBuffer))
+// announce adds the frame that announces a to a result.
+func (d *departure) announce(res *SendResult, a tier.Announcement, m *Message, seq int64) error {
+	out, id := announcement(a), []byte(budgetID)
+	d.newID(id)
+	out.From, out.Meta = m.From, &Meta{MID: string(id), Seq: NewOptionalInt(seq), TS: m.Meta.TS, SID: m.Meta.SID}
+	p, err := d.codec.prepare(out, new(keyBuffer))
 	if err != nil {
 		return err
 	}
-	frame, at, err := s.codec.appendFrame(nil, p.m, p.keys)
+	frame, at, err := d.codec.appendFrame(nil, p.m, p.keys)
 	if err != nil {
 		return err
 	}
 	res.announced = append(res.announced, a.ID)
-	_, err = s.addFrame(res, frame, at)
-	return err
+	return d.addFrame(res, frame, measure(frame, "", at, d.opts.TokenCounter))
+}
+
+func announcement(a tier.Announcement) *Message {
+	return &Message{Intent: IntentSync, Op: opCheckpoint, Params: Params{
+		{"hash", String(a.Hash)}, {"id", String(a.ID)}, {"summary", String(a.Summary)}}}
 }
 
 // Announce returns the frame with the summary of an own checkpoint for the peer, by the id of the
 // summary or of its refined one. Frames that refer to one are preceded by it anyway. Another id is
 // [ErrRefNotFound].
 func (s *Session) Announce(ctx context.Context, id string) (*SendResult, error) {
-	return s.enteredToSend(ctx, func() (*SendResult, error) {
-		return s.sendWith(ctx, IntentSync, func() (*Message, *event, error) {
-			a, ok := s.core.tiers.Own(id)
-			if !ok || id == "" {
-				return nil, nil, fail(ErrRefNotFound, "checkpoint %.80q", id)
+	return s.sent(ctx, func() (*SendResult, error) {
+		return s.sendWith(ctx, IntentSync, func(*change) (*Message, error) {
+			a, c := s.core.tiers.Own(id)
+			if c == nil {
+				return nil, fail(ErrRefNotFound, "checkpoint %s", quoted(id))
 			}
-			s.announced[id] = true
-			return &Message{Intent: IntentSync, Op: opCheckpoint, Params: Params{
-				{"hash", String(a.Hash)}, {"id", String(a.ID)}, {"summary", String(a.Summary)}}}, nil, nil
+			s.isAnnounced[id] = true
+			return announcement(a), nil
 		})
 	})
 }

@@ -324,7 +324,7 @@ func TestHelloThatFails(t *testing.T) {
 // While hot state is full because checkpoints fail, what ends work or keeps a
 // connection alive still passes, and the first frame after the failure makes room.
 func TestHotStateThatIsFull(t *testing.T) {
-	kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/cold/") }}
+	kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.Contains(key, "/checkpoint/") }}
 	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}})
 	accp.SetHotLimit(s, 200)
 	kv.fail.Store(true)

@@ -3,25 +3,22 @@
 
 package accp
 
-import "unicode/utf8"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // scalar reads a value that is not a container. With raw set it distinguishes only strings, null
 // and references, because the field determines the type (ACCP-D20).
 func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	s := p.s
 	start := p.i
-	mask := uint8(cPlain)
-	if p.lenient {
-		mask |= cBare
-		if in == inPayload || in == alone {
-			mask |= cComma
-		}
-	}
+	mask := p.plain(in)
 	i := start
 	for i < len(s) && class[s[i]]&mask != 0 {
 		i++
 	}
-	if i == start || i < len(s) && (s[i] == '\\' || s[i] >= utf8.RuneSelf) || class[s[start]]&cPlain == 0 {
+	if i == start || i < len(s) && isUnusual(s[i]) || class[s[start]]&cPlain == 0 {
 		return p.unusual(key, raw, mask)
 	}
 	p.i = i
@@ -32,6 +29,20 @@ func (p *parser) scalar(in site, key [2]int32, raw bool) bool {
 	}
 	return p.classify(s[start:i], start, nd)
 }
+
+// plain returns the classes of the characters that a value may have as they are.
+func (p *parser) plain(in site) uint8 {
+	switch {
+	case !p.lenient:
+		return cPlain
+	case in == inPayload || in == alone:
+		return cPlain | cBare | cComma
+	}
+	return cPlain | cBare
+}
+
+// isUnusual reports whether a character that is not plain does not end a value.
+func isUnusual(c byte) bool { return c == '\\' || c >= utf8.RuneSelf }
 
 // unusual is scalar for a text with escapes, with characters that are not ASCII, or that is not a string or a number.
 func (p *parser) unusual(key [2]int32, raw bool, mask uint8) bool {
@@ -269,40 +280,40 @@ func codePoint(s []byte) (r rune, n int) {
 	return r, i + 1
 }
 
-// appendUnescaped appends the text of a validated escaped string. It is never longer than s.
-func appendUnescaped(dst, s []byte, fm form) []byte {
+// writeUnescaped writes the text of a validated escaped string. It is never longer than s.
+func writeUnescaped(b *strings.Builder, s []byte, fm form) {
 	i := 0
 	if fm == textMode {
 		i = 2
 	}
-	for i < len(s) {
-		c := s[i]
-		if c == '_' && fm == textMode {
-			dst = append(dst, ' ')
+	for start := i; ; start = i {
+		for i < len(s) && s[i] != '\\' && (s[i] != '_' || fm != textMode) {
+			i++
+		}
+		b.Write(s[start:i])
+		if i == len(s) {
+			return
+		}
+		if s[i] == '_' {
+			b.WriteByte(' ')
 			i++
 			continue
 		}
-		if c != '\\' {
-			dst = append(dst, c)
-			i++
-			continue
-		}
-		switch c = s[i+1]; c {
+		switch c := s[i+1]; c {
 		case 'n':
-			dst = append(dst, '\n')
+			b.WriteByte('\n')
 		case 'r':
-			dst = append(dst, '\r')
+			b.WriteByte('\r')
 		case 't':
-			dst = append(dst, '\t')
+			b.WriteByte('\t')
 		case 'e':
 		case 'u':
 			r, n := codePoint(s[i:])
-			dst = utf8.AppendRune(dst, r)
+			b.WriteRune(r)
 			i += n - 2
 		default: // a delimiter, or _ in text mode
-			dst = append(dst, c)
+			b.WriteByte(c)
 		}
 		i += 2
 	}
-	return dst
 }

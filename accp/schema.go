@@ -378,11 +378,11 @@ func compile(s Schema, text string, custom bool) *compiled {
 // addGlobal adds a global abbreviation that means something else with the schema: a name that the schema uses is no
 // abbreviation, and a field has its own short form (ACCP-D30).
 func (t *keyTable) addGlobal(full, short string) {
-	own, taken := t.find(full), t.find(short)
+	own, other := t.find(full), t.find(short)
 	switch {
-	case own != nil && own.full == full && taken == nil && own.short != short:
+	case own != nil && own.full == full && other == nil && own.short != short:
 		t.add(short, *own)
-	case own == nil && taken != nil:
+	case own == nil && other != nil:
 		t.add(full, keyForm{full: full, short: full})
 	}
 }

@@ -6,23 +6,30 @@ package accp
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
+	"sync"
 	"time"
-	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/accp/internal/order"
 	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
-	"github.com/fivewire/fivewire/store"
 )
 
 // A SendResult is the result of sending a message.
 type SendResult struct {
 	// Frames are to be sent in this order. They begin with the announcements of checkpoints to
 	// which the message refers (ACCP-D70). None if Dropped.
-	Frames  [][]byte
-	Message *Message // the message with the envelope of its first frame
+	Frames [][]byte
+
+	// Message is the message with full keys and the envelope of its first frame. It shares the values of the
+	// argument.
+	Message *Message
 
 	// Dropped reports that the chain of the message was cancelled, so that nothing is sent
 	// (ACCP-D28).
@@ -51,11 +58,11 @@ func (s *Session) Send(ctx context.Context, m *Message) (*SendResult, error) {
 	if m == nil {
 		return nil, errNoMessage()
 	}
-	return s.enteredToSend(ctx, func() (*SendResult, error) { return s.send(ctx, m) })
+	return s.sent(ctx, func() (*SendResult, error) { return s.send(ctx, m) })
 }
 
-// enteredToSend calls f in the entered session and logs the frames that it returns.
-func (s *Session) enteredToSend(ctx context.Context, f func() (*SendResult, error)) (sent *SendResult, err error) {
+// sent calls f in the entered session and logs the frames that it returns.
+func (s *Session) sent(ctx context.Context, f func() (*SendResult, error)) (sent *SendResult, err error) {
 	err = s.entered(ctx, func() error {
 		sent, err = f()
 		return err
@@ -71,95 +78,139 @@ func (s *Session) enteredToSend(ctx context.Context, f func() (*SendResult, erro
 
 // send is Send in an entered session.
 func (s *Session) send(ctx context.Context, m *Message) (*SendResult, error) {
-	return s.sendWith(ctx, m.Intent, func() (*Message, *event, error) { return m, nil, nil })
+	return s.sendWith(ctx, m.Intent, func(*change) (*Message, error) { return m, nil })
 }
 
-// sendWith sends the message that build returns and records its event, which may be nil; both succeed
+// sendWith sends the message that build returns, which adds to its change; both succeed
 // or neither. The session must be entered.
-func (s *Session) sendWith(
-	ctx context.Context, intent Intent, build func() (*Message, *event, error),
-) (*SendResult, error) {
+func (s *Session) sendWith(ctx context.Context, intent Intent, build func(e *change) (*Message, error)) (*SendResult, error) {
 	// First, since a checkpoint may load changes of other processes, which build needs.
 	if err := s.reserveHot(ctx, intent); err != nil {
 		return nil, err
 	}
+	d := departures.Get().(*departure)
+	defer func() {
+		d.clear()
+		departures.Put(d)
+	}()
 	for {
 		if err := s.refresh(ctx); err != nil {
 			return nil, err
 		}
-		basis := s.loads
-		m, e, err := build()
+		d.clear()
+		d.Session, d.generation = s, s.generation
+		m, err := build(&d.change)
 		if err != nil {
 			return nil, err
 		}
 		if m == nil {
-			return &SendResult{}, nil // the caller has set s.dirty, so the state is current
+			return &SendResult{}, nil // the caller has invalidated the record, so the state is current
 		}
-		if e == nil {
-			e = &event{}
-		}
-		e.basis = basis
-		sent, err := s.sendOnce(ctx, m, e)
+		sent, err := d.send(ctx, m)
 		if !errors.Is(err, record.ErrConflict) {
 			return sent, err
 		}
 	}
 }
 
-func (s *Session) sendOnce(ctx context.Context, m *Message, e *event) (*SendResult, error) {
-	out := m.clone()
-	out.From = cmp.Or(out.From, s.self)
-	if out.Meta == nil {
-		out.Meta = &Meta{}
+// A departure is the work for one message that is sent.
+type departure struct {
+	*Session
+	change
+	keys keyBuffer
+	p    prepared
+	pack packer
+	buf  []byte // of a frame
+	hot  tier.Message
+	seq  int64 // of the first frame after the announcements
+}
+
+var departures = sync.Pool{New: func() any { return new(departure) }}
+
+func (d *departure) clear() {
+	buf := d.buf[:0]
+	if cap(buf) > 16<<10 {
+		buf = nil
 	}
-	meta := out.Meta
-	if err := checkUnset(meta); err != nil {
+	*d = departure{buf: buf}
+}
+
+// A sentMessage is the result for a message in one frame, in one piece of memory.
+type sentMessage struct {
+	SendResult
+	msg    Message
+	meta   Meta
+	frame  [1][]byte
+	budget [1]FrameBudget
+}
+
+func (d *departure) send(ctx context.Context, m *Message) (*SendResult, error) {
+	res := &sentMessage{msg: *m}
+	out := &res.msg
+	if m.Meta != nil {
+		res.meta = *m.Meta
+	}
+	out.Meta = &res.meta
+	out.From = cmp.Or(out.From, d.self)
+	if err := checkUnset(out.Meta); err != nil {
 		return nil, err
 	}
-	if s.isSilenced(out) {
-		s.count(&s.stats.Cancelled, 1)
-		s.logger.DebugContext(ctx, "accp: message of a cancelled chain not sent", "session", s.id, "chain", meta.CID)
+	if d.isSilenced(out) {
+		d.count(&d.stats.Cancelled, 1)
+		d.logger.DebugContext(ctx, "accp: message of a cancelled chain not sent", "session", d.id, "chain", out.Meta.CID)
 		return &SendResult{Dropped: true}, nil
 	}
 	if !out.Intent.isControl() {
-		if err := s.fit(ctx, &s.memory, int64(2*out.size())); err != nil {
+		if err := d.fit(ctx, &d.holds.memory, int64(2*out.size())); err != nil {
 			return nil, err
 		}
 	}
-	seq, err := s.core.next(out.From, s.opts.SeqPerSender)
-	if err != nil {
-		return nil, err
-	}
-	meta.TS, meta.SID = NewOptionalInt(time.Now().Unix()), s.id
-	p, err := s.prepare(out)
-	if err != nil {
-		return nil, err
-	}
-	announcements := s.dueAnnouncements(p.m.Params)
-	p.m.Params, err = s.moveTexts(ctx, p.m.Params, p)
-	if err != nil {
-		return nil, err
-	}
-	first := seq + int64(len(announcements))
-	parts, err := s.pack(ctx, &p, first)
-	if err != nil {
-		return nil, err
-	}
-	if int64(len(announcements)+max(len(parts), 1)-1) > math.MaxInt64-seq {
+	seq, ok := d.core.numbers.Next(out.From)
+	if !ok {
 		return nil, errNoNumber()
 	}
-	res := &SendResult{}
+	out.Meta.TS, out.Meta.SID = NewOptionalInt(time.Now().Unix()), d.id
+	if err := d.prepare(out); err != nil {
+		return nil, err
+	}
+	announcements := d.dueAnnouncements(out.Params)
+	if d.seq = seq + int64(len(announcements)); d.seq < seq {
+		return nil, errNoNumber()
+	}
+	d.pack = packer{codec: &d.codec, opts: &d.opts, mover: d.mover(), p: &d.p, seq: d.seq}
+	frame, at, err := d.pack.write(ctx, d.buf[:0])
+	d.buf = frame[:0]
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(max(len(d.pack.parts), 1)-1) > math.MaxInt64-d.seq:
+		return nil, errNoNumber()
+	}
+	res.Message, res.Frames, res.Budget = out, res.frame[:0], res.budget[:0]
 	for i, a := range announcements {
-		if err := s.announce(res, a, p.m, seq+int64(i)); err != nil {
+		if err := d.announce(&res.SendResult, a, out, seq+int64(i)); err != nil {
 			return nil, err
 		}
 	}
-	return s.emit(ctx, res, p, parts, first, e)
+	if d.pack.parts == nil {
+		err = d.add(&res.SendResult, frame, at)
+	} else {
+		err = d.addParts(&res.SendResult)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d.finish(ctx, &res.SendResult)
 }
 
 // isSilenced reports whether the chain of m was cancelled, so that only ack and cancel are sent in it.
 func (s *Session) isSilenced(m *Message) bool {
-	return m.Meta.CID != "" && m.Intent != IntentAck && m.Intent != IntentCancel && s.core.cancelled.has(markOf(m.Meta.CID))
+	return m.Meta.CID != "" && m.Intent != IntentAck && m.Intent != IntentCancel &&
+		s.core.numbers.Cancelled.Has(order.MarkOf(m.Meta.CID))
+}
+
+func errNoNumber() error {
+	return fail(ErrInternal, "the sequence numbers of the session are used up")
 }
 
 // checkUnset checks that metadata has none of the fields that the session sets.
@@ -175,243 +226,142 @@ func checkUnset(meta *Meta) error {
 	return nil
 }
 
-// prepare returns a message with full keys after the checks of profiles.
-func (s *Session) prepare(m *Message) (prepared, error) {
-	p, err := s.codec.prepare(m, new(keyBuffer))
-	if err != nil {
-		return p, err
+// prepare gives a message full keys and the checks of profiles.
+func (d *departure) prepare(m *Message) (err error) {
+	if d.p, err = d.codec.prepare(m, &d.keys); err != nil {
+		return err
 	}
-	named := *p.m
-	named.Params = make(Params, 0, len(p.m.Params))
-	for i, x := range p.m.Params {
-		named.Params = append(named.Params, Param{p.fulls[i], x.Value})
+	isShared := d.p.m == m
+	*m = *d.p.m
+	d.p.m = m
+	for i := range m.Params {
+		if m.Params[i].Key != d.p.fulls[i] {
+			if isShared {
+				m.Params, isShared = slices.Clone(m.Params), false
+			}
+			m.Params[i].Key = d.p.fulls[i]
+		}
 	}
-	if key := named.Params.twice(); key != "" {
-		return p, fail(ErrParse, "key %s given twice", key)
+	if isShared && d.opts.Persistence.SharedStore != nil {
+		m.Params = slices.Clone(m.Params) // texts become references
 	}
-	p.m = &named
-	return p, s.checkMessage(&named)
+	if key := twice(d.p.fulls); key != "" {
+		return fail(ErrParse, "key %s given twice", quoted(key))
+	}
+	return d.checkMessage(m)
 }
 
-// emit writes the frames of a message: one, or those of its parts. The session must be entered.
-func (s *Session) emit(
-	ctx context.Context, res *SendResult, p prepared, parts []part, seq int64, e *event,
-) (*SendResult, error) {
-	m := p.m
-	hot := tier.Message{}
-	n := max(1, len(parts))
-	for i := range n {
-		var frame []byte
-		var at cut
-		var err error
-		if parts == nil {
-			frame, at, err = p.write(&s.codec, s.opts.newID(), seq)
-		} else {
-			frame, at, err = p.writePart(&s.codec, parts[i], s.opts.newID(), seq+int64(i), layout{i + 1, n, parts[i].cont})
-		}
-		if err != nil {
-			return nil, err
-		}
-		b, err := s.addFrame(res, frame, at)
-		if err != nil {
-			return nil, err
-		}
-		hot.Tokens += b.Total
-		if i == 0 {
-			sent := *m
-			sent.Meta = m.envelope(mid(frame, at), seq, layout{})
-			res.Message = &sent
-		} else {
-			hot.Text += "\n"
-			res.more = append(res.more, mid(frame, at))
-		}
-		hot.Text += string(frame)
+// add adds the frame of a whole message, which has the message id of estimates.
+func (d *departure) add(res *SendResult, frame []byte, at cut) error {
+	out := slices.Clone(frame)
+	mid := out[at.meta+len("[mid:"):][:len(budgetID)]
+	d.newID(mid)
+	d.hot.Text = string(out)
+	res.Message.Meta.MID = d.hot.Text[at.meta+len("[mid:"):][:len(budgetID)]
+	b := d.pack.budget
+	b.Metadata = d.opts.TokenCounter.Count(d.hot.Text[at.meta:])
+	b.sum()
+	d.hot.Tokens = b.Total
+	return d.addFrame(res, out, b)
+}
+
+// newID writes a message id.
+func (d *departure) newID(mid []byte) {
+	if d.opts.newID != nil {
+		copy(mid, d.opts.newID())
+		return
 	}
-	e.Sender, e.Seq = m.From, seq+int64(n)-1
+	var b [6]byte
+	rand.Read(b[:])
+	hex.Encode(mid, b[:])
+}
+
+// addParts adds the frames of a message in parts.
+func (d *departure) addParts(res *SendResult) error {
+	n := len(d.pack.parts)
+	ids, texts := make([]string, n), make([]string, n)
+	for i, x := range d.pack.parts {
+		id := []byte(budgetID)
+		d.newID(id)
+		ids[i] = string(id)
+		frame, at, err := d.p.writePart(&d.codec, x, ids[i], d.seq+int64(i), layout{i + 1, n, x.cont})
+		if err != nil {
+			return err
+		}
+		texts[i] = string(frame)
+		b := measure(frame, texts[i], at, d.opts.TokenCounter)
+		if err := d.addFrame(res, frame, b); err != nil {
+			return err
+		}
+		d.hot.Tokens += b.Total
+	}
+	res.Message.Meta.MID, res.Message.Meta.Seq, res.more = ids[0], NewOptionalInt(d.seq), ids[1:]
+	d.hot.Text = strings.Join(texts, "\n")
+	d.seq += int64(n) - 1
+	return nil
+}
+
+// finish commits the change by the frames.
+func (d *departure) finish(ctx context.Context, res *SendResult) (*SendResult, error) {
+	m := res.Message
+	d.Sender, d.Seq = m.From, d.seq
 	if m.Intent == IntentCancel {
-		e.Cancelled = markOf(m.Meta.CID).text()
+		d.Cancelled = order.MarkOf(m.Meta.CID)
+	}
+	if isContext(m) {
+		if !d.codec.Portable { // whose texts differ from those of the message
+			d.hot.Facts, d.hot.HasFacts = d.codec.facts(m, d.p.schema), true
+		}
+		d.Tiers.Hot = &d.hot
 	}
 	var err error
-	if isContext(m) {
-		e.Hot = &hot
-		res.Checkpoint, res.CheckpointErr = s.makeRoom(ctx, &hot)
-	}
-	if err = s.append(ctx, e); err != nil {
+	if res.Checkpoint, res.CheckpointErr, err = d.commitMessage(ctx, &d.change, m.Intent); err != nil {
 		return nil, err
 	}
 	if m.Intent == IntentCancel {
-		s.stop(m.Meta.CID)
+		d.chains.stop(m.Meta.CID)
 	}
 	for _, id := range res.announced {
-		s.announced[id] = true
+		d.isAnnounced[id] = true
 	}
-	s.reportBudget(ctx, m, res)
-	s.count(&s.stats.Sent, len(res.Frames))
-	s.count(&s.stats.TokensOut, hot.Tokens)
-	if e.Hot != nil && res.CheckpointErr == nil {
-		s.trigger(ctx, m.Intent, &res.Checkpoint, &res.CheckpointErr)
-	}
+	d.reportBudget(ctx, res)
+	d.count(&d.stats.Sent, len(res.Frames))
+	d.count(&d.stats.TokensOut, d.hot.Tokens)
 	return res, nil
 }
 
 // addFrame adds a frame to a result.
-func (s *Session) addFrame(res *SendResult, frame []byte, at cut) (FrameBudget, error) {
-	if s.opts.maxOutput > 0 && len(frame) > s.opts.maxOutput {
-		return FrameBudget{}, errTooLong(fmt.Sprintf("frame of %d bytes, the peer accepts %d", len(frame), s.opts.maxOutput))
+func (d *departure) addFrame(res *SendResult, frame []byte, b FrameBudget) error {
+	if d.opts.maxOutput > 0 && len(frame) > d.opts.maxOutput {
+		return errTooLong(fmt.Sprintf("frame of %d bytes, the peer accepts %d", len(frame), d.opts.maxOutput))
 	}
-	b := measure(frame, at, s.opts.TokenCounter)
 	res.Frames = append(res.Frames, frame)
 	res.Budget = append(res.Budget, b)
-	return b, nil
-}
-
-// mid returns the message id of a written frame.
-func mid(frame []byte, at cut) string {
-	const lead = len("[mid:")
-	return string(frame[at.meta+lead : at.meta+lead+12])
+	return nil
 }
 
 // reportBudget counts the frames above the token limits. The first excess is logged (ACCP-D37).
-func (s *Session) reportBudget(ctx context.Context, m *Message, res *SendResult) {
+func (d *departure) reportBudget(ctx context.Context, res *SendResult) {
 	count, largest := 0, 0
 	for _, b := range res.Budget {
-		if !isUnlimited(m) && (b.Body > hardBody || b.Total > hardTotal) {
+		if !isUnlimited(res.Message) && !b.isWithin() {
 			count, largest = count+1, max(largest, b.Total)
 		}
 	}
 	if count == 0 {
 		return
 	}
-	s.count(&s.stats.OverBudget, count)
-	if !s.hasWarned {
-		s.hasWarned = true
-		s.logger.WarnContext(ctx, "accp: frame above the token limit sent", "session", s.id,
-			"operation", string(m.Intent)+":"+m.Op, "tokens", largest, "limit", hardTotal)
+	d.count(&d.stats.OverBudget, count)
+	if !d.hasWarned {
+		d.hasWarned = true
+		d.logger.WarnContext(ctx, "accp: frame above the token limit sent", "session", d.id,
+			"operation", string(res.Message.Intent)+":"+res.Message.Op, "tokens", largest, "limit", hardTotal)
 	}
 }
-
-const (
-	budgetID   = "a0a0a0a0a0a0" // message id in token estimates (ACCP-D37)
-	maxInline  = 50             // longest encoded text that is not moved to the shared store, in characters
-	firstDigit = 8              // minimum hex digits in the key of a stored value
-)
 
 // isUnlimited reports whether m has no token limits (ACCP-D37).
 func isUnlimited(m *Message) bool {
 	return m.Intent == IntentSync && (m.Op == OpRegistry || m.Op == opCheckpoint)
-}
-
-// moveTexts replaces long strings by references (ACCP-D35).
-func (s *Session) moveTexts(ctx context.Context, params Params, p prepared) (Params, error) {
-	if s.opts.Persistence.SharedStore == nil || p.schema != nil && p.schema.Code == SchemaError {
-		return params, nil
-	}
-	for i := range params {
-		if params[i].Key == keySchema || p.keys[i] == "" {
-			continue
-		}
-		v, err := s.moveText(ctx, params[i].Value)
-		if err != nil {
-			return nil, err
-		}
-		params[i].Value = v
-	}
-	return params, nil
-}
-
-func (s *Session) moveText(ctx context.Context, v Value) (Value, error) {
-	switch v.kind {
-	case KindString:
-		if len(v.text) <= maxInline/len(`\u{10FFFF}`) {
-			return v, nil // short even if every byte is escaped
-		}
-		text, err := s.codec.AppendValue(nil, v)
-		if err != nil || utf8.RuneCount(text) <= maxInline {
-			return v, err
-		}
-		return s.moveOut(ctx, v)
-	case KindArray, KindMap:
-		list := append([]Param(nil), v.list...)
-		for i := range list {
-			x, err := s.moveText(ctx, list[i].Value)
-			if err != nil {
-				return Value{}, err
-			}
-			list[i].Value = x
-		}
-		v.list = list
-	}
-	return v, nil
-}
-
-// moveOut stores a value in the shared store under a key derived from its hash, and returns the
-// reference (ACCP-D36). Equal values share one entry.
-func (s *Session) moveOut(ctx context.Context, v Value) (Value, error) {
-	c := Codec{Portable: s.codec.Portable}
-	c.FrameLimits = storedCodec.FrameLimits
-	if _, err := c.AppendValue(nil, v); err != nil {
-		return Value{}, err
-	}
-	v = rounded(v)
-	d, err := digest(v)
-	if err != nil {
-		return Value{}, err
-	}
-	t := s.shared()
-	for n := firstDigit; n <= len(d); n += 4 {
-		key := "h" + d[:n]
-		mine, err := s.share(ctx, t, key, v)
-		if err != nil {
-			return Value{}, err
-		}
-		if mine {
-			return Ref("cold." + key), nil
-		}
-	}
-	return Value{}, fail(ErrInternal, "no free key in the shared store")
-}
-
-// share stores a value under a key. It returns false if another value with the same first digits
-// has the key. Peers may do the same concurrently, so only expired entries are overwritten.
-func (s *Session) share(ctx context.Context, t entries, key string, v Value) (bool, error) {
-	for {
-		old, until, err := t.getUntil(ctx, s.id, ScopeCold, key)
-		switch {
-		case err == nil && !old.Equal(v):
-			return false, nil
-		case err == nil && (until == 0 || s.opts.Persistence.Retention > 0 &&
-			until-time.Now().UnixMilli() > s.opts.Persistence.Retention.Milliseconds()/2):
-			return true, nil
-		case err == nil, errors.Is(err, ErrRefExpired): // an entry that expires soon is renewed
-			_, err = t.put(ctx, s.id, ScopeCold, key, v, s.opts.Persistence.Retention)
-			return true, err
-		case !errors.Is(err, ErrRefNotFound):
-			return false, err
-		}
-		if err := s.fit(ctx, &s.storage, int64(v.size()+entryBytes)); err != nil {
-			return false, err
-		}
-		n, err := t.create(ctx, s.id, ScopeCold, key, v, s.opts.Persistence.Retention)
-		if !errors.Is(err, store.ErrExists) {
-			s.movedBytes += n
-			return err == nil, err
-		}
-	}
-}
-
-// rounded returns v with its decimals as sent.
-func rounded(v Value) Value {
-	switch v.kind {
-	case KindDecimal:
-		v.text, _ = roundDecimal(v.text)
-	case KindArray, KindMap:
-		list := append([]Param(nil), v.list...)
-		for i := range list {
-			list[i].Value = rounded(list[i].Value)
-		}
-		v.list = list
-	}
-	return v
 }
 
 // SendError returns the frames that report a refused frame to the peer, or none if it was a fail
@@ -422,7 +372,7 @@ func (s *Session) SendError(ctx context.Context, err error, frame []byte) (*Send
 	if perr == nil && m.Intent == IntentFail {
 		return &SendResult{}, nil
 	}
-	return s.enteredToSend(ctx, func() (*SendResult, error) {
+	return s.sent(ctx, func() (*SendResult, error) {
 		if perr == nil {
 			if sent, serr := s.send(ctx, errorMessage(err, m)); serr == nil {
 				return sent, nil // else the id of the chain is too long for the frame

@@ -225,7 +225,7 @@ func (k *kept) releasable(r budget.Resource) int64 {
 	case budget.Items:
 		return 1
 	case budget.Memory:
-		return k.session.memory.reserved.Load()
+		return k.session.holds.memory.reserved.Load()
 	}
 	return 0
 }
@@ -361,9 +361,9 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 		}
 		k.holds[i] = hold
 	}
-	session.memory.reserved.Store(sessionBytes)
-	session.memory.resize = func(n int64) error { return overBudget(k.holds[budget.Memory].Resize(n)) }
-	session.storage.resize = func(n int64) error { return overBudget(k.holds[budget.Storage].Resize(n)) }
+	session.holds.memory.reserved.Store(sessionBytes)
+	session.holds.memory.resize = func(n int64) error { return overBudget(k.holds[budget.Memory].Resize(n)) }
+	session.holds.storage.resize = func(n int64) error { return overBudget(k.holds[budget.Storage].Resize(n)) }
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.useLocked(id); other != nil { // created by a concurrent request

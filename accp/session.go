@@ -10,24 +10,17 @@ import (
 	"encoding/hex"
 	"errors"
 	"log/slog"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/accp/internal/hook"
-	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/store"
 )
 
 const (
 	maxSeen      = 65536 // message ids in the replay window, and cancelled chains (ACCP-D26, ACCP-D28)
 	minSeen      = 512   // with a small MaxMemory
-	maxChanges   = 1024  // message ids of changes of the shared state (ACCP-D46)
-	maxSenders   = 4096  // senders with a recorded number
-	maxJump      = 1000  // longest gap after which the number is used (ACCP-D25)
 	maxHotFrames = 4096  // frames of hot state while checkpoints fail
 )
 
@@ -121,50 +114,21 @@ func init() {
 // A Session holds no connection, so it needs no Close; a running [Summarizer] ends with
 // [Session.End]. Its stored data exists until then or for [SessionOptions].Retention.
 type Session struct {
-	self   string
-	id     string
-	opts   SessionOptions
-	logger *slog.Logger
-
+	history
+	self     string
+	opts     SessionOptions
 	codec    Codec
-	registry *Registry
-	frames   chan struct{} // holds a token while no goroutine has entered the session
-	isEnded  atomic.Bool   // set while the session is entered and mu is held
-	refiner  refiner
-	view     view
+	turn     chan struct{} // holds a token while no goroutine has entered the session
+	isEnded  atomic.Bool   // set while the session is entered
+	greeting negotiation
+	profiles profiles // needs mu
 
-	// mu guards the fields below. A goroutine that has entered the session may read all of them
-	// without mu, and is the only one that writes them, except where noted.
-	mu       sync.Mutex
-	core     core
-	tiers    func() store.KV                  // of a session without store
-	running  map[string]map[*running]struct{} // by chain; needs mu
-	grants   map[string]bool                  // sessions that references may name (ACCP-D59); needs mu
-	profiles []Profile                        // needs mu
-	stats    Stats                            // needs mu
-	exchange exchangeState                    // needs mu
-
-	// The fields below are of the goroutine that has entered the session.
-	log       *record.Log // nil without a store
-	dirty     bool        // the record must be read
-	loads     int         // how often it was read
-	recorded  string      // hash of the registry in the record
-	parts     *partGroup
-	warnings  []warning
-	announced map[string]bool // ids that either side has announced
-	hasWarned bool            // about a frame above the token limits
-	failed    []string        // triggers of a checkpoint that failed
-	hotLimit  int             // messages
-	synced    *stateUndo      // of the last sync:state
-
-	memory, storage meter
-	entries         map[string]heldEntry // by scope and key
-	schemaBytes     int                  // of the schemas of the program
-	entryBytes      int64                // of entries
-	movedBytes      int64                // of texts in SharedStore
+	// The fields below belong to the goroutine that has entered the session.
+	warnings    []warning
+	isAnnounced map[string]bool // ids that either side has announced
+	hasWarned   bool            // about a frame above the token limits
+	synced      *stateUndo      // of the last sync:state
 }
-
-type running struct{ cancel context.CancelFunc }
 
 // Stats counts the work of a session.
 type Stats struct {
@@ -184,41 +148,26 @@ type Stats struct {
 // NewSession returns a session of agent self. The id, unless empty, is part of every sent frame;
 // frames of another id are refused.
 func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
-	s := &Session{self: self, id: id, running: map[string]map[*running]struct{}{}, grants: map[string]bool{},
-		frames: make(chan struct{}, 1), entries: map[string]heldEntry{}, announced: map[string]bool{},
-		tiers: sync.OnceValue(func() store.KV { return store.NewMemory() })}
-	s.frames <- struct{}{}
+	s := &Session{self: self, turn: make(chan struct{}, 1), isAnnounced: map[string]bool{}}
+	s.turn <- struct{}{}
 	if opts != nil {
 		s.opts = *opts
 	}
 	if !validName(self) {
-		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
+		return nil, fail(ErrParse, "invalid agent-id %s", quoted(self))
 	}
-	s.opts.TokenCounter = clamped(s.opts.TokenCounter)
-	if s.opts.newID == nil {
-		s.opts.newID = NewID
-	}
-	s.logger = cmp.Or(s.opts.Logger, slog.Default())
-	s.opts.MaxClockSkew = option.Duration(s.opts.MaxClockSkew, 300*time.Second)
-	s.opts.Persistence.Retention = max(0, cmp.Or(s.opts.Persistence.Retention, 7*24*time.Hour))
+	o := &s.opts
+	o.TokenCounter = clamped(o.TokenCounter)
+	o.MaxClockSkew = option.Duration(o.MaxClockSkew, 300*time.Second)
+	o.MaxCheckpoints = option.Count(o.MaxCheckpoints, 256)
+	o.Persistence.Retention = max(0, cmp.Or(o.Persistence.Retention, 7*24*time.Hour))
 	if id == "" {
-		s.opts.Persistence.SharedStore = nil
+		o.Persistence.SharedStore, o.Persistence.Store = nil, nil // a nameless session is not shared
 	}
-	s.registry = s.opts.Registry.clone()
-	s.codec = Codec{Lenient: s.opts.Lenient, Portable: s.opts.Portable, FrameLimits: s.opts.FrameLimits,
-		Registry: s.registry}
-	s.memory = meter{limit: option.Bytes(s.opts.MaxMemory, 16<<20), size: s.memorySize}
-	s.storage = meter{limit: option.NoBytes, size: s.storageSize}
-	s.schemaBytes = s.registry.tables().bytes
-	s.opts.MaxCheckpoints = option.Count(s.opts.MaxCheckpoints, 256)
-	// The windows take at most half of the memory: what they hold refuses no frame.
-	marks := int(min(s.memory.limit/(4*markBytes), maxSeen))
-	s.core.seen.max = max(marks, minSeen)
-	s.core.cancelled.max, s.core.last.max, s.hotLimit = s.core.seen.max, maxSenders, maxHotFrames
-	s.core = s.core.reset()
-	if s.opts.Persistence.Store != nil && id != "" {
-		s.log, s.dirty = record.New(s.opts.Persistence.Store, s.private().key(id, "session", self), keepRecord(s.opts.Persistence.Retention)), true
-	}
+	s.open(self, id, o, &s.codec)
+	s.codec = Codec{Lenient: o.Lenient, Portable: o.Portable, FrameLimits: o.FrameLimits, Registry: s.registry}
+	s.refiner.run = s.summarize
+	s.greeting.registry, s.greeting.isLenient = s.registry, o.Lenient
 	return s, nil
 }
 
@@ -227,10 +176,10 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 // unless permitted. The caller calls exit. No lock is held in between.
 func (s *Session) enter(ctx context.Context, mayBeEnded bool) error {
 	select {
-	case <-s.frames:
+	case <-s.turn:
 	default:
 		select {
-		case <-s.frames:
+		case <-s.turn:
 		case <-ctx.Done():
 			return &Error{Code: ErrInternal, Message: "another frame is processed", Cause: ctx.Err()}
 		}
@@ -242,7 +191,7 @@ func (s *Session) enter(ctx context.Context, mayBeEnded bool) error {
 	return nil
 }
 
-func (s *Session) exit() { s.frames <- struct{}{} }
+func (s *Session) exit() { s.turn <- struct{}{} }
 
 // entered calls f in the entered session, and then the hooks of the warnings. A panic of a hook, of a
 // counter or of a store becomes an error.
@@ -254,8 +203,8 @@ func (s *Session) entered(ctx context.Context, f func() error) error {
 	err := func() error {
 		defer s.exit()
 		defer func() {
-			_ = s.fit(ctx, &s.memory, 0) // over the bound, the next frame is refused
-			_ = s.fit(ctx, &s.storage, 0)
+			_ = s.fit(ctx, &s.holds.memory, 0) // over the bound, the next frame is refused
+			_ = s.fit(ctx, &s.holds.storage, 0)
 		}()
 		defer func() { warnings, s.warnings = s.warnings, nil }()
 		return s.guarded(ctx, f)
@@ -279,18 +228,13 @@ func (s *Session) guarded(ctx context.Context, f func() error) error {
 	return err
 }
 
-// count adds n to a counter of s.stats.
-func (s *Session) count(counter *int64, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*counter += int64(n)
-}
-
 // NewID returns a random id of 12 hex digits, for a session or a chain.
 func NewID() string {
 	var b [6]byte
+	var digits [12]byte
 	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
+	hex.Encode(digits[:], b[:])
+	return string(digits[:])
 }
 
 // ID returns the session id.
@@ -311,62 +255,57 @@ func (s *Session) Stats() Stats {
 func (s *Session) AllowSession(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.grants[id] = true
+	s.refs.grants[id] = true
 }
 
 // IsCancelled reports whether the chain has been cancelled.
-func (s *Session) IsCancelled(chain string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.core.cancelled.has(markOf(chain))
-}
+func (s *Session) IsCancelled(chain string) bool { return s.isCancelled(chain) }
 
 // ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
 // function when the work is done.
 func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &running{cancel: cancel}
-	chain = strings.Clone(chain)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.core.cancelled.has(markOf(chain)) || s.isEnded.Load() {
-		cancel()
-		return ctx, cancel
+	ctx, done := s.chains.start(ctx, chain)
+	if s.isCancelled(chain) || s.isEnded.Load() {
+		s.chains.stop(chain)
 	}
-	if s.running[chain] == nil {
-		s.running[chain] = map[*running]struct{}{}
+	return ctx, done
+}
+
+// Put stores a value under $scope.key for ttl, or if that is zero for [SessionOptions].Retention.
+// The key is a name of letters, digits and underscores, and in $warm not of the form of a checkpoint
+// id; any other is [ErrInvalidType].
+func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl time.Duration) error {
+	if !scope.valid() || !validName(key) || scope == ScopeWarm && idForm.MatchString(key) {
+		return fail(ErrInvalidType, "cannot put $%.20s.%.80s", scope, key)
 	}
-	s.running[chain][r] = struct{}{}
-	return ctx, func() {
-		cancel()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.running[chain], r)
-		if len(s.running[chain]) == 0 {
-			delete(s.running, chain)
+	if ttl == 0 {
+		ttl = s.opts.Persistence.Retention
+	}
+	return s.entered(ctx, func() error { return s.put(ctx, scope, key, v, ttl) })
+}
+
+// Resolve returns the value of a reference, given without the dollar sign. The errors are
+// [ErrRefNotFound], [ErrRefExpired], [ErrUnauthorizedRef] and, if the store fails, [ErrInternal].
+func (s *Session) Resolve(ctx context.Context, ref string) (v Value, err error) {
+	if s.isEnded.Load() {
+		return Value{}, errEnded()
+	}
+	err = s.guarded(ctx, func() error {
+		v, err = s.refs.resolve(ctx, ref)
+		return err
+	})
+	return v, err
+}
+
+// Reload loads the changes of other processes, or of an earlier one. Sending and receiving does so
+// automatically. Call it before [Session.State], [Session.ModelContext], [Session.Checkpoints],
+// [Session.IsCancelled] or [Session.Budget], or to detect the cancel of a chain in another process
+// (see [Session.ChainContext]). Without a Store it does nothing.
+func (s *Session) Reload(ctx context.Context) error {
+	return s.entered(ctx, func() error {
+		if s.record != nil {
+			s.record.Invalidate()
 		}
-	}
-}
-
-// stop ends the contexts of a chain.
-func (s *Session) stop(chain string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopLocked(chain)
-}
-
-// stopLocked is stop with s.mu held.
-func (s *Session) stopLocked(chain string) {
-	for r := range s.running[chain] {
-		r.cancel()
-	}
-	delete(s.running, chain)
-}
-
-// canSend returns an error if the session has used all numbers.
-func (s *Session) canSend() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, err := s.core.next(s.self, s.opts.SeqPerSender)
-	return err
+		return s.refresh(ctx)
+	})
 }

@@ -26,6 +26,8 @@ const (
 
 const maxParts = 64 // frames that a message may be split into (ACCP-D38)
 
+const budgetID = "a0a0a0a0a0a0" // message id in token estimates (ACCP-D37)
+
 // A part is the params of one frame of a message, besides its schema.
 type part struct {
 	params Params
@@ -59,13 +61,6 @@ func (m *Message) envelope(id string, seq int64, at layout) *Meta {
 	}
 	meta.Ext = append(meta.Ext, Param{"part", String(strconv.Itoa(at.part) + "/" + strconv.Itoa(at.of))})
 	return &meta
-}
-
-// write writes the frame of a whole message.
-func (p *prepared) write(c *Codec, id string, seq int64) ([]byte, cut, error) {
-	one := *p.m
-	one.Meta = one.envelope(id, seq, layout{})
-	return c.appendFrame(nil, &one, p.keys)
 }
 
 // writePart writes the frame of a part.
@@ -102,34 +97,56 @@ func (p *prepared) all() part {
 	return x
 }
 
-// pack distributes the params of a message over frames (ACCP-D37, ACCP-D73). It returns nil for a message in one
-// frame. The session must be entered.
-func (s *Session) pack(ctx context.Context, p *prepared, seq int64) ([]part, error) {
-	c := s.codec
-	c.FrameLimits.MaxFrame, c.FrameLimits.MaxValues = math.MaxInt32, math.MaxInt32
-	frame, at, err := p.write(&c, budgetID, seq)
-	if err != nil {
-		return nil, err
+// A packer distributes the params of a message over frames (ACCP-D37, ACCP-D73).
+type packer struct {
+	codec *Codec
+	opts  *SessionOptions
+	mover *mover // nil without a shared store
+	p     *prepared
+	seq   int64
+	parts []part // nil: one frame
+
+	budget FrameBudget // of the whole message, with the message id of estimates
+	wide   Codec       // without bounds of bytes and values
+}
+
+// write sets the parts, and returns the text of the whole message with the message id of estimates, in buf if it fits.
+func (k *packer) write(ctx context.Context, buf []byte) (frame []byte, at cut, err error) {
+	if k.mover != nil {
+		if err := k.mover.moveTexts(ctx, k.p); err != nil {
+			return buf, at, err
+		}
 	}
-	limits := s.codec.FrameLimits.withDefaults()
+	k.wide = *k.codec
+	k.wide.FrameLimits.MaxFrame, k.wide.FrameLimits.MaxValues = math.MaxInt32, math.MaxInt32
+	if frame, at, err = k.whole(buf); err != nil {
+		return buf, at, err
+	}
+	k.budget = measure(frame, "", at, k.opts.TokenCounter)
+	limits := k.codec.FrameLimits.withDefaults()
 	limit := sizes{limits.MaxFrame, limits.MaxValues}
-	if s.opts.maxOutput > 0 {
-		limit.bytes = min(limit.bytes, s.opts.maxOutput)
+	if k.opts.maxOutput > 0 {
+		limit.bytes = min(limit.bytes, k.opts.maxOutput)
 	}
 	if size := (sizes{len(frame), at.values}); !size.fits(limit) {
-		if s.opts.Budget == BudgetEnforce || isUnlimited(p.m) {
-			return nil, errTooLong(fmt.Sprintf("a message of %d bytes and %d values does not fit a frame", size.bytes, size.values))
+		if k.opts.Budget == BudgetEnforce || isUnlimited(k.p.m) {
+			return frame, at, errTooLong(fmt.Sprintf("a message of %d bytes and %d values does not fit a frame", size.bytes, size.values))
 		}
-		return p.cutUp(&c, seq, limit)
+		if k.parts, err = k.p.cutUp(&k.wide, k.seq, limit); err == nil && k.parts == nil {
+			err = fail(ErrParse, "frame too long") // without params that could be cut
+		}
+		return frame, at, err
 	}
-	if s.opts.Budget == BudgetOff || isUnlimited(p.m) || s.isWithin(frame, at) {
-		return nil, nil
+	if k.opts.Budget == BudgetOff || isUnlimited(k.p.m) || k.budget.isWithin() {
+		return frame, at, nil
 	}
-	parts, isWithin, err := s.packTokens(ctx, p, &c, seq)
-	if err == nil && !isWithin && s.opts.Budget == BudgetEnforce {
-		err = fail(ErrBudgetExceeded, "the message does not fit frames within the token limits")
-	}
-	return parts, err
+	return k.packTokens(ctx, frame, at)
+}
+
+// whole returns the text of the whole message.
+func (k *packer) whole(buf []byte) ([]byte, cut, error) {
+	k.p.m.Meta.MID, k.p.m.Meta.Seq = budgetID, NewOptionalInt(k.seq)
+	return k.wide.appendFrame(buf[:0], k.p.m, k.p.keys)
 }
 
 // errTooLong returns the error of a message that no frames can carry.
@@ -139,48 +156,61 @@ func errTooLong(text string) error {
 
 // isWithin reports whether a frame satisfies the hard limits of body and total. Header and metadata
 // cannot be split (ACCP-D37).
-func (s *Session) isWithin(frame []byte, at cut) bool {
-	b := measure(frame, at, s.opts.TokenCounter)
-	return b.Body <= hardBody && b.Total <= hardTotal
+func (b *FrameBudget) isWithin() bool { return b.Body <= hardBody && b.Total <= hardTotal }
+
+// packTokens sets the parts that are within the token limits, if there are any. Params that do not fit into a frame move
+// to the shared store. It returns the text of the whole message.
+func (k *packer) packTokens(ctx context.Context, frame []byte, at cut) ([]byte, cut, error) {
+	isWithin := false
+	var err error
+	if k.p.schema == nil || k.p.schema.Code != SchemaError {
+		frame, at, isWithin, err = k.group(ctx, frame, at)
+	}
+	if err == nil && !isWithin && k.opts.Budget == BudgetEnforce {
+		err = fail(ErrBudgetExceeded, "the message does not fit frames within the token limits")
+	}
+	return frame, at, err
 }
 
-// packTokens returns the parts of a message that are within the token limits, nil for one frame, and
-// whether there are any. Params that do not fit into a frame move to the shared store.
-func (s *Session) packTokens(ctx context.Context, p *prepared, c *Codec, seq int64) (parts []part, isWithin bool, err error) {
-	if p.schema != nil && p.schema.Code == SchemaError {
-		return nil, false, nil
-	}
+// group is packTokens without the check of the result.
+func (k *packer) group(ctx context.Context, frame []byte, at cut) ([]byte, cut, bool, error) {
 	fits := func(x part) (bool, error) {
-		frame, at, err := p.estimate(c, x, seq, largest)
-		return err == nil && s.isWithin(frame, at), err
+		text, at, err := k.p.estimate(&k.wide, x, k.seq, largest)
+		if err != nil {
+			return false, err
+		}
+		b := measure(text, "", at, k.opts.TokenCounter)
+		return b.isWithin(), nil
 	}
-	all := p.all()
-	isSplittable, err := s.moveLarge(ctx, p, all, fits)
+	all := k.p.all()
+	isSplittable, err := k.moveLarge(ctx, all, fits)
 	if err != nil {
-		return nil, false, err
+		return frame, at, false, err
 	}
-	frame, at, err := p.write(c, budgetID, seq)
+	if frame, at, err = k.whole(frame); err == nil {
+		k.budget = measure(frame, "", at, k.opts.TokenCounter)
+	}
 	switch {
 	case err != nil:
-		return nil, false, err
-	case s.isWithin(frame, at):
-		return nil, true, nil
+		return frame, at, false, err
+	case k.budget.isWithin():
+		return frame, at, true, nil
 	case !isSplittable:
-		return nil, false, nil
+		return frame, at, false, nil
 	}
-	parts, err = all.grouped(fits)
+	parts, err := all.grouped(fits)
 	switch {
 	case err != nil, len(parts) > maxParts:
-		return nil, false, err
-	case len(parts) == 1:
-		return nil, true, nil // header and metadata exceed the limit
+		return frame, at, false, err
+	case len(parts) > 1: // else header and metadata exceed the limit
+		k.parts = parts
 	}
-	return parts, true, nil
+	return frame, at, true, nil
 }
 
 // moveLarge moves the params that do not fit into a separate frame to the shared store, and reports whether
 // each then fits.
-func (s *Session) moveLarge(ctx context.Context, p *prepared, all part, fits func(part) (bool, error)) (bool, error) {
+func (k *packer) moveLarge(ctx context.Context, all part, fits func(part) (bool, error)) (bool, error) {
 	isSplittable := true
 	for i, x := range all.params {
 		ok, err := fits(part{}.with(x, all.keys[i]))
@@ -188,13 +218,13 @@ func (s *Session) moveLarge(ctx context.Context, p *prepared, all part, fits fun
 		case err != nil:
 			return false, err
 		case ok:
-		case s.opts.Persistence.SharedStore == nil || x.Value.kind == KindRef:
+		case k.mover == nil || x.Value.kind == KindRef:
 			isSplittable = false
 		default:
-			if all.params[i].Value, err = s.moveOut(ctx, x.Value); err != nil {
+			if all.params[i].Value, err = k.mover.moveOut(ctx, x.Value); err != nil {
 				return false, err
 			}
-			p.m.Params = p.m.Params.Set(x.Key, all.params[i].Value)
+			k.p.m.Params = k.p.m.Params.Set(x.Key, all.params[i].Value)
 		}
 	}
 	return isSplittable, nil

@@ -7,6 +7,9 @@ import (
 	"context"
 	"math"
 	"strings"
+
+	"github.com/fivewire/fivewire/accp/internal/order"
+	"github.com/fivewire/fivewire/accp/internal/record"
 )
 
 // Bounds of the shared state (ACCP-D76).
@@ -17,9 +20,62 @@ const (
 
 const baseDigits = 8 // of a sent digest of the state
 
-// decideState adds the change of the shared state by a sync:state message to its event (ACCP-D45,
-// ACCP-D46).
-func (c *core) decideState(m *Message, e *event) error {
+// A sharedState is a version of the shared state.
+type sharedState struct {
+	version int64
+	params  Params
+	digest  string
+	bytes   int
+}
+
+// newState returns a version, or an error for one that is too large.
+func newState(version int64, p Params) (sharedState, error) {
+	v := Value{kind: KindMap, list: p}
+	s := sharedState{version: version, params: p, bytes: v.size()}
+	if v.count() > maxState || s.bytes > maxStateBytes {
+		return s, fail(ErrBudgetExceeded, "the state is too large")
+	}
+	var err error
+	s.digest, err = digest(v)
+	return s, err
+}
+
+func emptyState() sharedState {
+	s, _ := newState(0, nil)
+	s.bytes = 0
+	return s
+}
+
+// stateOf returns the state with a text in a record.
+func stateOf(version int64, text string) (sharedState, error) {
+	v, err := storedCodec.DecodeValue([]byte(text))
+	if err != nil || v.kind != KindMap {
+		return sharedState{}, record.ErrDamaged
+	}
+	s, err := newState(version, v.list)
+	if err != nil {
+		return s, record.ErrDamaged
+	}
+	return s, nil
+}
+
+// after returns the state after a delta in a record.
+func (s *sharedState) after(version int64, delta string) (sharedState, error) {
+	v, err := storedCodec.DecodeValue([]byte(delta))
+	if err != nil || v.kind != KindMap {
+		return sharedState{}, record.ErrDamaged
+	}
+	return newState(version, Apply(s.params, v.list))
+}
+
+// A stateChange is the next version of a state, and how it came about.
+type stateChange struct {
+	to    sharedState
+	delta Value // null: to as a whole
+}
+
+// receive returns the change by a sync:state message, or nil if nothing changes (ACCP-D45, ACCP-D46).
+func (s *sharedState) receive(m *Message) (*stateChange, error) {
 	version, _ := m.Params.Get("version")
 	delta, hasDelta := m.Params.Get("delta")
 	state, hasState := m.Params.Get("state")
@@ -27,59 +83,80 @@ func (c *core) decideState(m *Message, e *event) error {
 	v, ok := version.Int()
 	switch {
 	case !ok || v < 0:
-		return fail(ErrInvalidType, "sync:state needs an integer v from 0")
+		return nil, fail(ErrInvalidType, "sync:state needs an integer v from 0")
 	case hasDelta == hasState:
-		return fail(ErrInvalidType, "sync:state needs exactly one of delta and state")
+		return nil, fail(ErrInvalidType, "sync:state needs exactly one of delta and state")
 	case hasDelta && delta.kind != KindMap, hasState && state.kind != KindMap:
-		return fail(ErrInvalidType, "delta and state must be maps")
+		return nil, fail(ErrInvalidType, "delta and state must be maps")
 	case hasBase && (base.kind != KindString || !validHash(base.text)):
-		return fail(ErrInvalidType, "base must be 6 to 64 hex digits")
+		return nil, fail(ErrInvalidType, "base must be 6 to 64 hex digits")
+	case hasDelta:
+		return s.receiveDelta(v, delta, base.text)
 	}
-	if hasDelta {
-		return c.decideDelta(v, delta, base.text, e)
-	}
-	return c.decideSnapshot(v, state, e)
+	return s.receiveWhole(v, state)
 }
 
-func (c *core) decideDelta(v int64, delta Value, base string, e *event) error {
+func (s *sharedState) receiveWhole(v int64, state Value) (*stateChange, error) {
+	next, err := newState(v, Apply(nil, state.list)) // a state holds no nulls
 	switch {
-	case v <= c.version:
-		return fail(ErrDuplicate, "state version %d after %d", v, c.version)
-	case v-1 != c.version, !strings.EqualFold(base, c.digest[:len(base)]):
-		return fail(ErrSequenceGap, "state version %d after %d, or another base", v, c.version)
+	case v == s.version && next.digest == s.digest && err == nil:
+		return nil, nil
+	case v < s.version, v == s.version && next.digest < s.digest && next.digest != "":
+		return nil, fail(ErrDuplicate, "state version %d after %d", v, s.version)
 	}
-	if err := checkState(Apply(c.state, delta.list)); err != nil {
-		return err
-	}
-	e.Version, e.Delta = v, &delta
-	return nil
+	return &stateChange{to: next}, err
 }
 
-func (c *core) decideSnapshot(v int64, state Value, e *event) error {
-	next := Apply(nil, state.list) // a state holds no nulls
-	d, err := digest(Value{kind: KindMap, list: next})
+func (s *sharedState) receiveDelta(v int64, delta Value, base string) (*stateChange, error) {
 	switch {
-	case err != nil:
-		return err
-	case v == c.version && d == c.digest:
+	case v <= s.version:
+		return nil, fail(ErrDuplicate, "state version %d after %d", v, s.version)
+	case v-1 != s.version, !strings.EqualFold(base, s.digest[:len(base)]):
+		return nil, fail(ErrSequenceGap, "state version %d after %d, or another base", v, s.version)
+	}
+	next, err := newState(v, Apply(s.params, delta.list))
+	return &stateChange{next, delta}, err
+}
+
+// send returns the change to the content next, and its message. Both are nil without a difference.
+func (s *sharedState) send(next Params) (*stateChange, *Message, error) {
+	delta := Value{kind: KindMap, list: Diff(s.params, next)}
+	switch {
+	case delta.Len() == 0:
+		return nil, nil, nil
+	case s.version == math.MaxInt64:
+		return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
+	}
+	version := s.version + 1
+	m := &Message{Intent: IntentSync, Op: OpState, Params: Params{{"version", Int(version)}, {"delta", delta}}}
+	if version > 1 {
+		m.Params = append(m.Params, Param{"base", String(s.digest[:baseDigits])})
+	}
+	to, err := newState(version, next)
+	return &stateChange{to, delta}, m, err
+}
+
+// message returns the message with the whole state.
+func (s *sharedState) message() *Message {
+	return &Message{Intent: IntentSync, Op: OpState, Params: Params{
+		{"version", Int(s.version)},
+		{"state", Value{kind: KindMap, list: s.params}},
+	}}
+}
+
+// setState adds a change of the shared state. Its text is for a record.
+func (e *change) setState(c *stateChange, hasRecord bool) error {
+	e.Version, e.shared = c.to.version, &c.to
+	if !hasRecord {
 		return nil
-	case v < c.version, v == c.version && d < c.digest:
-		return fail(ErrDuplicate, "state version %d after %d", v, c.version)
 	}
-	if err := checkState(next); err != nil {
+	if c.delta.kind == KindNull {
+		text, err := storedCodec.AppendValue(nil, Value{kind: KindMap, list: c.to.params})
+		e.State = string(text)
 		return err
 	}
-	whole := Map(next...)
-	e.Version, e.State = v, &whole
-	return nil
-}
-
-func checkState(p Params) error {
-	v := Value{kind: KindMap, list: p}
-	if v.count() > maxState || v.size() > maxStateBytes {
-		return fail(ErrBudgetExceeded, "the state is too large")
-	}
-	_, err := digest(v)
+	text, err := storedCodec.AppendValue(nil, c.delta)
+	e.Delta = string(text)
 	return err
 }
 
@@ -87,7 +164,7 @@ func checkState(p Params) error {
 func (s *Session) State() (version int64, state Params) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.version, Apply(s.core.state, nil)
+	return s.core.shared.version, Apply(s.core.shared.params, nil)
 }
 
 // A stateUndo is a sent change of the shared state. If the peer refuses it with E3002, the earlier
@@ -95,31 +172,37 @@ func (s *Session) State() (version int64, state Params) {
 type stateUndo struct {
 	chain   string
 	version int64
-	before  Value
+	before  sharedState
+}
+
+// of reports whether m refuses the change, which the peer does not have (ACCP-D45).
+func (u *stateUndo) of(m *Message, current *sharedState) bool {
+	return u != nil && m.Intent == IntentFail && Code(m.Params.Text("code")) == ErrDuplicate &&
+		u.chain == m.Meta.CID && u.version == current.version && !hasMark(m, "applied")
+}
+
+// change returns the change that takes the state back.
+func (u *stateUndo) change(hasRecord bool) (*change, error) {
+	e := &change{}
+	return e, e.setState(&stateChange{to: u.before}, hasRecord)
 }
 
 // Sync sets the shared state and returns the frame with the difference to the last state, or no
 // frame without a difference. Nulls in state count as absent.
 func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 	next := Apply(nil, state)
-	return s.enteredToSend(ctx, func() (*SendResult, error) {
-		s.dirty = true // the difference is to the current state of all processes
+	return s.sent(ctx, func() (*SendResult, error) {
+		if s.record != nil {
+			s.record.Invalidate() // the difference is to the current state of all processes
+		}
 		var undo *stateUndo
-		sent, err := s.sendWith(ctx, IntentSync, func() (*Message, *event, error) {
-			delta := Value{kind: KindMap, list: Diff(s.core.state, next)}
-			switch {
-			case delta.Len() == 0:
-				return nil, nil, nil
-			case s.core.version == math.MaxInt64:
-				return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
+		sent, err := s.sendWith(ctx, IntentSync, func(e *change) (*Message, error) {
+			c, m, err := s.core.shared.send(next)
+			if err == nil && c != nil {
+				err = e.setState(c, s.record != nil)
+				undo = &stateUndo{version: c.to.version, before: s.core.shared}
 			}
-			version := s.core.version + 1
-			m := &Message{Intent: IntentSync, Op: OpState, Params: Params{{"version", Int(version)}, {"delta", delta}}}
-			if version > 1 {
-				m.Params = append(m.Params, Param{"base", String(s.core.digest[:baseDigits])})
-			}
-			undo = &stateUndo{version: version, before: Map(s.core.state...)}
-			return m, &event{Version: version, Delta: &delta}, checkState(next)
+			return m, err
 		})
 		if err == nil && undo != nil && !sent.Dropped {
 			undo.chain = sent.Message.Chain()
@@ -130,10 +213,10 @@ func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 }
 
 // hasApplied reports whether the message with this id has changed the shared state.
-func (s *Session) hasApplied(mid string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.core.changes.has(markOf(mid))
+func (h *history) hasApplied(mid string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.core.numbers.Changes.Has(order.MarkOf(mid))
 }
 
 // hasMark reports whether the metadata of m has a key with the value true.
@@ -149,28 +232,20 @@ func hasMark(m *Message, key string) bool {
 // takeBack undoes the change by Sync in a chain, unless another one followed.
 func (s *Session) takeBack(ctx context.Context, chain string) error {
 	return s.entered(ctx, func() error {
-		return s.change(ctx, func() (*event, error) {
+		return s.update(ctx, func() (*change, error) {
 			u := s.synced
-			if u == nil || u.chain != chain || u.version != s.core.version {
+			if u == nil || u.chain != chain || u.version != s.core.shared.version {
 				return nil, nil
 			}
 			s.synced = nil
-			return &event{Version: u.version - 1, State: &u.before}, nil
+			return u.change(s.record != nil)
 		})
 	})
 }
 
 // Snapshot returns the frame with the whole state, the answer to qry:state (ACCP-D46).
 func (s *Session) Snapshot(ctx context.Context) (*SendResult, error) {
-	return s.enteredToSend(ctx, func() (*SendResult, error) {
-		return s.sendWith(ctx, IntentSync, func() (*Message, *event, error) { return s.core.stateMessage(), nil, nil })
+	return s.sent(ctx, func() (*SendResult, error) {
+		return s.sendWith(ctx, IntentSync, func(*change) (*Message, error) { return s.core.shared.message(), nil })
 	})
-}
-
-// stateMessage returns the message with the whole state.
-func (c *core) stateMessage() *Message {
-	return &Message{Intent: IntentSync, Op: OpState, Params: Params{
-		{"version", Int(c.version)},
-		{"state", Value{kind: KindMap, list: c.state}},
-	}}
 }

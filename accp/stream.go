@@ -6,6 +6,8 @@ package accp
 import (
 	"math"
 	"strings"
+
+	"github.com/fivewire/fivewire/accp/internal/order"
 )
 
 const (
@@ -19,7 +21,7 @@ const (
 // zero value is ready for use. It is not safe for concurrent use.
 type StreamAssembler struct {
 	open     map[string]*assembly
-	finished window
+	finished order.Window
 	bytes    int // buffered
 }
 
@@ -46,7 +48,9 @@ type AssembledChunks struct {
 //   - an end while chunks are missing is [ErrSequenceGap] and drops the stream,
 //   - more than 1,024 buffered chunks of a stream, or 16 MiB of all, is [ErrBudgetExceeded].
 func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
-	s.finished.max = maxEnded
+	if s.open == nil {
+		s.open, s.finished = map[string]*assembly{}, order.NewWindow(maxEnded)
+	}
 	const overhead = 128 // of an open stream
 	if err := checkStream(m); err != nil {
 		return AssembledChunks{}, err
@@ -57,7 +61,7 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 		s.end(cid)
 		return a.endEarly()
 	}
-	if s.finished.has(markOf(cid)) {
+	if s.finished.Has(order.MarkOf(cid)) {
 		return AssembledChunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
 	}
 	if a == nil {
@@ -105,9 +109,6 @@ func checkStream(m *Message) error {
 }
 
 func (s *StreamAssembler) start(cid string, a *assembly) {
-	if s.open == nil {
-		s.open = map[string]*assembly{}
-	}
 	s.open[strings.Clone(cid)] = a
 	s.bytes += a.bytes
 }
@@ -117,7 +118,7 @@ func (s *StreamAssembler) end(cid string) {
 		s.bytes -= a.bytes
 	}
 	delete(s.open, cid)
-	s.finished.add(markOf(cid))
+	s.finished.Add(order.MarkOf(cid))
 }
 
 // endEarly returns the result of an end message; a is nil if no chunk has arrived.

@@ -153,7 +153,7 @@ func valueOf(rv reflect.Value) (Value, error) {
 		if rv.IsNil() {
 			return Value{}, nil
 		}
-		return BigInt(rv.Interface().(*big.Int)), nil
+		return Value{kind: KindInt, text: rv.Interface().(*big.Int).String()}, nil
 	}
 	switch rv.Kind() {
 	case reflect.Pointer, reflect.Interface:

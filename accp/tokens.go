@@ -25,10 +25,27 @@ func (c boundedCounter) Count(text string) int {
 	return min(max(c.TokenCounter.Count(text), 0), len(text))
 }
 
+// An additiveCounter counts the lines of a text each by itself.
+type additiveCounter struct{ ApproxCounter }
+
+// CountBytes counts a text without a copy.
+func (additiveCounter) CountBytes(text []byte) int { return approx(text) }
+
+// countBytes counts a text, without a copy if that is possible.
+func countBytes(c TokenCounter, text []byte) int {
+	if a, ok := c.(additiveCounter); ok {
+		return a.CountBytes(text)
+	}
+	return c.Count(string(text))
+}
+
 // clamped returns c with bounds. Nil means the approximation.
 func clamped(c TokenCounter) TokenCounter {
-	if c == nil {
-		return ApproxCounter{}
+	switch c.(type) {
+	case nil, ApproxCounter:
+		return additiveCounter{}
+	case additiveCounter, boundedCounter:
+		return c
 	}
 	return boundedCounter{c}
 }
@@ -43,43 +60,34 @@ func (ApproxCounter) Count(text string) int { return approx(text) }
 
 // The kinds of characters that make a run.
 const (
-	runLetter = iota
+	runWide = iota // not ASCII, never a run
+	runLetter
 	runDigit
 	runSpace
 	runOther
-	runWide // not ASCII, never a run
 )
 
-func runOf(c byte) int {
-	switch {
-	case class[c]&cAlpha != 0:
-		return runLetter
-	case class[c]&cDigit != 0:
-		return runDigit
-	case isSpace(c):
-		return runSpace
-	case c < utf8.RuneSelf:
-		return runOther
+var runKinds = func() (kinds [256]uint8) {
+	for c := range utf8.RuneSelf {
+		switch {
+		case class[c]&cAlpha != 0:
+			kinds[c] = runLetter
+		case class[c]&cDigit != 0:
+			kinds[c] = runDigit
+		case isSpace(byte(c)):
+			kinds[c] = runSpace
+		default:
+			kinds[c] = runOther
+		}
 	}
-	return runWide
-}
+	return kinds
+}()
 
 func approx[T ~string | ~[]byte](s T) int {
 	n := 0
 	for i := 0; i < len(s); {
-		k := runOf(s[i])
-		if k == runWide {
-			r, size := rune(utf8.RuneError), 1
-			r, size = utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
-			n++
-			if r > 0xFFFF {
-				n++
-			}
-			i += size
-			continue
-		}
-		start := i
-		for i < len(s) && runOf(s[i]) == k {
+		start, k := i, runKinds[s[i]]
+		for i < len(s) && runKinds[s[i]] == k && k != runWide {
 			i++
 		}
 		switch run := i - start; k {
@@ -93,6 +101,13 @@ func approx[T ~string | ~[]byte](s T) int {
 			if run != 1 || s[start] != ' ' {
 				n++
 			}
+		default:
+			r, size := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+			n++
+			if r > 0xFFFF {
+				n++
+			}
+			i += size
 		}
 	}
 	return n
@@ -126,36 +141,56 @@ func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
 }
 
 func (f *Frame) measure(counter TokenCounter) FrameBudget {
-	return measure(f.src, cut{body: int(f.body), meta: int(f.meta), end: len(f.src)}, counter)
+	return measure(f.src, "", cut{body: int(f.body), meta: int(f.meta), end: len(f.src)}, counter)
 }
 
-func measure(frame []byte, at cut, counter TokenCounter) FrameBudget {
-	count := func(s []byte) int {
-		if _, isApprox := counter.(ApproxCounter); isApprox || counter == nil {
-			return approx(s) // without a copy
-		}
-		return counter.Count(string(s))
-	}
-	b := FrameBudget{
-		Header:   count(frame[at.start:at.body]),
-		Body:     count(frame[at.body:at.meta]),
-		Metadata: count(frame[at.meta:at.end]),
-	}
-	b.Total = b.Header + b.Body + b.Metadata
-	check := func(name string, n, soft, hard int) {
-		if n > soft && b.Soft == nil {
-			b.Soft = make([]string, 0, 4)
-		}
-		if n > soft {
-			b.Soft = append(b.Soft, name)
-		}
-		if n > hard {
-			b.Hard = append(b.Hard, name)
+// tokens returns the tokens of a frame with a text.
+func (f *Frame) tokens(text string, counter TokenCounter) int {
+	c := clamped(counter)
+	return c.Count(text[:f.body]) + c.Count(text[f.body:f.meta]) + c.Count(text[f.meta:])
+}
+
+// limitNames are the names of the limits of a frame, for each set of them.
+var limitNames = func() (names [16][]string) {
+	for set := range names {
+		for i, name := range []string{"header", "body", "metadata", "total"} {
+			if set&(1<<i) != 0 {
+				names[set] = append(names[set], name)
+			}
 		}
 	}
-	check("header", b.Header, softHeader, hardHeader)
-	check("body", b.Body, softBody, hardBody)
-	check("metadata", b.Metadata, softMeta, hardMeta)
-	check("total", b.Total, softTotal, hardTotal)
+	return names
+}()
+
+// measure counts the tokens of a frame. The text, unless empty, is that of the frame.
+func measure(frame []byte, text string, at cut, counter TokenCounter) FrameBudget {
+	counter = clamped(counter)
+	_, isApprox := counter.(additiveCounter)
+	count := func(from, to int) int {
+		if isApprox {
+			return approx(frame[from:to]) // without a copy
+		}
+		if text != "" {
+			return counter.Count(text[from:to])
+		}
+		return counter.Count(string(frame[from:to]))
+	}
+	b := FrameBudget{Header: count(at.start, at.body), Body: count(at.body, at.meta), Metadata: count(at.meta, at.end)}
+	b.sum()
 	return b
+}
+
+// sum sets the total and the exceeded limits.
+func (b *FrameBudget) sum() {
+	b.Total = b.Header + b.Body + b.Metadata
+	soft, hard := 0, 0
+	for i, x := range [4][3]int{{b.Header, softHeader, hardHeader}, {b.Body, softBody, hardBody}, {b.Metadata, softMeta, hardMeta}, {b.Total, softTotal, hardTotal}} {
+		if x[0] > x[1] {
+			soft |= 1 << i
+		}
+		if x[0] > x[2] {
+			hard |= 1 << i
+		}
+	}
+	b.Soft, b.Hard = limitNames[soft], limitNames[hard]
 }

@@ -5,7 +5,6 @@ package accp
 
 import (
 	"iter"
-	"math/big"
 	"slices"
 	"strconv"
 )
@@ -52,9 +51,6 @@ func Bool(b bool) Value { return Value{kind: KindBool, text: strconv.FormatBool(
 
 // Int returns an integer.
 func Int(n int64) Value { return Value{kind: KindInt, text: strconv.FormatInt(n, 10)} }
-
-// BigInt returns an integer of any size. [FrameLimits] bound its digits on the wire.
-func BigInt(n *big.Int) Value { return Value{kind: KindInt, text: n.String()} }
 
 // Null returns null, which removes a key in a delta.
 func Null() Value { return Value{} }

@@ -4,6 +4,7 @@
 package accp
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -58,25 +59,28 @@ func (s *Session) ModelContext(maximum, keep int) ContextView {
 	v := &s.view
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	s.mu.Lock()
+	pending, isOpen := v.pending, v.isOpen
+	v.pending = nil
+	s.mu.Unlock()
 	isCut := false
-	pending, isOpen := s.takePending()
 	if isOpen {
 		for _, text := range pending {
-			v.lines.Append(s.line(text), s.opts.TokenCounter)
+			v.lines.Append(s.codec.line(text), s.opts.TokenCounter)
 		}
 		isCut = v.lines.Tokens() > maximum
 	}
 	if !isOpen || isCut {
 		s.mu.Lock()
-		hot, checkpoints := s.core.tiers.Hot, s.checkpointsLocked()
+		hot, checkpoints := slices.Clone(s.core.tiers.Hot), s.checkpointsLocked()
 		v.isOpen, v.pending = true, nil
 		s.mu.Unlock()
 		lines, summaries := make([]string, len(hot)), make([]string, len(checkpoints))
 		for i, h := range hot {
-			lines[i] = s.line(h.Text)
+			lines[i] = s.codec.line(h.Text)
 		}
 		for i, c := range checkpoints {
-			summaries[i] = summaryLine(&c)
+			summaries[i] = summaryLine(c)
 		}
 		v.lines.Begin(summaries, lines, s.opts.TokenCounter, maximum, keep)
 	}
@@ -88,28 +92,22 @@ func (s *Session) ModelContext(maximum, keep int) ContextView {
 	return out
 }
 
-// takePending returns the messages since the last call, and whether there is a view.
-func (s *Session) takePending() ([]string, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	pending := s.view.pending
-	s.view.pending = nil
-	return pending, s.view.isOpen
-}
-
 // line returns the canonical frame of a hot message without its metadata, or "" (ACCP-D68).
-func (s *Session) line(text string) string {
-	m, _ := s.joined(text)
+func (c *Codec) line(text string) string {
+	w := factWriters.Get().(*factWriter)
+	defer w.giveBack()
+	m, _ := w.message(c, text)
 	if m == nil || m.Intent == IntentAck {
 		return ""
 	}
 	m.Meta = nil
-	c := storedCodec
-	c.Registry, c.anyPlaces = s.registry, false
-	frame, err := c.Append(nil, m)
+	stored := storedCodec
+	stored.Registry, stored.anyPlaces = c.Registry, false
+	frame, err := stored.Append(w.text[:0], m)
 	if err != nil {
 		return ""
 	}
+	w.text = frame[:0]
 	return string(frame)
 }
 
@@ -117,7 +115,7 @@ func (s *Session) line(text string) string {
 // cannot imitate a frame.
 func summaryLine(c *tier.Checkpoint) string {
 	if c.Refined.ID == "" {
-		return c.Text
+		return c.Summary.Text
 	}
 	lines := strings.Split(c.Refined.Text, "\n")
 	for i, line := range lines {

@@ -49,7 +49,7 @@ type wsConn struct {
 	calls   *calls.Table[*call] // of a client, else nil
 
 	buffered  atomic.Int64 // bytes of the messages in calls
-	registry  exchangeState
+	registry  *negotiation
 	greetings int    // refused ones
 	agent     string // of the peer of a server
 
@@ -182,25 +182,9 @@ func (c *wsConn) run(first func([]byte) error) {
 
 // open handles the first message on the server side.
 func (c *wsConn) open(s *Server, frame []byte) error {
-	e := &exchange{out: c.answer, record: c.peer.audited(frame), registry: &c.registry, caller: c.peer}
+	e := &exchange{out: c.answer, record: c.peer.audited(frame), registry: c.registry, caller: c.peer}
 	defer func() { s.audit(c.ctx, e.record) }()
-	m, err := s.decode(frame)
-	if err == nil {
-		e.record.describe(m)
-		if m.Intent != IntentSync || m.Op != OpRegistry {
-			err = fail(ErrPolicyDenied, "the first frame must be sync:registry")
-		}
-	}
-	if err == nil {
-		err = s.authorize(c.ctx, m)
-	}
-	if err == nil && c.session == nil {
-		c.session, err = s.open(c.peer, m.Meta.SID)
-	}
-	var in *ReceiveResult
-	if err == nil {
-		in, err = c.session.Receive(c.ctx, frame)
-	}
+	m, in, err := c.greeted(s, e.record, frame)
 	if errors.Is(err, ErrSequenceGap) {
 		c.greetings++
 		e.session = c.session
@@ -211,7 +195,7 @@ func (c *wsConn) open(s *Server, frame []byte) error {
 		return err
 	}
 	if err == nil && in.Outcome == OutcomeDelivered {
-		_, err = c.session.negotiateWith(&c.registry, in.Message, c.answer)
+		_, err = c.registry.reply(in.Message, func(m *Message) error { return c.answer(c.session, m) })
 	}
 	if err != nil {
 		var serr error
@@ -226,6 +210,32 @@ func (c *wsConn) open(s *Server, frame []byte) error {
 	s.replace(c, m.From)
 	return nil
 }
+
+// greeted receives the greeting of the peer in the session that it names.
+func (c *wsConn) greeted(s *Server, r *AuditRecord, frame []byte) (m *Message, in *ReceiveResult, err error) {
+	if m, err = s.decode(frame); err != nil {
+		return nil, nil, err
+	}
+	r.describe(m)
+	if m.Intent != IntentSync || m.Op != OpRegistry {
+		return nil, nil, fail(ErrPolicyDenied, "the first frame must be sync:registry")
+	}
+	if err = s.authorize(c.ctx, m); err != nil {
+		return nil, nil, err
+	}
+	if c.session == nil {
+		session, err := s.open(c.peer, m.Meta.SID)
+		if err != nil {
+			return nil, nil, err
+		}
+		c.serve(session)
+	}
+	in, err = c.session.Receive(c.ctx, frame)
+	return m, in, err
+}
+
+// serve makes a session that of the connection.
+func (c *wsConn) serve(session *Session) { c.session, c.registry = session, session.negotiate() }
 
 // replace closes the earlier connection of an agent to the session of c (ACCP-D56).
 func (s *Server) replace(c *wsConn, agent string) {
@@ -242,7 +252,7 @@ func (s *Server) replace(c *wsConn, agent string) {
 // receive handles a message of an established session. A registered handler runs in its own
 // goroutine, so that a cancel can reach it; other messages are answered at once.
 func (c *wsConn) receive(frame []byte) {
-	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: &c.registry, caller: c.peer}
+	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: c.registry, caller: c.peer}
 	if c.calls != nil {
 		e.greeted = c.onGreeting
 	}

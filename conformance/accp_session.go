@@ -196,7 +196,7 @@ func (d *accpDesk) tiers(ctx context.Context, in *Input, do string) (Answer, err
 		if err != nil {
 			return accpStep(nil, err)
 		}
-		a := accpCheckpoint(cp.CheckpointInfo)
+		a := accpCheckpoint(*cp)
 		facts := [][]string{}
 		for _, f := range cp.Facts {
 			facts = append(facts, []string{f.Entity, f.Relationship, f.Value})
@@ -286,7 +286,7 @@ func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {
 	return accpStep(Answer{"json": true}, err)
 }
 
-func accpCheckpoint(cp accp.CheckpointInfo) Answer {
+func accpCheckpoint(cp accp.Checkpoint) Answer {
 	a := Answer{"id": cp.ID, "trigger": cp.Trigger, "summary": cp.Summary, "summaryTokens": cp.SummaryTokens,
 		"frames": cp.Frames}
 	if r := cp.Refined; r != nil {

@@ -126,10 +126,7 @@ func Decode(data []byte) (*Transcript, error) {
 func (t *Transcript) Verify() error {
 	for i, c := range t.Checkpoints {
 		for _, s := range append([]Summary{c.Summary}, c.Refined...) {
-			hash, digits, err := hook.Address(c.Frames, s.Text)
-			if err != nil {
-				return fmt.Errorf("transcript: checkpoint %d: %w", i, err)
-			}
+			hash, digits := hook.Address(c.Frames, s.Text)
 			id, isAddress := strings.CutPrefix(s.ID, "cp")
 			switch {
 			case hash != c.Hash:

@@ -14,7 +14,7 @@ var SetIDs func(opts any, next func() string)
 var Digest func(v any) (string, error)
 
 // Address returns the hash of the frames of a checkpoint, and the digits of its id (ACCP-D40).
-var Address func(frames []string, summary string) (hash, digits string, err error)
+var Address func(frames []string, summary string) (hash, digits string)
 
 // Hot returns the frames of the messages in hot state of an *accp.Session.
 var Hot func(session any) []string

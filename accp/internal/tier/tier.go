@@ -1,11 +1,15 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tier has the rules of the context of a session: hot messages, checkpoints, and the
-// summaries that a peer announces. Its functions do no I/O and read no clock.
+// Package tier has the rules of the context of a session: hot messages, checkpoints with their addresses, the
+// summaries that a peer announces, and the view of a model. Its functions do no I/O and read no clock.
 package tier
 
-import "slices"
+import (
+	"encoding/hex"
+	"slices"
+	"strings"
+)
 
 // Token limits of the draft, and bounds.
 const (
@@ -20,61 +24,136 @@ const (
 	itemBytes       = 256  // of an item in addition to its texts
 )
 
+// Triggers of checkpoints, in their order.
+const (
+	triggerDone = "done"
+	TriggerHot  = "hot_tokens"
+	triggerEsc  = "esc"
+	triggerComp = "comp"
+)
+
 // A Message is in hot state.
 type Message struct {
-	Text   string // its frames, joined by line feeds
-	Tokens int
+	Text     string `json:"text"` // its frames, joined by line feeds
+	Tokens   int    `json:"tokens"`
+	Facts    string `json:"-"` // one a line, unless the message comes from a record
+	HasFacts bool   `json:"-"`
 }
 
 // A Summary is a text with its address.
 type Summary struct {
-	ID     string
-	Text   string
-	Tokens int
+	ID     string `json:"id"`
+	Text   string `json:"text"`
+	Tokens int    `json:"tokens"`
 }
 
-// A Checkpoint is a stored part of the history.
+// A Checkpoint is a part of the history.
 type Checkpoint struct {
-	Summary
-	Hash    string // of the frames
-	Trigger []string
-	Frames  int     // messages
-	Refined Summary // with an empty ID if there is none
-	Until   int64   // when its entries expire, in Unix milliseconds; 0: never
-	Bytes   int64   // of its entries
+	Summary Summary  `json:"summary"`
+	Hash    string   `json:"hash"` // of the frames
+	Trigger []string `json:"trigger"`
+	Frames  int      `json:"frames"`           // messages
+	Refined Summary  `json:"refined,omitzero"` // with an empty ID if there is none
+	Until   int64    `json:"until,omitzero"`   // when its contents expire, in Unix milliseconds; 0: never
+	Bytes   int64    `json:"bytes"`            // of its contents
+	Cold    *Cold    `json:"-"`                // its contents, unless a store has them
 }
 
-// An Announcement is the address of a checkpoint of a peer and its summary.
-type Announcement struct{ Hash, ID, Summary string }
+// Cold has the contents of a checkpoint.
+type Cold struct {
+	Frames []string
+	Facts  string // canonical text of the list of facts
+}
 
-// A State has the tiers of a session, without the stored entries.
+// An Announcement is the address of a checkpoint and its summary.
+type Announcement struct {
+	Hash    string `json:"hash"`
+	ID      string `json:"id"`
+	Summary string `json:"summary"`
+}
+
+// A State has the tiers of a session, without the contents that a store has.
 type State struct {
-	Hot         []Message
-	Used        int // tokens of hot state
-	Checkpoints []Checkpoint
-	Peers       []Announcement
-	Dropped     []string // ids of removed checkpoints
-	Void        []string // ids of several contents
+	Hot         []Message      `json:"hot"`
+	Used        int            `json:"used"`        // tokens of hot state
+	Checkpoints []*Checkpoint  `json:"checkpoints"` // each is not changed
+	Peers       []Announcement `json:"peers"`
+	Dropped     []string       `json:"dropped"` // ids of removed checkpoints
+	Void        []string       `json:"void"`    // ids of several contents
 
-	HotBytes  int
-	InfoBytes int64 // of Checkpoints and Peers
-	Stored    int64 // bytes of the entries of Checkpoints
+	byID      map[string]*Checkpoint // by the ids of both summaries
+	hotBytes  int
+	infoBytes int64 // of Checkpoints and Peers
+	stored    int64 // bytes of the contents of Checkpoints
 }
 
-// Add adds a message to hot state.
-func (s *State) Add(m Message) {
-	s.Hot = append(s.Hot, m)
-	s.Used += m.Tokens
-	s.HotBytes += len(m.Text) + itemBytes
+// A Change is the change of a state by one message or one checkpoint.
+type Change struct {
+	Before       *Checkpoint   `json:"before,omitempty"` // of the messages before Hot
+	BeforeTokens int           `json:"beforetokens,omitzero"`
+	Hot          *Message      `json:"hot,omitempty"`
+	After        *Checkpoint   `json:"after,omitempty"` // of Hot, too
+	AfterTokens  int           `json:"aftertokens,omitzero"`
+	Maximum      int           `json:"maximum,omitzero"` // number of checkpoints
+	Refine       string        `json:"refine,omitzero"`  // id of a checkpoint
+	Refined      *Summary      `json:"refined,omitempty"`
+	Peer         *Announcement `json:"peer,omitempty"`
+	Void         string        `json:"void,omitzero"`
+	Drop         bool          `json:"drop,omitzero"` // the oldest checkpoint
 }
 
-// Triggers returns the triggers that hold after a message was added: its own, hot state above the
-// limit, and those of a checkpoint that failed (ACCP-D40).
-func (s *State) Triggers(isDone, isEsc, isComp bool, failed []string) (due []string) {
+// Apply changes the state and returns the checkpoints that were removed.
+func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
+	if c.Void != "" {
+		s.Void = appendBounded(s.Void, maxIDs, c.Void)
+	}
+	if c.Peer != nil {
+		s.announce(*c.Peer)
+	}
+	if c.Before != nil {
+		dropped = s.commit(c.Before, c.BeforeTokens, c.Maximum)
+	}
+	if c.Hot != nil {
+		s.Hot = append(s.Hot, *c.Hot)
+		s.Used += c.Hot.Tokens
+		s.hotBytes += c.Hot.size()
+	}
+	if c.After != nil {
+		dropped = append(dropped, s.commit(c.After, c.AfterTokens, c.Maximum)...)
+	}
+	if c.Drop && len(s.Checkpoints) > 0 {
+		dropped = append(dropped, s.drop())
+	}
+	if c.Refined != nil {
+		s.refine(c.Refine, *c.Refined)
+	}
+	return dropped
+}
+
+func (m *Message) size() int { return len(m.Text) + len(m.Facts) + itemBytes }
+
+// IsFull reports whether hot state must become a checkpoint before a message is added (ACCP-D40).
+func (s *State) IsFull(m *Message) bool { return len(s.Hot) > 0 && s.Used+m.Tokens > HotMax }
+
+// Kinds of messages that trigger a checkpoint.
+type Kinds struct{ IsDone, IsEsc, IsComp bool }
+
+// Triggers returns the triggers that hold after a message with which hot state has a number of tokens: its own,
+// hot state above the limit, and those of a checkpoint that failed (ACCP-D40).
+func (k Kinds) Triggers(used int, failed []string) (due []string) {
+	switch {
+	case len(failed) > 0:
+	case k == Kinds{} && used <= HotTrigger:
+		return nil
+	case k == Kinds{IsDone: true} && used <= HotTrigger:
+		return onlyDone
+	case k == Kinds{}:
+		return OnlyHot
+	}
 	for _, t := range []struct {
 		name string
 		now  bool
-	}{{"done", isDone}, {"hot_tokens", s.Used > HotTrigger}, {"esc", isEsc}, {"comp", isComp}} {
+	}{{triggerDone, k.IsDone}, {TriggerHot, used > HotTrigger}, {triggerEsc, k.IsEsc}, {triggerComp, k.IsComp}} {
 		if t.now || slices.Contains(failed, t.name) {
 			due = append(due, t.name)
 		}
@@ -82,95 +161,167 @@ func (s *State) Triggers(isDone, isEsc, isComp bool, failed []string) (due []str
 	return due
 }
 
-// Commit replaces hot state by a checkpoint, whose reference costs some tokens. Checkpoints over the
-// maximum are removed, and returned.
-func (s *State) Commit(c Checkpoint, tokens, maximum int) (dropped []Checkpoint) {
-	s.Hot, s.Used, s.HotBytes = nil, tokens, 0
-	if i := s.index(c.ID); i >= 0 {
-		s.remove(i) // the same frames again
+// The usual triggers, which are not changed.
+var onlyDone, OnlyHot = []string{triggerDone}, []string{TriggerHot}
+
+// commit replaces hot state by a checkpoint, whose reference costs some tokens. It removes and returns the checkpoints over
+// the maximum.
+func (s *State) commit(c *Checkpoint, tokens, maximum int) (dropped []*Checkpoint) {
+	clear(s.Hot)
+	s.Hot, s.Used, s.hotBytes = s.Hot[:0], tokens, 0
+	if s.byID[c.Summary.ID] != nil { // the same frames again
+		if i := s.index(c.Summary.ID); i >= 0 {
+			s.remove(i)
+		}
 	}
 	s.Checkpoints = append(s.Checkpoints, c)
-	s.InfoBytes += c.size()
-	s.Stored += c.Bytes
+	s.add(c)
 	for len(s.Checkpoints) > maximum {
-		dropped = append(dropped, s.Drop())
+		dropped = append(dropped, s.drop())
 	}
 	return dropped
 }
 
-func (c *Checkpoint) size() int64 {
-	return int64(itemBytes + len(c.Text) + len(c.Refined.Text))
+// add adds a checkpoint of the list to the index and the sizes.
+func (s *State) add(c *Checkpoint) {
+	if s.byID == nil {
+		s.byID = map[string]*Checkpoint{}
+	}
+	s.byID[c.Summary.ID] = c
+	if c.Refined.ID != "" {
+		s.byID[c.Refined.ID] = c
+	}
+	s.infoBytes += c.size()
+	s.stored += c.Bytes
 }
 
-// Drop removes the oldest checkpoint.
-func (s *State) Drop() Checkpoint {
+func (c *Checkpoint) size() int64 {
+	return int64(itemBytes + len(c.Summary.Text) + len(c.Refined.Text))
+}
+
+// drop removes the oldest checkpoint.
+func (s *State) drop() *Checkpoint {
 	c := s.remove(0)
-	s.Dropped = append(s.Dropped, c.ID)
+	s.Dropped = appendBounded(s.Dropped, maxDropped, c.Summary.ID)
 	if c.Refined.ID != "" {
-		s.Dropped = append(s.Dropped, c.Refined.ID)
+		s.Dropped = appendBounded(s.Dropped, maxDropped, c.Refined.ID)
 	}
-	s.Dropped = slices.Delete(s.Dropped, 0, max(0, len(s.Dropped)-maxDropped))
 	return c
 }
 
-func (s *State) remove(i int) Checkpoint {
+// appendBounded appends x and removes the oldest elements over the maximum.
+func appendBounded[T any](list []T, maximum int, x T) []T {
+	if len(list) < maximum {
+		return append(list, x)
+	}
+	var zero T
+	list[0] = zero
+	return append(list[1:], x) // moves the elements when the memory ends
+}
+
+func (s *State) remove(i int) *Checkpoint {
 	c := s.Checkpoints[i]
-	s.Checkpoints = slices.Delete(s.Checkpoints, i, i+1)
-	s.InfoBytes -= c.size()
-	s.Stored -= c.Bytes
+	s.Checkpoints[i] = nil
+	if i == 0 {
+		s.Checkpoints = s.Checkpoints[1:]
+	} else {
+		s.Checkpoints = slices.Delete(s.Checkpoints, i, i+1)
+	}
+	for _, id := range []string{c.Summary.ID, c.Refined.ID} {
+		if s.byID[id] == c {
+			delete(s.byID, id)
+		}
+	}
+	s.infoBytes -= c.size()
+	s.stored -= c.Bytes
 	return c
 }
 
 func (s *State) index(id string) int {
-	return slices.IndexFunc(s.Checkpoints, func(c Checkpoint) bool { return c.ID == id })
+	return slices.IndexFunc(s.Checkpoints, func(c *Checkpoint) bool { return c.Summary.ID == id })
 }
 
-// Refine sets the refined summary of a checkpoint and reports whether the checkpoint exists.
-func (s *State) Refine(id string, refined Summary) bool {
+func (s *State) refine(id string, refined Summary) {
 	i := s.index(id)
 	if i < 0 || refined.ID == id {
-		return false
+		return
 	}
-	s.InfoBytes -= s.Checkpoints[i].size()
-	s.Checkpoints[i].Refined = refined
-	s.InfoBytes += s.Checkpoints[i].size()
-	return true
+	c := *s.Checkpoints[i]
+	if old := c.Refined.ID; s.byID[old] == s.Checkpoints[i] {
+		delete(s.byID, old)
+	}
+	s.infoBytes -= c.size()
+	s.stored -= c.Bytes
+	c.Refined = refined
+	s.Checkpoints[i] = &c
+	s.add(&c)
 }
 
-// Own returns the announcement of an own checkpoint by the id of its summary or of its refined one.
-func (s *State) Own(id string) (Announcement, bool) {
-	for _, c := range s.Checkpoints {
-		switch id {
-		case c.ID:
-			return Announcement{Hash: c.Hash, ID: id, Summary: c.Text}, true
-		case c.Refined.ID:
-			return Announcement{Hash: c.Hash, ID: id, Summary: c.Refined.Text}, true
+// Own returns the announcement of an own checkpoint by the id of its summary or of its refined one, and the checkpoint.
+func (s *State) Own(id string) (Announcement, *Checkpoint) {
+	c := s.byID[id]
+	switch {
+	case c == nil:
+		return Announcement{}, nil
+	case id == c.Summary.ID:
+		return Announcement{Hash: c.Hash, ID: id, Summary: c.Summary.Text}, c
+	}
+	return Announcement{Hash: c.Hash, ID: id, Summary: c.Refined.Text}, c
+}
+
+// References returns the own checkpoints to which references name, of this session by its id.
+func (s *State) References(refs []string, session string) (list []Announcement) {
+	for _, ref := range refs {
+		id, isWarm := strings.CutPrefix(ref, "warm.")
+		if own, c := s.Own(strings.TrimPrefix(id, session+".")); isWarm && c != nil {
+			list = append(list, own)
+		}
+	}
+	return list
+}
+
+// Peer returns an announced summary.
+func (s *State) Peer(id string) (Announcement, bool) {
+	for _, p := range s.Peers {
+		if p.ID == id {
+			return p, true
 		}
 	}
 	return Announcement{}, false
 }
+
+// Free returns the id with the fewest digits that belongs to no other content, or "" (ACCP-D40, ACCP-D70). The sum is that
+// of the hash and the summary.
+func (s *State) Free(hash string, sum [32]byte, summary string) string {
+	id := [2 + 2*len(sum)]byte{'c', 'p'}
+	hex.Encode(id[2:], sum[:])
+	for n := 2 + idDigits; n <= len(id); n += 4 {
+		if a := (Announcement{Hash: hash, ID: string(id[:n]), Summary: summary}); s.IsFree(a) {
+			return a.ID
+		}
+	}
+	return ""
+}
+
+const idDigits = 8 // minimum of an id
 
 // IsFree reports whether the id of a belongs to no other content.
 func (s *State) IsFree(a Announcement) bool {
 	if slices.Contains(s.Void, a.ID) {
 		return false
 	}
-	if own, ok := s.Own(a.ID); ok && own != a {
+	if own, c := s.Own(a.ID); c != nil && own != a {
 		return false
 	}
-	for _, p := range s.Peers {
-		if p.ID == a.ID && p != a {
-			return false
-		}
-	}
-	return true
+	p, ok := s.Peer(a.ID)
+	return !ok || p == a
 }
 
 // ByHash returns the id of the newest own checkpoint with a hash, or "".
 func (s *State) ByHash(hash string) string {
 	for _, c := range slices.Backward(s.Checkpoints) {
 		if c.Hash == hash {
-			return c.ID
+			return c.Summary.ID
 		}
 	}
 	return ""
@@ -186,46 +337,31 @@ func (s *State) Announced(hash, id string) (Announcement, bool) {
 	return Announcement{}, false
 }
 
-// Announce keeps the announcement of a peer. Its id must be free.
-func (s *State) Announce(a Announcement) {
+// announce keeps the announcement of a peer. Its id is free.
+func (s *State) announce(a Announcement) {
 	if slices.Contains(s.Peers, a) {
 		return
 	}
-	s.InfoBytes += itemBytes + int64(len(a.Summary))
-	s.Peers = append(s.Peers, a)
-	for len(s.Peers) > maxIDs {
-		s.InfoBytes -= itemBytes + int64(len(s.Peers[0].Summary))
-		s.Peers = slices.Delete(s.Peers, 0, 1)
+	s.infoBytes += itemBytes + int64(len(a.Summary))
+	if len(s.Peers) == maxIDs {
+		s.infoBytes -= itemBytes + int64(len(s.Peers[0].Summary))
 	}
+	s.Peers = appendBounded(s.Peers, maxIDs, a)
 }
 
-// Forbid makes an id void.
-func (s *State) Forbid(id string) {
-	s.Void = append(s.Void, id)
-	s.Void = slices.Delete(s.Void, 0, max(0, len(s.Void)-maxIDs))
-}
-
-// Peer returns an announced summary.
-func (s *State) Peer(id string) (string, bool) {
-	for _, p := range s.Peers {
-		if p.ID == id {
-			return p.Summary, true
-		}
-	}
-	return "", false
-}
-
-// Recount computes the sums after the lists were replaced.
+// Recount computes the index and the sizes after the lists were replaced.
 func (s *State) Recount() {
-	s.HotBytes, s.InfoBytes, s.Stored = 0, 0, 0
+	s.hotBytes, s.infoBytes, s.stored, s.byID = 0, 0, 0, nil
 	for _, m := range s.Hot {
-		s.HotBytes += len(m.Text) + itemBytes
+		s.hotBytes += m.size()
 	}
 	for _, c := range s.Checkpoints {
-		s.InfoBytes += c.size()
-		s.Stored += c.Bytes
+		s.add(c)
 	}
 	for _, p := range s.Peers {
-		s.InfoBytes += itemBytes + int64(len(p.Summary))
+		s.infoBytes += itemBytes + int64(len(p.Summary))
 	}
 }
+
+// Sizes returns the bytes of the state in memory, and of the contents of its checkpoints.
+func (s *State) Sizes() (memory, contents int64) { return int64(s.hotBytes) + s.infoBytes, s.stored }

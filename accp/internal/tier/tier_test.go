@@ -19,6 +19,14 @@ type words struct{}
 
 func (words) Count(text string) int { return (len(text) + 3) / 4 }
 
+// factLine returns the line of a fact, and its tokens.
+func factLine(f Fact, counter Counter) (string, int) {
+	w := lineWriter{counter: counter, buf: []byte("before")}
+	w.additive, _ = counter.(AdditiveCounter)
+	n := w.add(f)
+	return string(w.buf[len("before"):]), n
+}
+
 // The line of a fact has the longest prefix of whole characters that fits (ACCP-D42).
 func TestFactLineHasLongestPrefix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -34,7 +42,9 @@ func TestFactLineHasLongestPrefix(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, want, factLine(f, words{}))
+		got, n := factLine(f, words{})
+		require.Equal(t, want, got)
+		require.Equal(t, words{}.Count(got), n)
 		require.True(t, utf8.ValidString(want))
 	})
 }
@@ -44,10 +54,15 @@ func TestSummaryKeepsNewestFacts(t *testing.T) {
 	for i := range 50 {
 		facts = append(facts, Fact{"a", fmt.Sprint("op.k", i), strings.Repeat("v", 40)})
 	}
-	text := Summarize(facts, words{})
+	text := Summarize(facts, words{}, new([]byte))
 	require.LessOrEqual(t, words{}.Count(text), SummaryMax)
 	require.True(t, strings.HasSuffix(text, "a:op.k49="+strings.Repeat("v", 40)))
 	require.Equal(t, []Fact{{"b", "x", "1"}, {"a", "x", "2"}}, Newest([]Fact{{"a", "x", "1"}, {"b", "x", "1"}, {"a", "x", "2"}}))
+}
+
+// commit makes a checkpoint of hot state.
+func commit(s *State, c Checkpoint, tokens, maximum int) []*Checkpoint {
+	return s.Apply(&Change{After: &c, AfterTokens: tokens, Maximum: maximum})
 }
 
 // Every list of a state is bounded, and its sums are those of its entries (ACCP-D76).
@@ -55,10 +70,8 @@ func TestStateIsBounded(t *testing.T) {
 	var s State
 	for i := range 3000 {
 		id := fmt.Sprint("cp", i)
-		s.Add(Message{Text: "frame", Tokens: 1})
-		s.Commit(Checkpoint{Summary: Summary{ID: id, Text: "summary"}, Bytes: 10}, 3, 256)
-		s.Announce(Announcement{Hash: "h", ID: id, Summary: "text"})
-		s.Forbid(id)
+		s.Apply(&Change{Hot: &Message{Text: "frame", Tokens: 1}, After: &Checkpoint{Summary: Summary{ID: id, Text: "summary"}, Bytes: 10}, AfterTokens: 3,
+			Maximum: 256, Peer: &Announcement{Hash: "h", ID: id, Summary: "text"}, Void: id})
 	}
 	require.Len(t, s.Checkpoints, 256)
 	require.Len(t, s.Peers, maxIDs)
@@ -66,31 +79,64 @@ func TestStateIsBounded(t *testing.T) {
 	require.Len(t, s.Dropped, maxDropped)
 	require.Equal(t, 3, s.Used)
 	require.Empty(t, s.Hot)
-	counted := s
+	requireSizes(t, &s)
+	_, stored := s.Sizes()
+	require.EqualValues(t, 2560, stored)
+}
+
+// requireSizes requires that the sizes of a state are those of its lists.
+func requireSizes(t require.TestingT, s *State) {
+	memory, stored := s.Sizes()
+	counted := *s
 	counted.Recount()
-	require.Equal(t, []int64{counted.InfoBytes, counted.Stored, int64(counted.HotBytes)}, []int64{s.InfoBytes, s.Stored, int64(s.HotBytes)})
-	require.EqualValues(t, 2560, s.Stored)
+	m, c := counted.Sizes()
+	require.Equal(t, []int64{m, c}, []int64{memory, stored})
 }
 
 func TestIDsNameOneContent(t *testing.T) {
 	var s State
-	a := Announcement{Hash: "h", ID: "cp1", Summary: "x"}
-	other := Announcement{Hash: "h", ID: "cp1", Summary: "y"}
+	a := Announcement{Hash: "h", ID: "cp12345678", Summary: "x"}
+	other := Announcement{Hash: "h", ID: "cp12345678", Summary: "y"}
 	require.True(t, s.IsFree(a))
-	s.Announce(a)
-	s.Announce(a)
+	s.Apply(&Change{Peer: &a})
+	s.Apply(&Change{Peer: &a})
 	require.Len(t, s.Peers, 1)
 	require.True(t, s.IsFree(a))
 	require.False(t, s.IsFree(other))
-	s.Forbid("cp1")
+	sum := [32]byte{0x12, 0x34, 0x56, 0x78, 0xab, 0xcd}
+	require.Equal(t, "cp12345678", s.Free("h", sum, "x"))
+	require.Equal(t, "cp12345678abcd", s.Free("h", sum, "y"))
+	s.Apply(&Change{Void: "cp12345678"})
 	require.False(t, s.IsFree(a))
-	s.Commit(Checkpoint{Summary: Summary{ID: "cp2", Text: "x"}, Hash: "h"}, 1, 10)
-	require.False(t, s.Refine("cp9", Summary{ID: "cp3"}))
-	require.True(t, s.Refine("cp2", Summary{ID: "cp3", Text: "better"}))
-	own, ok := s.Own("cp3")
-	require.True(t, ok)
+	commit(&s, Checkpoint{Summary: Summary{ID: "cp2", Text: "x"}, Hash: "h"}, 1, 10)
+	s.Apply(&Change{Refine: "cp9", Refined: &Summary{ID: "cp3"}})
+	_, c := s.Own("cp3")
+	require.Nil(t, c)
+	s.Apply(&Change{Refine: "cp2", Refined: &Summary{ID: "cp3", Text: "better"}})
+	own, c := s.Own("cp3")
+	require.NotNil(t, c)
 	require.Equal(t, Announcement{Hash: "h", ID: "cp3", Summary: "better"}, own)
 	require.Equal(t, "cp2", s.ByHash("h"))
+	require.Equal(t, []Announcement{own}, s.References([]string{"warm.cp3", "cold.cp2", "warm.s.cp9", "warm."}, "s"))
+	require.Equal(t, []Announcement{own}, s.References([]string{"warm.s.cp3", "warm.other.cp3"}, "s"))
+}
+
+// The checkpoint of the messages before another one precedes it, and that of both follows it (ACCP-D40).
+func TestChangesApplyInOrder(t *testing.T) {
+	s := State{Hot: []Message{{Text: "a", Tokens: 300}}, Used: 300}
+	b := &Message{Text: "b", Tokens: 250}
+	require.True(t, s.IsFull(b))
+	require.False(t, s.IsFull(&Message{Text: "c", Tokens: 200}))
+	require.False(t, (&State{}).IsFull(&Message{Text: "c", Tokens: 900}), "without messages nothing is a checkpoint")
+	dropped := s.Apply(&Change{Before: &Checkpoint{Summary: Summary{ID: "cp1"}}, BeforeTokens: 7, Hot: b, Maximum: 1})
+	require.Empty(t, dropped)
+	require.Equal(t, []Message{*b}, s.Hot)
+	require.Equal(t, 257, s.Used)
+	dropped = s.Apply(&Change{Hot: &Message{Text: "c", Tokens: 1}, After: &Checkpoint{Summary: Summary{ID: "cp2"}}, AfterTokens: 8, Maximum: 1})
+	require.Len(t, dropped, 1)
+	require.Equal(t, "cp1", dropped[0].Summary.ID)
+	require.Empty(t, s.Hot)
+	require.Equal(t, 8, s.Used)
 }
 
 // Between two cuts each answer of a view is a prefix of the next (ACCP-D69).
@@ -182,25 +228,35 @@ func TestViewAgreesWithModel(t *testing.T) {
 // A summary has the newest lines that fit, also after one that does not (ACCP-D42).
 func TestSummaryAgreesWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		counter := Counter(words{})
-		if rapid.Bool().Draw(t, "only bytes") {
-			counter = free{}
-		}
+		counter := rapid.SampledFrom([]Counter{words{}, free{}, lines{}}).Draw(t, "counter")
 		facts := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Fact {
 			return Fact{"a", rapid.SampledFrom([]string{"op.k", strings.Repeat("r", 90), strings.Repeat("r", 1500)}).Draw(t, "relationship"),
 				strings.Repeat("v", rapid.SampledFrom([]int{0, 1, 50, 5000}).Draw(t, "length"))}
 		}), 0, 12).Draw(t, "facts")
 		var kept []string
 		for _, f := range slices.Backward(facts) {
-			lines := append([]string{factLine(f, counter)}, kept...)
+			line, _ := factLine(f, counter)
+			lines := append([]string{line}, kept...)
 			text := strings.Join(lines, "\n")
 			if counter.Count(text) <= 100 && len(text) <= 4096 {
 				kept = lines
 			}
 		}
-		require.Equal(t, strings.Join(kept, "\n"), Summarize(facts, counter))
+		require.Equal(t, strings.Join(kept, "\n"), Summarize(facts, counter, new([]byte)))
 	})
 }
+
+// lines counts each line by itself.
+type lines struct{}
+
+func (lines) Count(text string) (n int) {
+	for i, line := range strings.Split(text, "\n") {
+		n += words{}.Count(line) + min(i, 1)
+	}
+	return n
+}
+
+func (lines) CountBytes(text []byte) int { return words{}.Count(string(text)) }
 
 // free counts no tokens.
 type free struct{}
@@ -209,17 +265,18 @@ func (free) Count(string) int { return 0 }
 
 // The triggers of a message are listed in one order, with those of a checkpoint that failed (ACCP-D40).
 func TestTriggersInOrder(t *testing.T) {
-	s := State{Used: HotTrigger}
-	require.Empty(t, s.Triggers(false, false, false, nil), "400 tokens are within the limit")
-	s.Used++
-	require.Equal(t, []string{"hot_tokens"}, s.Triggers(false, false, false, nil))
-	require.Equal(t, []string{"done", "hot_tokens", "esc", "comp"}, s.Triggers(true, true, true, nil))
-	require.Equal(t, []string{"done", "hot_tokens", "comp"}, s.Triggers(false, false, true, []string{"done", "comp"}))
+	require.Empty(t, Kinds{}.Triggers(HotTrigger, nil), "400 tokens are within the limit")
+	require.Equal(t, []string{"hot_tokens"}, Kinds{}.Triggers(HotTrigger+1, nil))
+	require.Equal(t, []string{"done"}, Kinds{IsDone: true}.Triggers(5, nil))
+	require.Equal(t, []string{"done", "hot_tokens"}, Kinds{IsDone: true}.Triggers(HotTrigger+1, nil))
+	require.Equal(t, []string{"done", "hot_tokens", "esc", "comp"}, Kinds{true, true, true}.Triggers(HotTrigger+1, nil))
+	require.Equal(t, []string{"done", "hot_tokens", "comp"}, Kinds{IsComp: true}.Triggers(HotTrigger+1, []string{"done", "comp"}))
+	require.Equal(t, []string{"esc"}, Kinds{}.Triggers(5, []string{"esc"}))
 }
 
 // A modelState has checkpoints and announcements as plain lists.
 type modelState struct {
-	checkpoints []Checkpoint
+	checkpoints []*Checkpoint
 	peers       []Announcement
 	dropped     []string
 	hot         []Message
@@ -228,8 +285,8 @@ type modelState struct {
 
 func (m *modelState) own(id string) (a Announcement, ok bool) {
 	for _, c := range m.checkpoints {
-		if c.ID == id {
-			return Announcement{c.Hash, id, c.Text}, true
+		if c.Summary.ID == id {
+			return Announcement{c.Hash, id, c.Summary.Text}, true
 		}
 		if c.Refined.ID == id {
 			return Announcement{c.Hash, id, c.Refined.Text}, true
@@ -238,10 +295,10 @@ func (m *modelState) own(id string) (a Announcement, ok bool) {
 	return a, false
 }
 
-func (m *modelState) drop() Checkpoint {
+func (m *modelState) drop() *Checkpoint {
 	c := m.checkpoints[0]
 	m.checkpoints = m.checkpoints[1:]
-	m.dropped = append(m.dropped, c.ID)
+	m.dropped = append(m.dropped, c.Summary.ID)
 	if c.Refined.ID != "" {
 		m.dropped = append(m.dropped, c.Refined.ID)
 	}
@@ -259,37 +316,39 @@ func TestStateAgreesWithModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add": func(t *rapid.T) {
 				x := Message{Text: strings.Repeat("f", number.Draw(t, "length")), Tokens: number.Draw(t, "tokens")}
-				s.Add(x)
+				s.Apply(&Change{Hot: &x})
 				m.hot, m.used = append(m.hot, x), m.used+x.Tokens
 			},
 			"commit": func(t *rapid.T) {
 				name := id(t)
 				c := Checkpoint{Summary: Summary{ID: name, Text: "text of " + name}, Hash: fmt.Sprint("h", 3+(name[2]-48)%2), Bytes: 7}
 				maximum := rapid.IntRange(1, 4).Draw(t, "maximum")
-				var want []Checkpoint
-				m.checkpoints = slices.DeleteFunc(slices.Clone(m.checkpoints), func(o Checkpoint) bool { return o.ID == name })
-				m.checkpoints = append(m.checkpoints, c)
+				var want []*Checkpoint
+				m.checkpoints = slices.DeleteFunc(slices.Clone(m.checkpoints), func(o *Checkpoint) bool { return o.Summary.ID == name })
+				m.checkpoints = append(m.checkpoints, &c)
 				for len(m.checkpoints) > maximum {
 					want = append(want, m.drop())
 				}
 				m.hot, m.used = nil, 3
-				require.Equal(t, want, s.Commit(c, 3, maximum))
+				require.Equal(t, want, commit(&s, c, 3, maximum))
 			},
 			"drop": func(t *rapid.T) {
 				if len(m.checkpoints) > 0 {
-					require.Equal(t, m.drop(), s.Drop())
+					require.Equal(t, []*Checkpoint{m.drop()}, s.Apply(&Change{Drop: true}))
 				}
 			},
 			"refine": func(t *rapid.T) {
 				name := id(t)
 				r := Summary{ID: rapid.SampledFrom([]string{"r" + name, name}).Draw(t, "refined"), Text: "better"}
-				i := slices.IndexFunc(m.checkpoints, func(c Checkpoint) bool { return c.ID == name })
+				i := slices.IndexFunc(m.checkpoints, func(c *Checkpoint) bool { return c.Summary.ID == name })
 				isRefined := i >= 0 && r.ID != name
 				if isRefined {
 					m.checkpoints = slices.Clone(m.checkpoints)
-					m.checkpoints[i].Refined = r
+					c := *m.checkpoints[i]
+					c.Refined = r
+					m.checkpoints[i] = &c
 				}
-				require.Equal(t, isRefined, s.Refine(name, r))
+				s.Apply(&Change{Refine: name, Refined: &r})
 			},
 			"announce": func(t *rapid.T) {
 				name := id(t)
@@ -302,7 +361,7 @@ func TestStateAgreesWithModel(t *testing.T) {
 				}
 				require.Equal(t, isFree, s.IsFree(a))
 				if isFree {
-					s.Announce(a)
+					s.Apply(&Change{Peer: &a})
 					if !slices.Contains(m.peers, a) {
 						m.peers = append(m.peers, a)
 					}
@@ -314,20 +373,20 @@ func TestStateAgreesWithModel(t *testing.T) {
 					require.Equal(t, m.checkpoints[i], s.Checkpoints[i])
 				}
 				require.Equal(t, m.dropped, s.Dropped)
-				require.Equal(t, m.hot, s.Hot)
+				require.True(t, slices.Equal(m.hot, s.Hot))
 				require.Equal(t, m.used, s.Used)
 				for i := range 6 {
 					name, hash := fmt.Sprint("cp", i), fmt.Sprint("h", i)
 					for _, name := range []string{name, "r" + name} {
 						want, wantOK := m.own(name)
-						got, ok := s.Own(name)
-						require.Equal(t, wantOK, ok, name)
+						got, c := s.Own(name)
+						require.Equal(t, wantOK, c != nil, name)
 						require.Equal(t, want, got, name)
 					}
 					byHash, peer, adopted := "", "", Announcement{}
 					for _, c := range m.checkpoints {
 						if c.Hash == hash {
-							byHash = c.ID // the newest
+							byHash = c.Summary.ID // the newest
 						}
 					}
 					for _, p := range m.peers {
@@ -340,14 +399,12 @@ func TestStateAgreesWithModel(t *testing.T) {
 					}
 					require.Equal(t, byHash, s.ByHash(hash))
 					got, _ := s.Peer(name)
-					require.Equal(t, peer, got)
+					require.Equal(t, peer, got.Summary)
 					announced, ok := s.Announced("hx", name)
 					require.Equal(t, adopted, announced)
 					require.Equal(t, adopted.ID != "", ok)
 				}
-				counted := s
-				counted.Recount()
-				require.Equal(t, []int64{counted.InfoBytes, counted.Stored, int64(counted.HotBytes)}, []int64{s.InfoBytes, s.Stored, int64(s.HotBytes)})
+				requireSizes(t, &s)
 			},
 		})
 	})

@@ -12,6 +12,7 @@ type View struct {
 	sum      int      // of the tokens of the lines
 	bytes    int      // of the lines
 	answered []string // the last answer
+	isGrown  bool     // the lines begin with the last answer
 }
 
 // Bytes returns the size of the lines.
@@ -63,9 +64,13 @@ func (v *View) Begin(summaries, hot []string, counter Counter, maximum, keep int
 
 // Answer returns the lines, and how many of them the last answer began with.
 func (v *View) Answer() (lines []string, stable int) {
-	for stable < min(len(v.lines), len(v.answered)) && v.lines[stable] == v.answered[stable] {
-		stable++
+	if v.isGrown {
+		stable = len(v.answered)
+	} else {
+		for stable < min(len(v.lines), len(v.answered)) && v.lines[stable] == v.answered[stable] {
+			stable++
+		}
 	}
-	v.answered = slices.Clip(v.lines)
+	v.answered, v.isGrown = slices.Clip(v.lines), true
 	return v.answered, stable
 }

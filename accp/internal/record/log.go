@@ -1,8 +1,6 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package record is the log of a session in a store. Processes that share a session append to one
-// log; the number of an entry decides which of them is first.
 package record
 
 import (
@@ -15,30 +13,24 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// A Kind is the kind of an entry.
-type Kind byte
+// A kind is the kind of an entry.
+type kind byte
 
-// The kinds of entries. First and Snapshot begin a state; an Event changes it.
+// The kinds of entries. Two of them begin a state; an event changes it.
 const (
-	Event    Kind = 'e'
-	First    Kind = 'f' // an event of the empty state
-	Snapshot Kind = 's'
+	kindEvent    kind = 'e'
+	kindFirst    kind = 'f' // an event of the empty state
+	kindSnapshot kind = 's'
 )
 
 const (
-	format   = 1
+	format   = 2
 	minBytes = 64 << 10 // of events before a snapshot
 	batch    = 1000     // entries that are read at once
 )
 
-// Errors of a Log.
-var (
-	ErrConflict = errors.New("record: another process has appended an entry") // Load, then decide again
-	ErrDamaged  = errors.New("record: damaged entry")
-)
-
-// A Log is the log of one session. It is for one goroutine at a time.
-type Log struct {
+// A log is the log of one session. It is for one goroutine at a time.
+type log struct {
 	db     store.Log
 	stream string
 	keep   time.Duration // lifetime of the state after the last entry
@@ -52,14 +44,12 @@ type Log struct {
 	obsolete []uint64  // positions up to the last entry
 }
 
-// New returns the log in a stream. The state exists for at least keep after its last entry, and for
-// at most twice as long.
-func New(db store.Log, stream string, keep time.Duration) *Log {
-	return &Log{db: db, stream: stream, keep: keep, next: 1}
+func newLog(db store.Log, stream string, keep time.Duration) log {
+	return log{db: db, stream: stream, keep: keep, next: 1}
 }
 
-// Load reads the entries since the last call and passes them to apply.
-func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error) error {
+// load reads the entries since the last call and passes them to apply.
+func (l *log) load(ctx context.Context, apply func(kind kind, data []byte) error) error {
 	isWhole := true
 	var replaced []uint64 // by a snapshot whose process did not remove them
 	for {
@@ -68,12 +58,12 @@ func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error
 			return err
 		}
 		for _, r := range records {
-			n, kind, err := header(r)
+			n, k, err := header(r)
 			if err != nil {
 				return err
 			}
 			switch {
-			case kind != Event:
+			case k != kindEvent:
 				isWhole = true
 				replaced = append(replaced, l.obsolete...)
 				l.obsolete = nil
@@ -84,7 +74,7 @@ func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error
 				l.bytes += len(r.Value)
 			}
 			if isWhole {
-				if err := apply(kind, r.Value[2:]); err != nil {
+				if err := apply(k, r.Value[2:]); err != nil {
 					return err
 				}
 			}
@@ -105,7 +95,7 @@ func (l *Log) Load(ctx context.Context, apply func(kind Kind, data []byte) error
 }
 
 // header returns the number and the kind of an entry.
-func header(r store.Record) (uint64, Kind, error) {
+func header(r store.Record) (uint64, kind, error) {
 	n, err := strconv.ParseUint(r.ID, 10, 64)
 	switch {
 	case err != nil || len(r.Value) < 2:
@@ -113,15 +103,17 @@ func header(r store.Record) (uint64, Kind, error) {
 	case r.Value[0] != format:
 		return 0, 0, fmt.Errorf("%w: format %d, want %d", ErrDamaged, r.Value[0], format)
 	}
-	return n, Kind(r.Value[1]), nil
+	return n, kind(r.Value[1]), nil
 }
 
-// Append appends an entry. After ErrConflict, and after any other error, the caller loads.
-func (l *Log) Append(ctx context.Context, kind Kind, data []byte) error {
-	if kind == Event && !l.isBegun {
-		kind = First
+// entry returns the beginning of an entry.
+func entry(k kind) []byte { return append(make([]byte, 0, 1024), format, byte(k)) }
+
+// append appends an entry, whose kind it may change. After ErrConflict, and after any other error, the caller loads.
+func (l *log) append(ctx context.Context, value []byte) error {
+	if kind(value[1]) == kindEvent && !l.isBegun {
+		value[1] = byte(kindFirst)
 	}
-	value := append([]byte{format, byte(kind)}, data...)
 	seq, err := l.db.Append(ctx, l.stream, strconv.FormatUint(l.next, 10), value, 2*l.keep)
 	if errors.Is(err, store.ErrDuplicate) {
 		return ErrConflict
@@ -129,7 +121,7 @@ func (l *Log) Append(ctx context.Context, kind Kind, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if kind != Event {
+	if kind(value[1]) != kindEvent {
 		l.size, l.bytes, l.written, l.isBegun = len(value), 0, time.Now(), true
 	} else {
 		l.bytes += len(value)
@@ -139,15 +131,15 @@ func (l *Log) Append(ctx context.Context, kind Kind, data []byte) error {
 	return nil
 }
 
-// IsDue reports whether a snapshot is to be written.
-func (l *Log) IsDue() bool {
+// isDue reports whether a snapshot is to be written.
+func (l *log) isDue() bool {
 	return l.isBegun && (l.bytes > max(l.size, minBytes) || time.Since(l.written) > l.keep)
 }
 
-// Compact appends a snapshot and removes the entries before it.
-func (l *Log) Compact(ctx context.Context, data []byte) error {
+// compact appends a snapshot and removes the entries before it.
+func (l *log) compact(ctx context.Context, value []byte) error {
 	before := l.obsolete
-	if err := l.Append(ctx, Snapshot, data); err != nil {
+	if err := l.append(ctx, value); err != nil {
 		return err
 	}
 	if err := l.db.Ack(ctx, l.stream, before...); err != nil {
@@ -157,11 +149,8 @@ func (l *Log) Compact(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// IsEmpty reports whether the next entry begins the state.
-func (l *Log) IsEmpty() bool { return !l.isBegun }
-
-// Remove removes all entries.
-func (l *Log) Remove(ctx context.Context) error {
+// remove removes all entries.
+func (l *log) remove(ctx context.Context) error {
 	l.next, l.after, l.isBegun, l.obsolete = 1, 0, false, nil
 	return l.db.Expire(ctx, l.stream, 0)
 }
