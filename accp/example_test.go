@@ -54,8 +54,8 @@ func ExampleCodec_Repair() {
 // Structs with tags become messages, and a custom schema shortens them.
 func ExampleSchemaOf() {
 	type Report struct {
-		Revenue string `accp:"revenue,dec,abbr=rev"` // an exact decimal
-		Region  string `accp:"region,default=emea"`
+		Revenue string `json:"revenue" accp:"dec,abbr=rev"` // an exact decimal
+		Region  string `json:"region" accp:"default=emea"`
 	}
 	schema, err := accp.SchemaOf("report", "RP", 1, Report{})
 	if err != nil {

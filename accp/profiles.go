@@ -72,47 +72,47 @@ func (list profiles) check(m *Message) error {
 
 // A Chat is a message of the chat profile.
 type Chat struct {
-	Role    string `accp:"role,omitempty"` // empty: assistant
-	Content string `accp:"content"`
-	Turn    int64  `accp:"turn,omitempty"`
-	Lang    string `accp:"lang,omitempty"` // empty: en
-	ReplyTo string `accp:"reply_to,omitempty"`
+	Role    string `json:"role,omitempty"` // empty: assistant
+	Content string `json:"content"`
+	Turn    int64  `json:"turn,omitempty"`
+	Lang    string `json:"lang,omitempty"` // empty: en
+	ReplyTo string `json:"reply_to,omitempty"`
 }
 
 // A Transaction is a message of the transaction profile. The id must stay the same over retries.
 type Transaction struct {
-	ID        string `accp:"transaction_id"` // must not be empty
-	Amount    string `accp:"amount,dec"`     // exact decimal of at most six places; empty: absent
-	Currency  string `accp:"currency,omitempty"`
-	Account   string `accp:"account,omitempty"`
-	Reference string `accp:"reference,omitempty"`
-	Status    string `accp:"status,omitempty"`
-	Retryable bool   `accp:"retryable,omitempty"`
+	ID        string `json:"transaction_id"`    // must not be empty
+	Amount    string `json:"amount" accp:"dec"` // exact decimal of at most six places; empty: absent
+	Currency  string `json:"currency,omitempty"`
+	Account   string `json:"account,omitempty"`
+	Reference string `json:"reference,omitempty"`
+	Status    string `json:"status,omitempty"`
+	Retryable bool   `json:"retryable,omitempty"`
 }
 
 // A ToolCall is a request of the tool profile.
 type ToolCall struct {
-	Name      string `accp:"tool_name"`
-	Arguments Value  `accp:"arguments"` // a map
+	Name      string `json:"tool_name"`
+	Arguments Value  `json:"arguments"` // a map
 }
 
 // A Chunk is one piece of a stream.
 type Chunk struct {
-	Index int64  `accp:"chunk_index"`
-	Total *int64 `accp:"total_chunks"` // nil if unknown
-	Data  Value  `accp:"data"`
-	Final bool   `accp:"is_final"`
+	Index int64  `json:"chunk_index"`
+	Total *int64 `json:"total_chunks"` // nil if unknown
+	Data  Value  `json:"data"`
+	Final bool   `json:"is_final"`
 }
 
 // A Task is a message of the workflow profile.
 type Task struct {
-	Assignee string   `accp:"assignee,omitempty"`
-	Task     string   `accp:"task,omitempty"`
-	Priority string   `accp:"priority,omitempty"` // empty: medium
-	Deadline string   `accp:"deadline,omitempty"`
-	Deps     []string `accp:"deps,omitempty"`
-	Status   string   `accp:"status,omitempty"`
-	Progress *int64   `accp:"progress"`
+	Assignee string   `json:"assignee,omitempty"`
+	Task     string   `json:"task,omitempty"`
+	Priority string   `json:"priority,omitempty"` // empty: medium
+	Deadline string   `json:"deadline,omitempty"`
+	Deps     []string `json:"deps,omitempty"`
+	Status   string   `json:"status,omitempty"`
+	Progress *int64   `json:"progress"`
 }
 
 // NewMessage returns a message with the params of a struct (see [Marshal]). The schema may be

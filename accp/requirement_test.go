@@ -521,7 +521,7 @@ func TestTypedProfiles(t *testing.T) {
 		{"TA", accp.Task{Assignee: "dev", Task: "auth", Priority: "high", Deadline: "d", Deps: []string{"a"}, Status: "wip", Progress: &three},
 			`{asgn:dev|dead:d|deps:[a]|pri:high|prog:3|schema:TA|stat:wip|task:auth}`},
 		{"", struct {
-			A int `accp:"a"`
+			A int `json:"a"`
 		}{1}, `{a:1}`},
 	} {
 		m, err := accp.NewMessage("stream", "x", tt.schema, tt.value)
@@ -539,24 +539,25 @@ func TestTypedProfiles(t *testing.T) {
 // Structs to params and back, without loss.
 func TestStructs(t *testing.T) {
 	type inner struct {
-		X int8 `accp:"x"`
+		X int8 `json:"x"`
 	}
 	type all struct {
-		S     string           `accp:"s"`
-		B     bool             `accp:"b"`
-		I     int64            `accp:"i"`
-		U     uint64           `accp:"u"`
-		F     float64          `accp:"f"`
-		G     float32          `accp:"g"`
-		D     string           `accp:"d,dec"`
-		N     *big.Int         `accp:"n"`
-		V     accp.Value       `accp:"v"`
-		P     *string          `accp:"p"`
-		L     []int            `accp:"l"`
-		M     map[string]inner `accp:"m"`
-		T     inner            `accp:"t"`
-		O     string           `accp:"o,omitempty"`
-		Skip  string           `accp:"-"`
+		S     string           `json:"s"`
+		B     bool             `json:"b"`
+		I     int64            `json:"i"`
+		U     uint64           `json:"u"`
+		F     float64          `json:"f"`
+		G     float32          `json:"g"`
+		D     string           `json:"d" accp:"dec"`
+		N     *big.Int         `json:"n"`
+		V     accp.Value       `json:"v"`
+		P     *string          `json:"p"`
+		L     []int            `json:"l"`
+		M     map[string]inner `json:"m"`
+		T     inner            `json:"t"`
+		O     string           `json:"o,omitempty"`
+		Z     int              `json:"z,omitzero"`
+		Skip  string           `json:"-"`
 		Plain string
 		hid   int
 	}
@@ -578,11 +579,11 @@ func TestStructs(t *testing.T) {
 	for name, v := range map[string]any{
 		"channel": struct{ C chan int }{}, "map": struct{ M map[int]int }{M: map[int]int{1: 1}},
 		"option": struct {
-			A int `accp:"a,huh"`
+			A int `json:"a" accp:"huh"`
 		}{}, "name": struct {
-			A int `accp:"a b"`
+			A int `json:"a b"`
 		}{}, "dec": struct {
-			A int `accp:"a,dec"`
+			A int `json:"a" accp:"dec"`
 		}{}, "nan": struct{ F float64 }{math.NaN()}, "inf": struct{ F float32 }{float32(math.Inf(1))},
 		"no struct": 5, "nothing": nil, "deep": struct{ L []chan int }{[]chan int{nil}},
 	} {
@@ -610,9 +611,9 @@ func TestStructs(t *testing.T) {
 
 	// Tags make a schema (section 7 of the draft works on structs through it).
 	type report struct {
-		Revenue string `accp:"revenue,dec,abbr=rev"`
-		Period  string `accp:"period,default=quarterly"`
-		Tags    []int  `accp:"tags,default=[]"`
+		Revenue string `json:"revenue" accp:"dec,abbr=rev"`
+		Period  string `json:"period" accp:"default=quarterly"`
+		Tags    []int  `json:"tags" accp:"default=[]"`
 	}
 	s, err := accp.SchemaOf("report", "RP", 1, &report{})
 	require.NoError(t, err)
@@ -621,9 +622,9 @@ func TestStructs(t *testing.T) {
 	require.Equal(t, accp.Schema{Name: "report", Code: "RP", Version: 1, Fields: []string{"revenue", "period", "tags"},
 		Abbr: map[string]string{"rev": "revenue"}}, s)
 	for _, v := range []any{5, nil, struct {
-		A int `accp:"a,default=[1"`
+		A int `json:"a" accp:"default=[1"`
 	}{}, struct {
-		A int `accp:"a,huh"`
+		A int `json:"a" accp:"huh"`
 	}{}, struct{}{}} {
 		_, err = accp.SchemaOf("report", "RP", 1, v)
 		require.Error(t, err)

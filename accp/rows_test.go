@@ -13,10 +13,10 @@ import (
 )
 
 type order struct {
-	ID    int     `accp:"id"`
-	Name  string  `accp:"name"`
-	Price string  `accp:"price,dec"`
-	Note  *string `accp:"note"`
+	ID    int     `json:"id"`
+	Name  string  `json:"name"`
+	Price string  `json:"price" accp:"dec"`
+	Note  *string `json:"note"`
 }
 
 // Tables travel from a server to a client that has learned their schema from the greeting, and become the

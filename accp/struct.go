@@ -7,25 +7,26 @@ import (
 	"fmt"
 	"math/big"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-// Marshal returns the params for a struct. Each exported field becomes a param under the name in
-// its tag, or its own name in lower case:
+// Marshal returns the params for a struct. Each exported field becomes a param under the name in its json tag, or
+// its own name in lower case. The tag accp has what only schemas have:
 //
 //	type Report struct {
-//		Revenue string   `accp:"revenue,dec"`              // a decimal, from its text
-//		Growth  *float64 `accp:"growth_pct"`               // nil: absent
-//		Period  string   `accp:"period,default=quarterly"` // for SchemaOf
-//		Notes   string   `accp:"notes,omitempty,abbr=n"`
-//		Secret  string   `accp:"-"`
+//		Revenue string   `json:"revenue" accp:"dec"`              // a decimal, from its text
+//		Growth  *float64 `json:"growth_pct"`                      // nil: absent
+//		Period  string   `json:"period" accp:"default=quarterly"` // for SchemaOf
+//		Notes   string   `json:"notes,omitempty" accp:"abbr=n"`
+//		Secret  string   `json:"-"`
 //	}
 //
 // Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices, maps with string
 // keys, and structs become values of the matching kind; floats become decimals. A nil pointer is
-// omitted. A nil slice or map becomes an empty one.
+// omitted, and so is a zero value with omitempty or omitzero. A nil slice or map becomes an empty one.
 func Marshal(v any) (Params, error) {
 	rv := reflect.Indirect(reflect.ValueOf(v))
 	if rv.Kind() != reflect.Struct {
@@ -63,32 +64,20 @@ func newFields(t reflect.Type) ([]tagged, error) {
 	var out []tagged
 	for i := range t.NumField() {
 		f := t.Field(i)
-		tag := f.Tag.Get("accp")
-		if !f.IsExported() || tag == "-" {
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !f.IsExported() || name == "-" {
 			continue
 		}
-		parts := strings.Split(tag, ",")
-		x := tagged{index: i, name: parts[0]}
-		if x.name == "" {
-			x.name = strings.ToLower(f.Name)
+		if name == "" {
+			name = strings.ToLower(f.Name)
 		}
-		for _, o := range parts[1:] {
-			key, val, _ := strings.Cut(o, "=")
-			switch key {
-			case "abbr":
-				x.abbr = val
-			case "default":
-				x.def, x.hasDef = val, true
-			case "omitempty":
-				x.omitEmpty = true
-			case "dec":
-				x.dec = true
-			default:
-				return nil, fmt.Errorf("accp: field %s.%s: unknown option %q", t, f.Name, o)
-			}
-		}
+		isOmitted := func(o string) bool { return o == "omitempty" || o == "omitzero" }
+		x := tagged{index: i, name: name, omitEmpty: slices.ContainsFunc(strings.Split(options, ","), isOmitted)}
 		if !validName(x.name) {
 			return nil, fmt.Errorf("accp: field %s.%s: invalid name %q", t, f.Name, x.name)
+		}
+		if err := x.setOptions(f.Tag.Get("accp")); err != nil {
+			return nil, fmt.Errorf("accp: field %s.%s: %w", t, f.Name, err)
 		}
 		if x.dec && f.Type.Kind() != reflect.String {
 			return nil, fmt.Errorf("accp: field %s.%s: dec is for strings", t, f.Name)
@@ -96,6 +85,26 @@ func newFields(t reflect.Type) ([]tagged, error) {
 		out = append(out, x)
 	}
 	return out, nil
+}
+
+// setOptions sets the options of a tag.
+func (f *tagged) setOptions(tag string) error {
+	for tag != "" {
+		var option string
+		option, tag, _ = strings.Cut(tag, ",")
+		key, val, _ := strings.Cut(option, "=")
+		switch key {
+		case "abbr":
+			f.abbr = val
+		case "default":
+			f.def, f.hasDef = val, true
+		case "dec":
+			f.dec = true
+		default:
+			return fmt.Errorf("unknown option %q", option)
+		}
+	}
+	return nil
 }
 
 // isOmitted reports whether a value of the field is no param.

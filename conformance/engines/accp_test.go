@@ -135,7 +135,7 @@ var accpAgents = []string{"agent0", "agent1"}
 
 func pay(ctx context.Context, c *accp.Client, id string) (token string, err error) {
 	m, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTransaction, struct {
-		ID string `accp:"transaction_id"`
+		ID string `json:"transaction_id"`
 	}{id})
 	if err != nil {
 		return "", err

@@ -89,9 +89,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 
 // A report is a structure with a custom schema: the tags define its keys, short forms and defaults.
 type report struct {
-	Region string `accp:"region,abbr=rg"`
-	Total  string `accp:"total,dec,abbr=tt"`
-	Unit   string `accp:"unit,default=EUR"`
+	Region string `json:"region" accp:"abbr=rg"`
+	Total  string `json:"total" accp:"dec,abbr=tt"`
+	Unit   string `json:"unit" accp:"default=EUR"`
 }
 
 // newAgent returns the agent, ready to serve.
