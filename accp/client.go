@@ -313,7 +313,7 @@ func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error 
 // lacks a schema (ACCP-D74).
 func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 	isSynced = true
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, c.opts.Timing.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: opRegistry}, c.opts.Timing.Timeout)
 	for range c.all {
 		s, err := c.take(ctx, c.opts.Timing.Timeout)
 		isSame := false

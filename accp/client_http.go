@@ -53,7 +53,7 @@ func (t *postTransport) greet(a *attempt, s *Session) (bool, error) {
 		var failure error
 		g := t.newAttempt(a.ctx, m, a.timeout)
 		g.yield = func(r *Message, _ error) bool {
-			if r.Intent == IntentSync && r.Op == OpRegistry {
+			if r.Intent == IntentSync && r.Op == opRegistry {
 				next, failure = s.greeting.answer(r)
 			}
 			return failure == nil

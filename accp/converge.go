@@ -32,7 +32,7 @@ func (c *Client) converge(ctx context.Context, f func(s *Session) error) error {
 	if len(c.all) > 1 {
 		return errors.New("accp: a client of several sessions has no shared state")
 	}
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: opState}, c.opts.Timing.Timeout)
 	s, err := c.take(ctx, a.timeout)
 	if err == nil {
 		defer func() { c.free <- s }()
@@ -124,7 +124,7 @@ func isOtherState(err error) bool {
 
 // queryState takes the state of the peer, unless the own one is newer.
 func (c *Client) queryState(ctx context.Context, s *Session) (isOwnNewer bool, err error) {
-	err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: OpState}, c.opts.Timing.Timeout), s)
+	err = c.exchange(c.newAttempt(ctx, &Message{Intent: IntentQry, Op: opState}, c.opts.Timing.Timeout), s)
 	if e, ok := errors.AsType[*Error](err); ok && !e.Remote && e.Code == ErrDuplicate {
 		return true, nil
 	}
@@ -133,7 +133,7 @@ func (c *Client) queryState(ctx context.Context, s *Session) (isOwnNewer bool, e
 
 // sendState sends the frames of the shared state and waits for the answer.
 func (c *Client) sendState(ctx context.Context, s *Session, isChange bool, send func() (*SendResult, error)) error {
-	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpState}, c.opts.Timing.Timeout)
+	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: opState}, c.opts.Timing.Timeout)
 	a.isSync, a.isChange = true, isChange
 	a.send = func(*Session, *Message) (*SendResult, error) { return send() }
 	err := c.exchange(a, s)

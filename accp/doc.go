@@ -9,7 +9,7 @@
 // A [Codec] encodes and decodes frames:
 //
 //	var c accp.Codec
-//	frame, err := c.Append(nil, &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule,
+//	frame, err := c.Append(nil, &accp.Message{From: "planner", Intent: accp.IntentReq, Op: profile.OpSchedule,
 //		Params: accp.Params{{Key: "task", Value: accp.String("login page")}}})
 //	// @planner>req:schedule{task:\_login_page}
 //
@@ -18,7 +18,7 @@
 //
 //	keys, err := accp.APIKeyAuthenticator(map[string]*accp.Principal{key: {ID: "planner"}})
 //	server, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{Authenticator: keys}})
-//	server.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(analyze))
+//	server.Handle(accp.IntentReq, profile.OpAnalyze, accp.HandlerFunc(analyze))
 //	http.Handle("/accp/", server)
 //
 //	client, err := accp.NewClient("https://agents.example"+accp.FramesPath, "planner", nil)

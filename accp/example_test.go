@@ -12,12 +12,13 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 func ExampleCodec() {
 	var c accp.Codec
-	m := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule, Params: accp.Params{
-		{Key: "schema", Value: accp.String(accp.SchemaTask)},
+	m := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: profile.OpSchedule, Params: accp.Params{
+		{Key: "schema", Value: accp.String(profile.SchemaTask)},
 		{Key: "assignee", Value: accp.String("dev_team")},
 		{Key: "task", Value: accp.String("write the login page")},
 		{Key: "priority", Value: accp.String("medium")}, // the default of the schema
@@ -66,7 +67,7 @@ func ExampleSchemaOf() {
 		log.Fatal(err)
 	}
 	c := accp.Codec{Registry: registry}
-	m, err := accp.NewMessage(accp.IntentDone, accp.OpAnalyze, "RP", Report{Revenue: "1250.50", Region: "emea"})
+	m, err := accp.NewMessage(accp.IntentDone, profile.OpAnalyze, "RP", Report{Revenue: "1250.50", Region: "emea"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func ExampleSession() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	sent, err := planner.Send(ctx, &accp.Message{Intent: accp.IntentDone, Op: accp.OpPlan, Params: accp.Params{
+	sent, err := planner.Send(ctx, &accp.Message{Intent: accp.IntentDone, Op: profile.OpPlan, Params: accp.Params{
 		{Key: "steps", Value: accp.Int(3)},
 		{Key: "owner", Value: accp.String("dev")},
 	}})
@@ -156,7 +157,7 @@ func ExampleClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.Handle(accp.IntentQry, accp.OpLookup, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	s.Handle(accp.IntentQry, profile.OpLookup, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{{Key: "city", Value: accp.String(m.Params.Text("query"))}, {Key: "sky", Value: accp.String("clear")}})
 	}))
 
@@ -168,7 +169,7 @@ func ExampleClient() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	m, err := c.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{
+	m, err := c.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: profile.OpLookup, Params: accp.Params{
 		{Key: "query", Value: accp.String("Oslo")},
 	}}, nil)
 
@@ -177,7 +178,7 @@ func ExampleClient() {
 	}
 	fmt.Println(m.From, m.Params.Text("city"), m.Params.Text("sky"))
 
-	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpPurge}, nil)
+	_, err = c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpPurge}, nil)
 	fmt.Println(errors.Is(err, accp.ErrInvalidIntent))
 	// Output:
 	// weather Oslo clear
@@ -191,11 +192,11 @@ func ExampleClient_Stream() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	s.Handle(accp.IntentReq, profile.OpGenerate, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
-			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream,
-				accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream,
+				profile.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
 			if err != nil {
 				return err
 			}
@@ -215,7 +216,7 @@ func ExampleClient_Stream() {
 		log.Fatal(err)
 	}
 	defer c.Close()
-	for v, err := range c.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{
+	for v, err := range c.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpGenerate, Params: accp.Params{
 		{Key: "data", Value: accp.String("three short words")},
 	}}, nil) {
 		if err != nil {
@@ -236,7 +237,7 @@ func ExampleNewToolHandler() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	s.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	s.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"add": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			var in struct{ A, B int64 }
 			if err := accp.Unmarshal(args, &in); err != nil {
@@ -253,7 +254,7 @@ func ExampleNewToolHandler() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	call, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: "add",
+	call, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: "add",
 		Arguments: accp.Map(accp.Param{Key: "a", Value: accp.Int(40)}, accp.Param{Key: "b", Value: accp.Int(2)})})
 	if err != nil {
 		log.Fatal(err)

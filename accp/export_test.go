@@ -41,7 +41,7 @@ func Dial(ctx context.Context, url, self string, opts *ClientOptions) (*Client, 
 		return nil, err
 	}
 	if _, err := c.transport.(*connTransport).connect(ctx); err != nil {
-		err = c.final(ctx, c.newAttempt(ctx, &Message{Intent: IntentSync, Op: OpRegistry}, time.Second), err)
+		err = c.final(ctx, c.newAttempt(ctx, &Message{Intent: IntentSync, Op: opRegistry}, time.Second), err)
 		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
@@ -98,3 +98,6 @@ func (c *Codec) Canonical(frame []byte) ([]byte, error) {
 	}
 	return c.Append(nil, m)
 }
+
+// BuiltinSchemas returns the schemas of every registry.
+func BuiltinSchemas() []Schema { return builtinSchemas() }

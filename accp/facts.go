@@ -163,7 +163,7 @@ func (w *factWriter) lines(m *Message, schema *compiled) string {
 	if m.Intent == IntentAck {
 		return ""
 	}
-	isState := m.Intent == IntentSync && m.Op == OpState
+	isState := m.Intent == IntentSync && m.Op == opState
 	w.path, w.text = append(w.path[:0], m.Op...), w.text[:0]
 	w.addList(m.From, m.Params, func(p *Param) bool {
 		if p.Key == keySchema || isState && p.Key == "base" {

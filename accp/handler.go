@@ -113,7 +113,7 @@ var errNoHandler = errors.New("no_handler")
 
 // isStateQuery reports whether m requests the shared state, which a session answers without a registered
 // handler (ACCP-D46).
-func isStateQuery(m *Message) bool { return m.Intent == IntentQry && m.Op == OpState }
+func isStateQuery(m *Message) bool { return m.Intent == IntentQry && m.Op == opState }
 
 // byDefault answers messages without a handler (ACCP-D50, ACCP-D53).
 func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
@@ -222,7 +222,7 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 	if err := e.session.canSend(s.self); err != nil && isAnswered(m.Intent) {
 		return s.refuse(ctx, e, err, frame) // before work without a possible answer
 	}
-	if m.Intent == IntentSync && m.Op == OpRegistry {
+	if m.Intent == IntentSync && m.Op == opRegistry {
 		return s.negotiate(ctx, e, m, frame)
 	}
 	e.request = m

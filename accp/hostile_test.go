@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -754,10 +755,10 @@ func TestServerAsksClient(t *testing.T) {
 	answered := make(chan string, 1)
 	d := newDesk(t, nil)
 	d.Handle("req", "start", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-		return errors.Join(w.Send(msg("req", "confirm")), w.Send(msg("qry", accp.OpState)))
+		return errors.Join(w.Send(msg("req", "confirm")), w.Send(msg("qry", profile.OpState)))
 	}))
 	states := make(chan accp.Value, 1)
-	d.Handle("sync", accp.OpState, accp.HandlerFunc(func(_ context.Context, _ *accp.ReplyWriter, m *accp.Message) error {
+	d.Handle("sync", profile.OpState, accp.HandlerFunc(func(_ context.Context, _ *accp.ReplyWriter, m *accp.Message) error {
 		state, _ := m.Params.Get("state")
 		states <- state
 		return nil

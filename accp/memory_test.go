@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
@@ -275,7 +276,7 @@ func TestSchemasAreBounded(t *testing.T) {
 		require.NoError(t, peer.Register(s))
 	}
 	hello := func(r *accp.Registry) string {
-		m := &accp.Message{From: "a", Intent: accp.IntentSync, Op: accp.OpRegistry, Params: accp.Params{
+		m := &accp.Message{From: "a", Intent: accp.IntentSync, Op: profile.OpRegistry, Params: accp.Params{
 			{Key: "version", Value: accp.Int(r.Version())}, text("hash", r.Hash()[:12]), {Key: "delta", Value: r.Delta()}}}
 		f, err := (&accp.Codec{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20}}).Append(nil, m)
 		require.NoError(t, err)

@@ -79,38 +79,12 @@ func (i Intent) description() string {
 	return "unknown intent"
 }
 
-// Operations of the core list of the draft, and those of its examples and fixed frames (ACCP-D51).
-// Custom names are valid as well.
+// Operations of frames with a fixed form. Those of the draft are in package profile.
 const (
-	OpAnalyze   = "analyze"
-	OpPlan      = "plan"
-	OpExecute   = "execute"
-	OpReview    = "review"
-	OpApprove   = "approve"
-	OpReject    = "reject"
-	OpFetch     = "fetch"
-	OpTransform = "transform"
-	OpSummarize = "summarize"
-	OpClassify  = "classify"
-	OpGenerate  = "generate"
-	OpValidate  = "validate"
-	OpSchedule  = "schedule"
-	OpNotify    = "notify"
-	OpMerge     = "merge"
-	OpSplit     = "split"
-	OpRoute     = "route"
-	OpCache     = "cache"
-	OpPurge     = "purge"
-
-	OpLookup      = "lookup"
-	OpState       = "state"
-	OpRegistry    = "registry"
-	OpError       = "error"
-	OpChat        = "chat"
-	OpTool        = "tool"
-	OpTransaction = "transaction"
-	OpInfer       = "infer"
-	OpHeartbeat   = "heartbeat"
+	opState     = "state"
+	opRegistry  = "registry"
+	opError     = "error"
+	opHeartbeat = "heartbeat"
 )
 
 // A Message is the content of a frame. Codecs and sessions do not modify their arguments.

@@ -36,7 +36,7 @@ func (h *history) mover() *mover {
 
 // moveTexts replaces long strings by references (ACCP-D35).
 func (k *mover) moveTexts(ctx context.Context, p *prepared) error {
-	if p.schema != nil && p.schema.Code == SchemaError {
+	if p.schema != nil && p.schema.Code == schemaError {
 		return nil
 	}
 	for i := range p.m.Params {

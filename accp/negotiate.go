@@ -39,7 +39,7 @@ func (x *negotiation) reset() {
 }
 
 func (x *negotiation) message(hasDelta bool) *Message {
-	m := &Message{Intent: IntentSync, Op: OpRegistry, Params: Params{
+	m := &Message{Intent: IntentSync, Op: opRegistry, Params: Params{
 		{"version", Int(x.registry.Version())},
 		{"hash", String(x.registry.Hash()[:shortHash])},
 	}}
@@ -90,7 +90,7 @@ func (x *negotiation) reply(m *Message, out func(*Message) error) (bool, error) 
 
 // answer processes a sync:registry message and returns the message to send, or nil.
 func (x *negotiation) answer(m *Message) (*Message, error) {
-	if m.Intent != IntentSync || m.Op != OpRegistry {
+	if m.Intent != IntentSync || m.Op != opRegistry {
 		return nil, fail(ErrInvalidIntent, "not a sync:registry frame")
 	}
 	hash, err := x.hashOf(m)
@@ -199,11 +199,11 @@ func errorMessage(err error, m *Message) *Message {
 	if errors.Is(err, errNoHandler) {
 		name = errNoHandler.Error()
 	}
-	out := &Message{Intent: IntentFail, Op: OpError, Params: Params{
+	out := &Message{Intent: IntentFail, Op: opError, Params: Params{
 		{"code", String(string(code))},
 		{"message", String(name)},
 		{"retryable", Bool(info.Retryable)},
-		{keySchema, String(SchemaError)},
+		{keySchema, String(schemaError)},
 	}}
 	if e, ok := errors.AsType[*Error](err); ok && !e.Remote {
 		switch {
@@ -233,7 +233,7 @@ func answer(out, m *Message) {
 
 // ErrorFromMessage returns the error of an error frame, or nil for any other message.
 func ErrorFromMessage(m *Message) *Error {
-	if m.Intent != IntentFail || m.Schema() != SchemaError {
+	if m.Intent != IntentFail || m.Schema() != schemaError {
 		return nil
 	}
 	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true,

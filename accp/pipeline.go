@@ -58,7 +58,7 @@ func (c *Codec) prepare(m *Message, buf *keyBuffer) (prepared, error) {
 		p.keys, p.fulls = append(p.keys, short), append(p.fulls, full)
 	}
 	switch {
-	case s != nil && s.Code == SchemaError && !s.custom && !p.hasCode:
+	case s != nil && s.Code == schemaError && !s.custom && !p.hasCode:
 		return prepared{}, errNoCode()
 	case p.isShorter: // the encoder compares the written keys
 		if key := twice(p.fulls); key != "" {
@@ -257,7 +257,7 @@ func (c *Codec) complete(m *Message, s *compiled) error {
 			m.Params[i].Value = v
 		}
 	}
-	if s.Code == SchemaError && !hasCode {
+	if s.Code == schemaError && !hasCode {
 		return errNoCode()
 	}
 	return nil
@@ -404,12 +404,12 @@ func checkChain(m *Message) error {
 		return fail(ErrParse, "cancel without cid")
 	}
 	switch m.Schema() {
-	case SchemaTool:
+	case schemaTool:
 		switch m.Intent {
 		case IntentDone, IntentFail, IntentStream, IntentEnd:
 			return fail(ErrParse, "tool answer without cid")
 		}
-	case SchemaStream:
+	case schemaStream:
 		switch m.Intent {
 		case IntentStream, IntentEnd:
 			return fail(ErrParse, "stream chunk without cid")

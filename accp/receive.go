@@ -227,7 +227,7 @@ func (d *reception) claim(m *Message, now int64) error {
 
 // isGapAnswer reports whether m is an E3003, which has the number of the other side.
 func isGapAnswer(m *Message) bool {
-	return m.Intent == IntentFail && m.Op == OpError && Code(m.Params.Text("code")) == ErrSequenceGap
+	return m.Intent == IntentFail && m.Op == opError && Code(m.Params.Text("code")) == ErrSequenceGap
 }
 
 // expired reports whether the time to live of a frame is exceeded (ACCP-D23).
@@ -318,7 +318,7 @@ func (s *Session) checkMessage(m *Message) error {
 	if err := profiles.check(m); err != nil {
 		return err
 	}
-	if v, ok := m.Params.Get("currency"); ok && s.opts.OnWarning != nil && m.Schema() == SchemaTransaction {
+	if v, ok := m.Params.Get("currency"); ok && s.opts.OnWarning != nil && m.Schema() == schemaTransaction {
 		if t, isText := v.Text(); !isText || !currencyForm(t) {
 			s.warnings = append(s.warnings, warning{m, "currency is not an ISO 4217 code"})
 		}
@@ -341,7 +341,7 @@ func currencyForm(s string) bool {
 // decideState adds the changes of the shared state and of announced summaries by m to the change.
 func (d *reception) decideState(m *Message) error {
 	switch {
-	case m.Intent == IntentSync && m.Op == OpState:
+	case m.Intent == IntentSync && m.Op == opState:
 		c, err := d.core.shared.receive(m)
 		if err != nil || c == nil {
 			return err

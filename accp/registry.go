@@ -33,7 +33,7 @@ type tables struct {
 
 var builtin = sync.OnceValue(func() *tables {
 	t := &tables{byCode: map[string]*compiled{}, byName: map[string]*compiled{}}
-	for _, s := range BuiltinSchemas() {
+	for _, s := range builtinSchemas() {
 		text, _ := s.Canonical()
 		c := compile(s, text, false)
 		t.byCode[s.Code], t.byName[s.Name] = c, c

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // The package offers the parts of the draft (ACCP-001, ACCP-003): a codec, intents and operations,
@@ -140,10 +141,10 @@ func TestIntents(t *testing.T) {
 func TestOperations(t *testing.T) {
 	core := strings.Fields("analyze plan execute review approve reject fetch transform summarize classify generate " +
 		"validate schedule notify merge split route cache purge lookup state registry error chat tool transaction infer heartbeat")
-	constants := []string{accp.OpAnalyze, accp.OpPlan, accp.OpExecute, accp.OpReview, accp.OpApprove, accp.OpReject, accp.OpFetch,
-		accp.OpTransform, accp.OpSummarize, accp.OpClassify, accp.OpGenerate, accp.OpValidate, accp.OpSchedule, accp.OpNotify,
-		accp.OpMerge, accp.OpSplit, accp.OpRoute, accp.OpCache, accp.OpPurge, accp.OpLookup, accp.OpState, accp.OpRegistry,
-		accp.OpError, accp.OpChat, accp.OpTool, accp.OpTransaction, accp.OpInfer, accp.OpHeartbeat}
+	constants := []string{profile.OpAnalyze, profile.OpPlan, profile.OpExecute, profile.OpReview, profile.OpApprove, profile.OpReject, profile.OpFetch,
+		profile.OpTransform, profile.OpSummarize, profile.OpClassify, profile.OpGenerate, profile.OpValidate, profile.OpSchedule, profile.OpNotify,
+		profile.OpMerge, profile.OpSplit, profile.OpRoute, profile.OpCache, profile.OpPurge, profile.OpLookup, profile.OpState, profile.OpRegistry,
+		profile.OpError, profile.OpChat, profile.OpTool, profile.OpTransaction, profile.OpInfer, profile.OpHeartbeat}
 	require.Equal(t, core, constants)
 	d := newDesk(t, nil)
 	d.Handle("req", "brew_coffee", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error { return w.SendResult(nil) }))
@@ -378,7 +379,7 @@ func TestProfiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, nil)
 		var names []string
-		for _, p := range accp.BuiltinProfiles() {
+		for _, p := range profile.Builtin() {
 			require.NotEmpty(t, p.Sequences)
 			require.NoError(t, s.AddProfile(p))
 			names = append(names, p.Name)
@@ -414,7 +415,7 @@ func TestProfiles(t *testing.T) {
 // error is an ER frame with the code that fits.
 func TestToolProfile(t *testing.T) {
 	d := newDesk(t, nil)
-	d.Handle("req", "tool", accp.NewToolHandler(map[string]accp.ToolFunc{
+	d.Handle("req", "tool", profile.NewToolHandler(map[string]profile.ToolFunc{
 		"double": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			v, _ := args.Get("n")
 			n, ok := v.Int()
@@ -451,7 +452,7 @@ func TestToolProfile(t *testing.T) {
 	}
 	_, err = call(accp.Int(1))
 	require.ErrorIs(t, err, accp.ErrToolSchema)
-	m, err = accp.NewMessage("req", "tool", "TC", accp.ToolCall{Name: "double", Arguments: accp.Int(1)})
+	m, err = accp.NewMessage("req", "tool", "TC", profile.ToolCall{Name: "double", Arguments: accp.Int(1)})
 	require.NoError(t, err)
 	_, err = c.Call(t.Context(), m, nil)
 	require.ErrorIs(t, err, accp.ErrToolSchema)
@@ -468,16 +469,16 @@ func TestTransactionProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var warned []string
 		s := session(t, &accp.SessionOptions{OnWarning: func(m *accp.Message, what string) { warned = append(warned, m.Params.Text("currency")) }})
-		m, err := accp.NewMessage("req", "transaction", "TX", accp.Transaction{ID: "t1", Amount: "0.10", Currency: "EUR", Account: "acct_1"})
+		m, err := accp.NewMessage("req", "transaction", "TX", profile.Transaction{ID: "t1", Amount: "0.10", Currency: "EUR", Account: "acct_1"})
 		require.NoError(t, err)
 		sent, err := s.Send(t.Context(), m)
 		require.NoError(t, err)
 		require.Contains(t, string(sent.Frames[0]), "{acc:acct_1|amt:0.1|currency:EUR|schema:TX|txn:t1}")
 		require.Empty(t, warned)
 		r := receive(t, peerSession(t, nil), sent.Frames[0])
-		var tx accp.Transaction
+		var tx profile.Transaction
 		require.NoError(t, accp.Unmarshal(r.Message.Params, &tx))
-		require.Equal(t, accp.Transaction{ID: "t1", Amount: "0.1", Currency: "EUR", Account: "acct_1", Status: "pending"}, tx)
+		require.Equal(t, profile.Transaction{ID: "t1", Amount: "0.1", Currency: "EUR", Account: "acct_1", Status: "pending"}, tx)
 
 		for amount, want := range map[string]string{"5": "5.0", "-0.000001": "-0.000001", "123456789012345678901234567890": "123456789012345678901234567890.0"} {
 			sent, err := s.Send(t.Context(), msg("req", "x", text("schema", "TX"), text("txn", "t"), accp.Param{Key: "amt", Value: number(t, amount)}))
@@ -493,7 +494,7 @@ func TestTransactionProfile(t *testing.T) {
 			require.NoError(t, err, "a warning and no error")
 		}
 		require.Equal(t, []string{"usd", "EURO", "E1", ""}, warned)
-		_, err = accp.NewMessage("req", "transaction", "TX", accp.Transaction{Amount: "ten"})
+		_, err = accp.NewMessage("req", "transaction", "TX", profile.Transaction{Amount: "ten"})
 		require.ErrorIs(t, err, accp.ErrInvalidType)
 	})
 }
@@ -514,11 +515,11 @@ func TestTypedProfiles(t *testing.T) {
 		value  any
 		want   string
 	}{
-		{"CH", accp.Chat{Content: "hi there", Turn: 2}, `{content:\_hi_there|schema:CH|turn:2}`},
-		{"CH", accp.Chat{Role: "user", Content: "x", Lang: "de", ReplyTo: "m1"}, `{content:x|lang:de|reply_to:m1|role:user|schema:CH}`},
-		{"ST", accp.Chunk{Index: 2, Total: &three, Data: accp.String("x"), Final: true}, `{d:x|done:true|idx:2|schema:ST|tot:3}`},
-		{"ST", accp.Chunk{Index: 0, Data: accp.Int(1)}, `{d:1|idx:0|schema:ST}`},
-		{"TA", accp.Task{Assignee: "dev", Task: "auth", Priority: "high", Deadline: "d", Deps: []string{"a"}, Status: "wip", Progress: &three},
+		{"CH", profile.Chat{Content: "hi there", Turn: 2}, `{content:\_hi_there|schema:CH|turn:2}`},
+		{"CH", profile.Chat{Role: "user", Content: "x", Lang: "de", ReplyTo: "m1"}, `{content:x|lang:de|reply_to:m1|role:user|schema:CH}`},
+		{"ST", profile.Chunk{Index: 2, Total: &three, Data: accp.String("x"), Final: true}, `{d:x|done:true|idx:2|schema:ST|tot:3}`},
+		{"ST", profile.Chunk{Index: 0, Data: accp.Int(1)}, `{d:1|idx:0|schema:ST}`},
+		{"TA", profile.Task{Assignee: "dev", Task: "auth", Priority: "high", Deadline: "d", Deps: []string{"a"}, Status: "wip", Progress: &three},
 			`{asgn:dev|dead:d|deps:[a]|pri:high|prog:3|schema:TA|stat:wip|task:auth}`},
 		{"", struct {
 			A int `json:"a"`

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 type order struct {
@@ -25,7 +26,7 @@ func TestTablesBecomeStructs(t *testing.T) {
 	note := "late"
 	orders := []order{{1, "bolt", "2.5", nil}, {2, "nut", "0.25", &note}}
 	r := accp.NewRegistry()
-	require.NoError(t, r.Register(accp.TableSchema()))
+	require.NoError(t, r.Register(profile.TableSchema()))
 	d := newDesk(t, &accp.ServerOptions{Session: accp.SessionOptions{Registry: r}})
 	d.Handle("req", "orders", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		table, err := accp.TableOf(orders)

@@ -22,47 +22,39 @@ const keySchema = "schema"
 
 // Codes of the built-in schemas.
 const (
-	SchemaChat        = "CH"
-	SchemaTool        = "TC"
-	SchemaTransaction = "TX"
-	SchemaStream      = "ST"
-	SchemaTask        = "TA"
-	SchemaError       = "ER"
+	schemaChat        = "CH"
+	schemaTool        = "TC"
+	schemaTransaction = "TX"
+	schemaStream      = "ST"
+	schemaTask        = "TA"
+	schemaError       = "ER"
+	schemaTable       = "TB" // registered on demand
 )
 
-const schemaTable = "TB"
-
-// TableSchema returns the schema of [TableOf]. Register it on the side that sends the first table; the
-// other side learns it when the client greets (ACCP-D77).
-func TableSchema() Schema {
-	return Schema{Name: "table", Code: schemaTable, Version: 1, Fields: []string{"columns", "rows"},
-		Abbr: map[string]string{"cols": "columns"}}
-}
-
-// BuiltinSchemas returns copies of the schemas that every registry contains and that cannot be
+// builtinSchemas returns copies of the schemas that every registry contains and that cannot be
 // changed (ACCP-D32, ACCP-D49).
-func BuiltinSchemas() []Schema {
+func builtinSchemas() []Schema {
 	return []Schema{
-		{Name: "chat", Code: SchemaChat, Version: 1,
+		{Name: "chat", Code: schemaChat, Version: 1,
 			Fields:   []string{"role", "content", "turn", "lang", "reply_to"},
 			Defaults: Params{{"role", String("assistant")}, {"lang", String("en")}}},
-		{Name: "tool_call", Code: SchemaTool, Version: 1,
+		{Name: "tool_call", Code: schemaTool, Version: 1,
 			Fields:   []string{"tool_name", "arguments", "result", "status", "error_code"},
 			Defaults: Params{{"status", String("ok")}},
 			Abbr:     map[string]string{"tool": "tool_name", "args": "arguments", "res": "result", "stat": "status"}},
-		{Name: "transaction", Code: SchemaTransaction, Version: 1,
+		{Name: "transaction", Code: schemaTransaction, Version: 1,
 			Fields:   []string{"transaction_id", "amount", "currency", "account", "reference", "status", "retryable"},
 			Defaults: Params{{"currency", String("USD")}, {"status", String("pending")}, {"retryable", Bool(false)}},
 			Abbr:     map[string]string{"txn": "transaction_id", "amt": "amount", "acc": "account", "stat": "status"}},
-		{Name: "stream_chunk", Code: SchemaStream, Version: 1,
+		{Name: "stream_chunk", Code: schemaStream, Version: 1,
 			Fields:   []string{"chunk_index", "total_chunks", "data", "is_final"},
 			Defaults: Params{{"is_final", Bool(false)}},
 			Abbr:     map[string]string{"idx": "chunk_index", "tot": "total_chunks", "done": "is_final"}},
-		{Name: "task_assignment", Code: SchemaTask, Version: 2,
+		{Name: "task_assignment", Code: schemaTask, Version: 2,
 			Fields:   []string{"assignee", "task", "priority", "deadline", "deps"},
 			Defaults: Params{{"priority", String("medium")}, {"deps", Array()}},
 			Abbr:     map[string]string{"asgn": "assignee", "dead": "deadline", "stat": "status", "prog": "progress"}},
-		{Name: "error", Code: SchemaError, Version: 1,
+		{Name: "error", Code: schemaError, Version: 1,
 			Fields: []string{"code", "message", "retryable"},
 			Abbr:   map[string]string{"msg": "message", "retry": "retryable"}},
 		{Name: "sales_report", Code: "SR", Version: 1,

@@ -361,7 +361,7 @@ func (d *departure) reportBudget(ctx context.Context, res *SendResult) {
 
 // isUnlimited reports whether m has no token limits (ACCP-D37).
 func isUnlimited(m *Message) bool {
-	return m.Intent == IntentSync && (m.Op == OpRegistry || m.Op == opCheckpoint)
+	return m.Intent == IntentSync && (m.Op == opRegistry || m.Op == opCheckpoint)
 }
 
 // SendError returns the frames that report a refused frame to the peer, or none if it was a fail

@@ -163,7 +163,7 @@ func (b *FrameBudget) isWithin() bool { return b.Body <= hardBody && b.Total <= 
 func (k *packer) packTokens(ctx context.Context, frame []byte, at cut) ([]byte, cut, error) {
 	isWithin := false
 	var err error
-	if k.p.schema == nil || k.p.schema.Code != SchemaError {
+	if k.p.schema == nil || k.p.schema.Code != schemaError {
 		frame, at, isWithin, err = k.group(ctx, frame, at)
 	}
 	if err == nil && !isWithin && k.opts.Budget == BudgetEnforce {

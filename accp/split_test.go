@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // drawLong draws a string or an array that may be longer than a frame.
@@ -85,7 +86,7 @@ func TestLongResults(t *testing.T) {
 		"page": accp.String(page), "long": accp.String(strings.Repeat(page, 2800)), "table": accp.Array(rows...)}
 	d := newDesk(t, nil)
 	ran := 0
-	d.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	d.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"get": func(_ context.Context, p accp.Params) (accp.Value, error) {
 			ran++
 			return values[p.Text("name")], nil

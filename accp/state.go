@@ -128,7 +128,7 @@ func (s *sharedState) send(next Params) (*stateChange, *Message, error) {
 		return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
 	}
 	version := s.version + 1
-	m := &Message{Intent: IntentSync, Op: OpState, Params: Params{{"version", Int(version)}, {"delta", delta}}}
+	m := &Message{Intent: IntentSync, Op: opState, Params: Params{{"version", Int(version)}, {"delta", delta}}}
 	if version > 1 {
 		m.Params = append(m.Params, Param{"base", String(s.digest[:baseDigits])})
 	}
@@ -138,7 +138,7 @@ func (s *sharedState) send(next Params) (*stateChange, *Message, error) {
 
 // message returns the message with the whole state.
 func (s *sharedState) message() *Message {
-	return &Message{Intent: IntentSync, Op: OpState, Params: Params{
+	return &Message{Intent: IntentSync, Op: opState, Params: Params{
 		{"version", Int(s.version)},
 		{"state", Value{kind: KindMap, list: s.params}},
 	}}

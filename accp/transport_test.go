@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/wsconn"
 	"github.com/fivewire/fivewire/store"
 )
@@ -108,7 +109,7 @@ func until(ok func() bool) {
 func chunk(op string, i, n int64, v accp.Value) *accp.Message {
 	return msg(accp.IntentStream, op, accp.Param{Key: "chunk_index", Value: accp.Int(i)},
 		accp.Param{Key: "total_chunks", Value: accp.Int(n)}, accp.Param{Key: "data", Value: v},
-		accp.Param{Key: "is_final", Value: accp.Bool(i == n-1)}, text("schema", accp.SchemaStream))
+		accp.Param{Key: "is_final", Value: accp.Bool(i == n-1)}, text("schema", profile.SchemaStream))
 }
 
 func (d *desk) dial(t testing.TB, opts *accp.ClientOptions) *accp.Client {
@@ -490,7 +491,7 @@ func TestSyncOverBindings(t *testing.T) {
 func TestSyncDespiteQueryHandlers(t *testing.T) {
 	d := newDesk(t, nil)
 	var calls atomic.Int64
-	for _, op := range []string{accp.OpState, ""} {
+	for _, op := range []string{profile.OpState, ""} {
 		d.Handle(accp.IntentQry, op, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 			calls.Add(1)
 			return w.SendResult(nil)

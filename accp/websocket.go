@@ -217,7 +217,7 @@ func (c *wsConn) greeted(s *Server, r *AuditRecord, frame []byte) (m *Message, i
 		return nil, nil, err
 	}
 	r.describe(m)
-	if m.Intent != IntentSync || m.Op != OpRegistry {
+	if m.Intent != IntentSync || m.Op != opRegistry {
 		return nil, nil, fail(ErrPolicyDenied, "the first frame must be sync:registry")
 	}
 	if err = s.authorize(c.ctx, m); err != nil {
@@ -274,7 +274,7 @@ func (c *wsConn) receive(frame []byte) {
 	}
 	if err == nil && r.Message != nil {
 		e.record.describe(r.Message)
-		if _, isRegistered := c.s.find(r.Message); isRegistered && (r.Message.Intent != IntentSync || r.Message.Op != OpRegistry) {
+		if _, isRegistered := c.s.find(r.Message); isRegistered && (r.Message.Intent != IntentSync || r.Message.Op != opRegistry) {
 			c.handle(e, r, frame)
 			return
 		}
@@ -439,7 +439,7 @@ func (c *wsConn) watch() {
 			c.finish(wsconn.CodeShutdown, "silent")
 			return
 		}
-		err := c.send(c.session, &Message{Intent: IntentPing, Op: OpHeartbeat})
+		err := c.send(c.session, &Message{Intent: IntentPing, Op: opHeartbeat})
 		if errors.Is(err, ErrSessionEnded) {
 			c.because(err)
 			c.finish(wsconn.CodeShutdown, "the session has ended")

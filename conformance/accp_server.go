@@ -21,6 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // newACCPDesk returns the server that the scripts of the bindings talk to.
@@ -32,11 +33,11 @@ func newACCPDesk() (*accp.Server, error) {
 		return nil, err
 	}
 	runs := &accpRuns{}
-	s.Handle(accp.IntentReq, accp.OpExecute, accp.HandlerFunc(runs.execute))
-	s.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(runs.transact))
-	s.Handle(accp.IntentReq, accp.OpChat, accp.HandlerFunc(accpChat))
-	s.Handle(accp.IntentReq, accp.OpTool, accp.HandlerFunc(accpTool))
-	s.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(accpGenerate))
+	s.Handle(accp.IntentReq, profile.OpExecute, accp.HandlerFunc(runs.execute))
+	s.Handle(accp.IntentReq, profile.OpTransaction, accp.HandlerFunc(runs.transact))
+	s.Handle(accp.IntentReq, profile.OpChat, accp.HandlerFunc(accpChat))
+	s.Handle(accp.IntentReq, profile.OpTool, accp.HandlerFunc(accpTool))
+	s.Handle(accp.IntentReq, profile.OpGenerate, accp.HandlerFunc(accpGenerate))
 	return s, nil
 }
 
@@ -48,7 +49,7 @@ func (r *accpRuns) execute(_ context.Context, w *accp.ReplyWriter, _ *accp.Messa
 }
 
 func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != accp.SchemaTransaction {
+	if m.Schema() != profile.SchemaTransaction {
 		return accp.ErrInvalidIntent
 	}
 	runs := r.count.Add(1)
@@ -59,7 +60,7 @@ func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Mess
 	result := accp.Params{
 		{Key: "status", Value: accp.String("settled")},
 		{Key: "runs", Value: accp.Int(runs)},
-		{Key: "schema", Value: accp.String(accp.SchemaTransaction)},
+		{Key: "schema", Value: accp.String(profile.SchemaTransaction)},
 	}
 	if id, ok := m.Params.Get("transaction_id"); ok {
 		result = append(result, accp.Param{Key: "transaction_id", Value: id})
@@ -68,7 +69,7 @@ func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Mess
 }
 
 func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != accp.SchemaChat {
+	if m.Schema() != profile.SchemaChat {
 		return accp.ErrInvalidIntent
 	}
 	v, _ := m.Params.Get("content")
@@ -85,12 +86,12 @@ func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 	return w.SendResult(accp.Params{
 		{Key: "content", Value: accp.String("You said: " + content)},
 		{Key: "turn", Value: accp.Int(turn + 1)},
-		{Key: "schema", Value: accp.String(accp.SchemaChat)},
+		{Key: "schema", Value: accp.String(profile.SchemaChat)},
 	})
 }
 
 func accpTool(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != accp.SchemaTool {
+	if m.Schema() != profile.SchemaTool {
 		return accp.ErrInvalidIntent
 	}
 	v, _ := m.Params.Get("tool_name")
@@ -109,7 +110,7 @@ func accpTool(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{
 			{Key: "tool_name", Value: accp.String(name)},
 			{Key: "result", Value: args},
-			{Key: "schema", Value: accp.String(accp.SchemaTool)},
+			{Key: "schema", Value: accp.String(profile.SchemaTool)},
 		})
 	}
 	return accp.ErrToolNotFound
@@ -128,7 +129,7 @@ func accpGenerate(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error
 			{Key: "total_chunks", Value: accp.Int(int64(len(words)))},
 			{Key: "data", Value: accp.String(word)},
 			{Key: "is_final", Value: accp.Bool(i == len(words)-1)},
-			{Key: "schema", Value: accp.String(accp.SchemaStream)},
+			{Key: "schema", Value: accp.String(profile.SchemaStream)},
 		}})
 		if err != nil {
 			return err

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 var accpAttacks = []attack{
@@ -40,7 +41,7 @@ func startACCP(t *testing.T, hostile func(ctx context.Context, open func() *accp
 			return &accp.Principal{ID: strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")}, nil
 		})}})
 	require.NoError(t, err)
-	srv.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	srv.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			text, _ := args.Get("text")
 			return text, nil
@@ -68,8 +69,8 @@ func startACCP(t *testing.T, hostile func(ctx context.Context, open func() *accp
 }
 
 func askACCP(ctx context.Context, c *accp.Client, text string) error {
-	ask := accp.ToolCall{Name: "echo", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String(text)})}
-	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, ask)
+	ask := profile.ToolCall{Name: "echo", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String(text)})}
+	m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, ask)
 	if err == nil {
 		_, err = c.Call(ctx, m, nil)
 	}

@@ -31,6 +31,7 @@ import (
 	"github.com/fivewire/fivewire/accp/a2abinding"
 	"github.com/fivewire/fivewire/accp/internal/bindingtest"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,15 +47,15 @@ func newDesk(t *testing.T) *desk {
 	agent, _, err := bindingtest.NewServer()
 	require.NoError(t, err)
 	d := &desk{agent: agent, cancelled: make(chan struct{}, 8)}
-	agent.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		data, _ := m.Params.Get("data")
 		return w.SendResult(accp.Params{{Key: "findings", Value: data}})
 	}))
 
-	agent.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpGenerate, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
-			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
 			if err != nil {
 				return err
 			}
@@ -70,16 +71,16 @@ func newDesk(t *testing.T) *desk {
 		return nil
 	}))
 
-	agent.Handle(accp.IntentReq, accp.OpApprove, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
-		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: accp.OpApprove}); err != nil {
+	agent.Handle(accp.IntentReq, profile.OpApprove, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: profile.OpApprove}); err != nil {
 			return err
 		}
-		return w.Send(&accp.Message{Intent: accp.IntentWait, Op: accp.OpApprove, Params: accp.Params{{Key: "reason", Value: accp.String("signature")}}})
+		return w.Send(&accp.Message{Intent: accp.IntentWait, Op: profile.OpApprove, Params: accp.Params{{Key: "reason", Value: accp.String("signature")}}})
 	}))
 
-	agent.Handle(accp.IntentReq, accp.OpNotify, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
-	agent.Handle(accp.IntentReq, accp.OpReject, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return accp.ErrPolicyDenied }))
-	agent.Handle(accp.IntentReq, accp.OpExecute, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpNotify, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
+	agent.Handle(accp.IntentReq, profile.OpReject, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return accp.ErrPolicyDenied }))
+	agent.Handle(accp.IntentReq, profile.OpExecute, accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
 		return errors.New("secret path /var/lib")
 	}))
 
@@ -169,7 +170,7 @@ func TestConversation(t *testing.T) {
 			// ACCP-165: req creates a task, done completes it.
 			for range 3 {
 				text := "two words, a | and 한글 🙂\nmore"
-				answer, err := c.Call(t.Context(), request(accp.OpAnalyze, text), nil)
+				answer, err := c.Call(t.Context(), request(profile.OpAnalyze, text), nil)
 				require.NoError(t, err)
 				require.Equal(t, accp.IntentDone, answer.Intent)
 				require.Equal(t, text, answer.Params.Text("findings"))
@@ -179,7 +180,7 @@ func TestConversation(t *testing.T) {
 
 			// ACCP-166, ACCP-150: chunks arrive one by one and in order.
 			var words []string
-			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "a b c d"), nil) {
+			for v, err := range c.Stream(t.Context(), request(profile.OpGenerate, "a b c d"), nil) {
 				require.NoError(t, err)
 				word, _ := v.Text()
 				words = append(words, word)
@@ -187,20 +188,20 @@ func TestConversation(t *testing.T) {
 			require.Equal(t, []string{"a", "b", "c", "d"}, words)
 
 			// The frames after an ack.
-			answer, err := c.Call(t.Context(), request(accp.OpApprove, "x"), nil)
+			answer, err := c.Call(t.Context(), request(profile.OpApprove, "x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentWait, answer.Intent)
-			answer, err = c.Call(t.Context(), request(accp.OpNotify, "x"), nil)
+			answer, err = c.Call(t.Context(), request(profile.OpNotify, "x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentAck, answer.Intent)
-			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat}, nil)
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: profile.OpHeartbeat}, nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentPong, answer.Intent)
-			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: accp.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}}, nil)
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: profile.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}}, nil)
 			require.NoError(t, err)
 			require.Nil(t, answer) // nothing answers an ack
 
-			for op, want := range map[string]error{accp.OpReject: accp.ErrPolicyDenied, accp.OpExecute: accp.ErrInternal, "unheard": accp.ErrInvalidIntent} {
+			for op, want := range map[string]error{profile.OpReject: accp.ErrPolicyDenied, profile.OpExecute: accp.ErrInternal, "unheard": accp.ErrInvalidIntent} {
 				_, err = c.Call(t.Context(), request(op, "x"), nil)
 				require.ErrorIs(t, err, want, op)
 				require.NotContains(t, err.Error(), "secret")
@@ -212,7 +213,7 @@ func TestConversation(t *testing.T) {
 // A waiting task continues with the next frame of its chain and ends with a cancel.
 func TestWaitingTask(t *testing.T) {
 	d := newDesk(t)
-	d.agent.Handle(accp.IntentReq, accp.OpReview, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	d.agent.Handle(accp.IntentReq, profile.OpReview, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if m.Meta.CID == "" {
 			return w.Send(&accp.Message{Intent: accp.IntentWait, Op: m.Op})
 		}
@@ -232,11 +233,11 @@ func TestWaitingTask(t *testing.T) {
 	require.NoError(t, err)
 	var tasks []a2a.TaskID
 	for i, then := range []*accp.Message{
-		{Intent: accp.IntentReq, Op: accp.OpReview},
-		{Intent: accp.IntentCancel, Op: accp.OpReview},
-		{Intent: accp.IntentReq, Op: accp.OpReview},
+		{Intent: accp.IntentReq, Op: profile.OpReview},
+		{Intent: accp.IntentCancel, Op: profile.OpReview},
+		{Intent: accp.IntentReq, Op: profile.OpReview},
 	} {
-		first := &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview}
+		first := &accp.Message{Intent: accp.IntentReq, Op: profile.OpReview}
 		if i == 2 { // in parts
 			for k := range 6 {
 				first.Params = append(first.Params, accp.Param{Key: fmt.Sprintf("k%d", k), Value: accp.String(strings.Repeat("long words ", 8))})
@@ -260,8 +261,8 @@ func TestWaitingTask(t *testing.T) {
 
 	// As a client of A2A sees it: one task, from its beginning to its end.
 	for i, last := range []*accp.Message{
-		{Intent: accp.IntentReq, Op: accp.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
-		{Intent: accp.IntentCancel, Op: accp.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
+		{Intent: accp.IntentReq, Op: profile.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
+		{Intent: accp.IntentCancel, Op: profile.OpReview, Meta: &accp.Meta{CID: "000000000001"}},
 	} {
 		sid := fmt.Sprintf("s%d", 20+i)
 		send := func(m *a2a.Message) *a2a.Task {
@@ -271,7 +272,7 @@ func TestWaitingTask(t *testing.T) {
 			require.True(t, ok)
 			return task
 		}
-		first := send(a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, sid, 1, &accp.Message{Intent: accp.IntentReq, Op: accp.OpReview})))
+		first := send(a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, sid, 1, &accp.Message{Intent: accp.IntentReq, Op: profile.OpReview})))
 		require.Equal(t, a2a.TaskStateInputRequired, first.Status.State)
 		second := send(a2a.NewMessageForTask(a2a.MessageRoleUser, first, newFrame(t, sid, 3, last)))
 		require.Equal(t, first.ID, second.ID)
@@ -287,7 +288,7 @@ func TestParts(t *testing.T) {
 	d := newDesk(t)
 	c, err := a2abinding.NewClient(overHTTP.connect(t, d.handler), "planner", nil)
 	require.NoError(t, err)
-	m := request(accp.OpAnalyze, "x")
+	m := request(profile.OpAnalyze, "x")
 	for i := range 12 {
 		m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: accp.String(strings.Repeat("long words ", 6))})
 	}
@@ -309,7 +310,7 @@ func TestCancel(t *testing.T) {
 			}
 			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 			require.NoError(t, err)
-			for v, err := range c.Stream(t.Context(), request(accp.OpGenerate, "one hold"), nil) {
+			for v, err := range c.Stream(t.Context(), request(profile.OpGenerate, "one hold"), nil) {
 				require.NoError(t, err)
 				if word, _ := v.Text(); word == "hold" {
 					break
@@ -319,7 +320,7 @@ func TestCancel(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			for _, err := range c.Stream(ctx, request(accp.OpGenerate, "hold"), nil) {
+			for _, err := range c.Stream(ctx, request(profile.OpGenerate, "hold"), nil) {
 				cancel()
 				if err != nil {
 					require.ErrorIs(t, err, context.Canceled)
@@ -328,7 +329,7 @@ func TestCancel(t *testing.T) {
 			waitCancelled()
 
 			// Any client of A2A can cancel the task.
-			frame := newFrame(t, "s7", 1, request(accp.OpGenerate, "hold"))
+			frame := newFrame(t, "s7", 1, request(profile.OpGenerate, "hold"))
 			var id a2a.TaskID
 			for event, err := range client.SendStreamingMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, frame)}) {
 				require.NoError(t, err)
@@ -376,8 +377,8 @@ func TestOrdinaryClient(t *testing.T) {
 		return client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "", seq, m))})
 	}
 	states := map[string]a2a.TaskState{
-		accp.OpAnalyze: a2a.TaskStateCompleted, accp.OpApprove: a2a.TaskStateInputRequired, accp.OpNotify: a2a.TaskStateCompleted,
-		accp.OpReject: a2a.TaskStateFailed, accp.OpGenerate: a2a.TaskStateCompleted, "unheard": a2a.TaskStateFailed,
+		profile.OpAnalyze: a2a.TaskStateCompleted, profile.OpApprove: a2a.TaskStateInputRequired, profile.OpNotify: a2a.TaskStateCompleted,
+		profile.OpReject: a2a.TaskStateFailed, profile.OpGenerate: a2a.TaskStateCompleted, "unheard": a2a.TaskStateFailed,
 	}
 	for op, want := range states {
 		res, err := send(request(op, "a b c"))
@@ -385,7 +386,7 @@ func TestOrdinaryClient(t *testing.T) {
 		task, ok := res.(*a2a.Task)
 		require.True(t, ok, op)
 		require.Equal(t, want, task.Status.State, op)
-		if op == accp.OpGenerate {
+		if op == profile.OpGenerate {
 			// ACCP-166: one part for each chunk, in one artifact.
 			require.Len(t, task.Artifacts, 1)
 			frames := a2abinding.ExtractFrames(task.Artifacts[0].Parts)
@@ -412,13 +413,13 @@ func TestOrdinaryClient(t *testing.T) {
 	}
 
 	// A frame without a request creates no task.
-	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: accp.OpHeartbeat})
+	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: profile.OpHeartbeat})
 	require.NoError(t, err)
 	require.IsType(t, &a2a.Message{}, res)
 	require.Len(t, a2abinding.ExtractFrames(res.(*a2a.Message).Parts), 1)
 
 	// A request whose time is over is dropped, and one in bad form is answered.
-	late := request(accp.OpAnalyze, "x")
+	late := request(profile.OpAnalyze, "x")
 	late.Meta = &accp.Meta{TTL: accp.NewOptionalInt(1)}
 	res, err = send(late)
 	require.NoError(t, err)
@@ -429,7 +430,7 @@ func TestOrdinaryClient(t *testing.T) {
 	m, err := new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Message).Parts)[0])
 	require.NoError(t, err)
 	require.Equal(t, accp.ErrParse, accp.ErrorFromMessage(m).Code)
-	res, err = client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(accp.OpAnalyze, "x")))})
+	res, err = client.SendMessage(t.Context(), &a2a.SendMessageRequest{Message: a2a.NewMessage(a2a.MessageRoleUser, newFrame(t, "forbidden", 1, request(profile.OpAnalyze, "x")))})
 	require.NoError(t, err)
 	m, err = new(accp.Codec).Decode(a2abinding.ExtractFrames(res.(*a2a.Task).Status.Message.Parts)[0])
 	require.NoError(t, err)
@@ -465,7 +466,7 @@ func TestAuthorize(t *testing.T) {
 		require.NoError(t, err)
 		c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{SessionID: "forbidden"})
 		require.NoError(t, err)
-		_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
+		_, err = c.Call(t.Context(), request(profile.OpAnalyze, "x"), nil)
 		require.ErrorIs(t, err, tt.want)
 		require.NoError(t, client.Destroy())
 	}
@@ -534,10 +535,10 @@ func TestForeignAgents(t *testing.T) {
 				c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{SeqPerSender: perSender}})
 				require.NoError(t, err)
 				for range 2 {
-					_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
+					_, err = c.Call(t.Context(), request(profile.OpAnalyze, "x"), nil)
 					require.ErrorIs(t, err, tt.want)
 				}
-				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: accp.OpAnalyze}, nil)
+				answer, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentFail, Op: profile.OpAnalyze}, nil)
 				require.True(t, err != nil || answer == nil)
 			}
 		})
@@ -546,8 +547,8 @@ func TestForeignAgents(t *testing.T) {
 
 // A stream of events that breaks off is never taken for one that has ended.
 func TestCutStream(t *testing.T) {
-	chunk := newFrame(t, "", 2, &accp.Message{Intent: accp.IntentStream, Op: accp.OpGenerate, Meta: &accp.Meta{CID: "c"}, Params: accp.Params{
-		{Key: "schema", Value: accp.String(accp.SchemaStream)}, {Key: "chunk_index", Value: accp.Int(0)}, {Key: "data", Value: accp.String("one")}}})
+	chunk := newFrame(t, "", 2, &accp.Message{Intent: accp.IntentStream, Op: profile.OpGenerate, Meta: &accp.Meta{CID: "c"}, Params: accp.Params{
+		{Key: "schema", Value: accp.String(profile.SchemaStream)}, {Key: "chunk_index", Value: accp.Int(0)}, {Key: "data", Value: accp.String("one")}}})
 	info := &a2a.Task{ID: "t1", ContextID: "c1"}
 	for name, abort := range map[string]bool{"ends": false, "breaks": true} {
 		t.Run(name, func(t *testing.T) {
@@ -584,7 +585,7 @@ func TestCutStream(t *testing.T) {
 			c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}, Session: accp.SessionOptions{}})
 			require.NoError(t, err)
 			var last error
-			for _, err := range c.Replies(t.Context(), request(accp.OpGenerate, "x"), nil) {
+			for _, err := range c.Replies(t.Context(), request(profile.OpGenerate, "x"), nil) {
 				last = err
 			}
 			require.ErrorIs(t, last, accp.ErrTimeout)
@@ -602,7 +603,7 @@ func TestLostConnection(t *testing.T) {
 	require.NoError(t, err)
 	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
 	require.NoError(t, err)
-	_, err = c.Call(t.Context(), request(accp.OpAnalyze, "x"), nil)
+	_, err = c.Call(t.Context(), request(profile.OpAnalyze, "x"), nil)
 	require.ErrorIs(t, err, accp.ErrTimeout)
 	require.NoError(t, client.Destroy())
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // NewClient returns a client that sends frames to an A2A agent as agent self. The caller destroys
@@ -305,12 +306,12 @@ func (b *body) fail(code accp.Code, detail string) {
 		b.t.mu.Unlock()
 	}
 	frame, err := b.t.codec.Append(nil, &accp.Message{
-		From: "a2a", Intent: accp.IntentFail, Op: accp.OpError, Meta: envelope(b.m, seq),
+		From: "a2a", Intent: accp.IntentFail, Op: profile.OpError, Meta: envelope(b.m, seq),
 		Params: accp.Params{
 			{Key: "code", Value: accp.String(string(code))},
 			{Key: "message", Value: accp.String(detail)},
 			{Key: "retryable", Value: accp.Bool(info.Retryable)},
-			{Key: "schema", Value: accp.String(accp.SchemaError)},
+			{Key: "schema", Value: accp.String(profile.SchemaError)},
 		}})
 	if err != nil {
 		b.err = err

@@ -10,7 +10,7 @@
 // transport of the SDK:
 //
 //	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: auth})
-//	agent.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(analyze))
+//	agent.Handle(accp.IntentReq, profile.OpAnalyze, accp.HandlerFunc(analyze))
 //	executor, err := a2abinding.NewExecutor(agent)
 //	http.Handle("/a2a", a2asrv.NewJSONRPCHandler(a2asrv.NewHandler(executor)))
 //	http.Handle("/a2a/v0", a2av0.NewJSONRPCHandler(a2asrv.NewHandler(executor))) // version 0.3

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // An agent answers behind an A2A endpoint, and another agent calls it.
@@ -24,7 +25,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	agent.Handle(accp.IntentReq, accp.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(accp.Params{{Key: "class", Value: accp.String("invoice")}})
 	}))
 
@@ -44,7 +45,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	answer, err := client.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{
+	answer, err := client.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpClassify, Params: accp.Params{
 		{Key: "data", Value: accp.String("i88")},
 	}}, nil)
 

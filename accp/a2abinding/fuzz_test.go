@@ -14,6 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // Any message is refused, or ends with one last event: a message, or a final status of a task that
@@ -21,7 +22,7 @@ import (
 func FuzzExecute(f *testing.F) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(f, err)
-	agent.Handle(accp.IntentReq, accp.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpAnalyze, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return w.SendResult(m.Params)
 	}))
 

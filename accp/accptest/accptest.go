@@ -5,7 +5,7 @@
 // Everything works in a bubble of testing/synctest.
 //
 //	srv, client := accptest.NewPair(t, nil)
-//	srv.Handle(accp.IntentReq, accp.OpTool, handler)
+//	srv.Handle(accp.IntentReq, profile.OpTool, handler)
 //	...
 //	peer := accptest.NewPeer(t, accptest.Receive("req:tool"), accptest.SendStatus(503, nil, ""))
 //	client, err := accp.NewClient(peer.URL, "tester", &accp.ClientOptions{HTTPClient: peer.HTTPClient})

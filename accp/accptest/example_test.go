@@ -11,12 +11,13 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func question() *accp.Message {
-	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: "hello", Arguments: accp.Map()})
+	m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: "hello", Arguments: accp.Map()})
 	if err != nil {
 		panic(err)
 	}
@@ -34,7 +35,7 @@ func ExampleNewPair() {
 		Transport: func(next http.RoundTripper) http.RoundTripper { return fault.RoundTripper(next, plan) },
 	})
 	runs := 0
-	srv.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	srv.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"hello": func(context.Context, accp.Params) (accp.Value, error) { runs++; return accp.String("Hello"), nil },
 	}))
 	answer, err := client.Call(context.Background(), question(), &accp.CallOptions{Idempotent: true})

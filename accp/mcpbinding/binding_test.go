@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bindingtest"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -55,7 +56,7 @@ func newDesk() (*desk, error) {
 		return nil, err
 	}
 	d := &desk{agent: agent, started: make(chan struct{}, 1), cancelled: make(chan struct{}, 1)}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
 			return accp.Null(), errors.New("secret path /var/lib")
@@ -120,7 +121,7 @@ func dial(t *testing.T, transport mcp.Transport) *mcp.ClientSession {
 }
 
 func call(t *testing.T, name string, arguments accp.Value) *accp.Message {
-	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name, Arguments: arguments})
+	m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: name, Arguments: arguments})
 	require.NoError(t, err)
 	return m
 }
@@ -155,7 +156,7 @@ func TestConversation(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, accp.IntentDone, answer.Intent)
 				require.Equal(t, "desk", answer.From)
-				require.Equal(t, accp.SchemaTool, answer.Schema())
+				require.Equal(t, profile.SchemaTool, answer.Schema())
 				require.NotEmpty(t, answer.Meta.CID)
 				require.Equal(t, "s1", answer.Meta.SID)
 				require.EqualValues(t, 2*i+5, answer.Meta.Seq.N) // the exchange of registries has four frames
@@ -177,7 +178,7 @@ func TestConversation(t *testing.T) {
 			if o.name == overStdio.name {
 				return
 			}
-			sent, err := c.Session().Send(t.Context(), &accp.Message{Intent: accp.IntentDone, Op: accp.OpAnalyze})
+			sent, err := c.Session().Send(t.Context(), &accp.Message{Intent: accp.IntentDone, Op: profile.OpAnalyze})
 			require.NoError(t, err)
 			uri, err := mcpbinding.AddFrameResource(d.mcp, sent.Frames[0])
 			require.NoError(t, err)
@@ -358,7 +359,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 		options := accp.SessionOptions{SeqPerSender: perSender}
 		agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: options})
 		require.NoError(t, err)
-		agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+		agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 			"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 			"boom": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
 		}))
@@ -382,7 +383,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 				call(t, "nowhere", accp.Map()),
 				call(t, "boom", accp.Map()),
 				call(t, "echo", accp.Map(accp.Param{Key: "r", Value: accp.Ref("cold.nothing")})),
-				{Intent: accp.IntentReq, Op: accp.OpPlan},
+				{Intent: accp.IntentReq, Op: profile.OpPlan},
 			} {
 				_, err := c.Call(t.Context(), m, nil)
 				require.Error(t, err)
@@ -484,9 +485,9 @@ func TestOrdinaryServer(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrToolExecFailed)
 	_, err = c.Call(t.Context(), call(t, "nowhere", accp.Map()), nil)
 	require.ErrorIs(t, err, accp.ErrToolNotFound)
-	_, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: accp.OpPlan}, nil)
+	_, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: profile.OpPlan}, nil)
 	require.ErrorIs(t, err, accp.ErrInvalidIntent)
-	ack, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentCancel, Op: accp.OpTool, Meta: &accp.Meta{CID: "000000000001"}}, nil)
+	ack, err := c.Call(t.Context(), &accp.Message{Intent: accp.IntentCancel, Op: profile.OpTool, Meta: &accp.Meta{CID: "000000000001"}}, nil)
 	require.NoError(t, err)
 	require.Nil(t, ack) // which belongs to the chain that has just ended
 }
@@ -514,7 +515,7 @@ func TestSeqPerSender(t *testing.T) {
 	options := accp.SessionOptions{SeqPerSender: true}
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: options})
 	require.NoError(t, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 	}))
 	instructions, err := mcpbinding.Instructions("desk", nil)
@@ -539,9 +540,9 @@ func TestSeqPerSender(t *testing.T) {
 func TestSeveralFrames(t *testing.T) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpTool, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := range 3 {
-			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
 			if err != nil {
 				return err
 			}
@@ -613,7 +614,7 @@ func TestLongResults(t *testing.T) {
 			o.Session.Persistence = accp.Persistence{}
 			agent, err := accp.NewServer("desk", o)
 			require.NoError(t, err)
-			agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+			agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 				"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(long), nil },
 			}))
 			server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
@@ -639,7 +640,7 @@ func TestLargeResults(t *testing.T) {
 	large := strings.Repeat("a line of text\n", 1<<20/15)
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"tell": func(context.Context, accp.Params) (accp.Value, error) { return accp.String(large), nil },
 	}))
 	desk := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
@@ -670,7 +671,7 @@ func TestArgumentsAreValidated(t *testing.T) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
 	ran := 0
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"add": func(context.Context, accp.Params) (accp.Value, error) {
 			ran++
 			return accp.String("HELLO"), nil

@@ -20,11 +20,12 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // NewClient returns a client that calls the tools of an MCP server as agent self. The caller closes
 // the MCP session. HTTPClient and Header of the options are not used. [accp.Client.Call] of a
-// req:tool message (see [accp.ToolCall]) returns the done:tool message. Errors are those of the
+// req:tool message (see [profile.ToolCall]) returns the done:tool message. Errors are those of the
 // frames, and:
 //
 //   - an unknown tool is [accp.ErrToolNotFound],
@@ -107,9 +108,9 @@ func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byt
 		m = whole
 	}
 	switch {
-	case m.Intent == accp.IntentReq && m.Op == accp.OpTool:
+	case m.Intent == accp.IntentReq && m.Op == profile.OpTool:
 		return t.call(ctx, m)
-	case m.Intent == accp.IntentSync && m.Op == accp.OpRegistry:
+	case m.Intent == accp.IntentSync && m.Op == profile.OpRegistry:
 		if f := t.registry(); f != nil {
 			return [][]byte{f}, false, nil
 		}
@@ -346,8 +347,8 @@ func (t *transport) plain(ctx context.Context, m *accp.Message, res *mcp.CallToo
 	}
 	if err == nil {
 		var frames [][]byte
-		frames, failed, ferr := t.own(m, t.name(), &accp.Message{Intent: accp.IntentDone, Op: accp.OpTool, Params: accp.Params{
-			{Key: "schema", Value: accp.String(accp.SchemaTool)},
+		frames, failed, ferr := t.own(m, t.name(), &accp.Message{Intent: accp.IntentDone, Op: profile.OpTool, Params: accp.Params{
+			{Key: "schema", Value: accp.String(profile.SchemaTool)},
 			{Key: "tool_name", Value: accp.String(m.Params.Text("tool_name"))},
 			{Key: "result", Value: value},
 		}})
@@ -381,11 +382,11 @@ func (t *transport) fail(m *accp.Message, from string, code accp.Code, detail st
 	if len(detail) > maxDetail {
 		detail = strings.ToValidUTF8(detail[:maxDetail], "") + "…"
 	}
-	frames, _, err := t.own(m, from, &accp.Message{Intent: accp.IntentFail, Op: accp.OpError, Params: accp.Params{
+	frames, _, err := t.own(m, from, &accp.Message{Intent: accp.IntentFail, Op: profile.OpError, Params: accp.Params{
 		{Key: "code", Value: accp.String(string(code))},
 		{Key: "message", Value: accp.String(strings.ToValidUTF8(detail, "�"))},
 		{Key: "retryable", Value: accp.Bool(info.Retryable)},
-		{Key: "schema", Value: accp.String(accp.SchemaError)},
+		{Key: "schema", Value: accp.String(profile.SchemaError)},
 	}})
 	return frames, true, err
 }

@@ -10,7 +10,7 @@
 // resource of type application/accp:
 //
 //	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: auth})
-//	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(tools))
+//	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(tools))
 //	server := mcp.NewServer(info, &mcp.ServerOptions{Instructions: instructions})
 //	err = mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "search", InputSchema: schema})
 //

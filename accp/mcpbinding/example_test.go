@@ -14,6 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // An agent with a tool serves behind an MCP server, and another agent calls it.
@@ -23,7 +24,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"shout": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			return accp.String(strings.ToUpper(args.Text("text"))), nil
 		},
@@ -51,7 +52,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	call, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{
+	call, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{
 		Name:      "shout",
 		Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("hello")}),
 	})

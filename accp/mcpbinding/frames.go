@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // ResourceContents returns a frame as the contents of a resource. The frame must have an envelope.
@@ -114,7 +115,7 @@ func Instructions(self string, registry *accp.Registry) (string, error) {
 	if registry == nil {
 		registry = accp.NewRegistry()
 	}
-	m := &accp.Message{From: self, Intent: accp.IntentSync, Op: accp.OpRegistry, Meta: envelope(0), Params: accp.Params{
+	m := &accp.Message{From: self, Intent: accp.IntentSync, Op: profile.OpRegistry, Meta: envelope(0), Params: accp.Params{
 		{Key: "version", Value: accp.Int(registry.Version())},
 		{Key: "hash", Value: accp.String(registry.Hash()[:12])},
 	}}
@@ -133,7 +134,7 @@ func hello(instructions string) []byte {
 	for line := range strings.Lines(instructions) {
 		line = strings.TrimSpace(line)
 		m, err := new(accp.Codec).DecodeRaw([]byte(line))
-		if err == nil && m.Intent == accp.IntentSync && m.Op == accp.OpRegistry {
+		if err == nil && m.Intent == accp.IntentSync && m.Op == profile.OpRegistry {
 			return []byte(line)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // Whatever a client sends, it is refused in MCP's own terms or answered, by frames if it sent one;
@@ -23,7 +24,7 @@ import (
 func FuzzHandler(f *testing.F) {
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: accp.SessionOptions{Budget: accp.BudgetOff}})
 	require.NoError(f, err)
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 	}))
 	handler, err := mcpbinding.NewToolHandler(agent, &mcp.Tool{Name: "echo"})

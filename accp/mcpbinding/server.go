@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
 	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // frameKey is the _meta key for the req:tool frame of a call without name and arguments.
@@ -40,7 +41,7 @@ func AddTools(to *mcp.Server, agent *accp.Server, tools ...*mcp.Tool) error {
 }
 
 // NewToolHandler returns a handler of the calls of an MCP tool. It passes each call to agent as a req:tool
-// frame, usually for [accp.NewToolHandler]. A call that a [NewClient] made is answered by frames, any
+// frame, usually for [profile.NewToolHandler]. A call that a [NewClient] made is answered by frames, any
 // other by the plain result: a string as it is, another value as JSON, a map also as structured content,
 // and a fail frame as a tool error with its code, which the model sees (ACCP-D57).
 //
@@ -218,8 +219,8 @@ func requestFrame(req *mcp.CallToolRequest) (frame []byte, sender string, err er
 			m.From = name
 		}
 	}
-	m.Intent, m.Op = accp.IntentReq, accp.OpTool
-	m.Params = m.Params.Set("schema", accp.String(accp.SchemaTool)).
+	m.Intent, m.Op = accp.IntentReq, profile.OpTool
+	m.Params = m.Params.Set("schema", accp.String(profile.SchemaTool)).
 		Set("tool_name", accp.String(req.Params.Name)).
 		Set("arguments", arguments)
 	frame, err = new(accp.Codec).Append(nil, m)

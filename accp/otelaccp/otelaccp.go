@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/telemetry"
 )
 
@@ -75,7 +76,7 @@ func (f frame) Keys() (keys []string) {
 
 func callOf(kind trace.SpanKind, m *accp.Message) telemetry.Call {
 	c := telemetry.Call{Kind: kind, Method: string(m.Intent) + ":" + m.Op}
-	if m.Op == accp.OpTool {
+	if m.Op == profile.OpTool {
 		c.Operation = telemetry.ExecuteTool
 		if c.Target = m.Params.Text("tool_name"); c.Target != "" {
 			c.Attributes = append(c.Attributes, attribute.String(telemetry.ToolName, c.Target))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/otelaccp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/telemetry/telemetrytest"
 )
 
@@ -27,7 +28,7 @@ func TestOneTrace(t *testing.T) {
 	server, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Middleware: []accp.Middleware{tel.Middleware()}})
 	require.NoError(t, err)
 	var inner trace.SpanContext
-	server.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	server.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"upper": func(ctx context.Context, args accp.Params) (accp.Value, error) {
 			inner = trace.SpanContextFromContext(ctx)
 			return accp.String("secret text"), nil
@@ -40,7 +41,7 @@ func TestOneTrace(t *testing.T) {
 	require.NoError(t, err)
 	defer client.Close()
 	call := func(name string) error {
-		m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name,
+		m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: name,
 			Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("secret text")})})
 		require.NoError(t, err)
 		_, err = client.Call(t.Context(), m, nil)

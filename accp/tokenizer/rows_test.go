@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/accp/tokenizer/cl100k"
 	"github.com/fivewire/fivewire/accp/tokenizer/o200k"
 )
@@ -41,7 +42,7 @@ func TestTablesCostLittleMoreThanCSV(t *testing.T) {
 	}
 	w.Flush()
 	r := accp.NewRegistry()
-	require.NoError(t, r.Register(accp.TableSchema()))
+	require.NoError(t, r.Register(profile.TableSchema()))
 	table, err := accp.TableOf(rows)
 	require.NoError(t, err)
 	frame, err := (&accp.Codec{Registry: r}).Append(nil, &accp.Message{From: "sales", Intent: accp.IntentDone, Op: "invoices", Params: table})

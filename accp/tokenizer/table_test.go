@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/accp/tokenizer/cl100k"
 	"github.com/fivewire/fivewire/accp/tokenizer/o200k"
 	"github.com/fivewire/fivewire/store"
@@ -257,7 +258,7 @@ func choices(t testing.TB) (out []choice) {
 
 	// References: a text of five lines in a shared store.
 	text := accp.String(all[4].Hops[0].NL)
-	brief := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpAnalyze, Params: accp.Params{{Key: "brief", Value: text}, {Key: "who", Value: accp.String("research")}}}
+	brief := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: profile.OpAnalyze, Params: accp.Params{{Key: "brief", Value: text}, {Key: "who", Value: accp.String("research")}}}
 	inline, err := sender.Send(t.Context(), brief)
 	require.NoError(t, err)
 	opts = &accp.SessionOptions{Persistence: accp.Persistence{SharedStore: store.NewMemory()}}
@@ -284,8 +285,8 @@ func choices(t testing.TB) (out []choice) {
 	add("abbreviated keys", "first four scenarios, no envelope", long, short)
 
 	// Defaults of a schema.
-	task := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule, Params: accp.Params{
-		{Key: "schema", Value: accp.String(accp.SchemaTask)}, {Key: "assignee", Value: accp.String("dev_team")}, {Key: "task", Value: accp.String("auth")},
+	task := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: profile.OpSchedule, Params: accp.Params{
+		{Key: "schema", Value: accp.String(profile.SchemaTask)}, {Key: "assignee", Value: accp.String("dev_team")}, {Key: "task", Value: accp.String("auth")},
 		{Key: "priority", Value: accp.String("medium")}, {Key: "deps", Value: accp.Array()}}}
 	add("defaults of a schema", "a task of schema TA, no envelope", encode(&accp.Codec{KeepDefaults: true}, task), encode(&codec, task))
 
@@ -333,10 +334,10 @@ func worseTable(t testing.TB) string {
 		text string
 		m    *accp.Message
 	}{
-		{"The build passed.", &accp.Message{From: "ci", Intent: accp.IntentDone, Op: accp.OpValidate, Params: accp.Params{{Key: "status", Value: accp.String("passed")}}}},
-		{"Approved, go ahead.", &accp.Message{From: "reviewer", Intent: accp.IntentDone, Op: accp.OpReview, Params: accp.Params{{Key: "verdict", Value: accp.String("approved")}}}},
+		{"The build passed.", &accp.Message{From: "ci", Intent: accp.IntentDone, Op: profile.OpValidate, Params: accp.Params{{Key: "status", Value: accp.String("passed")}}}},
+		{"Approved, go ahead.", &accp.Message{From: "reviewer", Intent: accp.IntentDone, Op: profile.OpReview, Params: accp.Params{{Key: "verdict", Value: accp.String("approved")}}}},
 		{"The cause is a late invoice, which was booked in the ledger on the last day of the quarter but is missing in the export.",
-			&accp.Message{From: "analyst", Intent: accp.IntentDone, Op: accp.OpValidate, Params: accp.Params{{Key: "rationale_code",
+			&accp.Message{From: "analyst", Intent: accp.IntentDone, Op: profile.OpValidate, Params: accp.Params{{Key: "rationale_code",
 				Value: accp.String("The cause is a late invoice, which was booked in the ledger on the last day of the quarter but is missing in the export.")}}}},
 	} {
 		var codec accp.Codec

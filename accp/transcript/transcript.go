@@ -18,6 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -194,7 +195,7 @@ func (t *Transcript) replay() (*replay, error) {
 			if err != nil {
 				return nil, fmt.Errorf("transcript: frame %d: %w", i, err)
 			}
-			if isState = m.Intent == accp.IntentSync && m.Op == accp.OpState; isState {
+			if isState = m.Intent == accp.IntentSync && m.Op == profile.OpState; isState {
 				if m, err = codec.Decode([]byte(frame)); err != nil {
 					return nil, fmt.Errorf("transcript: frame %d: %w", i, err)
 				}

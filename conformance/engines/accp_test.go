@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -107,7 +108,7 @@ func accpDesk(s store.Store) (*accp.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	srv.Handle(accp.IntentReq, profile.OpTransaction, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		// A write whose context ends may be made although it fails: such a transaction is not run again.
 		if _, err := s.Append(ctx, "runs", accp.NewID(), []byte(m.Params.Text("transaction_id")), 0); err != nil {
 			return err
@@ -134,7 +135,7 @@ func accpClient(s store.Store, name, url string, hc *http.Client) (*accp.Client,
 var accpAgents = []string{"agent0", "agent1"}
 
 func pay(ctx context.Context, c *accp.Client, id string) (token string, err error) {
-	m, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTransaction, struct {
+	m, err := accp.NewMessage(accp.IntentReq, profile.OpTransaction, profile.SchemaTransaction, struct {
 		ID string `json:"transaction_id"`
 	}{id})
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/altar"
@@ -206,7 +207,7 @@ func serveACCP(tb testing.TB, e environment) link {
 	})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { _ = srv.Close() })
-	srv.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	srv.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			return accp.String(args.Text("text")), nil
 		},
@@ -218,8 +219,8 @@ func serveACCP(tb testing.TB, e environment) link {
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = c.Close() })
 		return func(ctx context.Context) error {
-			m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool,
-				accp.ToolCall{Name: "echo", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("hello")})})
+			m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool,
+				profile.ToolCall{Name: "echo", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("hello")})})
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/a2abinding"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/stretchr/testify/require"
 )
 
@@ -28,7 +29,7 @@ func a2aDesk(t *testing.T) string {
 	t.Helper()
 	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
-	agent.Handle(accp.IntentReq, accp.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+	agent.Handle(accp.IntentReq, profile.OpClassify, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if err := w.Send(&accp.Message{Intent: accp.IntentAck, Op: m.Op}); err != nil {
 			return err
 		}
@@ -144,7 +145,7 @@ func TestA2AJavaScriptServers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		c := a2aClient(ctx, t, url)
-		return c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
+		return c.Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
 	}
 	m, err := ask("frames")
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -92,7 +93,7 @@ func TestA2AGoServer(t *testing.T) {
 				_, err := a2aResolver.Resolve(ctx, url)
 				return err == nil
 			}, 30*time.Second, 5*tick, "%s", &output)
-			_, err = a2aClient(ctx, t, url).Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
+			_, err = a2aClient(ctx, t, url).Call(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpClassify, Params: accp.Params{{Key: "data", Value: accp.String("i88")}}}, nil)
 			require.ErrorIs(t, err, accp.ErrInvalidType)
 		})
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/mcpbinding"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -40,7 +41,7 @@ func mcpDesk() (*mcp.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
 			return accp.Null(), errors.New("secret path")
@@ -145,7 +146,7 @@ func everything(t *testing.T, args ...string) []string {
 
 func mcpCall(t *testing.T, c *accp.Client, name string, args ...accp.Param) (*accp.Message, error) {
 	t.Helper()
-	m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name, Arguments: accp.Map(args...)})
+	m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: name, Arguments: accp.Map(args...)})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
@@ -245,7 +246,7 @@ func find(ctx context.Context, client *accp.Client, key string) error {
 func read(ctx context.Context, client *accp.Client, n int) (found int, err error) {
 	var state accp.Params
 	for len(state) < n {
-		if _, err := client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpState}, nil); err != nil {
+		if _, err := client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: profile.OpState}, nil); err != nil {
 			return 0, err
 		}
 		_, state = client.Session().State()

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // A step is one message of the workflow, in natural language and as params.
@@ -81,26 +82,26 @@ const stateText = "Here is the state of the project, the Q3 report for the board
 
 func workflow() []step {
 	sync := func(text string, state accp.Params) step {
-		return step{from: "planner", to: "research", intent: accp.IntentSync, op: accp.OpState, state: state, text: stateText + text}
+		return step{from: "planner", to: "research", intent: accp.IntentSync, op: profile.OpState, state: state, text: stateText + text}
 	}
 	return []step{
 		sync("Analysis, validation, summary and review are all still open, and the planner is in charge.",
 			progress("open", "open", "open", "open", "planner")),
-		{from: "planner", to: "research", intent: accp.IntentReq, op: accp.OpAnalyze,
+		{from: "planner", to: "research", intent: accp.IntentReq, op: profile.OpAnalyze,
 			params: accp.Params{str("data", "crm_export_q3"), list("scope", "revenue", "churn", "segments"), str("against", "q2"),
 				str("format", "table"), str("priority", "high"), str("temporal_constraint", "2d"), str("target", "research")},
 			text: "Research agent, please analyse the Q3 export from our CRM system. I need revenue, customer churn and the individual market segments, " +
 				"all of them compared with the second quarter, as a table. This has a high priority, because the board meets in two days. " +
 				"Please do not repair missing data on your own, but ask me."},
-		{from: "research", to: "planner", intent: accp.IntentWait, op: accp.OpAnalyze,
+		{from: "research", to: "planner", intent: accp.IntentWait, op: profile.OpAnalyze,
 			params: accp.Params{str("reason", "missing_revenue"), list("rows", "r118", "r119", "r204"), str("destination", "planner")},
 			text: "I have started with the analysis of the Q3 export, and noticed that the records r118, r119 and r204 have no revenue value. " +
 				"Shall I leave them out, or wait until the data owner has delivered the values?"},
-		{from: "planner", to: "research", intent: accp.IntentReq, op: accp.OpAnalyze,
+		{from: "planner", to: "research", intent: accp.IntentReq, op: profile.OpAnalyze,
 			params: accp.Params{str("decision", "skip_rows"), str("note", "flag_in_report"), str("target", "research")},
 			text: "Thank you for checking so carefully. The values will not be there before next week, so please leave the three records out, add a note " +
 				"to the report that says so, and go on with the analysis as it was requested."},
-		{from: "research", to: "planner", intent: accp.IntentDone, op: accp.OpAnalyze,
+		{from: "research", to: "planner", intent: accp.IntentDone, op: profile.OpAnalyze,
 			params: accp.Params{{Key: "findings", Value: accp.Map(str("revenue", "-12%"), str("churn", "+3.2%"), str("enterprise", "-18%"), str("small_business", "+4%"),
 				accp.Param{Key: "skipped", Value: accp.Int(3)})}, str("next_action", "analyst/validate"), str("table", tableText)},
 			text: "I have completed the analysis. Revenue has gone down by 12 percent, churn has gone up by 3.2 percent, the enterprise segment has lost 18 percent " +
@@ -108,30 +109,30 @@ func workflow() []step {
 				"validates these numbers next. This is the table:\n" + tableText},
 		sync("The analysis is done now, validation, summary and review are still open, and the analyst is in charge.",
 			progress("done", "open", "open", "open", "analyst")),
-		{from: "planner", to: "analyst", intent: accp.IntentReq, op: accp.OpValidate, reads: []string{"table"},
+		{from: "planner", to: "analyst", intent: accp.IntentReq, op: profile.OpValidate, reads: []string{"table"},
 			params: accp.Params{str("against", "finance_ledger"), str("tolerance", "0.5%"), str("target", "analyst"), str("table", tableText)},
 			text: "Analyst agent, please compare the numbers in the table of the research agent with the finance ledger. Differences of up to half a percent " +
 				"are acceptable. Report every larger one, with an explanation if you find one."},
-		{from: "analyst", to: "planner", intent: accp.IntentDone, op: accp.OpValidate,
+		{from: "analyst", to: "planner", intent: accp.IntentDone, op: profile.OpValidate,
 			params: accp.Params{list("ok", "revenue", "churn", "small_business"), {Key: "diff", Value: accp.Map(str("enterprise", "-17.1%"))},
 				str("cause", "late_invoice_i88"), str("next_action", "writer/summarize")},
 			text: "I have compared the numbers with the finance ledger. Revenue, churn and small business agree. The enterprise segment has lost 17.1 percent and " +
 				"not 18 percent; the cause is the late invoice i88, which is booked in the ledger but missing in the export. The writer can go on with that."},
 		sync("Analysis and validation are done now, summary and review are still open, and the writer is in charge.",
 			progress("done", "done", "open", "open", "writer")),
-		{from: "planner", to: "writer", intent: accp.IntentReq, op: accp.OpSummarize, reads: []string{"table"},
+		{from: "planner", to: "writer", intent: accp.IntentReq, op: profile.OpSummarize, reads: []string{"table"},
 			params: accp.Params{str("length", "100_words"), {Key: "fix", Value: accp.Map(str("enterprise", "-17.1%"))}, str("note", "3_rows_skipped"),
 				str("target", "writer"), str("table", tableText)},
 			text: "Writer agent, please write a summary of about a hundred words for the board. Use the table of the research agent, but with the corrected value of " +
 				"minus 17.1 percent for the enterprise segment, and mention that three records are left out."},
-		{from: "writer", to: "planner", intent: accp.IntentDone, op: accp.OpSummarize,
+		{from: "writer", to: "planner", intent: accp.IntentDone, op: profile.OpSummarize,
 			params: accp.Params{{Key: "words", Value: accp.Int(91)}, str("next_action", "reviewer/review"), str("result", summaryText)},
 			text:   "The summary is written, and has 91 words. The reviewer should look at it before it goes out. This is the text:\n" + summaryText},
-		{from: "planner", to: "reviewer", intent: accp.IntentReq, op: accp.OpReview, reads: []string{"result"},
+		{from: "planner", to: "reviewer", intent: accp.IntentReq, op: profile.OpReview, reads: []string{"result"},
 			params: accp.Params{list("check", "numbers", "tone", "note"), str("target", "reviewer"), str("result", summaryText)},
 			text: "Reviewer agent, please check the summary of the writer: are the numbers those that were validated, is the tone right for the board, and is the note " +
 				"about the missing records there?"},
-		{from: "reviewer", to: "planner", intent: accp.IntentDone, op: accp.OpReview,
+		{from: "reviewer", to: "planner", intent: accp.IntentDone, op: profile.OpReview,
 			params: accp.Params{{Key: "numbers", Value: accp.Bool(true)}, {Key: "tone", Value: accp.Bool(true)}, {Key: "note", Value: accp.Bool(true)}, str("verdict", "approved")},
 			text:   "I have checked the summary. The numbers are right, the tone fits the board, and the note about the missing records is there. It is approved."},
 		sync("Everything is done, and the planner is in charge of sending the report.", progress("done", "done", "done", "done", "planner")),

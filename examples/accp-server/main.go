@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -122,11 +123,11 @@ func newAgent(logger *slog.Logger, token string) (*accp.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	agent.Handle(accp.IntentReq, accp.OpChat, accp.HandlerFunc(chat))
-	agent.Handle(accp.IntentReq, accp.OpGenerate, accp.HandlerFunc(generate))
-	agent.Handle(accp.IntentQry, accp.OpLookup, accp.HandlerFunc(lookUp))
-	agent.Handle(accp.IntentReq, accp.OpTransaction, accp.HandlerFunc(book))
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{"count_words": countWords}))
+	agent.Handle(accp.IntentReq, profile.OpChat, accp.HandlerFunc(chat))
+	agent.Handle(accp.IntentReq, profile.OpGenerate, accp.HandlerFunc(generate))
+	agent.Handle(accp.IntentQry, profile.OpLookup, accp.HandlerFunc(lookUp))
+	agent.Handle(accp.IntentReq, profile.OpTransaction, accp.HandlerFunc(book))
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{"count_words": countWords}))
 	return agent, nil
 }
 
@@ -147,11 +148,11 @@ func warn(logger *slog.Logger) func(*accp.Message, string) {
 
 // chat answers one message of a conversation.
 func chat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	var in accp.Chat
+	var in profile.Chat
 	if err := accp.Unmarshal(m.Params, &in); err != nil {
 		return err
 	}
-	out, err := accp.NewMessage(accp.IntentDone, m.Op, accp.SchemaChat, accp.Chat{Content: "You said: " + in.Content, Turn: in.Turn + 1})
+	out, err := accp.NewMessage(accp.IntentDone, m.Op, profile.SchemaChat, profile.Chat{Content: "You said: " + in.Content, Turn: in.Turn + 1})
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func generate(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		chunk, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{
+		chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{
 			Index: int64(i), Data: accp.String(word), Final: i == len(words)-1,
 		})
 		if err != nil {
@@ -204,7 +205,7 @@ func countWords(_ context.Context, args accp.Params) (accp.Value, error) {
 // book books a transaction. The server runs it once: a repetition under the same transaction id receives the
 // outcome of the first run.
 func book(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	var tx accp.Transaction
+	var tx profile.Transaction
 	if err := accp.Unmarshal(m.Params, &tx); err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func book(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		return accp.ErrInvalidType
 	}
 	tx.Status = "booked"
-	out, err := accp.NewMessage(accp.IntentDone, m.Op, accp.SchemaTransaction, tx)
+	out, err := accp.NewMessage(accp.IntentDone, m.Op, profile.SchemaTransaction, tx)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // talk is a caller of the agent: over HTTP, then over WebSocket.
@@ -31,7 +32,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	}
 	fmt.Fprintf(out, "hello: same schemas: %t, custom ones: %v\n", synced, client.Session().Registry().Codes())
 
-	hello, err := accp.NewMessage(accp.IntentReq, accp.OpChat, accp.SchemaChat, accp.Chat{Role: "user", Content: "good morning"})
+	hello, err := accp.NewMessage(accp.IntentReq, profile.OpChat, profile.SchemaChat, profile.Chat{Role: "user", Content: "good morning"})
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	}
 	fmt.Fprintf(out, "chat: %s\n", answer.Params.Text("content"))
 
-	answer, err = client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: accp.OpLookup, Params: accp.Params{{Key: "query", Value: accp.String("north")}}}, nil)
+	answer, err = client.Call(ctx, &accp.Message{Intent: accp.IntentQry, Op: profile.OpLookup, Params: accp.Params{{Key: "query", Value: accp.String("north")}}}, nil)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	fmt.Fprintf(out, "report: %s %s %s\n", r.Region, r.Total, r.Unit)
 
 	for range 2 { // the second time it is known
-		pay, err := accp.NewMessage(accp.IntentReq, accp.OpTransaction, accp.SchemaTransaction, accp.Transaction{ID: "txn_001", Amount: "142.50", Currency: "EUR", Account: "acct_9876"})
+		pay, err := accp.NewMessage(accp.IntentReq, profile.OpTransaction, profile.SchemaTransaction, profile.Transaction{ID: "txn_001", Amount: "142.50", Currency: "EUR", Account: "acct_9876"})
 		if err != nil {
 			return err
 		}
@@ -73,7 +74,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	}
 	defer conn.Close()
 	fmt.Fprint(out, "stream:")
-	for word, err := range conn.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: accp.OpGenerate, Params: accp.Params{{Key: "data", Value: accp.String("one word after the other")}}}, nil) {
+	for word, err := range conn.Stream(ctx, &accp.Message{Intent: accp.IntentReq, Op: profile.OpGenerate, Params: accp.Params{{Key: "data", Value: accp.String("one word after the other")}}}, nil) {
 		if err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func talk(ctx context.Context, out io.Writer, url, token string) error {
 	}
 	fmt.Fprintln(out)
 	for _, name := range []string{"count_words", "fly"} {
-		tool, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: name,
+		tool, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: name,
 			Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String("three short words")})})
 		if err != nil {
 			return err

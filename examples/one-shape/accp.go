@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 func serveACCP(_ string, logger *slog.Logger) (*server, error) {
@@ -20,7 +21,7 @@ func serveACCP(_ string, logger *slog.Logger) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	srv.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"count_words": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			return accp.Int(int64(countWords(args.Text("text")))), nil
 		},
@@ -34,8 +35,8 @@ func callACCP(ctx context.Context, url, text string) (string, error) {
 		return "", err
 	}
 	defer client.Close()
-	call := accp.ToolCall{Name: "count_words", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String(text)})}
-	message, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, call)
+	call := profile.ToolCall{Name: "count_words", Arguments: accp.Map(accp.Param{Key: "text", Value: accp.String(text)})}
+	message, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, call)
 	if err != nil {
 		return "", err
 	}

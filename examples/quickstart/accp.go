@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // showACCP lets two agents exchange compact frames, once over HTTP and once through sessions that
@@ -20,7 +21,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	fmt.Fprintln(out, "\nACCP: compact frames, and context that is kept short")
 	heading(out, "A frame, and a tool that is called with one over HTTP")
 
-	message := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: accp.OpSchedule, Params: accp.Params{
+	message := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: profile.OpSchedule, Params: accp.Params{
 		{Key: "target", Value: accp.String("dev_team")},
 		{Key: "task", Value: accp.String("impl_auth_module")},
 		{Key: "priority", Value: accp.String("high")},
@@ -42,7 +43,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	agent.Handle(accp.IntentReq, accp.OpTool, accp.NewToolHandler(map[string]accp.ToolFunc{
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"add": func(_ context.Context, args accp.Params) (accp.Value, error) {
 			a, _ := args.Get("a")
 			b, _ := args.Get("b")
@@ -67,7 +68,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer client.Close()
 	call := func(arguments ...accp.Param) (*accp.Message, error) {
-		m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{Name: "add", Arguments: accp.Map(arguments...)})
+		m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{Name: "add", Arguments: accp.Map(arguments...)})
 		if err != nil {
 			return nil, err
 		}
@@ -115,7 +116,7 @@ func showContext(ctx context.Context, out io.Writer) error {
 		}
 		fmt.Fprintf(out, "sent    %s\n", text)
 	}
-	sent, err := research.Send(ctx, &accp.Message{Intent: accp.IntentDone, Op: accp.OpAnalyze, Params: accp.Params{
+	sent, err := research.Send(ctx, &accp.Message{Intent: accp.IntentDone, Op: profile.OpAnalyze, Params: accp.Params{
 		{Key: "findings", Value: accp.Map(accp.Param{Key: "revenue", Value: accp.String("-12%")}, accp.Param{Key: "churn", Value: accp.String("+3.2%")})},
 	}})
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
@@ -28,7 +29,7 @@ func frames(t *testing.T) string {
 	t.Helper()
 	var text []byte
 	for _, name := range []string{"search", "a name, with delimiters|{}"} {
-		m, err := accp.NewMessage(accp.IntentReq, accp.OpTool, accp.SchemaTool, accp.ToolCall{
+		m, err := accp.NewMessage(accp.IntentReq, profile.OpTool, profile.SchemaTool, profile.ToolCall{
 			Name: name, Arguments: accp.Map(accp.Param{Key: "limit", Value: accp.String("ten")}),
 		})
 		require.NoError(t, err)
@@ -47,7 +48,7 @@ func TestDecodeAndEncode(t *testing.T) {
 	for line := range strings.Lines(decoded) {
 		var m struct{ From, Intent, Op string }
 		require.NoError(t, json.Unmarshal([]byte(line), &m))
-		require.Equal(t, []string{"agent1", string(accp.IntentReq), accp.OpTool}, []string{m.From, m.Intent, m.Op})
+		require.Equal(t, []string{"agent1", string(accp.IntentReq), profile.OpTool}, []string{m.From, m.Intent, m.Op})
 	}
 	status, encoded, stderr := do(t, decoded, "encode")
 	require.Equal(t, command.Done, status, stderr)

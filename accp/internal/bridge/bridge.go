@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -126,7 +127,7 @@ func PlainValue(v accp.Value, ok bool) PlainResult {
 // [accp.ErrRefNotFound]; arguments that are not a map, or a name that is not a string, are
 // [accp.ErrToolSchema] (ACCP-D57).
 func Call(m *accp.Message) (name string, arguments json.RawMessage, err error) {
-	if m.Intent != accp.IntentReq || m.Op != accp.OpTool {
+	if m.Intent != accp.IntentReq || m.Op != profile.OpTool {
 		return "", nil, accp.Errorf(accp.ErrInvalidIntent, "not a req:tool frame")
 	}
 	v, _ := m.Params.Get("tool_name")

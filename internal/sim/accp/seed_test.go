@@ -12,17 +12,18 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/sim"
 	"github.com/fivewire/fivewire/store"
 )
 
 func TestSeed(t *testing.T) {
-	t.Run("accp", func(t *testing.T) { sim.Seeds(t, profile(defect{})) })
-	t.Run("store", func(t *testing.T) { sim.Seeds(t, profile(defect{hasStoreErrors: true})) })
+	t.Run("accp", func(t *testing.T) { sim.Seeds(t, scenario(defect{})) })
+	t.Run("store", func(t *testing.T) { sim.Seeds(t, scenario(defect{hasStoreErrors: true})) })
 }
 
-// profile lets agents send requests, store and read texts, and change the shared state.
-func profile(d defect) func(*sim.World) {
+// scenario lets agents send requests, store and read texts, and change the shared state.
+func scenario(d defect) func(*sim.World) {
 	return func(s *sim.World) {
 		w := newWorld(s, d)
 		s.Play(40*time.Second, agents, 3*time.Second, func(c *sim.Client) { w.operate(c) })
@@ -75,7 +76,7 @@ func (w *world) stream(client int, a *agent, total int, limit time.Duration) {
 	id := w.next("stream")
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	m := message(accp.IntentReq, accp.OpGenerate, id)
+	m := message(accp.IntentReq, profile.OpGenerate, id)
 	m.Params = m.Params.Set("total", accp.Int(int64(total)))
 	var chunks []string
 	_, err := w.Call(client, m.Op+" "+id, func() (string, error) {
@@ -94,8 +95,8 @@ func (w *world) stream(client int, a *agent, total int, limit time.Duration) {
 // pay makes the transaction of the agent, or repeats it.
 func (w *world) pay(client int, a *agent, limit time.Duration) error {
 	id := w.transaction(a.name)
-	m := message(accp.IntentReq, accp.OpTransaction, id)
-	m.Params = accp.Params{{Key: "schema", Value: accp.String(accp.SchemaTransaction)}, {Key: "transaction_id", Value: accp.String(id)}}
+	m := message(accp.IntentReq, profile.OpTransaction, id)
+	m.Params = accp.Params{{Key: "schema", Value: accp.String(profile.SchemaTransaction)}, {Key: "transaction_id", Value: accp.String(id)}}
 	token, err := w.call(client, a, m, limit, "reference")
 	text, _ := token.Text()
 	if w.broken.token != nil {
@@ -175,7 +176,7 @@ func message(intent accp.Intent, op, id string) *accp.Message {
 func (w *world) work(client int, a *agent, limit time.Duration) error {
 	id := w.next("req")
 	start := w.Now()
-	m := message(accp.IntentReq, accp.OpAnalyze, id)
+	m := message(accp.IntentReq, profile.OpAnalyze, id)
 	if w.isLong(id) { // so that records are compacted
 		m.Params = m.Params.Set("pad", accp.String(strings.Repeat("x", 30<<10)))
 	}
@@ -294,7 +295,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"a context loses a line":          {"A9", defect{extraStable: 1}},
 	}
 	for name, v := range variants {
-		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
+		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, scenario(v.defect)) })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/sim"
 	"github.com/fivewire/fivewire/store"
@@ -110,10 +111,10 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 			return f(ctx, out, m)
 		})
 	}
-	s.Handle(accp.IntentReq, accp.OpAnalyze, live(w.serveWork))
+	s.Handle(accp.IntentReq, profile.OpAnalyze, live(w.serveWork))
 	s.Handle(accp.IntentReq, "put", live(w.servePut))
-	s.Handle(accp.IntentReq, accp.OpGenerate, live(w.serveStream))
-	s.Handle(accp.IntentReq, accp.OpTransaction, live(w.servePay))
+	s.Handle(accp.IntentReq, profile.OpGenerate, live(w.serveStream))
+	s.Handle(accp.IntentReq, profile.OpTransaction, live(w.servePay))
 	s.Handle(accp.IntentQry, "echo", live(w.serveEcho))
 	s.Handle(accp.IntentQry, "whole", live(w.serveState))
 	s.Handle(accp.IntentQry, "get", live(w.serveGet))
@@ -134,7 +135,7 @@ func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Me
 		return w.broken.work(w, id)
 	}
 	if run%3 == 0 { // a repeat at the other server gets it while the handler runs
-		chunk := &accp.Message{Intent: accp.IntentStream, Op: m.Op, Params: accp.Params{{Key: "schema", Value: accp.String(accp.SchemaStream)},
+		chunk := &accp.Message{Intent: accp.IntentStream, Op: m.Op, Params: accp.Params{{Key: "schema", Value: accp.String(profile.SchemaStream)},
 			{Key: "chunk_index", Value: accp.Int(0)}, {Key: "data", Value: accp.String(id)}}}
 		if err := out.Send(chunk); err != nil {
 			return err
@@ -177,7 +178,7 @@ func (w *world) serveStream(ctx context.Context, out *accp.ReplyWriter, m *accp.
 	run := w.ran(id)
 	for i := range total {
 		isLast := i == total-1 || w.broken.hasNoLastChunk
-		c, err := accp.NewMessage(accp.IntentStream, m.Op, accp.SchemaStream, accp.Chunk{Index: i, Data: accp.String(chunk(id, int(i))), Final: isLast})
+		c, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: i, Data: accp.String(chunk(id, int(i))), Final: isLast})
 		if err != nil {
 			return err
 		}
@@ -201,7 +202,7 @@ func (w *world) servePay(ctx context.Context, out *accp.ReplyWriter, m *accp.Mes
 	if err := w.Sleep(ctx, time.Duration(run%5)*400*time.Millisecond); err != nil {
 		return err
 	}
-	return out.SendResult(accp.Params{{Key: "schema", Value: accp.String(accp.SchemaTransaction)},
+	return out.SendResult(accp.Params{{Key: "schema", Value: accp.String(profile.SchemaTransaction)},
 		{Key: "transaction_id", Value: accp.String(id)}, {Key: "reference", Value: accp.String(w.next("token"))}})
 }
 
