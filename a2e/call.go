@@ -18,7 +18,6 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/sendq"
-	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // NoResponse is returned by a handler of a request that is answered on failure
@@ -663,7 +662,7 @@ func (s *Session) drain(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.unlock()
 	s.handOverLocked()
-	s.code = wsconn.CodeShutdown
+	s.code = codeShutdown
 	s.startDrainLocked(timeout)
 }
 

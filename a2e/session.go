@@ -18,7 +18,6 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/calls"
 	"github.com/fivewire/fivewire/internal/sendq"
-	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // A sink receives the lines that a session sends, each with its LF. Its methods except reserve never
@@ -120,7 +119,7 @@ func (s *Session) start() {
 	if !s.host.open() {
 		s.isPending.Store(true)
 		s.started = time.Now()
-		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict(wsconn.CodeNotAllowed) })
+		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict(codeNotAllowed) })
 	}
 }
 

@@ -208,6 +208,12 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.out.write(b, func(line []byte) error { return s.conn.Write(context.Background(), line) })
 }
 
+// Codes of close frames that the state of a session sets.
+const (
+	codeNotAllowed = wsconn.CodeNotAllowed
+	codeShutdown   = wsconn.CodeShutdown
+)
+
 // endWith sets the code of the close frame.
 func (s *socket) endWith(code int) { s.code.Store(int32(code)) }
 
