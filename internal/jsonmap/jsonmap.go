@@ -18,8 +18,14 @@
 //     With unset null is the same as an absent member for raw JSON, too.
 //   - An exported field without a json tag is an error of the type, because its data would
 //     be lost. Embedded structs without a tag contribute their fields.
-//   - A field of type [Members], or of a type that is defined as it, keeps unknown members and writes them behind the others.
-//     Without one, unknown members are dropped.
+//   - A field of type [Members], or of a type that is defined as it, keeps unknown members
+//     and writes them behind the others. Without one, unknown members are dropped.
+//   - A field of type map[string]json.RawMessage, or of a type that is defined as it, with the
+//     tags json:"-" and jsonmap:"extra" makes its struct lossless: it keeps unknown members,
+//     members whose values do not fit their fields, and values that would be omitted, and
+//     required members may be absent. Such a struct is mapped by its fields even if it has
+//     the methods of encoding/json, which can use this package. In it, raw JSON with the
+//     option other holds the values of a member that the field before it does not hold.
 //   - Integers are exact, in whatever way they are written: 7, 7.0, 70e-1. Bytes are
 //     base64. Nil slices and maps that are not omitted are written as empty ones.
 //   - A type may read and write itself: with ReadJSON(*strictjson.Cursor) *Fault and

@@ -223,7 +223,7 @@ func appendChecked(b, text []byte) ([]byte, *Fault) {
 	if len(text) == 0 {
 		return append(b, "null"...), nil
 	}
-	v, shape, _, err := strictjson.Survey(text, strictjson.Options{MaxDepth: maxRawDepth}, nil)
+	v, shape, _, err := strictjson.Survey(text, strictjson.Options{MaxDepth: maxRawDepth, LoneSurrogates: true}, nil)
 	if err != nil {
 		return b, &Fault{Reason: Invalid, Want: "JSON", Got: err.Error()}
 	}

@@ -123,6 +123,7 @@ type plan struct {
 	fields []field
 	byName map[string]int // nil if there are few fields
 	extra  []int          // index of the field for unknown members, or nil
+	kept   []int          // index of the field for the members that other fields do not hold, or nil
 	checks bool           // the struct has CheckMember
 	reads  bool           // the struct has ReadMember
 }
@@ -135,7 +136,9 @@ type field struct {
 
 	required, omitEmpty, omitZero bool
 	holdsNull                     bool
-	always                        bool // an absent member has a value
+	isOther                       bool  // holds values of other types
+	other                         []int // index of the field that does, or nil
+	always                        bool  // an absent member has a value
 
 	defaultValue reflect.Value // for an absent member, or invalid
 	defaultText  []byte        // written for the zero value, or nil
@@ -178,6 +181,8 @@ func (b *builder) fields(p *plan, root, t reflect.Type, index []int) {
 		at := append(index[:len(index):len(index)], i)
 		tag, hasTag := sf.Tag.Lookup("json")
 		switch {
+		case isKept(sf):
+			p.kept = at
 		case tag == "-":
 		case sf.Anonymous && !hasTag:
 			if sf.Type.Kind() != reflect.Struct {
@@ -195,7 +200,12 @@ func (b *builder) fields(p *plan, root, t reflect.Type, index []int) {
 			}
 			p.extra = at
 		default:
-			p.fields = append(p.fields, b.field(root, sf, tag, at))
+			f := b.field(root, sf, tag, at)
+			if last := len(p.fields) - 1; f.isOther && last >= 0 && p.fields[last].name == f.name {
+				p.fields[last].other = at
+				continue
+			}
+			p.fields = append(p.fields, f)
 		}
 	}
 }
@@ -233,6 +243,8 @@ func (b *builder) field(root reflect.Type, sf reflect.StructField, tag string, i
 			f.mapping.(*sliceMapping).elem = objectLeaf
 		case option == "unset" && !f.required:
 			f.holdsNull = false
+		case option == "other" && f.mapping == rawLeaf:
+			f.isOther = true
 		case isDefault && !f.required:
 			f.omitEmpty, f.omitZero, f.always = false, false, true
 			b.setDefault(&f, root, sf, text)
@@ -321,7 +333,7 @@ func (p *plan) readRest(c *strictjson.Cursor, dst reflect.Value, max int, rest *
 		f := &p.fields[i]
 		switch {
 		case r.has(i):
-		case f.required:
+		case f.required && p.kept == nil:
 			r.note(i, &Fault{Reason: Missing, Want: f.mapping.want()})
 		case f.always:
 			if f.defaultText != nil {
@@ -378,7 +390,10 @@ func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Ot
 		}
 		i := r.find(c.Key(), guess)
 		if i < 0 {
-			if r.rest != nil {
+			switch {
+			case r.kept != nil:
+				r.keepUnknown(c, dst)
+			case r.rest != nil:
 				extra = addMember(extra, c)
 			}
 			continue
@@ -395,6 +410,10 @@ func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Ot
 			}
 		}
 		r.seen[i/64] |= 1 << (i % 64)
+		if r.kept != nil {
+			r.readKept(c, dst, f)
+			continue
+		}
 		r.note(i, f.mapping.read(c, in(dst, f.index), r.max))
 	}
 	if extra != nil {
@@ -419,6 +438,9 @@ func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
 	if p.checks {
 		k = addressable(src).Interface().(checker)
 	}
+	if p.kept != nil {
+		return p.appendKept(b, src, depth)
+	}
 	b = append(b, '{')
 	for i := range p.fields {
 		f := &p.fields[i]
@@ -426,28 +448,37 @@ func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
 		if f.isOmitted(v) {
 			continue
 		}
+		var ft *Fault
 		if k != nil {
-			if ft := k.CheckMember(f.name); ft != nil {
+			if ft = k.CheckMember(f.name); ft != nil {
 				return b, ft.In(f.name)
 			}
 		}
-		prefix := f.prefix
-		if b[len(b)-1] == '{' {
-			prefix = prefix[1:]
-		}
-		if f.defaultText != nil && v.IsZero() {
-			b = append(append(b, prefix...), f.defaultText...)
-			continue
-		}
-		var ft *Fault
-		if b, ft = deeper(f.mapping, append(b, prefix...), v, depth); ft != nil {
-			return b, ft.In(f.name)
+		if b, ft = f.append(b, v, depth); ft != nil {
+			return b, ft
 		}
 	}
 	if p.extra != nil {
 		b = membersAt(in(src, p.extra)).append(b, p)
 	}
 	return append(b, '}'), nil
+}
+
+// append appends a member behind others of its object.
+func (f *field) append(b []byte, v reflect.Value, depth int) ([]byte, *Fault) {
+	prefix := f.prefix
+	if b[len(b)-1] == '{' {
+		prefix = prefix[1:]
+	}
+	b = append(b, prefix...)
+	if f.defaultText != nil && v.IsZero() {
+		return append(b, f.defaultText...), nil
+	}
+	b, ft := deeper(f.mapping, b, v, depth)
+	if ft != nil {
+		return b, ft.In(f.name)
+	}
+	return b, nil
 }
 
 func (f *field) isOmitted(v reflect.Value) bool {

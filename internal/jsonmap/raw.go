@@ -118,8 +118,8 @@ type methodMapping struct {
 
 // methods returns the mapping of a type with methods, or that of its kind.
 func (b *builder) methods(t reflect.Type) mapping {
-	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface {
-		return b.byKind(t) // the methods are those of the element
+	if t.Kind() == reflect.Pointer || t.Kind() == reflect.Interface || isLossless(t) {
+		return b.byKind(t) // the methods are those of the element, or use this package
 	}
 	p := reflect.PointerTo(t)
 	m := &methodMapping{

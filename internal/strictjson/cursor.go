@@ -117,6 +117,17 @@ func (c *Cursor) Err() error {
 	return nil
 }
 
+// Offset returns the place of the current value, for [Cursor.Since].
+func (c *Cursor) Offset() int { return c.i }
+
+// Since returns the text of the value that began at an offset and was just read.
+func (c *Cursor) Since(offset int) Value {
+	if c.Failed() {
+		return nil
+	}
+	return Value(bytes.TrimRight(c.text[offset:c.i:c.i], " \t\r\n"))
+}
+
 // Failed reports whether the cursor met an error so far. It looks for no reason.
 func (c *Cursor) Failed() bool { return c.state >= stateFailed }
 
