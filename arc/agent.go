@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -56,7 +57,7 @@ type Call struct {
 // Decode stores the params in what dst points to. Member names must match
 // exactly, and numbers that meet an empty interface stay exact.
 func (c *Call) Decode(dst any) error {
-	v, err := checkJSON(c.Params)
+	v, err := wire.Check(c.Params)
 	if err == nil {
 		err = strictjson.Decode(v, dst)
 	}
@@ -361,16 +362,15 @@ func (s *Server) SetHealthy(agentID string, healthy bool) bool {
 // notificationMethod serves task.notification.
 func notificationMethod(h NotificationHandler) Handler {
 	return HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
-		v, fault := paramsOf(call.Params)
-		if fault != nil {
-			return nil, fault
+		text, err := wire.Normalize(MethodTaskNotification, call.Params)
+		if err != nil {
+			return nil, err
 		}
-		var r reader
-		n := r.notification(v)
-		if r.fault != nil {
-			return nil, r.fault
+		n, err := read[Notification](text)
+		if err != nil {
+			return nil, err
 		}
-		err := guard.Call("notification handler", func() error { return h.ServeNotification(ctx, n) })
+		err = guard.Call("notification handler", func() error { return h.ServeNotification(ctx, n) })
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/streamlog"
 )
 
@@ -156,13 +158,13 @@ func (w *ChatWriter) write(m *Message) error {
 		}
 	}
 	if w.log != nil {
-		if err := w.buf.chunkEvent(w.chatID, &Message{Role: role, Parts: m.Parts}); err != nil {
+		if err := w.encodePiece(role, m.Parts); err != nil {
 			return err // invalid JSON from the handler: nothing was sent
 		}
 		if len(w.buf.b) > maxEvent {
 			return ErrTooLarge
 		}
-		if err := w.sendLocked(w.ctx, eventChunk); err != nil {
+		if err := w.sendLocked(w.ctx, wire.EventChunk); err != nil {
 			return err
 		}
 	}
@@ -170,6 +172,23 @@ func (w *ChatWriter) write(m *Message) error {
 		w.keep(m, role)
 	}
 	return nil
+}
+
+// encodePiece writes the data of a piece. Of a message, only role and parts are sent.
+func (w *ChatWriter) encodePiece(role Role, parts []Part) error {
+	if len(parts) == 1 && role == RoleAgent && parts[0].isText() {
+		w.buf.b = wire.AppendText(w.buf.b[:0], w.chatID, parts[0].Content)
+		return nil
+	}
+	return w.encodeParts(role, parts)
+}
+
+func (w *ChatWriter) encodeParts(role Role, parts []Part) error {
+	text, err := jsonmap.Append(nil, parts)
+	if err == nil {
+		w.buf.b = wire.AppendChunk(w.buf.b[:0], w.chatID, string(role), text)
+	}
+	return err
 }
 
 // maxEvent bounds the data of an event (ARC-D13).
@@ -220,7 +239,7 @@ func (w *ChatWriter) keep(m *Message, role Role) {
 	}
 	for i := range m.Parts {
 		p := &m.Parts[i]
-		if p.Type == PartTypeText && p.Extra == nil && p.MIMEType == "" && p.Encoding == "" && p.Filename == "" {
+		if p.isText() {
 			w.text.WriteString(p.Content)
 			continue
 		}
@@ -260,22 +279,22 @@ func (w *ChatWriter) done(ctx context.Context, status ChatStatus) error {
 	if err := w.beginLocked(); err != nil {
 		return err
 	}
-	if err := w.buf.doneEvent(w.chatID, status); err != nil {
-		return err
-	}
-	return w.log.Finish(ctx, w.item(eventDone))
+	w.buf.b = wire.AppendDone(w.buf.b[:0], w.chatID, string(status))
+	return w.log.Finish(ctx, w.item(wire.EventDone))
 }
 
 func (w *ChatWriter) failed(ctx context.Context, e *Error, isLast bool) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.buf.errorEvent(w.chatID, e); err != nil {
+	text, err := e.MarshalJSON()
+	if err != nil {
 		return err
 	}
+	w.buf.b = wire.AppendError(w.buf.b[:0], w.chatID, text)
 	if isLast {
-		return w.log.Finish(ctx, w.item(eventError))
+		return w.log.Finish(ctx, w.item(wire.EventError))
 	}
 	w.pieces++
-	_, err := w.log.Append(ctx, w.item(eventError))
+	_, err = w.log.Append(ctx, w.item(wire.EventError))
 	return err
 }

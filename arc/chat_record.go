@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -267,10 +268,9 @@ func (c *chatTable) history(ctx context.Context, key string, last uint64) ([]Mes
 
 // saidIn returns the message of a record.
 func saidIn(rec store.Record) (*Message, error) {
-	v, err := checkJSON(rec.Value)
+	v, err := wire.Check(rec.Value)
 	if err != nil {
 		return nil, err
 	}
-	lenient := reader{lenient: true}
-	return lenient.message(v), nil
+	return read[Message](v)
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/streamlog"
 )
@@ -198,7 +199,7 @@ func (t *streamTable) serveEarlier(ctx context.Context, call *Call) (isAnswered 
 	}
 	c := &streamConn{s: t.s, x: x, logs: t.kept, owner: requestHash(call), isNumbered: true}
 	if last := x.in.LastEventID; last != "" {
-		id, n, ok := parseEventID(last)
+		id, n, ok := wire.ParseEventID(last)
 		if !ok {
 			return true, lostStream(streamlog.ErrUnknown)
 		}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/streamlog"
 )
@@ -80,7 +81,7 @@ func (c *streamConn) follow(ctx context.Context, r *streamlog.Reader, after uint
 // send sends an item. An error in place of the first event is a plain answer if nothing was sent (ARC-D23).
 func (c *streamConn) send(ctx context.Context, item streamlog.Item) error {
 	name, data := eventName(item.Data[0]), item.Data[1:]
-	if name == eventError {
+	if name == wire.EventError {
 		c.fault = c.faultIn(data)
 		if item.N == 1 && c.discard() {
 			return errPlain
@@ -91,12 +92,12 @@ func (c *streamConn) send(ctx context.Context, item streamlog.Item) error {
 
 func eventName(kind byte) string {
 	switch kind {
-	case eventDone[0]:
-		return eventDone
-	case eventError[0]:
-		return eventError
+	case wire.EventDone[0]:
+		return wire.EventDone
+	case wire.EventError[0]:
+		return wire.EventError
 	}
-	return eventChunk
+	return wire.EventChunk
 }
 
 // faultIn returns the error of an event.
@@ -104,7 +105,7 @@ func (c *streamConn) faultIn(data []byte) *Error {
 	if c.run != nil && c.run.fault != nil {
 		return c.run.fault
 	}
-	v, err := checkJSON(data)
+	v, err := wire.Check(data)
 	if err != nil {
 		return asError(err)
 	}
@@ -196,11 +197,11 @@ func (c *streamConn) fail(ctx context.Context, n uint64, fault *Error) error {
 	if n <= 1 && c.discard() {
 		return fault
 	}
-	var w writer
-	if err := w.errorEvent(c.chatID(ctx, n), fault); err != nil {
+	text, err := fault.MarshalJSON()
+	if err != nil {
 		return err
 	}
-	if err := c.event(ctx, eventError, n, w.b); err != nil {
+	if err := c.event(ctx, wire.EventError, n, wire.AppendError(nil, c.chatID(ctx, n), text)); err != nil {
 		return err
 	}
 	return fault
@@ -221,7 +222,7 @@ func (c *streamConn) chatID(ctx context.Context, n uint64) string {
 	if data == nil {
 		data = c.x.call.Params
 	}
-	v, _ := checkJSON(data)
+	v, _ := wire.Check(data)
 	id, _ := v.Get("chatId").Text()
 	return id
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -105,7 +106,7 @@ func decodeChat(b []byte) (*chatState, error) {
 		return nil, err
 	}
 	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: raw(r.v.Get("metadata")),
+		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: rawOf(r.v.Get("metadata")),
 		last: uint64(r.number("last"))}, nil
 }
 
@@ -140,12 +141,13 @@ func (c *chatTable) handler(method string) Handler {
 
 // start begins a chat with its first message.
 func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).startChat)
+	p, err := wire.Read[wire.StartChat](call.Params)
 	if err != nil {
 		return nil, err
 	}
 	at := now()
-	if err := c.s.admit("initialMessage", p.InitialMessage, at); err != nil {
+	message, err := c.s.admit("initialMessage", &p.InitialMessage, at)
+	if err != nil {
 		return nil, err
 	}
 	if p.Stream {
@@ -153,9 +155,9 @@ func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), first: true, stateless: call.entry.StatelessChats, message: p.InitialMessage, stream: p.Stream}
-	j.fresh = &chatState{id: p.ChatID, status: ChatActive, created: at, updated: at, metadata: p.Metadata}
-	if p.ChatID == "" {
+	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), first: true, stateless: call.entry.StatelessChats, message: message, stream: p.Stream}
+	j.fresh = &chatState{id: textOf(p.ChatID), status: ChatActive, created: at, updated: at, metadata: p.Metadata}
+	if p.ChatID == nil {
 		j.fresh.id = call.id("chat-")
 	}
 	j.id = j.fresh.id
@@ -226,11 +228,12 @@ func (j *chatJob) checkNew(ctx context.Context) error {
 
 // message answers a further message of a chat.
 func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).chatMessage)
+	p, err := wire.Read[wire.ChatMessage](call.Params)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.s.admit("message", p.Message, now()); err != nil {
+	message, err := c.s.admit("message", &p.Message, now())
+	if err != nil {
 		return nil, err
 	}
 	if p.Stream {
@@ -238,7 +241,7 @@ func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), id: p.ChatID, message: p.Message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
+	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), id: p.ChatID, message: message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
 	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
 	if err := j.take(ctx); err != nil {
 		c.release(j.chat)
@@ -354,7 +357,7 @@ func (lc *liveChat) passLocked() {
 
 // end closes a chat at once: what is being answered is cut off (ARC-D46).
 func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).endChat)
+	p, err := wire.Read[wire.EndChat](call.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -362,7 +365,7 @@ func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
 	lc := c.acquire(c.key(call, p.ChatID))
 	defer c.release(lc)
 	r := chatRecord{table: c, key: lc.key, id: p.ChatID}
-	st, err := r.end(ctx, p.Reason, call.attempt)
+	st, err := r.end(ctx, textOf(p.Reason), call.attempt)
 	if err != nil {
 		return nil, err
 	}

@@ -185,28 +185,28 @@ func orZero[T any](p *T) *T {
 // CreateTask asks agent target to start a task and returns it as accepted,
 // usually still SUBMITTED (ARC-072).
 func (c *Client) CreateTask(ctx context.Context, target string, p *CreateTaskParams, opts *CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskCreate, orZero(p).write, opts))
+	return taskOf(c.standard(ctx, target, MethodTaskCreate, orZero(p), opts))
 }
 
 // SendTaskInput gives a task in INPUT_REQUIRED the input that it waits for.
 func (c *Client) SendTaskInput(ctx context.Context, target string, p *SendTaskParams, opts *CallOptions) error {
-	_, err := c.standard(ctx, target, MethodTaskSend, orZero(p).write, opts)
+	_, err := c.standard(ctx, target, MethodTaskSend, orZero(p), opts)
 	return err
 }
 
 // GetTask returns the present state of a task with its history and artifacts.
 func (c *Client) GetTask(ctx context.Context, target string, p *TaskInfoParams, opts *CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskInfo, orZero(p).write, opts))
+	return taskOf(c.standard(ctx, target, MethodTaskInfo, orZero(p), opts))
 }
 
 // CancelTask stops a task before it has completed.
 func (c *Client) CancelTask(ctx context.Context, target string, p *CancelTaskParams, opts *CallOptions) (*Task, error) {
-	return taskOf(c.standard(ctx, target, MethodTaskCancel, orZero(p).write, opts))
+	return taskOf(c.standard(ctx, target, MethodTaskCancel, orZero(p), opts))
 }
 
 // SubscribeTask registers a webhook for the events of a task.
 func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeParams, opts *CallOptions) (*Subscription, error) {
-	res, err := c.standard(ctx, target, MethodTaskSubscribe, orZero(p).write, opts)
+	res, err := c.standard(ctx, target, MethodTaskSubscribe, orZero(p), opts)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ func (c *Client) SubscribeTask(ctx context.Context, target string, p *SubscribeP
 // Notify tells agent target of a task's event. Only the HTTP status of the answer
 // counts (ARC-114), so every refusal is an [*HTTPError].
 func (c *Client) Notify(ctx context.Context, target string, n *Notification, opts *CallOptions) error {
-	_, err := c.standard(ctx, target, MethodTaskNotification, orZero(n).write, opts)
+	_, err := c.standard(ctx, target, MethodTaskNotification, orZero(n), opts)
 	return err
 }
 
@@ -226,7 +226,7 @@ func (c *Client) Notify(ctx context.Context, target string, n *Notification, opt
 func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParams, opts *CallOptions) (*Chat, error) {
 	q := *orZero(p)
 	q.Stream = false
-	return chatOf(c.standard(ctx, target, MethodChatStart, q.write, opts))
+	return chatOf(c.standard(ctx, target, MethodChatStart, &q, opts))
 }
 
 // SendChatMessage continues a chat and returns the complete answer. From a peer that
@@ -234,7 +234,7 @@ func (c *Client) StartChat(ctx context.Context, target string, p *StartChatParam
 func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMessageParams, opts *CallOptions) (*Chat, error) {
 	q := *orZero(p)
 	q.Stream = false
-	chat, err := chatOf(c.standard(ctx, target, MethodChatMessage, q.write, opts))
+	chat, err := chatOf(c.standard(ctx, target, MethodChatMessage, &q, opts))
 	if err == nil && chat == nil {
 		chat = &Chat{ID: q.ChatID}
 	}
@@ -243,7 +243,7 @@ func (c *Client) SendChatMessage(ctx context.Context, target string, p *ChatMess
 
 // EndChat closes a chat.
 func (c *Client) EndChat(ctx context.Context, target string, p *EndChatParams, opts *CallOptions) (*Chat, error) {
-	return chatOf(c.standard(ctx, target, MethodChatEnd, orZero(p).write, opts))
+	return chatOf(c.standard(ctx, target, MethodChatEnd, orZero(p), opts))
 }
 
 // StreamChat is like StartChat, but streams the answer; see [Client.Stream] for

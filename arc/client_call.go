@@ -17,7 +17,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -114,7 +116,7 @@ func CallAs[T any](ctx context.Context, c *Client, target, method string, params
 // Decode stores the result in what dst points to. Member names must match
 // exactly, and numbers that meet an empty interface stay exact.
 func (r *Response) Decode(dst any) error {
-	v, err := checkJSON(r.Result)
+	v, err := wire.Check(r.Result)
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrInvalidResult, err)
 	}
@@ -130,13 +132,6 @@ func encodeParams(params any) (json.RawMessage, error) {
 			return json.RawMessage("{}"), nil
 		}
 		return p, nil
-	case interface{ write(*writer) }:
-		var text json.RawMessage
-		err := guard.Call("params", func() (err error) { // a nil pointer
-			text, err = encode(p.write)
-			return err
-		})
-		return text, err
 	case json.Marshaler:
 		// Unlike the encoder, the types of this package write their content as it is, bad
 		// UTF-8 replaced.
@@ -189,7 +184,7 @@ func textID(text string) ID {
 
 // buffers is the memory of a call that can be used again.
 type buffers struct {
-	params writer
+	params []byte
 	reply  []byte
 	res    Response
 	out    ClientRequest
@@ -199,8 +194,8 @@ type buffers struct {
 const keepBuffer = 64 << 10
 
 func (b *buffers) release(c *Client) {
-	if cap(b.params.b) <= keepBuffer && cap(b.reply) <= keepBuffer {
-		b.params.err, b.out, b.res = nil, ClientRequest{}, Response{}
+	if cap(b.params) <= keepBuffer && cap(b.reply) <= keepBuffer {
+		b.out, b.res = ClientRequest{}, Response{}
 		c.buffers.Put(b)
 	}
 }
@@ -215,13 +210,13 @@ func (c *Client) guardedCall(ctx context.Context, out *ClientRequest) (res *Resp
 }
 
 // standard makes a call of a standard method.
-func (c *Client) standard(ctx context.Context, target, method string, write func(*writer), opts *CallOptions) (Result, error) {
+func (c *Client) standard(ctx context.Context, target, method string, params any, opts *CallOptions) (Result, error) {
 	if len(c.opts.Interceptors) > 0 {
-		params, err := encode(write)
+		text, err := jsonmap.Append(nil, params)
 		if err != nil {
-			return Result{}, err
+			return Result{}, fmt.Errorf("arc: params: %w", err)
 		}
-		res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, params, opts))
+		res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, text, opts))
 		if err != nil {
 			return Result{}, err
 		}
@@ -231,13 +226,12 @@ func (c *Client) standard(ctx context.Context, target, method string, write func
 	// the response, so the buffers can be reused.
 	b := c.buffers.Get().(*buffers)
 	defer b.release(c)
-	b.params.b = b.params.b[:0]
-	write(&b.params)
-	if b.params.err != nil {
-		return Result{}, b.params.err
+	text, err := jsonmap.Append(b.params[:0], params)
+	if err != nil {
+		return Result{}, fmt.Errorf("arc: params: %w", err)
 	}
-	b.out.buffers = b
-	c.address(ctx, &b.out, target, method, b.params.b, opts)
+	b.params, b.out.buffers = text, b
+	c.address(ctx, &b.out, target, method, text, opts)
 	res, err := c.call(ctx, &b.out)
 	if err != nil {
 		return Result{}, err
@@ -288,7 +282,7 @@ func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 			span = c.opts.TraceParent(ctx)
 			return nil
 		})
-		spanTrace = traceOf(span)
+		spanTrace = wire.TraceOf(span)
 	}
 	switch {
 	case out.TraceID == "" && spanTrace != "":
@@ -296,10 +290,10 @@ func (c *Client) traceparent(ctx context.Context, out *ClientRequest) string {
 		return span
 	case out.TraceID == "":
 		return ""
-	case spanTrace != "" && spanTrace == w3cTraceID(out.TraceID):
+	case spanTrace != "" && spanTrace == wire.W3CTraceID(out.TraceID):
 		return span
 	}
-	return traceparent(out.TraceID)
+	return wire.Traceparent(out.TraceID)
 }
 
 // path lists the agents that the workflow went through, this one included.

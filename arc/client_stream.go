@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
@@ -139,7 +140,7 @@ type streaming struct {
 	yield  func(*ChatEvent, error) bool
 	lastID string // of the last event that carried one
 
-	numbers eventNumbers
+	numbers wire.EventNumbers
 
 	idle  time.Duration
 	timer *time.Timer
@@ -335,8 +336,7 @@ func chatIn(method string, res *Response) (*Chat, error) {
 		return nil, err
 	}
 	if got.Object != nil {
-		r := reader{lenient: true}
-		got.Chat = r.chat(strictjson.Value(got.Object).Get("chat"))
+		got.Chat, _ = readMember[Chat](strictjson.Value(got.Object).Get("chat"), "chatId", "chatId")
 	}
 	if got.Chat == nil {
 		return &Chat{}, nil

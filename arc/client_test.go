@@ -23,6 +23,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
 )
 
 // A peer is an http.RoundTripper that answers each exchange with the next reaction of its list, and
@@ -70,7 +72,7 @@ type reaction = func(req *http.Request, body []byte) (*http.Response, error)
 // reply answers with a text, in which ${ID} stands for the id of the request.
 func reply(status int, media, text string, header ...string) reaction {
 	return func(req *http.Request, body []byte) (*http.Response, error) {
-		sent, _ := checkJSON(body)
+		sent, _ := wire.Check(body)
 		text := strings.ReplaceAll(text, "${ID}", string(sent.Get("id")))
 		h := http.Header{"Content-Type": {media}}
 		for i := 0; i < len(header); i += 2 {
@@ -211,7 +213,7 @@ func TestClientSpan(t *testing.T) {
 		{"neither", "", "", "", "^$"},
 		{"span only", span, "", "0af7651916cd43dd8448eb211c80319c", "^" + span + "$"},
 		{"both the same", span, "0AF7651916CD43DD8448EB211C80319C", "0AF7651916CD43DD8448EB211C80319C", "^" + span + "$"},
-		{"another workflow", span, "wf", "wf", "^00-" + w3cTraceID("wf") + "-[0-9a-f]{16}-01$"},
+		{"another workflow", span, "wf", "wf", "^00-" + wire.W3CTraceID("wf") + "-[0-9a-f]{16}-01$"},
 		{"no valid span", "00-zz", "", "", "^$"},
 	}
 	for _, tt := range tests {
@@ -324,7 +326,7 @@ func TestClientMethods(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, tt.method, req.Method)
 				require.JSONEq(t, tt.params, string(req.Params))
-				_, err = normalizeParams(req.Method, req.Params)
+				_, err = wire.Normalize(req.Method, req.Params)
 				require.NoError(t, err, "a server takes it")
 			})
 		}

@@ -9,7 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -45,13 +49,40 @@ const (
 	maxTotal = 250_000
 )
 
+// usualMembers is how many members of an envelope are found without an allocation.
+const usualMembers = 12
+
+// survey checks a message and returns the positions of its members. It refuses more members of an object and of all
+// objects than the bounds, if they are not zero.
+func survey(text []byte, maxNames, maxTotal int, spans []strictjson.Span) (strictjson.Value, []strictjson.Span, error) {
+	o := strictjson.Options{MaxDepth: wire.MaxDepth, LoneSurrogates: true, MaxNames: maxNames, MaxTotal: maxTotal}
+	v, _, spans, err := strictjson.Survey(text, o, spans)
+	return v, spans, err
+}
+
+// memberOf returns the name and the value of a member.
+func memberOf(v strictjson.Value, s *strictjson.Span) (name []byte, value strictjson.Value) {
+	name, value = v[s.Name+1:s.NameEnd-1], v[s.Value:s.ValueEnd:s.ValueEnd]
+	if s.Escaped {
+		name, _ = v[s.Name:s.NameEnd].TextBytes()
+	}
+	return name, value
+}
+
+func (e *Extra) keep(name []byte, value strictjson.Value) {
+	if *e == nil {
+		*e = Extra{}
+	}
+	(*e)[string(name)] = bytes.Clone(json.RawMessage(value))
+}
+
 // search reads the id, the requestAgent and the traceId of a refused request, of each the
 // first member of this name if it is valid. Nothing else is checked (ARC-D03).
 func (req *Request) search(data []byte) {
 	c := strictjson.NewCursor(data, strictjson.Options{})
 	find := func(name string) (strictjson.Value, string) {
 		v, _ := c.Find(name)
-		v, err := checkJSON(v)
+		v, err := wire.Check(v)
 		if err != nil || len(v) > maxIDToken {
 			return nil, ""
 		}
@@ -74,7 +105,7 @@ func (req *Request) search(data []byte) {
 // was checked before the error was found.
 func (req *Request) decode(data []byte) (fault *Error, isCallerKnown bool) {
 	var array [usualMembers]strictjson.Span
-	v, spans, err := surveyJSON(data, maxNames, maxTotal, array[:0])
+	v, spans, err := survey(data, maxNames, maxTotal, array[:0])
 	if err != nil {
 		return jsonFault(err), false
 	}
@@ -100,10 +131,7 @@ func (req *Request) decode(data []byte) (fault *Error, isCallerKnown bool) {
 		case "traceId":
 			in[inTraceID] = value
 		default:
-			if req.Extra == nil {
-				req.Extra = Extra{}
-			}
-			req.Extra[string(name)] = bytes.Clone(json.RawMessage(value))
+			req.Extra.keep(name, value)
 		}
 	}
 	// All texts of the envelope share one string, which is one allocation and
@@ -191,10 +219,10 @@ func (req *Request) texts(in *[inRequest]strictjson.Value) (t envelopeTexts) {
 	for i, m := range [...]int{inID, inMethod, inRequestAgent, inTargetAgent, inTraceID} {
 		if v := in[m]; len(v) <= maxIDToken {
 			buf = v.AppendText(buf)
-		} else if s, _ := v.Text(); len(s) <= 2*maxIDLen {
+		} else if s, _ := v.Text(); len(s) <= 2*wire.MaxID {
 			buf = append(buf, s...) // only its escapes are long
 		} else {
-			buf = append(buf, s[:2*maxIDLen]...) // enough to be refused
+			buf = append(buf, s[:2*wire.MaxID]...) // enough to be refused
 		}
 		ends[i+1] = len(buf)
 	}
@@ -211,7 +239,7 @@ func (req *Request) texts(in *[inRequest]strictjson.Value) (t envelopeTexts) {
 
 // maxIDToken is the longest token that an id of 256 bytes can have: each byte as
 // an escape of six, and the quotes.
-const maxIDToken = 6*maxIDLen + 2
+const maxIDToken = 6*wire.MaxID + 2
 
 func (t *envelopeTexts) id() *Error { return checkIDToken(t.idValue, t.idText) }
 
@@ -221,11 +249,11 @@ func checkIDToken(v strictjson.Value, text string) *Error {
 	case 0:
 		return fieldError(ErrMissingField, "id", "is required")
 	case '"':
-		if text == "" || len(text) > maxIDLen {
+		if text == "" || len(text) > wire.MaxID {
 			issue = "must have 1 to 256 bytes"
 		}
 	case '0':
-		if len(v) > maxIDLen {
+		if len(v) > wire.MaxID {
 			issue = "must have at most 256 bytes"
 		}
 	default:
@@ -285,9 +313,9 @@ func checkTrace(v strictjson.Value, text string) *Error {
 
 func checkName(code Code, field, text string) *Error {
 	switch {
-	case text == "" || len(text) > maxIDLen:
+	case text == "" || len(text) > wire.MaxID:
 		return fieldError(code, field, "must have 1 to 256 bytes")
-	case hasControl(text):
+	case wire.HasControl(text):
 		return fieldError(code, field, "must not hold control characters")
 	}
 	return nil
@@ -296,15 +324,15 @@ func checkName(code Code, field, text string) *Error {
 // check holds a request that is about to be sent to the rules for requests.
 // The scratch is memory to use.
 func (req *Request) check(scratch []byte) *Error {
-	id, err := checkJSON(append(scratch, req.ID...)[len(scratch):])
+	id, err := wire.Check(append(scratch, req.ID...)[len(scratch):])
 	if req.ID == "" || err != nil {
 		return fieldError(ErrInvalidFieldFormat, "id", "must be a JSON string or number")
 	}
-	var buf [maxIDLen + 1]byte
+	var buf [wire.MaxID + 1]byte
 	idText := ""
 	if id.Kind() == '"' {
 		idText = "ok"
-		if n := len(id.AppendText(buf[:0])); n == 0 || n > maxIDLen {
+		if n := len(id.AppendText(buf[:0])); n == 0 || n > wire.MaxID {
 			idText = ""
 		}
 	}
@@ -332,25 +360,291 @@ func AppendRequest(dst []byte, req *Request) ([]byte, error) {
 	if f := req.check(dst); f != nil {
 		return dst, f
 	}
-	params, err := checkJSON(req.Params)
+	params, err := wire.Check(req.Params)
 	if err != nil || !params.IsObject() {
 		return dst, fieldError(ErrInvalidParams, "params", "must be an object")
 	}
-	w := writer{b: dst}
-	at := w.open()
-	w.text("arc", ProtocolVersion)
-	w.key("id")
-	w.b = append(w.b, req.ID...)
-	w.text("method", req.Method)
-	w.text("requestAgent", req.RequestAgent)
-	w.text("targetAgent", req.TargetAgent)
-	w.optText("traceId", req.TraceID)
-	w.key("params")
-	w.b = strictjson.AppendCompact(w.b, params)
-	w.extra(at, req.Extra)
-	w.close()
-	if w.err != nil {
-		return dst, w.err
+	o := wire.Open(dst)
+	o.Text("arc", ProtocolVersion)
+	o.Raw("id", []byte(req.ID))
+	o.Text("method", req.Method)
+	o.Text("requestAgent", req.RequestAgent)
+	o.Text("targetAgent", req.TargetAgent)
+	o.OptText("traceId", req.TraceID)
+	o.Key("params")
+	o.B = strictjson.AppendCompact(o.B, params)
+	return closeEnvelope(o, dst, req.Extra)
+}
+
+// closeEnvelope appends the extra members and ends an envelope behind dst.
+func closeEnvelope(o wire.Object, dst []byte, extra Extra) ([]byte, error) {
+	if len(extra) == 0 {
+		return o.Close(), nil
 	}
-	return w.b, nil
+	written := strictjson.Value(append(bytes.Clone(o.B[len(dst):]), '}'))
+	for _, name := range slices.Sorted(maps.Keys(extra)) {
+		if written.Get(name) != nil {
+			continue
+		}
+		v, err := wire.Check(extra[name])
+		if err != nil {
+			return dst, fmt.Errorf("arc: %s: %w", name, err)
+		}
+		o.B = strictjson.AppendCompact(append(strictjson.AppendString(append(o.B, ','), name), ':'), v)
+	}
+	return o.Close(), nil
+}
+
+// DecodeResponse reads one response (section 3). If id is not empty, the response
+// must carry it, or carry an error and the id "error" or null, with which peers
+// answer what they could not read (ARC-D03). Result shares the memory of data.
+//
+// The errors are [ErrInvalidResponse], [ErrVersionMismatch] and
+// [ErrIDMismatch], looked for in this order; each wraps its sentinel. The error
+// that a response carries is not an error of this function.
+func DecodeResponse(data []byte, id ID) (*Response, error) {
+	res := &Response{}
+	if err := res.decode(data, &Request{ID: id}); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// decode reads the response to req. It shares the texts of req.
+func (res *Response) decode(data []byte, req *Request) error {
+	id := req.ID
+	var array [usualMembers]strictjson.Span
+	v, spans, err := survey(data, 0, 0, array[:0])
+	if err != nil {
+		return fmt.Errorf("%w: %v", ErrInvalidResponse, err)
+	}
+	if !v.IsObject() {
+		return fmt.Errorf("%w: not an object", ErrInvalidResponse)
+	}
+	var version, rawID, result, fault strictjson.Value
+	var names [3]strictjson.Value
+	for i := range spans {
+		name, value := memberOf(v, &spans[i])
+		switch string(name) {
+		case "arc":
+			version = value
+		case "id":
+			rawID = value
+		case "responseAgent":
+			names[0] = value
+		case "targetAgent":
+			names[1] = value
+		case "traceId":
+			names[2] = value
+		case "result":
+			result = value
+		case "error":
+			fault = value
+		default:
+			res.Extra.keep(name, value)
+		}
+	}
+	invalid := func(why string) error { return fmt.Errorf("%w: %s", ErrInvalidResponse, why) }
+	if version == nil || !isVersion(version) {
+		return ErrVersionMismatch
+	}
+	switch rawID.Kind() {
+	case '"', '0', 'n':
+		if res.ID = id; string(rawID) != string(id) {
+			res.ID = ID(rawID)
+		}
+	default:
+		return invalid("id must be a string or a number")
+	}
+	var ok1, ok2, ok3 bool
+	res.ResponseAgent, ok1 = sharedText(names[0], req.TargetAgent)
+	res.TargetAgent, ok2 = sharedText(names[1], req.RequestAgent)
+	if res.TraceID, ok3 = sharedText(names[2], req.TraceID); names[2].Absent() {
+		ok3 = true
+	}
+	switch {
+	case !ok1 || !ok2:
+		return invalid("responseAgent and targetAgent must be strings")
+	case !ok3:
+		return invalid("traceId must be a string")
+	case result.Absent() == fault.Absent():
+		return invalid("needs exactly one of result and error")
+	case !result.Absent() && !result.IsObject():
+		return invalid("result must be an object")
+	}
+	if fault.Absent() {
+		res.Result = json.RawMessage(result)
+	} else {
+		var ok bool
+		if res.Error, ok = decodeError(fault); !ok {
+			return invalid("error must be an object with an integral code")
+		}
+	}
+	if id != "" && !res.ID.Equal(id) && !(res.Error != nil && (rawID.Kind() == 'n' || res.ID.Equal(`"error"`))) {
+		return ErrIDMismatch
+	}
+	return nil
+}
+
+// sharedText is the text of v, without memory if it is a string of the caller.
+func sharedText(v strictjson.Value, s string) (string, bool) {
+	if n := len(v) - 1; n > 0 && v[0] == '"' && string(v[1:n]) == s && strings.IndexByte(s, '\\') < 0 {
+		return s, true
+	}
+	return v.Text()
+}
+
+// decodeError reads the error object of a response or a stream (ARC-049, ARC-D68).
+func decodeError(v strictjson.Value) (*Error, bool) {
+	if !v.IsObject() {
+		return nil, false
+	}
+	code, ok := v.Get("code").Int()
+	if !ok {
+		return nil, false
+	}
+	e := &Error{Code: Code(code), Details: rawOf(v.Get("details")), Remote: true}
+	if m := v.Get("message"); !m.Absent() {
+		if e.Message, ok = m.Text(); !ok {
+			return nil, false
+		}
+	}
+	return e, true
+}
+
+// AppendResponse appends the response as JSON, both members result and error
+// included, the unused one null (ARC-D05). It fails with [ErrInvalidResponse] unless
+// exactly one of them is set and the result is an object.
+func AppendResponse(dst []byte, res *Response) ([]byte, error) {
+	if (res.Result == nil) == (res.Error == nil) {
+		return dst, fmt.Errorf("%w: needs exactly one of result and error", ErrInvalidResponse)
+	}
+	id, err := wire.Check([]byte(res.ID))
+	if err != nil || id.Kind() != '"' && id.Kind() != '0' {
+		return dst, fmt.Errorf("%w: id must be a string or a number", ErrInvalidResponse)
+	}
+	o := wire.Open(dst)
+	o.Text("arc", ProtocolVersion)
+	o.Raw("id", id)
+	o.Text("responseAgent", res.ResponseAgent)
+	o.Text("targetAgent", res.TargetAgent)
+	o.OptText("traceId", res.TraceID)
+	if res.Result != nil {
+		v, err := wire.Check(res.Result)
+		if err != nil || !v.IsObject() {
+			return dst, fmt.Errorf("%w: result must be an object", ErrInvalidResponse)
+		}
+		o.Key("result")
+		o.B = strictjson.AppendCompact(o.B, v)
+		o.Raw("error", null)
+	} else {
+		b, err := res.Error.MarshalJSON()
+		if err != nil {
+			return dst, fmt.Errorf("%w: %w", ErrInvalidResponse, err)
+		}
+		o.Raw("result", null)
+		o.Raw("error", b)
+	}
+	b, err := closeEnvelope(o, dst, res.Extra)
+	if err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrInvalidResponse, err)
+	}
+	return b, nil
+}
+
+var null = []byte("null")
+
+// A Result is the result of one of the nine standard methods. One of Task,
+// Subscription and Chat is set, or none of them for an acknowledgment; Object is
+// set for every other method.
+type Result struct {
+	Task         *Task
+	Subscription *Subscription
+	Chat         *Chat
+	Message      string // of an acknowledgment, for people
+	Object       json.RawMessage
+}
+
+// DecodeResult reads the result of a response to method. The members decide what
+// it is, not the type that it claims (ARC-D31, ARC-D32); a result that fits the method
+// in no way is [ErrInvalidResult], an acknowledgment that denies success is
+// [ErrNotAcknowledged]. Nothing of a task.notification's result matters.
+func DecodeResult(method string, result json.RawMessage) (*Result, error) {
+	res, err := decodeResult(method, result)
+	if err != nil {
+		return nil, err
+	}
+	return &res, nil
+}
+
+func decodeResult(method string, result json.RawMessage) (res Result, err error) {
+	if method == MethodTaskNotification {
+		return res, nil
+	}
+	v, err := wire.Check(result)
+	if err != nil || !v.IsObject() {
+		return res, fmt.Errorf("%w: not an object", ErrInvalidResult)
+	}
+	isRead := false
+	switch method {
+	case MethodTaskCreate, MethodTaskSend, MethodTaskInfo, MethodTaskCancel:
+		res.Task, isRead = readTask(v.Get("task"))
+	case MethodTaskSubscribe:
+		res.Subscription, isRead = readMember[Subscription](v.Get("subscription"), "subscriptionId", "subscriptionId")
+	case MethodChatStart, MethodChatMessage, MethodChatEnd:
+		res.Chat, isRead = readMember[Chat](v.Get("chat"), "chatId", "chatId")
+	default:
+		return Result{Object: rawOf(v)}, nil
+	}
+	if isRead {
+		return res, nil
+	}
+	if method == MethodTaskSend || method == MethodChatMessage {
+		if yes, ok := v.Get("success").Bool(); ok {
+			if !yes {
+				return res, ErrNotAcknowledged
+			}
+			message, _ := v.Get("message").Text()
+			return Result{Message: message}, nil
+		}
+	}
+	return res, fmt.Errorf("%w for %s", ErrInvalidResult, method)
+}
+
+// readMember reads an object of a result, if it has an id and a second member, both of which are strings.
+func readMember[T any](v strictjson.Value, id, second string) (*T, bool) {
+	if !isNamed(v, id, second) {
+		return nil, false
+	}
+	got, err := read[T](v)
+	return got, err == nil
+}
+
+func isNamed(v strictjson.Value, id, second string) bool {
+	name, _ := v.Get(id).TextBytes()
+	return len(name) > 0 && v.Get(second).Kind() == '"'
+}
+
+// readTask reads a task, with memory for the usual history, which is one message.
+func readTask(v strictjson.Value) (*Task, bool) {
+	if !v.Get("messages").IsArray() {
+		return readMember[Task](v, "taskId", "status")
+	}
+	box := &struct {
+		Task
+		messages [1]Message
+	}{}
+	box.Task.Messages = box.messages[:0]
+	if !isNamed(v, "taskId", "status") {
+		return nil, false
+	}
+	return &box.Task, readInto(v, &box.Task) == nil
+}
+
+// rawOf copies the text of a value; an absent one is nil.
+func rawOf(v strictjson.Value) json.RawMessage {
+	if v.Absent() {
+		return nil
+	}
+	return bytes.Clone(json.RawMessage(v))
 }

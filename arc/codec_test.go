@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
 )
 
 const plain = `{"arc":"1.0","id":"r1","method":"task.info","requestAgent":"ui-01","targetAgent":"echo-01","traceId":"wf","params":{"taskId":"t"}}`
@@ -183,7 +185,7 @@ func TestObjectsAreLossless(t *testing.T) {
 // jsonValue returns JSON as Go values with exact numbers.
 func jsonValue(t testing.TB, text []byte) any {
 	t.Helper()
-	v, err := checkJSON(text)
+	v, err := wire.Check(text)
 	require.NoError(t, err, string(text))
 	return v.Any()
 }
@@ -212,12 +214,12 @@ func TestParamsMarshal(t *testing.T) {
 	} {
 		text, err := p.MarshalJSON()
 		require.NoError(t, err)
-		_, err = normalizeParams(method, text)
+		_, err = wire.Normalize(method, text)
 		require.NoError(t, err, "%s: what is written is what a server accepts", method)
 	}
 	text, err := CreateTaskParams{}.MarshalJSON()
 	require.NoError(t, err)
-	_, err = normalizeParams(MethodTaskCreate, text)
+	_, err = wire.Normalize(MethodTaskCreate, text)
 	require.ErrorIs(t, err, ErrInvalidParams)
 }
 
@@ -230,7 +232,7 @@ func TestParts(t *testing.T) {
 	m := &Message{Role: RoleUser, Parts: []Part{TextPart("a"), data, FilePart("f.pdf", "application/pdf", []byte{0, 255}), ImagePart("image/png", []byte("i")), AudioPart("", []byte("s")), TextPart("b")}}
 	require.Equal(t, "ab", m.Text())
 	require.Equal(t, "", (*Message)(nil).Text())
-	text, err := normalizeParams(MethodTaskSend, mustJSON(t, SendTaskParams{TaskID: "t", Message: m}))
+	text, err := wire.Normalize(MethodTaskSend, mustJSON(t, SendTaskParams{TaskID: "t", Message: m}))
 	require.NoError(t, err)
 	var got struct{ Message Message }
 	require.NoError(t, json.Unmarshal(text, &got))
@@ -311,13 +313,13 @@ func FuzzDecodeRequest(f *testing.F) {
 		require.Equal(t, req.ID, second.ID)
 		require.Equal(t, jsonValue(t, data), jsonValue(t, out), "and is the same")
 
-		params, err := normalizeParams(req.Method, req.Params)
+		params, err := wire.Normalize(req.Method, req.Params)
 		if err != nil {
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			return
 		}
-		twice, err := normalizeParams(req.Method, params)
+		twice, err := wire.Normalize(req.Method, params)
 		require.NoError(t, err, "normal params are normal")
 		require.Equal(t, jsonValue(t, params), jsonValue(t, twice))
 	})

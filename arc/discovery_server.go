@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -77,37 +78,33 @@ func (s *Server) agentInfo(id string) ([]byte, int) {
 		if e == nil {
 			return discoveryFault(agentFault(ErrAgentNotFound, id)), http.StatusNotFound
 		}
-		info := s.infoOf(e)
-		return s.written(info.write)
+		return s.written(s.infoOf(e).MarshalJSON())
 	}
-	return s.written(func(w *writer) {
-		w.open()
-		w.text("server", s.opts.ID)
-		w.text("status", "active")
-		w.key("endpoints")
-		w.open()
-		w.text("arc", s.opts.Path)
-		w.close()
-		w.key("registeredAgents")
-		w.open()
-		for i, e := range agents {
-			if i > 0 {
-				w.b = append(w.b, ',')
-			}
-			w.b = append(strictjson.AppendString(w.b, e.AgentID), ':')
-			info := s.infoOf(e)
-			info.write(w)
+	o := wire.Open(nil)
+	o.Text("server", s.opts.ID)
+	o.Text("status", "active")
+	o.Object("endpoints")
+	o.Text("arc", s.opts.Path)
+	o.End()
+	o.Object("registeredAgents")
+	for i, e := range agents {
+		info, err := s.infoOf(e).MarshalJSON()
+		if err != nil {
+			return s.written(nil, err)
 		}
-		w.close()
-		w.number("totalAgents", int64(len(agents)))
-		w.close()
-	})
+		if i > 0 {
+			o.B = append(o.B, ',')
+		}
+		o.B = append(append(strictjson.AppendString(o.B, e.AgentID), ':'), info...)
+	}
+	o.End()
+	o.Int("totalAgents", int64(len(agents)))
+	return o.Close(), http.StatusOK
 }
 
 // written is a body, or the failure to write it, which only raw JSON in the
 // Extra of an agent's info can cause.
-func (s *Server) written(write func(*writer)) ([]byte, int) {
-	b, err := encode(write)
+func (s *Server) written(b []byte, err error) ([]byte, int) {
 	if err != nil {
 		return discoveryFault(s.internal(context.Background(), nil, err)), http.StatusInternalServerError
 	}
@@ -184,7 +181,7 @@ func (r *router) state(id string) (AgentStatus, bool) {
 func (s *Server) capabilities(e *agentEntry) Handler {
 	return HandlerFunc(func(context.Context, *Call) (any, error) {
 		info := s.infoOf(e)
-		b, err := encode(info.write)
+		b, err := info.MarshalJSON()
 		return &ready{writer{b: b}}, err
 	})
 }

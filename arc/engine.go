@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -188,51 +188,39 @@ func (e *taskEngine) handler(method string) Handler {
 	return HandlerFunc(e.subscribe)
 }
 
-// typed reads the params of a standard method.
-func typed[P any](call *Call, read func(*reader, strictjson.Value) P) (p P, fault error) {
-	v, f := paramsOf(call.Params)
-	if f != nil {
-		return p, f
-	}
-	r := newReader(false)
-	defer r.free()
-	if p = read(r, v); r.fault != nil {
-		return p, r.fault
-	}
-	return p, nil
-}
-
 // admit checks what an option refuses in a message of a caller (ARC-D62), and
 // stamps it.
-func (s *Server) admit(field string, m *Message, at time.Time) error {
-	if s.opts.Auth.RejectSystemRole && m.Role == RoleSystem {
-		return fieldError(ErrInvalidParams, field+".role", "must not be system")
+func (s *Server) admit(field string, in *wire.Message, at time.Time) (*Message, error) {
+	if s.opts.Auth.RejectSystemRole && in.Role == string(RoleSystem) {
+		return nil, fieldError(ErrInvalidParams, field+".role", "must not be system")
 	}
-	if m.Timestamp == "" {
+	m, err := read[Message](wire.JSON(in))
+	if err == nil && m.Timestamp == "" {
 		m.Timestamp = NewTimestamp(at)
 	}
-	return nil
+	return m, err
 }
 
 // create starts a task. The task exists when the response is sent, and its work
 // continues independently of the call.
 func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).createTask)
+	p, err := wire.Read[wire.CreateTask](call.Params)
 	if err != nil {
 		return nil, err
 	}
 	at := now()
-	if err := e.s.admit("initialMessage", p.InitialMessage, at); err != nil {
+	initial, err := e.s.admit("initialMessage", &p.InitialMessage, at)
+	if err != nil {
 		return nil, err
 	}
 	ctx = context.WithoutCancel(ctx) // a caller that left does not leave half a task
 	st := &taskState{id: call.id("task-"), agent: call.Agent, principal: call.principalID(),
-		requestAgent: call.RequestAgent, traceID: call.TraceID, priority: p.Priority, hasMetadata: p.Metadata != nil,
+		requestAgent: call.RequestAgent, traceID: call.TraceID, priority: Priority(p.Priority), hasMetadata: p.Metadata != nil,
 		Task: engine.Task[TaskStatus]{Status: TaskSubmitted, Created: at, Updated: at, Messages: 1, Events: 1}}
 	if e.s.isShared {
 		st.caller = encodePrincipal(call.Principal)
 	}
-	item, err := messageItem(itemInput, p.InitialMessage)
+	item, err := messageItem(itemInput, initial)
 	defer item.free()
 	if err != nil {
 		return nil, err
@@ -269,7 +257,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 	}
 	t := e.acquire(st.id)
 	t.mu.Lock()
-	w, err := e.admit(ctx, t, call, p.InitialMessage, p.Priority)
+	w, err := e.admit(ctx, t, call, initial, Priority(p.Priority))
 	if err != nil {
 		e.s.ledger.remove(taskObject, st.id)
 		t.mu.Unlock()
@@ -299,7 +287,7 @@ func (e *taskEngine) create(ctx context.Context, call *Call) (any, error) {
 		e.emitLocked(ctx, t, 1, e.createdEvent(st))
 	}
 	if w == nil {
-		e.startLocked(ctx, t, call, p.InitialMessage, false)
+		e.startLocked(ctx, t, call, initial, false)
 	} else {
 		t.waiting, call.out.keeps = w, true
 	}

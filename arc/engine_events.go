@@ -4,6 +4,8 @@
 package arc
 
 import (
+	"github.com/fivewire/fivewire/arc/internal/wire"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -193,7 +195,7 @@ func encodeEvents(events []*Notification) json.RawMessage {
 	b, _ := encode(func(w *writer) { // what a task has can be written
 		for i, n := range events {
 			w.b = append(w.b, "[,"[min(i, 1)])
-			n.write(w)
+			w.object("event", n)
 		}
 		w.b = append(w.b, ']')
 	})
@@ -214,14 +216,17 @@ func (e *taskEngine) queueAgain(ctx context.Context, t *liveTask) error {
 	}
 	subs, err := e.subscriptionsLocked(ctx, t)
 	t.mu.Unlock()
-	v, failed := checkJSON(stored)
+	v, failed := wire.Check(stored)
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
 	var events []*Notification
 	for list := v.Elements(); list.Next(); {
-		r := reader{lenient: true}
-		events = append(events, r.notification(list.Value))
+		n, err := read[Notification](list.Value)
+		if err != nil {
+			return err
+		}
+		events = append(events, n)
 	}
 	for _, sub := range subs {
 		err = errors.Join(err, e.s.outbox.putAll(ctx, sub, st.unqueuedFrom, events))

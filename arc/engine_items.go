@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -102,12 +103,8 @@ func split(list []store.Record) (messages, artifacts []store.Record) {
 // maxPage bounds the lists of a page in bytes.
 const maxPage = 8 << 20
 
-func (p *TaskInfoParams) isPaged() bool {
-	return p.MessagesAfter != nil || p.MessagesLimit != nil || p.ArtifactsAfter != nil || p.ArtifactsLimit != nil
-}
-
-// page returns the part of the lists that a page has: the first element always (ARC-D79).
-func (p *TaskInfoParams) page(messages, artifacts []store.Record) (m, a []store.Record) {
+// pageOf returns the part of the lists that a page has: the first element always (ARC-D79).
+func pageOf(p *wire.TaskInfo, messages, artifacts []store.Record) (m, a []store.Record) {
 	size, isEmpty := 0, true
 	take := func(list []store.Record, after, limit *int64) []store.Record {
 		if after != nil {
@@ -149,7 +146,7 @@ func messageItem(kind byte, m *Message) (*ready, error) {
 func artifactItem(kind byte, a *Artifact) (*ready, error) {
 	w := newReady()
 	w.b = append(append(w.b, make([]byte, linkLen)...), kind)
-	w.artifact(a)
+	w.object("artifact", a)
 	return w, w.err
 }
 

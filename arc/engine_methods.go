@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -34,12 +35,13 @@ func (e *taskEngine) done(t *liveTask) {
 
 // send gives a waiting task its input.
 func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).sendTask)
+	p, err := wire.Read[wire.SendTask](call.Params)
 	if err != nil {
 		return nil, err
 	}
 	at := now()
-	if err := e.s.admit("message", p.Message, at); err != nil {
+	message, err := e.s.admit("message", &p.Message, at)
+	if err != nil {
 		return nil, err
 	}
 	t, err := e.own(ctx, call, p.TaskID)
@@ -60,7 +62,7 @@ func (e *taskEngine) send(ctx context.Context, call *Call) (any, error) {
 		return nil, e.s.unavailable(call.TargetAgent, err)
 	}
 	defer e.finishTask(ctx, mine, st)
-	c := change{action: engine.Send, at: at, message: p.Message, attempt: call.attempt, claimant: mine}
+	c := change{action: engine.Send, at: at, message: message, attempt: call.attempt, claimant: mine}
 	accepted := st
 	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
 		accepted, err = e.accept(ctx, t, &c)
@@ -97,7 +99,7 @@ func (e *taskEngine) accept(ctx context.Context, t *liveTask, c *change) (*taskS
 
 // cancel ends a task at once; it does not wait for the work to stop (ARC-D46).
 func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).cancelTask)
+	p, err := wire.Read[wire.CancelTask](call.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +117,7 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 		}
 		defer e.finishTask(ctx, mine, st)
 	}
-	c := change{action: engine.Cancel, at: now(), reason: p.Reason, by: call.RequestAgent, attempt: call.attempt}
+	c := change{action: engine.Cancel, at: now(), reason: textOf(p.Reason), by: call.RequestAgent, attempt: call.attempt}
 	err = e.s.persist(ctx, func(ctx context.Context) (err error) {
 		st, err = e.accept(ctx, t, &c)
 		return err
@@ -131,8 +133,8 @@ func (e *taskEngine) cancel(ctx context.Context, call *Call) (any, error) {
 // does not wait for its observers; an item that is added concurrently may be in
 // the response.
 func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).taskInfo)
-	if err != nil {
+	p := &call.out.taskInfo
+	if err := wire.ReadInto(call.Params, p); err != nil {
 		return nil, err
 	}
 	t, err := e.own(ctx, call, p.TaskID)
@@ -148,8 +150,8 @@ func (e *taskEngine) info(ctx context.Context, call *Call) (any, error) {
 		}
 	}
 	messages, artifacts = messages[:min(len(messages), st.Messages)], artifacts[:min(len(artifacts), st.Artifacts)]
-	if p.isPaged() {
-		messages, artifacts = p.page(messages, artifacts)
+	if p.IsPaged() {
+		messages, artifacts = pageOf(p, messages, artifacts)
 	}
-	return st.info(messages, artifacts, &p), nil
+	return st.info(messages, artifacts, p), nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/store"
@@ -408,12 +409,11 @@ func itemOf(rec store.Record) (*Message, error) {
 	if len(rec.Value) < itemHead {
 		return nil, nil
 	}
-	v, err := checkJSON(rec.Value[itemHead:])
+	v, err := wire.Check(rec.Value[itemHead:])
 	if err != nil {
 		return nil, err
 	}
-	lenient := reader{lenient: true}
-	return lenient.message(v), nil
+	return read[Message](v)
 }
 
 // repeatEnd queues the final events of a task whose end may be stored but not yet queued.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -126,7 +127,7 @@ func (st *taskState) write(w *writer) {
 type storedReader struct{ v strictjson.Value }
 
 func readStored(b []byte) (storedReader, error) {
-	v, err := checkJSON(b)
+	v, err := wire.Check(b)
 	if err == nil && !v.IsObject() {
 		err = errShape
 	}
@@ -167,8 +168,8 @@ func decodeTask(b []byte) (*taskState, error) {
 	}
 	st := &taskState{id: r.text("id"), agent: r.text("agent"), principal: r.text("principal"),
 		requestAgent: r.text("requestAgent"), traceID: r.text("traceId"), priority: Priority(r.text("priority")), hasMetadata: r.flag("metadata"),
-		last: uint64(r.number("last")), input: uint64(r.number("input")), caller: raw(r.v.Get("caller")), followed: uint64(r.number("followed")),
-		first: raw(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: raw(r.v.Get("unqueued"))}
+		last: uint64(r.number("last")), input: uint64(r.number("input")), caller: rawOf(r.v.Get("caller")), followed: uint64(r.number("followed")),
+		first: rawOf(r.v.Get("first")), unqueuedFrom: uint64(r.number("unqueuedFrom")), unqueued: rawOf(r.v.Get("unqueued"))}
 	st.Task = engine.Task[TaskStatus]{Status: TaskStatus(r.text("status")), Previous: TaskStatus(r.text("previous")),
 		Created: r.moment("created"), Updated: r.moment("updated"), Paused: r.moment("paused"), Moved: r.moment("moved"), Ended: r.moment("ended"),
 		Reason: r.text("reason"), CanceledBy: r.text("canceledBy"), Required: r.text("required"), Messages: int(r.number("messages")),
@@ -229,7 +230,7 @@ func (st *taskState) canceled() *ready {
 
 // info returns the response to task.info, composed of stored items. A nil item
 // is omitted.
-func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams) *ready {
+func (st *taskState) info(messages, artifacts []store.Record, p *wire.TaskInfo) *ready {
 	size := 384 + len(st.Reason) + len(st.Required)
 	for _, list := range [][]store.Record{messages, artifacts} {
 		for _, r := range list {
@@ -248,7 +249,7 @@ func (st *taskState) info(messages, artifacts []store.Record, p *TaskInfoParams)
 	if !p.OmitArtifacts {
 		array(&w.writer, "artifacts", artifacts, (*writer).item)
 	}
-	if p.isPaged() {
+	if p.IsPaged() {
 		w.number("messageCount", int64(st.Messages))
 		w.number("artifactCount", int64(st.Artifacts))
 	}

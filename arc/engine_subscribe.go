@@ -9,12 +9,13 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/store"
 )
 
 // subscribe registers a webhook for a task.
 func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
-	p, err := typed(call, (*reader).subscribe)
+	p, err := wire.Read[wire.Subscribe](call.Params)
 	if err != nil {
 		return nil, err
 	}
@@ -72,17 +73,17 @@ func (e *taskEngine) subscribe(ctx context.Context, call *Call) (any, error) {
 			return nil, err
 		}
 	}
-	b, err := subscriptionResult(&sub.Subscription, call.out.profile)
+	b, err := typedResult(subscriptionType(call.out.profile), "subscription", &sub.Subscription)
 	return &ready{writer{b: b}}, err
 }
 
 // newSubscription returns the subscription that a call makes to a task.
-func (e *taskEngine) newSubscription(call *Call, st *taskState, p *SubscribeParams) *subscription {
+func (e *taskEngine) newSubscription(call *Call, st *taskState, p *wire.Subscribe) *subscription {
 	if sub := dialectSub(call, st); sub != nil {
 		return sub
 	}
 	sub := &subscription{agent: call.Agent, target: call.RequestAgent, traceID: cmp.Or(st.traceID, call.TraceID)}
-	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: st.id, CallbackURL: p.CallbackURL, Events: p.Events,
+	sub.Subscription = Subscription{ID: call.id("sub-"), TaskID: st.id, CallbackURL: p.CallbackURL, Events: eventList(p.Events),
 		CreatedAt: NewTimestamp(now()), Active: true}
 	return sub
 }

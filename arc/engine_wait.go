@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -170,7 +171,7 @@ func Step[T any](ctx context.Context, r *TaskRun, name string, f func(ctx contex
 	if err != nil {
 		return result, err
 	}
-	v, err := checkJSON(data)
+	v, err := wire.Check(data)
 	if err == nil {
 		err = strictjson.Decode(v, &result)
 	}

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -157,7 +158,7 @@ func (t *liveTask) signal() {
 
 // task returns the state with messages and artifacts as task.info would, and with the traceId.
 func (st *taskState) task(messages, artifacts []store.Record) (*Task, error) {
-	info := st.info(messages, artifacts, &TaskInfoParams{})
+	info := st.info(messages, artifacts, &wire.TaskInfo{})
 	defer info.free() // what is decoded is a copy
 	res, err := decodeResult(MethodTaskInfo, info.b)
 	if err != nil {

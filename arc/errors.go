@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 
 	"github.com/fivewire/fivewire/arc/internal/endpoint"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 )
 
 // A Code is an error code of the specification (section 4). As a Code is itself
@@ -265,12 +267,45 @@ func (e *Error) Unwrap() error { return e.Cause }
 // Field returns the member that a refused request got wrong, as a path like
 // initialMessage.parts[0].type, or "" if the error does not say.
 func (e *Error) Field() string {
-	d, err := checkJSON(e.Details)
+	d, err := wire.Check(e.Details)
 	if err != nil {
 		return ""
 	}
 	f, _ := d.Get("field").Text()
 	return f
+}
+
+// MarshalJSON writes code, message and details (section 4).
+func (e *Error) MarshalJSON() ([]byte, error) { return encode(func(w *writer) { w.error(e) }) }
+
+// UnmarshalJSON reads the error of a response.
+func (e *Error) UnmarshalJSON(b []byte) error {
+	v, err := wire.Check(b)
+	if err != nil {
+		return err
+	}
+	got, ok := decodeError(v)
+	if !ok {
+		return errShape
+	}
+	*e = *got
+	return nil
+}
+
+// fieldError is an error that names a member of the request (ARC-D06).
+func fieldError(code Code, field, issue string) *Error {
+	return asError(wire.FieldFault(int64(code), field, issue))
+}
+
+// asError returns the error that a caller reads for err.
+func asError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	if f, ok := errors.AsType[*wire.Fault](err); ok {
+		return &Error{Code: Code(f.Code), Message: cmp.Or(f.Message, Code(f.Code).Message()), Details: f.Details, Cause: f.Cause}
+	}
+	return &Error{Code: ErrInternal, Message: ErrInternal.Message(), Cause: err}
 }
 
 // Errors of this side. They are never sent.

@@ -4,8 +4,11 @@
 package arc
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -35,23 +38,22 @@ var agentInfoMembers = []string{"agentId", "name", "description", "capabilities"
 // specification, or a list, which peers with several agents behind one endpoint
 // return (ARC-D67). The order is that of the text.
 func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
-	v, err := checkJSON(data)
+	v, err := wire.Check(data)
 	if err != nil || !v.IsObject() {
 		return nil, errAgentInfo
 	}
-	r := reader{lenient: true}
 	if agents := v.Get("registeredAgents"); agents.IsObject() {
 		endpoint := endpointOf(v, defaultEndpoint)
 		infos := []AgentInfo{}
 		for m := agents.Members(); m.Next(); {
-			infos = append(infos, r.agentInfo(m.Value, string(m.Name), endpoint))
+			infos = append(infos, agentInfo(m.Value, string(m.Name), endpoint))
 		}
 		return infos, nil
 	}
 	if id, _ := v.Get("agentId").Text(); id == "" {
 		return nil, errAgentInfo
 	}
-	return []AgentInfo{r.agentInfo(v, "", defaultEndpoint)}, nil
+	return []AgentInfo{agentInfo(v, "", defaultEndpoint)}, nil
 }
 
 func endpointOf(v strictjson.Value, otherwise string) string {
@@ -61,17 +63,16 @@ func endpointOf(v strictjson.Value, otherwise string) string {
 	return otherwise
 }
 
-func (r *reader) agentInfo(v strictjson.Value, id, endpoint string) AgentInfo {
-	f := r.object(v, agentInfoMembers)
-	defer f.done()
-	a := AgentInfo{AgentID: f.peerText(0), Name: f.peerText(1), Description: f.peerText(2), Prompt: f.peerText(4),
-		Version: f.peerText(5), Status: f.peerText(6), Endpoint: endpointOf(v, endpoint)}
-	if a.AgentID == "" {
-		a.AgentID = id
+func agentInfo(v strictjson.Value, id, endpoint string) AgentInfo {
+	text := func(name string) string { s, _ := v.Get(name).Text(); return s }
+	a := AgentInfo{AgentID: cmp.Or(text("agentId"), id), Name: text("name"), Description: text("description"), Prompt: text("prompt"),
+		Version: text("version"), Status: text("status"), Endpoint: endpointOf(v, endpoint), Capabilities: textsOf(v.Get("capabilities")),
+		SupportedMethods: textsOf(v.Get("supportedMethods"))}
+	for m := v.Members(); m.Next(); {
+		if !slices.Contains(agentInfoMembers, string(m.Name)) {
+			a.Extra.keep(m.Name, m.Value)
+		}
 	}
-	a.Capabilities = textsOf(f.vals[3])
-	a.SupportedMethods = textsOf(f.vals[8])
-	a.Extra = f.extra
 	return a
 }
 
@@ -86,24 +87,19 @@ func textsOf(v strictjson.Value) []string {
 	return list
 }
 
-// write writes the object of the specification.
-func (a *AgentInfo) write(w *writer) {
-	at := w.open()
-	w.text("agentId", a.AgentID)
-	w.optText("name", a.Name)
-	w.optText("description", a.Description)
-	array(w, "capabilities", a.Capabilities, element)
-	w.optText("prompt", a.Prompt)
-	w.text("version", a.Version)
-	w.text("status", a.Status)
-	w.key("endpoints")
-	w.open()
-	w.text("arc", a.Endpoint)
-	w.close()
-	array(w, "supportedMethods", a.SupportedMethods, element)
-	w.extra(at, a.Extra)
-	w.close()
-}
-
 // MarshalJSON writes the object of section 5.
-func (a AgentInfo) MarshalJSON() ([]byte, error) { return encode(a.write) }
+func (a AgentInfo) MarshalJSON() ([]byte, error) {
+	o := wire.Open(nil)
+	o.Text("agentId", a.AgentID)
+	o.OptText("name", a.Name)
+	o.OptText("description", a.Description)
+	o.Texts("capabilities", a.Capabilities)
+	o.OptText("prompt", a.Prompt)
+	o.Text("version", a.Version)
+	o.Text("status", a.Status)
+	o.Object("endpoints")
+	o.Text("arc", a.Endpoint)
+	o.End()
+	o.Texts("supportedMethods", a.SupportedMethods)
+	return closeEnvelope(o, nil, a.Extra)
+}

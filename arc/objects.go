@@ -3,7 +3,11 @@
 
 package arc
 
-import "encoding/json"
+import (
+	"encoding/json"
+
+	"github.com/fivewire/fivewire/internal/jsonmap"
+)
 
 // A TaskStatus is the state of a task (section 7).
 type TaskStatus string
@@ -37,33 +41,40 @@ const (
 // A Task describes work requested from an agent (section 7). The method that
 // returns it determines which members are set.
 type Task struct {
-	ID        string
-	Status    TaskStatus
-	CreatedAt Timestamp
-	UpdatedAt Timestamp
+	ID        string     `json:"taskId"`
+	Status    TaskStatus `json:"status"`
+	CreatedAt Timestamp  `json:"createdAt,omitempty"`
+	UpdatedAt Timestamp  `json:"updatedAt,omitempty"`
 
 	// Messages and Artifacts are nil where the answer leaves them out, and
 	// empty where there are none.
-	Messages  []Message
-	Artifacts []Artifact
+	Messages  []Message  `json:"messages,omitzero"`
+	Artifacts []Artifact `json:"artifacts,omitzero"`
 
 	// MessageCount and ArtifactCount are the totals, if the request asked for pages and the server knows
 	// them (ARC-D79).
-	MessageCount, ArtifactCount json.Number
+	MessageCount  json.Number `json:"messageCount,omitempty"`
+	ArtifactCount json.Number `json:"artifactCount,omitempty"`
 
-	CanceledAt  Timestamp
-	CompletedAt Timestamp
-	FailedAt    Timestamp
-	Reason      string // why it was canceled or failed
-	Error       *Error // cause of the failure, if given
+	CompletedAt Timestamp `json:"completedAt,omitempty"`
+	CanceledAt  Timestamp `json:"canceledAt,omitempty"`
+	FailedAt    Timestamp `json:"failedAt,omitempty"`
+	Reason      string    `json:"reason,omitempty"` // why it was canceled or failed, or the input that it waits for
+	Error       *Error    `json:"error,omitempty"`  // cause of the failure, if given
 
 	// Members that some peers add.
-	Priority      Priority
-	AssignedAgent string
-	Metadata      json.RawMessage
+	Priority      Priority        `json:"priority,omitempty"`
+	AssignedAgent string          `json:"assignedAgent,omitempty"`
+	Metadata      json.RawMessage `json:"metadata,omitempty" jsonmap:"object,unset"`
 
-	Extra Extra
+	Extra Extra `json:"-" jsonmap:"extra"`
 }
+
+// MarshalJSON writes the task as section 7 has it.
+func (t Task) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &t) }
+
+// UnmarshalJSON reads a task of a peer. It needs an id and a status.
+func (t *Task) UnmarshalJSON(b []byte) error { return unmarshalNamed(b, t, "taskId", "status") }
 
 // A ChatStatus is the state of a chat (section 7).
 type ChatStatus string
@@ -77,17 +88,23 @@ const (
 
 // A Chat is what a processor tells about a conversation (section 7).
 type Chat struct {
-	ID           string
-	Status       ChatStatus
-	Message      *Message // the latest answer
-	Participants []string
-	CreatedAt    Timestamp
-	UpdatedAt    Timestamp
-	ClosedAt     Timestamp
-	Reason       string
-	Metadata     json.RawMessage
-	Extra        Extra
+	ID           string          `json:"chatId"`
+	Status       ChatStatus      `json:"status,omitempty"`
+	Message      *Message        `json:"message,omitempty"` // the latest answer
+	Participants []string        `json:"participants,omitzero"`
+	CreatedAt    Timestamp       `json:"createdAt,omitempty"`
+	UpdatedAt    Timestamp       `json:"updatedAt,omitempty"`
+	ClosedAt     Timestamp       `json:"closedAt,omitempty"`
+	Reason       string          `json:"reason,omitempty"`
+	Metadata     json.RawMessage `json:"metadata,omitempty" jsonmap:"object,unset"`
+	Extra        Extra           `json:"-" jsonmap:"extra"`
 }
+
+// MarshalJSON writes the chat as section 7 has it.
+func (c Chat) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &c) }
+
+// UnmarshalJSON reads a chat of a peer. It needs an id.
+func (c *Chat) UnmarshalJSON(b []byte) error { return unmarshalNamed(b, c, "chatId", "chatId") }
 
 // An Event is a change of a task for which webhooks receive notifications
 // (ARC-102).
@@ -107,22 +124,37 @@ const (
 	EventStatusChange  Event = "STATUS_CHANGE"
 )
 
-func (e Event) isValid() bool {
-	switch e {
-	case EventTaskCreated, EventTaskStarted, EventTaskPaused, EventTaskResumed, EventTaskCompleted,
-		EventTaskFailed, EventTaskCanceled, EventNewMessage, EventNewArtifact, EventStatusChange:
-		return true
-	}
-	return false
-}
-
 // A Subscription is a webhook that follows a task (ARC-101).
 type Subscription struct {
-	ID          string
-	TaskID      string
-	CallbackURL string
-	Events      []Event
-	CreatedAt   Timestamp
-	Active      bool
-	Extra       Extra
+	ID          string    `json:"subscriptionId"`
+	TaskID      string    `json:"taskId"`
+	CallbackURL string    `json:"callbackUrl"`
+	Events      []Event   `json:"events"`
+	CreatedAt   Timestamp `json:"createdAt"`
+	Active      bool      `json:"active"`
+	Extra       Extra     `json:"-" jsonmap:"extra"`
+}
+
+// MarshalJSON writes the subscription as ARC-101 has it.
+func (s Subscription) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &s) }
+
+// UnmarshalJSON reads a subscription of a peer. It needs an id.
+func (s *Subscription) UnmarshalJSON(b []byte) error {
+	return unmarshalNamed(b, s, "subscriptionId", "subscriptionId")
+}
+
+func eventList(names []string) []Event {
+	list := make([]Event, len(names))
+	for i, name := range names {
+		list[i] = Event(name)
+	}
+	return list
+}
+
+// textOf returns the text of an optional member.
+func textOf(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }

@@ -4,6 +4,8 @@
 package arc
 
 import (
+	"github.com/fivewire/fivewire/arc/internal/wire"
+
 	"encoding/json"
 	"slices"
 	"strings"
@@ -37,7 +39,7 @@ func RequiredScopes(method string) []string {
 // present claim of scope, scp, scopes and permissions, either a text with spaces or
 // a list (ARC-D52).
 func ParseScopes(claims json.RawMessage) []string {
-	v, err := checkJSON(claims)
+	v, err := wire.Check(claims)
 	if err != nil {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/front"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -92,6 +93,7 @@ type exchange struct {
 	place      string // the agent with a place for the call
 	holds      holds  // of the call
 	claim      *streamClaim
+	taskInfo   wire.TaskInfo // params
 	body       budget.Hold
 	keeps      bool // a task has taken over the place
 	isLeft     bool // the reader of the stream has disconnected
@@ -325,7 +327,7 @@ func (x *exchange) mayStream() bool {
 	if x.call.Method != MethodChatStart && x.call.Method != MethodChatMessage {
 		return false
 	}
-	v, err := checkJSON(x.call.Params)
+	v, err := wire.Check(x.call.Params)
 	if err != nil {
 		return false
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/sse"
@@ -165,7 +166,7 @@ func (x *exchange) begin() EventSink {
 	}
 	t := &x.web.opts.Timing
 	x.web.sink = httpSink{rw: x.web.rw, w: sse.NewWriter(x.web.rw, &sse.WriterOptions{KeepAlive: max(t.Heartbeat, 0),
-		KeepAliveText: keepAliveText, WriteTimeout: t.WriteTimeout})}
+		KeepAliveText: wire.KeepAlive, WriteTimeout: t.WriteTimeout})}
 	return &x.web.sink
 }
 
@@ -236,7 +237,7 @@ func errorHeaders(h http.Header, a *ServerResponse, status int) {
 // neededScopes reads the scopes out of the details of the error. Nothing but
 // the characters of a scope gets into the header (ARC-D71).
 func neededScopes(e *Error) string {
-	v, err := checkJSON(e.Details)
+	v, err := wire.Check(e.Details)
 	if err != nil {
 		return ""
 	}

@@ -6,6 +6,7 @@ package arc
 import (
 	"context"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -59,12 +60,12 @@ func (s *Server) releasePlace(x *exchange) {
 // workOf returns the task or chat of a call to a group. Params have no other
 // influence on routing (ARC-008).
 func workOf(call *Call) (kind, key string) {
-	v, err := checkJSON(call.Params)
+	v, err := wire.Check(call.Params)
 	if err != nil {
 		return "", ""
 	}
 	for _, kind := range []string{"taskId", "chatId"} {
-		if id, _ := v.Get(kind).Text(); id != "" && len(id) <= maxIDLen {
+		if id, _ := v.Get(kind).Text(); id != "" && len(id) <= wire.MaxID {
 			return kind, id
 		}
 	}

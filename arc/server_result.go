@@ -12,8 +12,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -28,11 +30,11 @@ func resultBytes(result any, p Profile) ([]byte, error) {
 	case *ready:
 		return r.b, nil
 	case *Task:
-		return taskResult(r)
+		return typedResult("task", "task", r)
 	case *Chat:
-		return chatResult(r)
+		return typedResult("chat", "chat", r)
 	case *Subscription:
-		return subscriptionResult(r, p)
+		return typedResult(subscriptionType(p), "subscription", r)
 	case json.RawMessage:
 		return objectBytes(r)
 	}
@@ -47,8 +49,28 @@ func resultBytes(result any, p Profile) ([]byte, error) {
 	return objectBytes(b)
 }
 
+// typedResult is the result of one of the standard methods.
+func typedResult(kind, name string, v any) ([]byte, error) {
+	o := wire.Open(nil)
+	o.Text("type", kind)
+	o.Key(name)
+	b, err := jsonmap.Append(o.B, v)
+	if err != nil {
+		return nil, fmt.Errorf("arc: result: %w", err)
+	}
+	return append(b, '}'), nil
+}
+
+// subscriptionType is the type of the result of task.subscribe (ARC-D32).
+func subscriptionType(p Profile) string {
+	if p == ProfilePythonSDK {
+		return "subscription"
+	}
+	return "task"
+}
+
 func objectBytes(b []byte) ([]byte, error) {
-	v, err := checkJSON(b)
+	v, err := wire.Check(b)
 	if err != nil {
 		return nil, fmt.Errorf("arc: result: %w", err)
 	}
@@ -67,7 +89,7 @@ func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 			return s.internal(ctx, call, err)
 		}
 		if e.Details != nil {
-			if _, bad := checkJSON(e.Details); bad != nil {
+			if _, bad := wire.Check(e.Details); bad != nil {
 				return s.internal(ctx, call, fmt.Errorf("arc: details of an error: %w", bad))
 			}
 		}
@@ -76,19 +98,14 @@ func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 		}
 		return e
 	}
+	if f, ok := errors.AsType[*wire.Fault](err); ok {
+		return asError(f)
+	}
 	var c Code
 	if errors.As(err, &c) {
 		return &Error{Code: c, Message: c.Message()}
 	}
 	return s.internal(ctx, call, err)
-}
-
-func asError(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return &Error{Code: ErrInternal, Message: ErrInternal.Message(), Cause: err}
 }
 
 // internal logs an error that is not for the caller, who gets its number only. That a

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
-	"strconv"
-	"strings"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -24,14 +22,6 @@ type ChatEvent struct {
 	Status  ChatStatus // of the chat, at the end
 	ID      string     // where to resume after, on servers that offer it
 }
-
-// The names of the events on the wire (section 6).
-const (
-	eventChunk = "stream"
-	eventChat  = "chat" // how one example of the specification calls a chunk (ARC-D20)
-	eventDone  = "done"
-	eventError = "error"
-)
 
 // streamReaderOptions adjusts a [streamReader]. The zero value is right for
 // production.
@@ -48,52 +38,13 @@ type streamReaderOptions struct {
 // the body of an answer. It is for one goroutine at a time.
 type streamReader struct {
 	in      *sse.Reader
+	decoder wire.Decoder
 	ignored func(string, []byte)
 	err     error // what Next returns from now on
 	failed  bool  // an error event came: only a done right after it is still read
 	chatID  string
-	lenient reader
-
-	numbers *eventNumbers
-	own     eventNumbers // of a stream over one connection
-}
-
-// eventIDs are the ids of the form of ARC-D73.
-var eventIDs = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}\.[1-9][0-9]*$`)
-
-// parseEventID returns the stream and the number of an event id, if it has the form of ARC-D73.
-func parseEventID(id string) (stream string, n uint64, ok bool) {
-	if !eventIDs.MatchString(id) {
-		return "", 0, false
-	}
-	stream, number, _ := strings.Cut(id, ".")
-	n, err := strconv.ParseUint(number, 10, 64)
-	return stream, n, err == nil
-}
-
-// eventNumbers are the numbers of the events of a stream, over all of its connections. They begin with
-// the first id of the form of ARC-D73.
-type eventNumbers struct {
-	stream string
-	n      uint64
-	id     string // of event n
-}
-
-// accept reports whether an event may follow. The id of an event without one is that of the event before
-// it, or empty.
-func (e *eventNumbers) accept(id string, isRequired bool) bool {
-	if id == "" || id == e.id {
-		return e.stream == "" || !isRequired
-	}
-	stream, n, ok := parseEventID(id)
-	if e.stream == "" && !ok {
-		return true
-	}
-	isNext := e.stream == "" || ok && stream == e.stream && n == e.n+1
-	if isNext {
-		*e = eventNumbers{stream, n, id}
-	}
-	return isNext
+	numbers *wire.EventNumbers
+	own     wire.EventNumbers // of a stream over one connection
 }
 
 // newStreamReader returns a streamReader of body.
@@ -105,8 +56,7 @@ func newStreamReader(body io.Reader, opts *streamReaderOptions) *streamReader {
 	if o.MaxEvent <= 0 {
 		o.MaxEvent = 16 << 20
 	}
-	r := &streamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent,
-		lenient: reader{lenient: true, texts: texts{size: maxBlock}}}
+	r := &streamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent}
 	r.numbers = &r.own
 	return r
 }
@@ -132,7 +82,7 @@ func (r *streamReader) Next() (*ChatEvent, error) {
 			}
 			// A last block without its empty line counts if its data prove to
 			// be complete (ARC-D27).
-			if _, err := checkJSON(pending.Data); err != nil {
+			if _, err := wire.Check(pending.Data); err != nil {
 				break
 			}
 			raw = pending
@@ -175,7 +125,7 @@ func (r *streamReader) endOf(err error) error {
 
 // read interprets one event (ARC-D20). All results are nil for one to be ignored.
 func (r *streamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err error) {
-	v, jsonErr := checkJSON(raw.Data)
+	v, jsonErr := wire.Check(raw.Data)
 	if jsonErr == nil && !v.IsObject() {
 		jsonErr = errShape
 	}
@@ -186,11 +136,11 @@ func (r *streamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err err
 	if name == "" {
 		name = kindOf(v)
 	}
-	if !r.numbers.accept(raw.ID, name == eventChunk || name == eventChat || name == eventDone) {
-		return nil, nil, fmt.Errorf("%w: event %q does not follow event %q", ErrMalformedEvent, raw.ID, r.numbers.id)
+	if !r.numbers.Accept(raw.ID, name == wire.EventChunk || name == wire.EventChat || name == wire.EventDone) {
+		return nil, nil, fmt.Errorf("%w: event %q does not follow event %q", ErrMalformedEvent, raw.ID, r.numbers.ID)
 	}
 	switch name {
-	case eventChunk, eventChat:
+	case wire.EventChunk, wire.EventChat:
 		if jsonErr != nil {
 			return nil, nil, fmt.Errorf("%w: %v", ErrMalformedEvent, jsonErr)
 		}
@@ -198,10 +148,10 @@ func (r *streamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err err
 			v = chat
 		}
 		return r.chunk(v, raw.ID)
-	case eventDone:
+	case wire.EventDone:
 		status, _ := v.Get("status").Text()
 		return &ChatEvent{ChatID: r.id(v), Done: true, Status: ChatStatus(status), ID: raw.ID}, nil, nil
-	case eventError:
+	case wire.EventError:
 		r.id(v)
 		return nil, streamFault(v, raw.Data), nil
 	}
@@ -211,13 +161,13 @@ func (r *streamReader) read(raw sse.Event) (ev *ChatEvent, fault *Error, err err
 // kindOf names an event that has no name by its data.
 func kindOf(v strictjson.Value) string {
 	if !v.Get("error").Absent() {
-		return eventError
+		return wire.EventError
 	}
 	if done, _ := v.Get("done").Bool(); done {
-		return eventDone
+		return wire.EventDone
 	}
 	if !v.Get("message").Absent() || !v.Get("chat").Get("message").Absent() {
-		return eventChunk
+		return wire.EventChunk
 	}
 	return ""
 }
@@ -247,24 +197,36 @@ func (r *streamReader) chunk(v strictjson.Value, id string) (*ChatEvent, *Error,
 		m     Message
 		parts [1]Part
 	}
+	err := error(nil)
 	switch {
 	case message.Kind() == '"':
-		text, _ := r.lenient.texts.text(message)
+		text, _ := message.Text()
 		box.parts[0] = TextPart(text)
 		box.m = Message{Role: RoleAgent, Parts: box.parts[:]}
 	case message.IsObject() && message.Get("parts") == nil && message.Get("type").Kind() == '"':
-		box.parts[0] = r.lenient.part(message)
+		err = r.readInto(message, &box.parts[0])
 		box.m = Message{Role: RoleAgent, Parts: box.parts[:]}
 	case message.IsObject():
 		box.m.Parts = box.parts[:0]
-		r.lenient.messageInto(&box.m, message)
+		err = r.readInto(message, &box.m)
 	default:
+		err = errShape
+	}
+	if err != nil {
 		return nil, nil, fmt.Errorf("%w: the message is no object", ErrMalformedEvent)
 	}
 	ev := &box.ChatEvent
 	ev.ChatID, ev.Message, ev.ID = r.id(v), &box.m, id
 	ev.Text = ev.Message.Text()
 	return ev, nil, nil
+}
+
+func (r *streamReader) readInto(text []byte, dst any) error {
+	f, err := r.decoder.Decode(text, dst)
+	if err == nil && f != nil {
+		err = errShape
+	}
+	return err
 }
 
 // streamFault reads the error of an error event in all the forms that peers
@@ -292,42 +254,3 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 
 // ErrStreamClosed reports an event after the final event of a stream.
 var ErrStreamClosed = errors.New("arc: stream ended")
-
-const keepAliveText = "keep-alive"
-
-// chunkEvent writes the data of a piece of the answer (ARC-D25). Of the message, only
-// role and parts are sent. Like the other two functions it reuses the memory of w.
-func (w *writer) chunkEvent(chatID string, m *Message) error {
-	w.openEvent(chatID)
-	w.key("message")
-	w.message(&Message{Role: m.Role, Parts: m.Parts})
-	w.close()
-	return w.err
-}
-
-// doneEvent writes the data of the event that ends a complete answer.
-func (w *writer) doneEvent(chatID string, status ChatStatus) error {
-	w.openEvent(chatID)
-	w.text("status", string(status))
-	w.flag("done", true)
-	w.close()
-	return w.err
-}
-
-// errorEvent writes the data of the event that ends a failed answer (ARC-D22).
-func (w *writer) errorEvent(chatID string, e *Error) error {
-	w.openEvent(chatID)
-	w.key("error")
-	w.error(e)
-	w.close()
-	return w.err
-}
-
-func (w *writer) openEvent(chatID string) {
-	if w.b == nil {
-		w.b = make([]byte, 0, 256)
-	}
-	w.b, w.err = w.b[:0], nil
-	w.open()
-	w.text("chatId", chatID)
-}

@@ -3,13 +3,7 @@
 
 package arc
 
-import (
-	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"strings"
-)
+import "context"
 
 type traceKey struct{}
 
@@ -24,48 +18,4 @@ func ContextWithTraceID(ctx context.Context, traceID string) context.Context {
 func TraceIDFromContext(ctx context.Context) string {
 	id, _ := ctx.Value(traceKey{}).(string)
 	return id
-}
-
-// w3cTraceID returns the trace id of W3C Trace Context that stands for a traceId:
-// its own 32 hex digits or those of a UUID, else half of its hash (ARC-D64).
-func w3cTraceID(traceID string) string {
-	var array [32]byte
-	return string(appendTraceID(array[:0], traceID))
-}
-
-func appendTraceID(dst []byte, traceID string) []byte {
-	id := strings.ToLower(traceID)
-	if len(id) == 36 && id[8] == '-' && id[13] == '-' && id[18] == '-' && id[23] == '-' {
-		id = id[:8] + id[9:13] + id[14:18] + id[19:23] + id[24:]
-	}
-	if isTraceID(id) {
-		return append(dst, id...)
-	}
-	sum := sha256.Sum256([]byte(traceID))
-	return hex.AppendEncode(dst, sum[:16])
-}
-
-func isTraceID(id string) bool {
-	return len(id) == 32 && strings.Trim(id, "0123456789abcdef") == "" && strings.Trim(id, "0") != ""
-}
-
-// traceparent returns the header that puts a request of this workflow into the
-// caller's distributed trace, with a fresh id for the span.
-func traceparent(traceID string) string {
-	var span [8]byte
-	rand.Read(span[:])
-	span[0] |= 1 // all zero is not allowed
-	var array [55]byte
-	b := appendTraceID(append(array[:0], "00-"...), traceID)
-	b = hex.AppendEncode(append(b, '-'), span[:])
-	return string(append(b, "-01"...))
-}
-
-// traceOf returns the trace id in a traceparent header, or "".
-func traceOf(header string) string {
-	if len(header) < 55 || header[2] != '-' || header[35] != '-' || header[52] != '-' ||
-		strings.HasPrefix(header, "ff") || len(header) > 55 && strings.HasPrefix(header, "00") || !isTraceID(header[3:35]) {
-		return ""
-	}
-	return header[3:35]
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/hook"
+	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/vector"
 )
@@ -33,12 +35,16 @@ var vectors = vector.Ops{
 		Method string
 		Params []byte
 	}) (any, error) {
-		return normalizeParams(in.Method, in.Params)
+		text, err := wire.Normalize(in.Method, in.Params)
+		if err != nil {
+			return nil, asError(err)
+		}
+		return json.RawMessage(text), nil
 	}),
 	"error_family":  vector.New(func(in struct{ Code Code }) (any, error) { return in.Code.family(), nil }),
 	"task_machine":  vector.New(vectorTaskMachine),
 	"chat_machine":  vector.New(vectorChatMachine),
-	"trace_context": vector.New(func(in struct{ TraceID string }) (any, error) { return w3cTraceID(in.TraceID), nil }),
+	"trace_context": vector.New(func(in struct{ TraceID string }) (any, error) { return wire.W3CTraceID(in.TraceID), nil }),
 	"scope_check": vector.New(func(in struct {
 		Method   string
 		Provided []string
@@ -93,8 +99,8 @@ func vectorCallbackURL(in struct {
 	AllowInsecure, AllowPrivate bool
 	Resolved                    []netip.Addr
 }) (any, error) {
-	err := CallbackPolicy{AllowInsecure: in.AllowInsecure, AllowPrivate: in.AllowPrivate}.validate(in.URL, in.Resolved...)
-	var fault callbackFault
+	err := wire.CallbackPolicy{AllowInsecure: in.AllowInsecure, AllowPrivate: in.AllowPrivate}.Validate(in.URL, in.Resolved...)
+	var fault wire.CallbackFault
 	if errors.As(err, &fault) {
 		return string(fault), nil
 	}
@@ -249,37 +255,39 @@ func vectorSSEEncode(in struct {
 
 // A streamEncoder appends the events of a streamed chat, as a [ChatWriter] and its
 // transport send them.
-type streamEncoder struct {
-	isEnded bool
-	w       writer
-}
+type streamEncoder struct{ isEnded bool }
 
 func (e *streamEncoder) chunk(dst []byte, chatID, id string, m *Message) ([]byte, error) {
-	return e.append(dst, eventChunk, id, e.w.chunkEvent(chatID, m))
+	parts, err := jsonmap.Append(nil, m.Parts)
+	if err != nil {
+		return dst, err
+	}
+	return e.append(dst, wire.EventChunk, id, wire.AppendChunk(nil, chatID, string(m.Role), parts))
 }
 
 func (e *streamEncoder) done(dst []byte, chatID string, status ChatStatus) ([]byte, error) {
-	return e.append(dst, eventDone, "", e.w.doneEvent(chatID, status))
+	return e.append(dst, wire.EventDone, "", wire.AppendDone(nil, chatID, string(status)))
 }
 
 func (e *streamEncoder) failure(dst []byte, chatID string, fault *Error) ([]byte, error) {
-	return e.append(dst, eventError, "", e.w.errorEvent(chatID, fault))
+	text, err := fault.MarshalJSON()
+	if err != nil {
+		return dst, err
+	}
+	return e.append(dst, wire.EventError, "", wire.AppendError(nil, chatID, text))
 }
 
 func (e *streamEncoder) keepAlive(dst []byte) ([]byte, error) {
 	if e.isEnded {
 		return dst, ErrStreamClosed
 	}
-	return sse.AppendComment(dst, keepAliveText)
+	return sse.AppendComment(dst, wire.KeepAlive)
 }
 
-func (e *streamEncoder) append(dst []byte, name, id string, err error) ([]byte, error) {
-	switch {
-	case e.isEnded:
+func (e *streamEncoder) append(dst []byte, name, id string, data []byte) ([]byte, error) {
+	if e.isEnded {
 		return dst, ErrStreamClosed
-	case err != nil:
-		return dst, err
 	}
-	e.isEnded = name != eventChunk
-	return sse.AppendEvent(dst, name, id, e.w.b)
+	e.isEnded = name != wire.EventChunk
+	return sse.AppendEvent(dst, name, id, data)
 }

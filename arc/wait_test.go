@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
 )
 
 // A taskPeer answers task.info according to the elapsed time, and records the time of each request.
@@ -46,7 +48,7 @@ func (p *taskPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 		p.sub = string(r.Params)
 		return p.subscribe(req, body)
 	}
-	v, err := checkJSON(r.Params)
+	v, err := wire.Check(r.Params)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/fivewire/fivewire/arc/internal/front"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 )
 
 func init() {
@@ -66,12 +67,15 @@ func (s *webhookSender) encode(d *delivery, h http.Header) ([]byte, error) {
 	if encode == nil {
 		return nil, errNoDialect
 	}
-	v, err := checkJSON(d.Body)
+	v, err := wire.Check(d.Body)
 	if err != nil {
 		return nil, err
 	}
-	r := reader{lenient: true}
-	body, fields, err := encode(r.notification(v.Get("params")), d.TraceID, d.dialect.data)
+	n, err := read[Notification](v.Get("params"))
+	if err != nil {
+		return nil, err
+	}
+	body, fields, err := encode(n, d.TraceID, d.dialect.data)
 	maps.Copy(h, fields)
 	return body, err
 }

@@ -111,7 +111,7 @@ func (d *delivery) encode(n *Notification) ([]byte, error) {
 	w.text("targetAgent", d.Target)
 	w.optText("traceId", d.TraceID)
 	w.key("params")
-	n.write(&w)
+	w.object("params", n)
 	w.close()
 	d.Body = w.b[start:len(w.b):len(w.b)]
 	w.close()

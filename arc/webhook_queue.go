@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -47,7 +48,12 @@ type subscription struct {
 func (sub *subscription) encode() ([]byte, error) {
 	return encode(func(w *writer) {
 		w.open()
-		w.subscriptionMembers(&sub.Subscription)
+		w.text("subscriptionId", sub.ID)
+		w.text("taskId", sub.TaskID)
+		w.text("callbackUrl", sub.CallbackURL)
+		array(w, "events", sub.Events, element)
+		w.text("createdAt", string(sub.CreatedAt))
+		w.flag("active", sub.Active)
 		w.text("agent", sub.agent)
 		w.text("target", sub.target)
 		w.optText("traceId", sub.traceID)
@@ -71,7 +77,7 @@ func decodeSubscription(b []byte) (*subscription, error) {
 	sub.ID, sub.TaskID, sub.CallbackURL = r.text("subscriptionId"), r.text("taskId"), r.text("callbackUrl")
 	sub.CreatedAt, sub.Active = Timestamp(r.text("createdAt")), r.flag("active")
 	sub.isGone, sub.isRemoved = r.flag("gone"), r.flag("removed")
-	sub.dialect = dialect{r.text("dialect"), r.text("dialectId"), raw(r.v.Get("dialectData"))}
+	sub.dialect = dialect{r.text("dialect"), r.text("dialectId"), bytes.Clone(r.v.Get("dialectData"))}
 	for ev := r.v.Get("events").Elements(); ev.Next(); {
 		s, _ := ev.Value.Text()
 		sub.Events = append(sub.Events, Event(s))

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/signature"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -126,7 +127,7 @@ func newWebhookSender(opts *WebhookOptions) (*webhookSender, error) {
 	s.retry.MaxRetryAfter = max(cmp.Or(s.retry.MaxRetryAfter, time.Hour), 0)
 	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
 	o.logger = cmp.Or(o.logger, slog.Default())
-	s.guard = o.CallbackPolicy.guard()
+	s.guard = wire.CallbackPolicy(o.CallbackPolicy).Guard()
 	s.guard.Lookup = o.lookup
 	transport := o.Transport
 	if transport == nil {
@@ -141,12 +142,12 @@ func (s *webhookSender) close() { s.http.CloseIdleConnections() }
 
 // check refuses a callback URL by ARC-D45.
 func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
-	if err := s.opts.CallbackPolicy.validate(callbackURL); err != nil {
+	if err := wire.CallbackPolicy(s.opts.CallbackPolicy).Validate(callbackURL); err != nil {
 		return callbackError(err)
 	}
 	u, err := url.Parse(callbackURL)
 	if err != nil {
-		return callbackError(callbackSyntax)
+		return callbackError(wire.CallbackSyntax)
 	}
 	lookup, cancel := s.bounded(ctx)
 	defer cancel()
@@ -154,18 +155,18 @@ func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
 	dns, isDNS := errors.AsType[*net.DNSError](err)
 	switch {
 	case errors.Is(err, netguard.ErrForbidden):
-		return callbackError(faultOf(err))
+		return callbackError(wire.FaultOf(err))
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case isDNS && dns.IsNotFound:
-		return callbackError(callbackHost)
+		return callbackError(wire.CallbackHost)
 	}
 	return nil // the dial decides
 }
 
 // callbackError returns the error of a refused callback URL.
 func callbackError(err error) *Error {
-	issue := callbackSyntax
+	issue := wire.CallbackSyntax
 	errors.As(err, &issue)
 	return fieldError(ErrInvalidParams, "callbackUrl", string(issue))
 }
@@ -224,7 +225,7 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	h.Set(signature.HeaderDelivery, d.ID)
 	h.Set(signature.HeaderSubscription, d.SubscriptionID)
 	if d.TraceID != "" {
-		h.Set("Traceparent", traceparent(d.TraceID))
+		h.Set("Traceparent", wire.Traceparent(d.TraceID))
 	}
 	if s.opts.Secrets != nil {
 		secrets, err := s.opts.Secrets(ctx, d.Target, d.URL)
@@ -269,7 +270,7 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 // flatten puts the members of the params at the top of the body too, where the
 // Python SDK looks for them.
 func flatten(body []byte, subscriptionID string) []byte {
-	v, err := checkJSON(body)
+	v, err := wire.Check(body)
 	if err != nil {
 		return body
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc/internal/signature"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/netguard"
 )
 
@@ -77,7 +78,7 @@ func TestWebhookSenderSigns(t *testing.T) {
 	require.Equal(t, "Bearer tok-worker-01", sent.Header.Get("Authorization"))
 	require.Equal(t, "TASK_COMPLETED", sent.Header.Get("X-ARC-Event"))
 	require.Equal(t, "sub-1", sent.Header.Get("X-ARC-Subscription"))
-	require.Equal(t, w3cTraceID("wf"), traceOf(sent.Header.Get("Traceparent")))
+	require.Equal(t, wire.W3CTraceID("wf"), wire.TraceOf(sent.Header.Get("Traceparent")))
 	var flat struct {
 		TaskID, Event, SubscriptionID, RequestAgent string
 		Params                                      json.RawMessage
@@ -86,7 +87,7 @@ func TestWebhookSenderSigns(t *testing.T) {
 	require.Equal(t, "t", flat.TaskID)
 	require.Equal(t, "sub-1", flat.SubscriptionID)
 	require.NotEmpty(t, flat.Params)
-	_, err := checkJSON(body)
+	_, err := wire.Check(body)
 	require.NoError(t, err, "no member twice")
 	require.Equal(t, "{", string(flatten([]byte("{"), "s")))
 }
@@ -167,8 +168,8 @@ func TestWebhookSenderGuard(t *testing.T) {
 	for _, u := range []string{"https://flaky.example/x", "https://good.example:443/", "https://good.example:1024/"} {
 		require.NoError(t, s.check(t.Context(), u), u)
 	}
-	require.NoError(t, CallbackPolicy{AllowInsecure: true}.validate("http://good.example:80/"))
-	require.NoError(t, CallbackPolicy{AllowPrivate: true}.validate("https://good.example:22/"))
+	require.NoError(t, wire.CallbackPolicy{AllowInsecure: true}.Validate("http://good.example:80/"))
+	require.NoError(t, wire.CallbackPolicy{AllowPrivate: true}.Validate("https://good.example:22/"))
 	names["good.example"] = "127.0.0.1" // the name resolves to another address
 	require.ErrorIs(t, s.attempt(t.Context(), &delivery{ID: "n", URL: "https://good.example/x", Body: []byte(`{}`)}), netguard.ErrForbidden)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -181,7 +182,7 @@ func FuzzFlatten(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		flat := flatten(body, "sub")
 		if req, e := DecodeRequest(body); e == nil && req.Method == MethodTaskNotification {
-			_, err := checkJSON(flat)
+			_, err := wire.Check(flat)
 			require.NoError(t, err)
 		}
 	})
@@ -192,8 +193,8 @@ func FuzzCallbackURL(f *testing.F) {
 		f.Add(u)
 	}
 	f.Fuzz(func(t *testing.T, u string) {
-		err := CallbackPolicy{}.validate(u)
-		loose := CallbackPolicy{AllowInsecure: true, AllowPrivate: true}.validate(u)
+		err := wire.CallbackPolicy{}.Validate(u)
+		loose := wire.CallbackPolicy{AllowInsecure: true, AllowPrivate: true}.Validate(u)
 		if err == nil {
 			require.NoError(t, loose, "what the strict policy takes, the loose one takes")
 			require.True(t, strings.HasPrefix(strings.ToLower(u), "https:"))

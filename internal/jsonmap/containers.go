@@ -100,8 +100,10 @@ func (m *sliceMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *F
 	if f == nil && n == 0 {
 		dst.Set(m.empty)
 	} else if f == nil {
-		dst.SetZero()
-		dst.Grow(n)
+		if dst.Cap() < n {
+			dst.SetZero()
+			dst.Grow(n)
+		}
 		dst.SetLen(n)
 		reflect.Copy(dst, values.v)
 	}

@@ -25,7 +25,8 @@
 //     members whose values do not fit their fields, and values that would be omitted, and
 //     required members may be absent. Such a struct is mapped by its fields even if it has
 //     the methods of encoding/json, which can use this package. In it, raw JSON with the
-//     option other holds the values of a member that the field before it does not hold.
+//     tags json:"-" and jsonmap:"other=name" holds the values of a member that the field
+//     of the member, which is before it, does not hold.
 //   - Integers are exact, in whatever way they are written: 7, 7.0, 70e-1. Bytes are
 //     base64. Nil slices and maps that are not omitted are written as empty ones.
 //   - A type may read and write itself: with ReadJSON(*strictjson.Cursor) *Fault and
@@ -60,7 +61,8 @@ const (
 // Read reads the value at c into dst, a non-nil pointer, and returns the first fault in the
 // order of the type, or nil. The value is read to its end in any case. If c refuses its
 // text, the fault is [Malformed] and c.Err has the reason. Members that the text does not
-// have keep what dst holds. After a fault dst is not to be used.
+// have keep what dst holds, and slices with enough capacity are used again. After a fault dst is
+// not to be used.
 func Read(c *strictjson.Cursor, dst any) *Fault { return read(c, dst, 1) }
 
 // ReadAll is [Read], but returns all faults in the order of the type, at most 64.

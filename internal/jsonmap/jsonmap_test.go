@@ -596,6 +596,7 @@ func TestReadAllocatesOncePerValue(t *testing.T) {
 		data := []byte(text)
 		return testing.AllocsPerRun(200, func() {
 			c.Reset(data, strictjson.Options{})
+			v = all{}
 			if f := Read(c, &v); f != nil {
 				panic(f)
 			}

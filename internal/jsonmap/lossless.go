@@ -32,7 +32,23 @@ func isLossless(t reflect.Type) bool {
 	return false
 }
 
+const otherTag = "other="
+
+// setOther sets the field for values of other types of the member before it.
+func (p *plan) setOther(b *builder, root reflect.Type, sf reflect.StructField, at []int) {
+	name := strings.TrimPrefix(sf.Tag.Get("jsonmap"), otherTag)
+	i := p.find([]byte(name), 0)
+	if i < 0 || sf.Type != reflect.TypeFor[json.RawMessage]() {
+		b.fail("%v.%s: want json.RawMessage behind the field of member %q", root, sf.Name, name)
+		return
+	}
+	p.fields[i].other = at
+}
+
 func keptIn(v reflect.Value) map[string]json.RawMessage {
+	if v.Len() == 0 {
+		return nil
+	}
 	return v.Convert(keptType).Interface().(map[string]json.RawMessage)
 }
 
@@ -42,7 +58,7 @@ func (p *plan) keep(dst reflect.Value, name string, text strictjson.Value) {
 	if m.IsNil() {
 		m.Set(reflect.MakeMap(m.Type()))
 	}
-	keptIn(m)[name] = bytes.Clone(json.RawMessage(text))
+	m.SetMapIndex(reflect.ValueOf(name), reflect.ValueOf(bytes.Clone(json.RawMessage(text))))
 }
 
 func (p *plan) keepUnknown(c *strictjson.Cursor, dst reflect.Value) {

@@ -17,7 +17,7 @@ type extras map[string]json.RawMessage
 type piece struct {
 	Type    string          `json:"type"`
 	Content string          `json:"content"`
-	Data    json.RawMessage `json:"content,omitempty" jsonmap:"other"`
+	Data    json.RawMessage `json:"-" jsonmap:"other=content"`
 	Size    json.Number     `json:"size,omitempty"`
 	Extra   extras          `json:"-" jsonmap:"extra"`
 }

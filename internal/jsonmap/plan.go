@@ -136,8 +136,7 @@ type field struct {
 
 	required, omitEmpty, omitZero bool
 	holdsNull                     bool
-	isOther                       bool  // holds values of other types
-	other                         []int // index of the field that does, or nil
+	other                         []int // index of the field for values of other types, or nil
 	always                        bool  // an absent member has a value
 
 	defaultValue reflect.Value // for an absent member, or invalid
@@ -183,6 +182,8 @@ func (b *builder) fields(p *plan, root, t reflect.Type, index []int) {
 		switch {
 		case isKept(sf):
 			p.kept = at
+		case strings.HasPrefix(sf.Tag.Get("jsonmap"), otherTag) && tag == "-":
+			p.setOther(b, root, sf, at)
 		case tag == "-":
 		case sf.Anonymous && !hasTag:
 			if sf.Type.Kind() != reflect.Struct {
@@ -200,12 +201,7 @@ func (b *builder) fields(p *plan, root, t reflect.Type, index []int) {
 			}
 			p.extra = at
 		default:
-			f := b.field(root, sf, tag, at)
-			if last := len(p.fields) - 1; f.isOther && last >= 0 && p.fields[last].name == f.name {
-				p.fields[last].other = at
-				continue
-			}
-			p.fields = append(p.fields, f)
+			p.fields = append(p.fields, b.field(root, sf, tag, at))
 		}
 	}
 }
@@ -243,8 +239,6 @@ func (b *builder) field(root reflect.Type, sf reflect.StructField, tag string, i
 			f.mapping.(*sliceMapping).elem = objectLeaf
 		case option == "unset" && !f.required:
 			f.holdsNull = false
-		case option == "other" && f.mapping == rawLeaf:
-			f.isOther = true
 		case isDefault && !f.required:
 			f.omitEmpty, f.omitZero, f.always = false, false, true
 			b.setDefault(&f, root, sf, text)

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+package wire
 
 import (
 	"errors"
@@ -11,9 +11,9 @@ import (
 
 var errTimestamp = errors.New("arc: not an RFC 3339 time")
 
-// parseTimestamp reads RFC 3339 text by ARC-D63: more than RFC 3339 in that a zone
+// ParseTime reads RFC 3339 text by ARC-D63: more than RFC 3339 in that a zone
 // may be missing, less in that it knows no leap seconds.
-func parseTimestamp(s string) (time.Time, error) {
+func ParseTime(s string) (time.Time, error) {
 	const layout = "2006-01-02T15:04:05"
 	if len(s) < len(layout) {
 		return time.Time{}, errTimestamp
