@@ -23,7 +23,7 @@ var surfaces = map[string]struct{ goal, maximum int }{
 	"accp":  {250, 279},
 	"air":   {230, 230},
 	"altar": {190, 194},
-	"arc":   {250, 240},
+	"arc":   {250, 241},
 	"store": {40, 40},
 }
 
@@ -46,7 +46,7 @@ var stateFiles = []string{
 	"air/negotiation.go", "air/ledger.go", "air/thread.go", "air/threads.go",
 	"altar/callstream.go", "altar/claims.go", "altar/effects.go", "altar/hostcall.go", "altar/hostruntime.go",
 	"altar/hostsession.go",
-	"arc/chat.go", "arc/chat_job.go", "arc/chats.go", "arc/engine*.go", "arc/task.go",
+	"arc/chats.go", "arc/tasks.go",
 }
 
 // codecFiles are the files of the codec of accp. They import neither a transport nor a store, so that the codec can be

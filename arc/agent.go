@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -44,14 +45,9 @@ type Call struct {
 	// tell (ARC-D65).
 	AgentPath []string
 
-	peer     string    // address of the client
-	account  string    // of budgetName, if the caller is anonymous
-	run      holds     // of a task.create
-	isPlaced bool      // a waiting task has a place of its agent
-	out      *exchange // what the answer needs
-	attempt  attempt   // of the request within the window of ARC-D48
-	entry    *agentEntry
-	method   *methodEntry
+	x      *exchange // nil in the context of a task, and of a chat
+	entry  *agentEntry
+	method *methodEntry
 }
 
 // Decode stores the params in what dst points to. Member names must match
@@ -226,13 +222,13 @@ func (s *Server) Register(a Agent) {
 	methods := map[string]*methodEntry{}
 	if a.TaskHandler != nil {
 		for _, m := range taskMethods {
-			methods[m] = s.wrap(e, s.tasks.handler(m), ofTasks)
+			methods[m] = s.wrap(e, s.taskMethod(m), ofTasks)
 		}
 	}
 	if a.ChatHandler != nil {
 		for _, m := range chatMethods {
 			if m == MethodChatStart || !a.StatelessChats {
-				methods[m] = s.wrap(e, s.chats.handler(m), ofChats)
+				methods[m] = s.wrap(e, s.chatMethod(m), ofChats)
 			}
 		}
 	}
@@ -256,7 +252,7 @@ func (s *Server) Register(a Agent) {
 		panic("arc: Register: " + err.Error())
 	}
 	if a.TaskHandler != nil {
-		s.lease.Adopt(taskKind(a.AgentID), s.tasks.adopt)
+		s.engine.Tasks.Serve(a.AgentID)
 	}
 }
 
@@ -288,9 +284,9 @@ func (s *Server) HandleTasks(agentID string, h TaskHandler) {
 	}
 	s.extend("HandleTasks", agentID, taskMethods, func(e *agentEntry, method string) *methodEntry {
 		e.TaskHandler = h
-		return s.wrap(e, s.tasks.handler(method), ofTasks)
+		return s.wrap(e, s.taskMethod(method), ofTasks)
 	})
-	s.lease.Adopt(taskKind(agentID), s.tasks.adopt)
+	s.engine.Tasks.Serve(agentID)
 }
 
 // HandleChats serves the chats of an agent, which it registers if it is new. It panics like
@@ -305,7 +301,7 @@ func (s *Server) HandleChats(agentID string, h ChatHandler) {
 	}
 	s.extend("HandleChats", agentID, chatMethods, func(e *agentEntry, method string) *methodEntry {
 		e.ChatHandler = h
-		return s.wrap(e, s.chats.handler(method), ofChats)
+		return s.wrap(e, s.chatMethod(method), ofChats)
 	})
 }
 
@@ -356,7 +352,7 @@ func (s *Server) Unregister(agentID string) bool { return s.registry.remove(agen
 // healthy. While it is not, calls to it are refused with [ErrAgentNotAvailable]
 // and its group skips it. SetHealthy reports whether the agent exists.
 func (s *Server) SetHealthy(agentID string, healthy bool) bool {
-	return s.registry.router.SetHealthy(agentID, healthy)
+	return s.engine.Router.SetHealthy(agentID, healthy)
 }
 
 // notificationMethod serves task.notification.
@@ -378,32 +374,99 @@ func notificationMethod(h NotificationHandler) Handler {
 	})
 }
 
-// ackOf is the acknowledgment of ARC-040.
-func ackOf(message string) *ready {
-	r := newReady()
-	r.open()
-	r.flag("success", true)
-	r.optText("message", message)
-	r.close()
-	return r
+// agentFault is an error about an agent, with the details of ARC-D55.
+func agentFault(code Code, id string) *Error {
+	return asError(wire.NewFault(int64(code), "agentId", id))
 }
 
-// ready is a result that is a compact JSON object. The store copies it, so its
-// buffer can be reused.
-type ready struct{ writer }
+func methodFault(agent, method string) *Error {
+	return asError(wire.NewFault(int64(ErrMethodNotFound), "agentId", agent, "method", method))
+}
 
-var readies = sync.Pool{New: func() any { return new(ready) }}
+// A registry holds the agents of a server.
+type registry struct {
+	router *engine.Router
 
-// newReady returns a ready to write into.
-func newReady() *ready { return readies.Get().(*ready) }
+	mu     sync.RWMutex
+	agents map[string]*agentEntry // guarded by mu
+	order  []string               // as they were registered; guarded by mu
+}
 
-// free returns the buffer to its pool. It must not be used afterwards.
-func (r *ready) free() {
-	if r != nil && cap(r.b) <= keepBuffer {
-		r.b, r.err = r.b[:0], nil
-		readies.Put(r)
+func (r *registry) add(e *agentEntry) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.router.Add(e.AgentID, e.Group, e.MaxConcurrent); err != nil {
+		return err
 	}
+	r.agents[e.AgentID] = e
+	r.order = append(r.order, e.AgentID)
+	return nil
 }
 
-// now is the time in the precision of the wire.
-func now() time.Time { return time.Now().UTC() }
+func (r *registry) lookup(id string) *agentEntry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.agents[id]
+}
+
+// lookupFor returns the agent of a request. It may have been removed since.
+func (r *registry) lookupFor(q *engine.Request) *agentEntry {
+	if call, ok := q.Tag.(*Call); ok {
+		return call.entry
+	}
+	if e := r.lookup(q.Agent); e != nil {
+		return e
+	}
+	return &agentEntry{}
+}
+
+func (r *registry) change(id string, f func(e *agentEntry) error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.agents[id]
+	if e == nil {
+		return fmt.Errorf("there is no agent %q", id)
+	}
+	return f(e)
+}
+
+func (r *registry) remove(id string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.agents[id] == nil {
+		return false
+	}
+	delete(r.agents, id)
+	r.order = slices.DeleteFunc(r.order, func(o string) bool { return o == id })
+	return r.router.Remove(id)
+}
+
+// all returns the agents in the order of their registration.
+func (r *registry) all() []*agentEntry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	list := make([]*agentEntry, len(r.order))
+	for i, id := range r.order {
+		list[i] = r.agents[id]
+	}
+	return list
+}
+
+// methodsOf reports whether a target exists, and which of its agents handle the
+// method: the agent itself, or those instances of the group that do.
+func (r *registry) method(target, method string) (isKnown bool, entry *agentEntry, m *methodEntry) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if e := r.agents[target]; e != nil {
+		return true, e, (*e.methods.Load())[method]
+	}
+	for _, id := range r.router.Members(target) {
+		isKnown = true
+		if e := r.agents[id]; e != nil {
+			if m := (*e.methods.Load())[method]; m != nil {
+				return true, e, m
+			}
+		}
+	}
+	return isKnown, nil, nil
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 )
 
@@ -152,7 +153,7 @@ func eventsOp(tb testing.TB, n int) func() error {
 
 // BenchmarkRoute chooses among the instances of a group.
 func BenchmarkRoute(b *testing.B) {
-	r := arc.NewRouter(nil)
+	r := engine.NewRouter(nil)
 	for i := range 10 {
 		if err := r.Add(fmt.Sprintf("g-%02d", i), "g", 0); err != nil {
 			b.Fatal(err)

@@ -4,399 +4,350 @@
 package arc
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/wire"
-	"github.com/fivewire/fivewire/store"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/jsonmap"
 )
 
-// A chatTable keeps the chats of a server. The store holds the state of a chat
-// under one key and its messages in a stream. Each chat in use has an entry in
-// memory that serializes its messages (ARC-D46). Between processes a turn is a claim
-// in the store (ARC-D78).
-type chatTable struct {
-	s  *Server
-	db store.Store
-
-	mu   sync.Mutex
-	live map[string]*liveChat // by key; guarded by mu
+// A ChatHandler answers the messages of chats. ServeChat handles one message of a
+// chat at a time; different chats run concurrently. The text written to out is
+// the answer: a stream for a caller that requested one, and a single message for
+// any other caller. A handler that cannot stream writes once.
+//
+// The context ends when the caller disconnects or the chat is ended, with the
+// cause [ErrChatAlreadyClosed], and carries the workflow and the [Call]. An error
+// ends the answer; the caller keeps the text streamed before it (ARC-D22). The
+// rules for errors are those of a [Handler].
+type ChatHandler interface {
+	ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
 }
 
-// A chatState is everything about a chat but its messages.
-type chatState struct {
-	id       string
-	status   ChatStatus
-	created  time.Time
-	updated  time.Time
-	closed   time.Time
-	renewed  time.Time // when the messages got their time to live
-	reason   string
-	metadata json.RawMessage
-	last     uint64 // position of the newest message, see readItems
+// A ChatHandlerFunc is a function that serves as a [ChatHandler].
+type ChatHandlerFunc func(ctx context.Context, turn *ChatTurn, out *ChatWriter) error
+
+// ServeChat calls f.
+func (f ChatHandlerFunc) ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	return f(ctx, turn, out)
 }
 
-// A liveChat is a chat that is being talked in.
-type liveChat struct {
-	key  string
-	refs int // guarded by chatTable.mu
+// A ChatReplyFunc is a function that serves as a [ChatHandler] and answers each
+// message as a whole.
+type ChatReplyFunc func(ctx context.Context, turn *ChatTurn) (*Message, error)
 
-	mu     sync.Mutex                 // guards all that follows
-	turn   engine.Turn[chan struct{}] // a waiting message has a channel that is closed at its turn
-	cancel context.CancelCauseFunc    // ends the handler that has the turn
-	closed chan struct{}              // closed with the chat
-}
-
-func newChatTable(s *Server) *chatTable {
-	return &chatTable{s: s, db: s.opts.Persistence.Store, live: map[string]*liveChat{}}
-}
-
-func chatKey(key string) string   { return "arc/chat/" + key }
-func chatItems(key string) string { return "arc/said/" + key }
-
-// key returns the key of a chat, which contains its owner, so that ids of
-// different callers never collide (ARC-D34, ARC-D36).
-func (c *chatTable) key(call *Call, id string) string {
-	return hashOf(call.Agent, call.principalID(), id)
-}
-
-func (c *chatTable) acquire(key string) *liveChat {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	lc := c.live[key]
-	if lc == nil {
-		lc = &liveChat{key: key, closed: make(chan struct{})}
-		c.live[key] = lc
+// ServeChat calls f and writes its answer.
+func (f ChatReplyFunc) ServeChat(ctx context.Context, turn *ChatTurn, out *ChatWriter) error {
+	m, err := f(ctx, turn)
+	if err == nil && m != nil {
+		err = out.SendMessage(m)
 	}
-	lc.refs++
-	return lc
+	return err
 }
 
-func (c *chatTable) release(lc *liveChat) {
-	if lc.key == "" { // of a stateless chat
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if lc.refs--; lc.refs == 0 {
-		delete(c.live, lc.key)
-	}
+// A ChatTurn is one message of a chat, to be answered.
+type ChatTurn struct {
+	ChatID   string
+	Message  *Message
+	First    bool            // the chat begins with it
+	Metadata json.RawMessage // what the caller gave along with chat.start, or nil
+	Stream   bool            // the caller reads the answer as it is written
+
+	turn *engine.Turn
 }
 
-func (st *chatState) write(w *writer) {
-	w.open()
-	w.text("id", st.id)
-	w.text("status", string(st.status))
-	w.moment("created", st.created)
-	w.moment("updated", st.updated)
-	w.moment("closed", st.closed)
-	w.moment("renewed", st.renewed)
-	w.optText("reason", st.reason)
-	w.optRaw("metadata", st.metadata)
-	w.optCount("last", st.last)
-	w.close()
-}
-
-func decodeChat(b []byte) (*chatState, error) {
-	r, err := readStored(b)
+// History returns the messages of the chat before this one, those of both
+// sides. For a stateless chat there are none.
+func (t *ChatTurn) History(ctx context.Context) ([]Message, error) {
+	texts, err := t.turn.History(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &chatState{id: r.text("id"), status: ChatStatus(r.text("status")), created: r.moment("created"),
-		updated: r.moment("updated"), closed: r.moment("closed"), renewed: r.moment("renewed"), reason: r.text("reason"), metadata: rawOf(r.v.Get("metadata")),
-		last: uint64(r.number("last"))}, nil
+	list := make([]Message, len(texts))
+	for i, text := range texts {
+		if err := readInto(text, &list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
 }
 
-// chatTaken refuses an id that another chat of the caller has.
-func chatTaken() *Error { return fieldError(ErrInvalidParams, "chatId", "names an open chat") }
+// Pause lets the chat be PAUSED after this answer, until the caller's next
+// message (ARC-D35).
+func (t *ChatTurn) Pause() { t.turn.Pause() }
 
-// refuses returns the error that a caller gets for an action that is refused.
-func (st *chatState) refuses(id string, a engine.ChatAction) *Error {
-	var status ChatStatus
-	if st != nil {
-		status = st.status
+// A ChatWriter writes the answer to a message. Its methods are safe for
+// concurrent use while the handler runs. They block while the caller reads slower
+// than the handler writes, and fail after the caller has disconnected: the handler
+// then returns. After a failure every call fails.
+type ChatWriter struct {
+	ctx    context.Context // of the handler
+	turn   *engine.Turn
+	chatID string
+	limit  int // how large the answer may get; less than zero keeps nothing
+
+	mu       sync.Mutex // guards all that follows
+	buf      []byte     // data of an event
+	isClosed bool
+	parts    []Part // the answer so far
+	text     strings.Builder
+	head     Message // role and others of the answer
+	size     int     // of the retained answer
+	reserved int     // bytes for it
+	piece    [1]Part // of a Send, so that it needs no memory
+}
+
+const (
+	smallAnswer = 4 << 10  // is part of the memory of a connection
+	maxAhead    = 64 << 10 // reserved ahead, to reserve once for several pieces
+	maxEvent    = 16 << 20 // bytes of the data of an event (ARC-D13)
+)
+
+// ErrStreamClosed reports an event after the final event of a stream.
+var ErrStreamClosed = errors.New("arc: stream ended")
+
+// errLongAnswer reports an answer over Limits.MaxOutput.
+var errLongAnswer = errors.New("arc: the answer is too long to be kept")
+
+// Send writes a piece of text. The answer's text is that of all pieces, joined.
+func (w *ChatWriter) Send(text string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.piece[0] = Part{Type: PartTypeText, Content: text}
+	defer clear(w.piece[:])
+	return w.writeLocked(&Message{Role: RoleAgent, Parts: w.piece[:]})
+}
+
+// SendMessage writes a piece of the answer of any kind, such as an image. One
+// without a role is the agent's.
+func (w *ChatWriter) SendMessage(m *Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writeLocked(m)
+}
+
+// writeLocked writes a piece. w.mu must be held.
+func (w *ChatWriter) writeLocked(m *Message) error {
+	switch {
+	case w.isClosed:
+		return ErrStreamClosed
+	case w.ctx.Err() != nil:
+		return context.Cause(w.ctx)
 	}
-	if _, ok := engine.NextChat(status, a); ok {
+	role := cmp.Or(m.Role, RoleAgent)
+	if err := w.reserveLocked(m); err != nil {
+		return err
+	}
+	if w.turn.IsStreamed() {
+		if err := w.encodeLocked(role, m.Parts); err != nil {
+			return err // invalid JSON from the handler: nothing was sent
+		}
+		if len(w.buf) > maxEvent {
+			return ErrTooLarge
+		}
+		if err := w.turn.Append(w.ctx, w.buf); err != nil {
+			return public(err)
+		}
+	}
+	if w.limit >= 0 {
+		w.keepLocked(m, role)
+	}
+	return nil
+}
+
+// reserveLocked takes memory for a piece of an answer that is retained. w.mu must be held.
+func (w *ChatWriter) reserveLocked(m *Message) error {
+	if w.limit < 0 {
 		return nil
 	}
-	code := status.refused()
-	if code == ErrInvalidParams {
-		return chatTaken()
+	for i := range m.Parts {
+		w.size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
 	}
-	return idFault(code, "chatId", id)
+	if w.size > w.limit {
+		return errLongAnswer
+	}
+	if w.size > w.reserved && w.size > smallAnswer {
+		n := w.size + min(w.size, maxAhead)
+		if err := w.turn.Reserve(n); err != nil {
+			return public(err)
+		}
+		w.reserved = n
+	}
+	return nil
 }
 
-func (c *chatTable) handler(method string) Handler {
+// encodeLocked writes the data of a piece. Of a message, only role and parts are sent. w.mu must be held.
+func (w *ChatWriter) encodeLocked(role Role, parts []Part) error {
+	if w.buf == nil {
+		w.buf = make([]byte, 0, 256)
+	}
+	if len(parts) == 1 && role == RoleAgent && parts[0].isText() {
+		w.buf = wire.AppendText(w.buf[:0], w.chatID, parts[0].Content)
+		return nil
+	}
+	text, err := encodeParts(parts)
+	if err == nil {
+		w.buf = wire.AppendChunk(w.buf[:0], w.chatID, string(role), text)
+	}
+	return err
+}
+
+func encodeParts(parts []Part) ([]byte, error) { return jsonmap.Append(nil, parts) }
+
+// keepLocked adds a piece to the answer as a whole: neighbouring texts become one. w.mu must be held.
+func (w *ChatWriter) keepLocked(m *Message, role Role) {
+	if w.head.Role == "" {
+		w.head = *m
+		w.head.Role = role
+	}
+	for i := range m.Parts {
+		if p := &m.Parts[i]; p.isText() {
+			w.text.WriteString(p.Content)
+		} else {
+			w.flushLocked()
+			w.parts = append(w.parts, *p)
+		}
+	}
+}
+
+// flushLocked makes the text so far a part. w.mu must be held.
+func (w *ChatWriter) flushLocked() {
+	if w.text.Len() > 0 {
+		w.parts = append(w.parts, TextPart(strings.ToValidUTF8(w.text.String(), "\uFFFD")))
+		w.text.Reset()
+	}
+}
+
+// finish ends the writing and returns the answer as a whole, nil if it is not retained.
+func (w *ChatWriter) finish() ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.isClosed = true
+	if w.limit < 0 {
+		return nil, nil
+	}
+	w.flushLocked()
+	m := w.head
+	m.Role, m.Parts = cmp.Or(m.Role, RoleAgent), w.parts
+	if m.Parts == nil {
+		m.Parts = []Part{TextPart("")} // an answer has a part
+	}
+	if m.Timestamp == "" {
+		m.Timestamp = NewTimestamp(time.Now())
+	}
+	return jsonmap.Append(nil, &m)
+}
+
+// chatMethod serves one of the chat methods.
+func (s *Server) chatMethod(method string) Handler {
 	switch method {
 	case MethodChatStart:
-		return HandlerFunc(c.start)
+		return HandlerFunc(s.startChat)
 	case MethodChatMessage:
-		return HandlerFunc(c.message)
+		return HandlerFunc(s.chatMessage)
 	}
-	return HandlerFunc(c.end)
+	return HandlerFunc(s.endChat)
 }
 
-// start begins a chat with its first message.
-func (c *chatTable) start(ctx context.Context, call *Call) (any, error) {
+func (s *Server) startChat(ctx context.Context, call *Call) (any, error) {
 	p, err := wire.Read[wire.StartChat](call.Params)
 	if err != nil {
 		return nil, err
 	}
-	at := now()
-	message, err := c.s.admit("initialMessage", &p.InitialMessage, at)
+	message, err := s.admit(call, "initialMessage", &p.InitialMessage)
 	if err != nil {
 		return nil, err
 	}
-	if p.Stream {
-		if isAnswered, err := c.s.streams.serveEarlier(ctx, call); isAnswered || err != nil {
-			return nil, err
-		}
-	}
-	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), first: true, stateless: call.entry.StatelessChats, message: message, stream: p.Stream}
-	j.fresh = &chatState{id: textOf(p.ChatID), status: ChatActive, created: at, updated: at, metadata: p.Metadata}
-	if p.ChatID == nil {
-		j.fresh.id = call.id("chat-")
-	}
-	j.id = j.fresh.id
-	if j.stateless {
-		j.chat = &j.unshared // it has no entry
-		return j.serve(ctx)
-	}
-	j.chat = c.acquire(c.key(call, j.id))
-	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
-	if err := j.reserve(ctx); err != nil {
-		c.release(j.chat)
-		return nil, err
-	}
-	return j.serve(ctx)
+	return s.answerChat(ctx, call, engine.ChatMessage{ChatID: textOf(p.ChatID), IsStart: true, IsStateless: call.entry.StatelessChats,
+		IsStreamed: p.Stream, Message: message[engine.Room:], Metadata: bytesOf(p.Metadata)})
 }
 
-// reserve takes the id while the chat is not kept yet (ARC-D34). A chat that an earlier attempt of the request has begun
-// may be in use: this one waits for its turn.
-func (j *chatJob) reserve(ctx context.Context) error {
-	st, err := j.rec.load(ctx)
-	if err == nil {
-		err = j.readStored(ctx, st)
-	}
-	if err != nil {
-		return err
-	}
-	if j.isKept {
-		j.fresh = nil
-		return j.take(ctx)
-	}
-	if err := j.open(st); err != nil {
-		return err
-	}
-	if err = j.claimNew(ctx); err == nil {
-		if err = j.checkNew(ctx); err != nil {
-			j.unclaim(ctx)
-		}
-	}
-	if err != nil {
-		j.pass()
-	}
-	return err
-}
-
-// open takes the turn of a chat that is to begin.
-func (j *chatJob) open(st *chatState) error {
-	lc := j.chat
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if lc.turn.IsTaken() {
-		return chatTaken()
-	}
-	if fault := st.refuses(j.id, engine.StartChat); fault != nil {
-		return fault
-	}
-	lc.turn.Open()
-	return nil
-}
-
-// checkNew checks the state of a new chat at its turn: another process may have begun it.
-func (j *chatJob) checkNew(ctx context.Context) error {
-	st, err := j.rec.load(ctx)
-	if fault := st.refuses(j.id, engine.StartChat); err == nil && fault != nil {
-		err = fault
-	}
-	return err
-}
-
-// message answers a further message of a chat.
-func (c *chatTable) message(ctx context.Context, call *Call) (any, error) {
+func (s *Server) chatMessage(ctx context.Context, call *Call) (any, error) {
 	p, err := wire.Read[wire.ChatMessage](call.Params)
 	if err != nil {
 		return nil, err
 	}
-	message, err := c.s.admit("message", &p.Message, now())
+	message, err := s.admit(call, "message", &p.Message)
 	if err != nil {
 		return nil, err
 	}
-	if p.Stream {
-		if isAnswered, err := c.s.streams.serveEarlier(ctx, call); isAnswered || err != nil {
-			return nil, err
-		}
-	}
-	j := &chatJob{table: c, call: call, attempt: c.s.attemptOr(call.attempt), id: p.ChatID, message: message, stream: p.Stream, chat: c.acquire(c.key(call, p.ChatID))}
-	j.rec = chatRecord{table: c, key: j.chat.key, id: j.id}
-	if err := j.take(ctx); err != nil {
-		c.release(j.chat)
-		return nil, err
-	}
-	return j.serve(ctx)
+	return s.answerChat(ctx, call, engine.ChatMessage{ChatID: p.ChatID, IsStreamed: p.Stream, Message: message[engine.Room:]})
 }
 
-// take waits for the turn of a message.
-func (j *chatJob) take(ctx context.Context) error {
-	lc := j.chat
-	turn, err := j.queue(ctx)
-	if err == nil {
-		err = lc.wait(ctx, turn, j.id)
-	}
-	if err != nil {
-		return err
-	}
-	err = j.claim(ctx)
-	if err == nil {
-		err = j.checkTurn(ctx)
-		if err != nil {
-			j.unclaim(ctx)
-		}
-	}
-	if err != nil {
-		j.pass()
-	}
-	return err
-}
-
-// checkTurn checks the state of the chat at the turn of a message, which resumes a paused chat. A message that was
-// answered gets the stored answer.
-func (j *chatJob) checkTurn(ctx context.Context) error {
-	st, err := j.rec.load(ctx)
-	if err == nil {
-		err = j.readStored(ctx, st)
-	}
-	if err != nil || j.reply != nil {
-		return err
-	}
-	if fault := st.refuses(j.id, engine.MessageChat); fault != nil {
-		return fault
-	}
-	if st.status == ChatPaused {
-		err = j.rec.change(ctx, func(next *chatState) { next.status, next.updated = ChatActive, now() })
-	}
-	return err
-}
-
-// queue checks the state of the chat and queues the message.
-func (j *chatJob) queue(ctx context.Context) (turn chan struct{}, err error) {
-	lc := j.chat
-	lc.mu.Lock()
-	isNew := lc.turn.MayBeNew()
-	lc.mu.Unlock()
-	if !isNew && j.reply == nil {
-		st, err := j.rec.load(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if fault := st.refuses(j.id, engine.MessageChat); fault != nil {
-			return nil, fault
-		}
-	}
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	return j.queueLocked()
-}
-
-// queueLocked takes the turn if it is free, else it returns a channel that is closed at
-// the turn. The lock of the chat must be held.
-func (j *chatJob) queueLocked() (turn chan struct{}, err error) {
-	lc := j.chat
-	if lc.turn.Enter() {
-		return nil, nil
-	}
-	next := make(chan struct{})
-	if !lc.turn.Wait(next, j.table.s.opts.Limits.ChatQueueLimit) {
-		return nil, idFault(ErrChatBufferOverflow, "chatId", j.id)
-	}
-	return next, nil
-}
-
-// wait waits for the turn; nil means that it is taken.
-func (lc *liveChat) wait(ctx context.Context, turn chan struct{}, id string) (err error) {
-	if turn == nil {
-		return nil
-	}
-	select {
-	case <-turn:
-		return nil
-	case <-lc.closed:
-		err = idFault(ErrChatAlreadyClosed, "chatId", id)
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	lc.mu.Lock()
-	defer lc.mu.Unlock()
-	if !lc.turn.Remove(turn) {
-		lc.passLocked() // the turn came at the same moment
-	}
-	return err
-}
-
-// passLocked passes the turn to the next message. lc.mu must be held.
-func (lc *liveChat) passLocked() {
-	lc.cancel = nil
-	if next, ok := lc.turn.Leave(); ok {
-		close(next)
-	}
-}
-
-// end closes a chat at once: what is being answered is cut off (ARC-D46).
-func (c *chatTable) end(ctx context.Context, call *Call) (any, error) {
+func (s *Server) endChat(ctx context.Context, call *Call) (any, error) {
 	p, err := wire.Read[wire.EndChat](call.Params)
 	if err != nil {
 		return nil, err
 	}
-	ctx = context.WithoutCancel(ctx)
-	lc := c.acquire(c.key(call, p.ChatID))
-	defer c.release(lc)
-	r := chatRecord{table: c, key: lc.key, id: p.ChatID}
-	st, err := r.end(ctx, textOf(p.Reason), call.attempt)
-	if err != nil {
-		return nil, err
-	}
-	lc.mu.Lock()
-	lc.cutLocked()
-	lc.mu.Unlock()
-	c.cutElsewhere(ctx, lc.key)
-	if err := c.db.Expire(ctx, chatItems(lc.key), c.s.opts.Persistence.ChatRetention); err != nil {
-		c.s.opts.Logger.WarnContext(ctx, "arc: closed chat not expired", "chat", p.ChatID, "err", err)
-	}
-	return st.result(nil, true)
+	return call.ready(s.engine.Chats.End(ctx, call.x.request(call), p.ChatID, textOf(p.Reason)))
 }
 
-// result is the answer of the chat methods.
-func (st *chatState) result(m *Message, updated bool) (any, error) {
-	w := newReady()
-	w.b = append(w.b, `{"type":"chat","chat":{`...)
-	w.text("chatId", st.id)
-	w.text("status", string(st.status))
-	if m != nil {
-		w.key("message")
-		w.message(m)
+// An answering is the handling of one message of a chat.
+type answering struct {
+	engine.ChatMessage
+	s    *Server
+	x    *exchange // until Open
+	call Call      // without its params: a resumable stream outlives its request
+	ctx  callCtx   // of the handler
+	turn ChatTurn
+	out  ChatWriter
+
+	message Message
+	parts   [1]Part // of the usual message
+}
+
+// answerChat answers a message of a chat.
+func (s *Server) answerChat(ctx context.Context, call *Call, m engine.ChatMessage) (any, error) {
+	x, q := call.x, call.x.request(call)
+	a := &answering{ChatMessage: m, s: s, x: x, call: *call}
+	a.IsStreamed = m.IsStreamed && x.canStream()
+	a.call.Params, a.call.x, a.Host = nil, nil, a
+	q.Tag = &a.call
+	result, conn, err := s.engine.Chats.Answer(ctx, q, &a.ChatMessage, x.in.LastEventID)
+	if conn != nil {
+		x.streamed, x.sent = conn.IsStreamed, conn.Sent
 	}
-	w.stamp("createdAt", st.created)
-	switch {
-	case st.status == ChatClosed && !st.closed.IsZero():
-		w.stamp("closedAt", st.closed)
-		w.optText("reason", st.reason)
-	case updated:
-		w.stamp("updatedAt", st.updated)
+	return call.ready(result, err)
+}
+
+// Open is for package engine.
+func (a *answering) Open() engine.Sink {
+	x := a.x
+	a.x = nil
+	return x.begin()
+}
+
+// Serve is for package engine. It runs the handler.
+func (a *answering) Serve(ctx context.Context, t *engine.Turn) ([]byte, error) {
+	m := &a.message
+	m.Parts = a.parts[:0]
+	if err := readInto(a.Message, m); err != nil {
+		return nil, err
 	}
-	w.b = append(w.b, '}', '}')
-	return w, w.err
+	a.ctx = callCtx{Context: ctx, call: &a.call}
+	a.turn = ChatTurn{ChatID: t.ChatID(), Message: m, First: a.IsStart, Metadata: t.Metadata(), Stream: t.IsStreamed(), turn: t}
+	out := &a.out
+	out.ctx, out.turn, out.chatID, out.limit = &a.ctx, t, t.ChatID(), a.s.opts.Limits.MaxOutput
+	if t.IsStreamed() && a.IsStateless {
+		out.limit = -1 // the answer is not retained
+	}
+	err := guard.Call("chat handler", func() error { return a.call.entry.ChatHandler.ServeChat(&a.ctx, &a.turn, out) })
+	reply, failed := out.finish()
+	return reply, cmp.Or(err, failed)
+}
+
+// bytesOf returns nil for an absent value.
+func bytesOf(b json.RawMessage) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return bytes.Clone(b)
 }

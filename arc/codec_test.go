@@ -220,7 +220,7 @@ func TestParamsMarshal(t *testing.T) {
 	text, err := CreateTaskParams{}.MarshalJSON()
 	require.NoError(t, err)
 	_, err = wire.Normalize(MethodTaskCreate, text)
-	require.ErrorIs(t, err, ErrInvalidParams)
+	require.ErrorIs(t, asError(err), ErrInvalidParams)
 }
 
 // ARC-184: all five part types carry their content there and back.

@@ -112,13 +112,9 @@ func (s *Server) written(b []byte, err error) ([]byte, int) {
 }
 
 func discoveryFault(e *Error) []byte {
-	b, _ := encode(func(w *writer) { // details of ours can always be written
-		w.open()
-		w.key("error")
-		w.error(e)
-		w.close()
-	})
-	return b
+	o := wire.Open(nil)
+	o.Raw("error", e.append(nil))
+	return o.Close()
 }
 
 // infoOf returns the public description of an agent.
@@ -137,14 +133,11 @@ func (s *Server) health() ([]byte, int) {
 	if s.Ready() != nil {
 		status, code = "draining", http.StatusServiceUnavailable
 	}
-	b, _ := encode(func(w *writer) { // texts can always be written
-		w.open()
-		w.text("status", status)
-		w.text("server", s.opts.ID)
-		w.number("agents", int64(len(s.registry.all())))
-		w.close()
-	})
-	return b, code
+	o := wire.Open(nil)
+	o.Text("status", status)
+	o.Text("server", s.opts.ID)
+	o.Int("agents", int64(len(s.registry.all())))
+	return o.Close(), code
 }
 
 // An AgentStatus is the load and health of an agent of a [Server] (ARC-181).
@@ -160,28 +153,17 @@ type AgentStatus struct {
 func (s *Server) Agents() []AgentStatus {
 	var list []AgentStatus
 	for _, e := range s.registry.all() {
-		if st, ok := s.registry.router.state(e.AgentID); ok {
-			list = append(list, st)
+		if l, ok := s.engine.Router.Load(e.AgentID); ok {
+			list = append(list, AgentStatus{ID: l.ID, Group: l.Group, Healthy: l.IsHealthy, InFlight: l.Busy, MaxConcurrent: l.Capacity})
 		}
 	}
 	return list
 }
 
-func (r *router) state(id string) (AgentStatus, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	in := r.instances[id]
-	if in == nil {
-		return AgentStatus{}, false
-	}
-	return AgentStatus{ID: in.id, Group: in.group, Healthy: !in.unhealthy, InFlight: in.busy, MaxConcurrent: in.capacity}, true
-}
-
 // capabilities serves agent.getCapabilities.
 func (s *Server) capabilities(e *agentEntry) Handler {
-	return HandlerFunc(func(context.Context, *Call) (any, error) {
+	return HandlerFunc(func(_ context.Context, call *Call) (any, error) {
 		info := s.infoOf(e)
-		b, err := info.MarshalJSON()
-		return &ready{writer{b: b}}, err
+		return call.ready(info.MarshalJSON())
 	})
 }

@@ -215,6 +215,8 @@ func TestRefusedEndIsRepeated(t *testing.T) {
 			begin := time.Now()
 			require.NoError(t, errors.Join(s.Close()))
 			require.Less(t, time.Since(begin), 2*time.Second, fmt.Sprint(failure))
+			isDown.Store(false)
+			time.Sleep(time.Minute) // the change in doubt is repeated
 		})
 	}
 }

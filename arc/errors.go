@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc/internal/endpoint"
 	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A Code is an error code of the specification (section 4). As a Code is itself
@@ -276,7 +277,26 @@ func (e *Error) Field() string {
 }
 
 // MarshalJSON writes code, message and details (section 4).
-func (e *Error) MarshalJSON() ([]byte, error) { return encode(func(w *writer) { w.error(e) }) }
+func (e *Error) MarshalJSON() ([]byte, error) {
+	if e.Details != nil {
+		if _, err := wire.Check(e.Details); err != nil {
+			return nil, fmt.Errorf("arc: details: %w", err)
+		}
+	}
+	return e.append(nil), nil
+}
+
+// append appends the error, whose details are valid, as JSON.
+func (e *Error) append(b []byte) []byte {
+	o := wire.Open(b)
+	o.Int("code", int64(e.Code))
+	o.Text("message", e.Message)
+	if e.Details != nil {
+		o.Key("details")
+		o.B = strictjson.AppendCompact(o.B, strictjson.Value(e.Details))
+	}
+	return o.Close()
+}
 
 // UnmarshalJSON reads the error of a response.
 func (e *Error) UnmarshalJSON(b []byte) error {

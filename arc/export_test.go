@@ -11,7 +11,6 @@ import (
 // Parts of the package for external tests.
 var (
 	NewStreamReader = newStreamReader
-	NewRouter       = newRouter
 )
 
 // HasScopes reports whether scopes suffice for method.
@@ -27,7 +26,6 @@ const (
 
 type (
 	StreamReader = streamReader
-	Router       = router
 )
 
 // MustServer returns a server that accepts anonymous callers unless it has an

@@ -25,13 +25,17 @@ import (
 type lapses struct {
 	store.Store
 	reads, acks atomic.Int32 // how often still
+	queue       atomic.Value // the queue that was read last
 }
 
 var errLapse = errors.New("the store is away")
 
 func (l *lapses) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
-	if strings.HasPrefix(stream, "arc/outbox/items/") && l.reads.Add(-1) >= 0 {
-		return nil, errLapse
+	if strings.HasPrefix(stream, "arc/outbox/items/") {
+		l.queue.Store(stream)
+		if l.reads.Add(-1) >= 0 {
+			return nil, errLapse
+		}
 	}
 	return l.Store.Read(ctx, stream, after, limit)
 }
@@ -43,8 +47,8 @@ func (l *lapses) Ack(ctx context.Context, stream string, seqs ...uint64) error {
 	return l.Store.Ack(ctx, stream, seqs...)
 }
 
-// Pending notifications are sent when the store is available again. The subscription then ends as
-// usual, without an external trigger.
+// Pending notifications are sent when the store is available again, and leave the queue, without an
+// external trigger.
 func TestOutboxOutlivesTheStore(t *testing.T) {
 	for name, acks := range map[string]bool{"while reading": false, "while emptying": true} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +58,7 @@ func TestOutboxOutlivesTheStore(t *testing.T) {
 				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
 				s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 				id := createTask(t, s, "a-01", "x")
-				sub := subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+				subscribe(t, s, "a-01", id, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
 				if acks {
 					db.acks.Store(3)
 				} else {
@@ -65,9 +69,9 @@ func TestOutboxOutlivesTheStore(t *testing.T) {
 				synctest.Wait()
 				got := h.take()
 				require.Equal(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, got[len(got)-2:])
-				entry, err := db.Get(t.Context(), "arc/sub/"+id+"/"+sub.ID)
+				waiting, err := db.Store.Read(t.Context(), db.queue.Load().(string), 0, 10)
 				require.NoError(t, err)
-				require.Contains(t, string(entry.Value), `"active":false`)
+				require.Empty(t, waiting)
 			})
 		})
 	}

@@ -11,15 +11,17 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/sse"
 )
 
 // Texts that share memory do not change when more are read.
 func TestSharedTexts(t *testing.T) {
 	var in bytes.Buffer
 	text := func(i int) string { return strings.Repeat(fmt.Sprintf("é%d", i), i%90) }
-	var enc streamEncoder
 	for i := range 1000 {
-		b, err := enc.chunk(nil, "chat-1", "", AgentText(text(i)))
+		b, err := sse.AppendEvent(nil, wire.EventChunk, "", wire.AppendText(nil, "chat-1", text(i)))
 		require.NoError(t, err)
 		in.Write(b)
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/fivewire/fivewire/internal/jsonmap"
 )
 
+// paramBytes is the size of the first buffer for params.
+const paramBytes = 256
+
 // CreateTaskParams are the params of task.create.
 type CreateTaskParams struct {
 	InitialMessage *Message        `json:"initialMessage"`
@@ -19,7 +22,9 @@ type CreateTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.create.
-func (p CreateTaskParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p CreateTaskParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // SendTaskParams are the params of task.send.
 type SendTaskParams struct {
@@ -29,7 +34,9 @@ type SendTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.send.
-func (p SendTaskParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p SendTaskParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // TaskInfoParams are the params of task.info. The zero value of the two switches
 // asks for everything, as the specification's defaults do.
@@ -50,7 +57,9 @@ type TaskInfoParams struct {
 }
 
 // MarshalJSON writes the params of task.info.
-func (p TaskInfoParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p TaskInfoParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // CancelTaskParams are the params of task.cancel.
 type CancelTaskParams struct {
@@ -60,7 +69,9 @@ type CancelTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.cancel.
-func (p CancelTaskParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p CancelTaskParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // SubscribeParams are the params of task.subscribe.
 type SubscribeParams struct {
@@ -71,7 +82,9 @@ type SubscribeParams struct {
 }
 
 // MarshalJSON writes the params of task.subscribe.
-func (p SubscribeParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p SubscribeParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // StartChatParams are the params of chat.start.
 type StartChatParams struct {
@@ -83,7 +96,9 @@ type StartChatParams struct {
 }
 
 // MarshalJSON writes the params of chat.start.
-func (p StartChatParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p StartChatParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // ChatMessageParams are the params of chat.message.
 type ChatMessageParams struct {
@@ -94,7 +109,9 @@ type ChatMessageParams struct {
 }
 
 // MarshalJSON writes the params of chat.message.
-func (p ChatMessageParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p ChatMessageParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // EndChatParams are the params of chat.end.
 type EndChatParams struct {
@@ -104,7 +121,9 @@ type EndChatParams struct {
 }
 
 // MarshalJSON writes the params of chat.end.
-func (p EndChatParams) MarshalJSON() ([]byte, error) { return jsonmap.Append(nil, &p) }
+func (p EndChatParams) MarshalJSON() ([]byte, error) {
+	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
+}
 
 // A Notification is the params of task.notification: what a webhook receives.
 type Notification struct {

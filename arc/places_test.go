@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -59,6 +60,31 @@ func TestWaitingTasksHaveNoGoroutine(t *testing.T) {
 			require.Equal(t, want, taskOf(t, s, "a-01", id).Status)
 		}
 		require.LessOrEqual(t, runtime.NumGoroutine(), before)
+		require.Zero(t, usageOf(s, "items", "all").Used)
+	})
+}
+
+// slowCreate is a store that takes 5 s to create a task.
+type slowCreate struct{ store.Store }
+
+func (s slowCreate) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if strings.HasPrefix(key, "arc/task/") {
+		time.Sleep(5 * time.Second)
+	}
+	return s.Store.Create(ctx, key, value, ttl)
+}
+
+// A task gets a place that becomes free while the task is being created.
+func TestPlaceDuringCreation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: slowCreate{store.NewMemory()}}, Limits: arc.Limits{MaxTasks: 1}})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.Sleep(2*time.Second)))
+		createTask(t, s, "a-01", "x")
+		id := createTask(t, s, "a-01", "y") // waits; before it exists, the first task ends
+		time.Sleep(3 * time.Second)
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", id).Status)
+		createTask(t, s, "a-01", "z")
+		time.Sleep(3 * time.Second)
 		require.Zero(t, usageOf(s, "items", "all").Used)
 	})
 }

@@ -5,6 +5,7 @@ package arc_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -19,24 +20,37 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// beforeCreate does something before keys of some prefix are created.
-type beforeCreate struct {
+// beforeUpdate does something before keys of some prefix are updated.
+type beforeUpdate struct {
 	store.Store
 	prefix string
 	do     func()
 }
 
-func (b *beforeCreate) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
-	if strings.HasPrefix(key, b.prefix) && b.do != nil {
-		b.do()
+func (b *beforeUpdate) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	if do := b.do; strings.HasPrefix(key, b.prefix) && do != nil {
+		b.do = nil
+		do()
 	}
-	return b.Store.Create(ctx, key, value, ttl)
+	return b.Store.Update(ctx, key, value, rev, ttl)
+}
+
+// storedTask returns the record of a task.
+func storedTask(t *testing.T, db store.Store, id string) (r struct {
+	Subs, EndedSubs []struct{ ID string }
+}) {
+	entry, err := db.Get(t.Context(), "arc/task/"+id)
+	require.NoError(t, err)
+	entry, err = store.Content(entry)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(entry.Value, &r))
+	return r
 }
 
 // twoProcesses returns two servers of one store, the first of which runs the tasks.
-func twoProcesses(t *testing.T, h *hooks, task arc.TaskHandlerFunc) (a, b *arc.Server, bStore *beforeCreate) {
+func twoProcesses(t *testing.T, h *hooks, task arc.TaskHandlerFunc) (a, b *arc.Server, bStore *beforeUpdate) {
 	db := store.NewMemory()
-	bStore = &beforeCreate{Store: db, prefix: "arc/sub/"}
+	bStore = &beforeUpdate{Store: db, prefix: "arc/task/"}
 	var servers []*arc.Server
 	for _, s := range []store.Store{db, bStore} {
 		srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, LeaseTTL: 3 * time.Second}, Webhook: h.options()})

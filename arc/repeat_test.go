@@ -125,7 +125,6 @@ func abandon(t *testing.T, s *arc.Server, body string) (status int) {
 const (
 	inAnswer = "arc/once/"
 	inTask   = "arc/task/"
-	inSub    = "arc/sub/"
 	inSaid   = "arc/said/"
 )
 
@@ -160,7 +159,7 @@ func TestRepeatedCancel(t *testing.T) {
 }
 
 func TestRepeatedSubscribe(t *testing.T) {
-	for _, at := range []string{inAnswer, inTask, inSub} {
+	for _, at := range []string{inAnswer, inTask} {
 		for _, over := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRepeater(t, at)
@@ -176,13 +175,8 @@ func TestRepeatedSubscribe(t *testing.T) {
 				second := r.twice(t, "task.subscribe", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://one.test/","events":["TASK_CANCELED"]}`, id))
 				sub := result(t, second, "task.subscribe").Subscription
 				require.Equal(t, !over, sub.Active)
-				n := 0
-				for _, err := range r.db.List(t.Context(), "arc/sub/"+id) {
-					require.NoError(t, err)
-					n++
-				}
-				require.Equal(t, 1, n)
 				if !over {
+					require.Len(t, storedTask(t, r.db, id).Subs, 1)
 					end()
 				}
 				require.Equal(t, []string{"one.test TASK_CANCELED CANCELED"}, r.hooks.take())
@@ -351,9 +345,9 @@ func TestRepeatedCreateInGroup(t *testing.T) {
 	})
 }
 
-// Only one file knows the claims of requests. The others create what they make, with ids of the attempt.
+// Only one file of the engine knows the claims of requests. The others create what they make, with ids of the attempt.
 func TestClaimsInOneFile(t *testing.T) {
-	files, err := filepath.Glob("*.go")
+	files, err := filepath.Glob("internal/engine/*.go")
 	require.NoError(t, err)
 	var found []string
 	for _, name := range files {
@@ -361,10 +355,10 @@ func TestClaimsInOneFile(t *testing.T) {
 		require.NoError(t, err)
 		isOnce := func(i *ast.ImportSpec) bool { return strings.HasSuffix(i.Path.Value, `/internal/once"`) }
 		if slices.ContainsFunc(f.Imports, isOnce) {
-			found = append(found, name)
+			found = append(found, filepath.Base(name))
 		}
 	}
-	require.Equal(t, []string{"repeat.go"}, found)
+	require.Equal(t, []string{"claims.go"}, found)
 }
 
 // twoForRepeats returns two servers of one store that detect repeated requests. The first one

@@ -75,11 +75,8 @@ func checkScopes(method string, provided []string) *Error {
 }
 
 func scopeFault(required, provided []string) *Error {
-	d, _ := encode(func(w *writer) { // texts can always be written
-		w.open()
-		array(w, "required_scopes", required, element)
-		array(w, "provided_scopes", provided, element)
-		w.close()
-	})
-	return &Error{Code: ErrInsufficientScope, Message: ErrInsufficientScope.Message(), Details: d}
+	o := wire.Open(nil)
+	o.Texts("required_scopes", required)
+	o.Texts("provided_scopes", provided)
+	return &Error{Code: ErrInsufficientScope, Message: ErrInsufficientScope.Message(), Details: o.Close()}
 }

@@ -9,17 +9,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/httpx"
-	"github.com/fivewire/fivewire/internal/journal"
-	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
@@ -239,10 +240,9 @@ type Persistence struct {
 	// 15 s. A negative value means that no other process uses the Store at the same time.
 	LeaseTTL time.Duration
 
-	// TaskRetention and ChatRetention are how long tasks and chats are kept after their
-	// end, SubscriptionRetention how long subscriptions are. Zero means 24 h, 24 h and
-	// 30 days. A negative value keeps them.
-	TaskRetention, ChatRetention, SubscriptionRetention time.Duration
+	// TaskRetention and ChatRetention are how long tasks, with their subscriptions, and chats are kept
+	// after their end. Zero means 24 h. A negative value keeps them.
+	TaskRetention, ChatRetention time.Duration
 
 	// ResultTTL is how long the response to a repeated request is the first one, byte
 	// for byte, so that a client may repeat a request whose response it lost (ARC-D48).
@@ -284,7 +284,6 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	t.ChatIdleTimeout = max(cmp.Or(t.ChatIdleTimeout, 24*time.Hour), 0)
 	p.TaskRetention = max(cmp.Or(p.TaskRetention, 24*time.Hour), 0)
 	p.ChatRetention = max(cmp.Or(p.ChatRetention, 24*time.Hour), 0)
-	p.SubscriptionRetention = max(cmp.Or(p.SubscriptionRetention, 30*24*time.Hour), 0)
 	p.StreamRetention = option.Or(p.StreamRetention, 5*time.Minute, 5*time.Minute)
 	return o
 }
@@ -309,17 +308,9 @@ const ProfilePythonSDK Profile = "python-sdk"
 type Server struct {
 	opts     ServerOptions
 	origins  httpx.Origins
-	isShared bool // other processes may use the store
 	registry registry
-	tasks    *taskEngine
-	chats    *chatTable
-	outbox   *webhookQueue
-	lease    *lease.Lease // of this process
-	runs     *journal.Table
-	budget   *budget.Budget
-	ledger   *ledger
-	answers  answers
-	streams  *streamTable
+	engine   *engine.Engine
+	sender   *sender
 	life     *life.Life
 	records  atomic.Uint64 // audit records
 
@@ -339,32 +330,67 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	}
 	s.opts = s.opts.withDefaults()
 	o := &s.opts
-	s.isShared = o.Persistence.Store != nil
-	if s.isShared {
-		o.Persistence.Store = guardedStore{o.Persistence.Store}
-	} else {
-		o.Persistence.Store = store.NewMemory()
-	}
 	s.origins = httpx.Origins{AllowedOrigins: slices.Clone(o.AllowedOrigins), AllowedHosts: slices.Clone(o.AllowedHosts),
 		Methods: http.MethodPost, Headers: "Authorization, Content-Type, Accept, Last-Event-ID, traceparent, X-ARC-Path",
 		Expose: "Retry-After, WWW-Authenticate"}
-	s.ledger = newLedger(s)
-	s.budget = budget.New(o.Limits.budget(o.Logger), s.ledger.evict)
-	s.life = life.New(life.Options{Release: s.release, Abandon: s.releaseLease, Logger: o.Logger, Closed: ErrClosed})
-	s.registry = registry{router: newRouter(o.Persistence.Store), agents: map[string]*agentEntry{}}
+	s.life = life.New(life.Options{Release: s.release, Abandon: s.abandon, Logger: o.Logger, Closed: ErrClosed})
+	s.sender = newSender(o.Webhook)
 	var err error
-	if s.outbox, err = newWebhookQueue(s); err != nil {
-		return nil, err
-	}
-	s.tasks = newTaskEngine(s)
-	s.chats = newChatTable(s)
-	if err := s.acquireLease(); err != nil {
+	if s.engine, err = engine.New(s.engineOptions()); err != nil {
 		return nil, fmt.Errorf("arc: server: %w", err)
 	}
-	s.streams = newStreamTable(s)
-	s.lease.Listen(chatTopic, s.chats.listen)
-	s.answers = newAnswers(s)
+	s.registry = registry{router: s.engine.Router, agents: map[string]*agentEntry{}}
 	return s, nil
+}
+
+func (s *Server) engineOptions() engine.Options {
+	l, t, p := &s.opts.Limits, &s.opts.Timing, &s.opts.Persistence
+	o := engine.Options{Store: p.Store, InstanceID: p.InstanceID, LeaseTTL: p.LeaseTTL, Logger: s.opts.Logger, Life: s.life, Budget: l.budget(s.opts.Logger),
+		Places: engine.Limits{Running: places(l.MaxTasks, 1024), RunningPerPrincipal: places(l.MaxTasksPerPrincipal, 256),
+			Waiting: places(l.TaskQueueLimit, 8192), WaitingPerPrincipal: places(l.TaskQueueLimitPerPrincipal, 1024)},
+		MaxItems: l.MaxTaskItems, MaxSubscriptions: l.MaxSubscriptions, ChatQueue: l.ChatQueueLimit,
+		TaskTimeout: t.TaskTimeout, InputTimeout: t.InputTimeout, ChatIdle: t.ChatIdleTimeout, WriteTimeout: t.WriteTimeout,
+		TaskRetention: p.TaskRetention, ChatRetention: p.ChatRetention, StreamRetention: p.StreamRetention, Results: p.ResultTTL, Resume: p.EnableResume,
+		Completed: ErrTaskAlreadyCompleted, Canceled: ErrTaskAlreadyCanceled, TimedOut: ErrTaskTimeout, ChatClosed: ErrChatAlreadyClosed,
+		Expired: errExpired, Closed: ErrClosed, Serve: s.serveTask, Estimate: s.estimateTask, Agent: s.policyOf, Fault: s.engineFault}
+	if hook := s.opts.OnTaskEvent; hook != nil {
+		o.Events = func(ctx context.Context, agent string, event []byte) {
+			if n, err := read[Notification](event); err == nil {
+				s.hook(ctx, "task event hook", func(ctx context.Context) { hook(ctx, agent, n) })
+			}
+		}
+	}
+	o.Webhooks = s.sender.options(nil)
+	if hook := s.sender.opts.OnDeadLetter; hook != nil {
+		o.Webhooks.OnDeadLetter = func(ctx context.Context, l engine.Letter) {
+			s.hook(ctx, "dead letter hook", func(ctx context.Context) { hook(ctx, letterOf(l)) })
+		}
+	}
+	return o
+}
+
+// places is a number of places: a negative one removes the bound.
+func places(n, standard int64) int {
+	return option.Count(int(min(n, math.MaxInt/4)), int(standard))
+}
+
+// policyOf returns how an agent that serves tasks here treats interrupted ones.
+func (s *Server) policyOf(agent string) (engine.Policy, bool) {
+	e := s.registry.lookup(agent)
+	if e == nil || e.TaskHandler == nil {
+		return engine.Policy{}, false
+	}
+	return engine.Policy{AlwaysRerun: e.RerunInterrupted, AlwaysFail: e.FailInterrupted}, true
+}
+
+// engineFault returns an error of a handler as its caller reads it.
+func (s *Server) engineFault(ctx context.Context, q *engine.Request, err error) *wire.Fault {
+	var call *Call
+	if q != nil {
+		call = s.callOf(q)
+	}
+	e := s.faultOf(ctx, call, err)
+	return &wire.Fault{Code: int64(e.Code), Message: e.Message, Details: e.Details, Cause: e.Cause}
 }
 
 // HTTPServer returns an [http.Server] for addr with the time limits that suit
@@ -397,22 +423,28 @@ func (s *Server) Ready() error {
 	if err := s.life.Ready(); err != nil {
 		return err
 	}
-	return context.Cause(s.lease.Context())
+	return s.engine.Ready()
 }
 
 // release ends what outlives all work. It is the last step of a shutdown.
 func (s *Server) release(ctx context.Context) {
-	s.ledger.close()
-	_ = s.answers.Close() // returns no error
-	s.releaseLease(ctx)
+	s.engine.Release(ctx)
+	s.sender.http.CloseIdleConnections()
 }
 
-// releaseLease hands unfinished work over to the other processes. If ctx has ended, the lease expires.
-func (s *Server) releaseLease(ctx context.Context) {
-	s.outbox.close(ctx)
-	if err := s.lease.Release(ctx); err != nil {
-		s.opts.Logger.WarnContext(ctx, "arc: lease not released", "err", err)
+func (s *Server) abandon(ctx context.Context) {
+	s.engine.Abandon(ctx)
+	s.sender.http.CloseIdleConnections()
+}
+
+// WaitRecovered waits until the unfinished work that failed processes have left, for agents that are
+// registered here, is taken over. A process takes work over by itself: when an agent is registered, and
+// every third of LeaseTTL. Work of agents that are not registered here is left unchanged.
+func (s *Server) WaitRecovered(ctx context.Context) error {
+	if err := s.engine.WaitRecovered(ctx); err != nil {
+		return fmt.Errorf("arc: recover: %w", err)
 	}
+	return nil
 }
 
 // A Usage is the use of a resource in one scope: by the principal or the session with
@@ -424,8 +456,7 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits].
 func (s *Server) Usage() []Usage {
-	s.ledger.sweep()
-	return budget.Rows[Usage](s.budget.Usage())
+	return budget.Rows[Usage](s.engine.Usage())
 }
 
 // DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and

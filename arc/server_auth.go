@@ -10,10 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/audit"
 	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/budget"
@@ -36,32 +37,26 @@ func encodePrincipal(p *Principal) json.RawMessage {
 	if p == nil {
 		return nil
 	}
-	b, _ := encode(func(w *writer) { // omits invalid claims
-		w.open()
-		w.text("id", p.ID)
-		w.optText("tenant", p.Tenant)
-		w.optText("agent", p.AgentID)
-		array(w, "scopes", p.Scopes, element)
-		if claims, err := strictjson.Encode(p.Claims); err == nil && p.Claims != nil {
-			w.raw("claims", claims)
-		}
-		w.close()
-	})
-	return b
+	o := wire.Open(nil)
+	o.Text("id", p.ID)
+	o.OptText("tenant", p.Tenant)
+	o.OptText("agent", p.AgentID)
+	o.Texts("scopes", p.Scopes)
+	if claims, err := strictjson.Encode(p.Claims); err == nil && p.Claims != nil { // omits invalid claims
+		o.Raw("claims", claims)
+	}
+	return o.Close()
 }
 
-func decodePrincipal(b json.RawMessage) *Principal {
-	r, err := readStored(b)
-	if err != nil {
+func decodePrincipal(b []byte) *Principal {
+	v := strictjson.Value(b)
+	if v.Absent() {
 		return nil
 	}
-	p := &Principal{ID: r.text("id"), Tenant: r.text("tenant"), AgentID: r.text("agent")}
-	if claims := r.v.Get("claims"); !claims.Absent() && strictjson.Decode(claims, &p.Claims) != nil {
+	text := func(name string) string { s, _ := v.Get(name).Text(); return s }
+	p := &Principal{ID: text("id"), Tenant: text("tenant"), AgentID: text("agent"), Scopes: textsOf(v.Get("scopes"))}
+	if claims := v.Get("claims"); !claims.Absent() && strictjson.Decode(claims, &p.Claims) != nil {
 		return nil
-	}
-	for scope := r.v.Get("scopes").Elements(); scope.Next(); {
-		s, _ := scope.Value.Text()
-		p.Scopes = append(p.Scopes, s)
 	}
 	return p
 }
@@ -148,9 +143,9 @@ func (s *Server) authenticate(ctx context.Context, x *exchange) (*Principal, *Er
 		x.badToken = c.badToken
 		return c.principal, c.fault
 	}
-	place, err := s.budget.Scope(budget.Anonymous(x.in.RemoteAddr), "").Reserve(budget.Unauthenticated, 1)
+	place, err := s.engine.Scope(budget.Anonymous(x.in.RemoteAddr)).Reserve(budget.Unauthenticated, 1)
 	if err != nil {
-		return nil, overBudget(x.call.TargetAgent, err)
+		return nil, asError(engine.Refused(x.call.TargetAgent, err))
 	}
 	defer place.Release()
 	var p *Principal
@@ -210,17 +205,17 @@ func (s *Server) permit(ctx context.Context, call *Call) *Error {
 }
 
 // scope returns the budget of the caller.
-func (s *Server) scope(call *Call) *budget.Scope { return s.budget.Scope(budgetName(call), "") }
+func (s *Server) scope(call *Call) *budget.Scope { return s.engine.Scope(call.x.account()) }
 
-// budgetName returns the name of the caller in the budget.
-func budgetName(call *Call) string {
-	if call.Principal != nil {
-		return call.Principal.ID
+// account returns the name of the caller in the budget.
+func (x *exchange) account() string {
+	if x.principal != nil {
+		return x.principal.ID
 	}
-	if call.account == "" {
-		call.account = budget.Anonymous(call.peer)
+	if x.anonymous == "" {
+		x.anonymous = budget.Anonymous(x.in.RemoteAddr)
 	}
-	return call.account
+	return x.anonymous
 }
 
 // admitRequest counts a request of the caller (ARC-170).
@@ -234,41 +229,12 @@ func (s *Server) admitRequest(x *exchange, call *Call) *Error {
 		if err := guard.Call("rate key", func() error { name = key(call); return nil }); err != nil {
 			return s.internal(context.Background(), call, err)
 		}
-		scope = s.budget.Scope("key "+name, "")
+		scope = s.engine.Scope("key " + name)
 	}
 	if _, err := scope.Reserve(budget.Requests, 1); err != nil {
-		return overBudget(x.call.TargetAgent, err)
+		return asError(engine.Refused(x.call.TargetAgent, err))
 	}
 	return nil
-}
-
-// overBudget returns the error of a refused reservation: [ErrRateLimitExceeded] for
-// requests, else [ErrAgentCapacityExceeded].
-func overBudget(agent string, err error) *Error {
-	var b *budget.Error
-	if !errors.As(err, &b) { // the context ended
-		return asError(err)
-	}
-	code := ErrAgentCapacityExceeded
-	if b.Resource == budget.Requests {
-		code = ErrRateLimitExceeded
-	}
-	d, _ := encode(func(w *writer) { // texts can always be written
-		w.open()
-		if agent != "" && code == ErrAgentCapacityExceeded {
-			w.text("agentId", agent)
-		}
-		w.text("resource", b.Resource.String())
-		w.text("scope", b.Scope)
-		w.number("retryAfter", retrySeconds(b.RetryAfter))
-		w.close()
-	})
-	return &Error{Code: code, Message: code.Message(), Details: d, Cause: err}
-}
-
-// retrySeconds is the value of Retry-After: whole seconds, at least 1 (ARC-D15).
-func retrySeconds(d time.Duration) int64 {
-	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
 // Outcomes of an [AuditRecord].
@@ -358,5 +324,3 @@ func (s *Server) hook(ctx context.Context, what string, f func(ctx context.Conte
 		s.opts.Logger.ErrorContext(ctx, "arc: panic recovered", "err", err, "stack", string(p.Stack))
 	}
 }
-
-func unescapePath(s string) (string, error) { return url.PathUnescape(s) }

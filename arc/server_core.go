@@ -4,18 +4,23 @@
 package arc
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/arc/internal/front"
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // A ServerRequest is a request as a transport received it.
@@ -40,8 +45,8 @@ type ServerRequest struct {
 	// [ErrInvalidParams].
 	RequestKey string
 
-	caller  *caller        // of a front; nil if not authenticated
-	webhook *front.Webhook // that the request adds; nil without one
+	caller  *caller              // of a front; nil if not authenticated
+	webhook *engine.Subscription // of a front, that the request adds; nil without one
 }
 
 // An EventSink receives the events of a streamed response. Send must not retain
@@ -90,14 +95,28 @@ type exchange struct {
 	retryAfter time.Duration
 	badToken   bool
 	streamed   bool
-	place      string // the agent with a place for the call
-	holds      holds  // of the call
-	claim      *streamClaim
-	taskInfo   wire.TaskInfo // params
-	body       budget.Hold
-	keeps      bool // a task has taken over the place
 	isLeft     bool // the reader of the stream has disconnected
 	sent       int  // bytes of the streamed answer
+	body       budget.Hold
+	place      engine.Place   // of the call
+	q          engine.Request // the call
+	attempt    engine.Attempt // within the window of ARC-D48
+	info       wire.TaskInfo  // params
+	scratch    [640]byte      // of a short result
+	out        [640]byte      // of a short response
+	stamp      string         // of the message
+	result     ready
+	anonymous  string // of account
+}
+
+// request returns the call as package engine takes it.
+func (x *exchange) request(call *Call) *engine.Request {
+	x.q = engine.Request{Method: call.Method, Agent: call.Agent, Target: call.TargetAgent, Caller: call.RequestAgent, ID: string(call.ID),
+		TraceID: call.TraceID, Principal: call.principalID(), Params: call.Params, Attempt: x.attempt, Place: &x.place, Webhook: x.in.webhook}
+	if call.Method != MethodTaskInfo { // which counts nothing
+		x.q.Account = x.account()
+	}
+	return &x.q
 }
 
 // ServeMessage answers one request; it is what [Server.ServeHTTP] does apart
@@ -139,11 +158,10 @@ func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) 
 		a = s.serve(ctx, x)
 	}
 	s.audit(ctx, x, a)
-	if x.keeps {
+	if x.place.IsKept() && x.web.sink.w == nil {
 		// The context of the task leads here: it must not hold the request, which
 		// may be large.
-		x.call.Params, x.call.Header, x.req.Params, x.in = nil, nil, nil, nil
-		x.web = webCall{answer: x.web.answer}
+		x.call.Params, x.call.Header, x.req.Params, x.q.Params, x.in, x.web = nil, nil, nil, nil, nil, webCall{}
 	}
 	return a
 }
@@ -186,12 +204,11 @@ func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
 	}
 	defer work.Finish()
 	call.entry, call.method = entry, method
-	if fault := s.reserve(&x.holds, x, call, follows); fault != nil {
-		return s.failure(x, fault)
+	defer x.place.Release()
+	fault := s.reserve(x, follows)
+	if fault == nil {
+		fault = s.route(ctx, call, follows)
 	}
-	defer x.holds.release()
-	fault := s.place(ctx, call, follows)
-	defer s.releasePlace(x)
 	if fault != nil {
 		return s.failure(x, fault)
 	}
@@ -207,7 +224,7 @@ func (s *Server) serve(ctx context.Context, x *exchange) *ServerResponse {
 func (s *Server) checkCall(ctx context.Context, x *exchange) *Error {
 	req, call := &x.req, &x.call
 	*call = Call{ID: req.ID, Method: req.Method, RequestAgent: req.RequestAgent, TargetAgent: req.TargetAgent,
-		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Header: x.in.Header, Principal: x.principal, peer: x.in.RemoteAddr, out: x}
+		TraceID: req.TraceID, Params: req.Params, Extra: req.Extra, Header: x.in.Header, Principal: x.principal, x: x}
 	if x.in.AgentPath != "" {
 		call.AgentPath = parsePath(x.in.AgentPath)
 	}
@@ -244,51 +261,31 @@ func (s *Server) work(work *life.Work, x *exchange) *ServerResponse {
 	return a
 }
 
-// holds are reservations of a call or a running task.
-type holds [2]budget.Hold
-
-func (h *holds) release() {
-	h[0].Release()
-	h[1].Release()
-}
-
-// reserve takes the resources of a running task.
-func (h *holds) reserve(scope *budget.Scope) (err error) {
-	h[0], err = scope.Reserve(budget.Items, 1)
-	if err == nil {
-		h[1], err = scope.Reserve(budget.Memory, runBytes)
-	}
-	if err != nil {
-		h.release()
-	}
-	return err
-}
-
 // small is the size of a body that belongs to the memory of a connection.
 const small = 4 << 10
 
 // reserve takes the memory of the request, unless its body has it, and a place for the handler, until the end of
 // the call. An unfinished task counts as an item until its end.
-func (s *Server) reserve(h *holds, x *exchange, call *Call, follows bool) *Error {
+func (s *Server) reserve(x *exchange, follows bool) *Error {
+	call := &x.call
 	if follows && len(x.in.Data) <= small {
 		return nil
 	}
 	scope := s.scope(call)
 	var err error
 	if len(x.in.Data) > small && x.body == (budget.Hold{}) {
-		h[0], err = scope.Reserve(budget.Memory, int64(len(x.in.Data))+64)
+		x.body, err = scope.Reserve(budget.Memory, int64(len(x.in.Data))+64)
 	}
 	switch {
 	case err != nil:
 	case follows || call.method.builtin == other:
 	case call.Method == MethodTaskCreate && call.method.builtin == ofTasks:
-		err = call.run.reserve(scope)
+		err = x.place.ReserveRun(scope)
 	default:
-		h[1], err = scope.Reserve(budget.Work, 1)
+		err = x.place.Reserve(scope, budget.Work, 1)
 	}
 	if err != nil {
-		h.release()
-		return overBudget(call.TargetAgent, err)
+		return asError(engine.Refused(call.TargetAgent, err))
 	}
 	return nil
 }
@@ -303,19 +300,9 @@ func followsUp(method string) bool {
 	return false
 }
 
-func methodFault(agent, method string) *Error {
-	d, _ := encode(func(w *writer) { // texts can always be written
-		w.open()
-		w.text("agentId", agent)
-		w.text("method", method)
-		w.close()
-	})
-	return &Error{Code: ErrMethodNotFound, Message: ErrMethodNotFound.Message(), Details: d}
-}
-
 // answer runs the handler, or repeats what it answered before.
 func (s *Server) answer(ctx context.Context, x *exchange) *ServerResponse {
-	if (s.hasWindow() || x.in.RequestKey != "") && !x.mayStream() {
+	if (s.engine.Claims.HasWindow() || x.in.RequestKey != "") && !x.mayStream() {
 		return s.answerOnce(ctx, x)
 	}
 	return s.run(ctx, x)
@@ -339,17 +326,13 @@ func (x *exchange) mayStream() bool {
 func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	call := &x.call
 	x.isRun = true
-	if p := call.Principal; p != nil && !p.Expires.IsZero() && x.mayStream() {
+	if x.mayStream() {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadlineCause(ctx, p.Expires, &Error{Code: ErrTokenExpired, Message: ErrTokenExpired.Message()})
+		ctx, cancel = x.untilExpiry(ctx)
 		defer cancel()
 	}
 	result, err := s.invoke(ctx, call)
-	x.claim.end(true) // no stream began
-	if !x.keeps {
-		call.run.release()
-	}
-	x.isLeft = errors.Is(err, errNoReader)
+	x.isLeft = errors.Is(err, engine.ErrNoReader)
 	if x.streamed || x.isLeft {
 		if err != nil && !x.isLeft {
 			x.a.Error = s.faultOf(ctx, call, err)
@@ -366,20 +349,21 @@ func (s *Server) run(ctx context.Context, x *exchange) *ServerResponse {
 	if err != nil {
 		return s.failure(x, s.faultOf(ctx, call, err))
 	}
-	var w writer
-	if x.web.rw != nil && !s.hasWindow() {
-		x.web.answer = newReady()
-		w.b = x.web.answer.b
-	}
-	x.a.Data = x.envelope(w, body, nil)
-	if x.web.answer != nil {
-		x.web.answer.b = x.a.Data
-	}
-	if r, ours := result.(*ready); ours && call.method.direct {
-		r.free()
-	}
+	x.a.Data = x.envelope(body, nil)
 	return &x.a
 }
+
+// untilExpiry returns the context of the work that ends with the token of the caller.
+func (x *exchange) untilExpiry(ctx context.Context) (context.Context, context.CancelFunc) {
+	p := x.principal
+	if p == nil || p.Expires.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, p.Expires, errExpired)
+}
+
+// errExpired ends what a token has begun.
+var errExpired error = &Error{Code: ErrTokenExpired, Message: ErrTokenExpired.Message()}
 
 func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error) {
 	if call.method.direct {
@@ -392,6 +376,97 @@ func (s *Server) invoke(ctx context.Context, call *Call) (result any, err error)
 	return result, err
 }
 
+// route finds the instance that handles a call, and may take a place there.
+func (s *Server) route(ctx context.Context, call *Call, follows bool) *Error {
+	router := s.engine.Router
+	e := call.entry
+	if e.AgentID == call.TargetAgent { // no group
+		call.Agent = e.AgentID
+		if follows {
+			return nil
+		}
+		if _, err := router.Take(e.AgentID, "", true); err != nil {
+			return asError(err)
+		}
+		call.x.place.Enter(router, e.AgentID)
+		return nil
+	}
+	kind, key := workOf(call)
+	bound := ""
+	if key != "" {
+		var err error
+		if bound, err = s.boundTo(ctx, call, kind, key); err != nil {
+			return s.internal(ctx, call, err)
+		}
+	}
+	id, err := router.Take(call.TargetAgent, bound, !follows)
+	if err != nil {
+		return asError(err)
+	}
+	call.Agent = id
+	if !follows {
+		call.x.place.Enter(router, id)
+	}
+	if call.entry = s.registry.lookup(id); call.entry != nil {
+		call.method = (*call.entry.methods.Load())[call.Method]
+	}
+	if call.entry == nil || call.method == nil {
+		return methodFault(call.TargetAgent, call.Method)
+	}
+	return nil
+}
+
+// workOf returns the task or chat of a call to a group. Params have no other
+// influence on routing (ARC-008).
+func workOf(call *Call) (kind, key string) {
+	v, err := wire.Check(call.Params)
+	if err != nil {
+		return "", ""
+	}
+	for _, kind := range []string{"taskId", "chatId"} {
+		if id, _ := v.Get(kind).Text(); id != "" && len(id) <= wire.MaxID {
+			return kind, id
+		}
+	}
+	return "", ""
+}
+
+func (c *Call) principalID() string {
+	if c.Principal == nil {
+		return ""
+	}
+	return c.Principal.ID
+}
+
+// boundTo returns the instance that owns the work that a call to a group is
+// about.
+func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (string, error) {
+	owner, err := s.engine.Router.OwnerOf(ctx, call.x.request(call), kind, id)
+	if err != nil || owner != "" || kind != "taskId" {
+		return owner, err
+	}
+	// A task that was started under the name of its agent.
+	agent, err := s.engine.Tasks.AgentOf(ctx, id)
+	if err != nil || agent == "" {
+		return "", err
+	}
+	if e := s.registry.lookup(agent); e != nil && e.Group == call.TargetAgent {
+		return agent, nil
+	}
+	return "", nil
+}
+
+// bindResult binds the work that a custom handler of an instance began.
+func (s *Server) bindResult(ctx context.Context, call *Call, body []byte) error {
+	v := strictjson.Value(body)
+	for _, kind := range [][2]string{{"task", "taskId"}, {"chat", "chatId"}} {
+		if id, _ := v.Get(kind[0]).Get(kind[1]).Text(); id != "" {
+			return s.engine.Router.BindWork(ctx, call.x.request(call), kind[1], id)
+		}
+	}
+	return nil
+}
+
 // maxPath is how many agents X-ARC-Path may name (ARC-D65).
 const maxPath = 32
 
@@ -402,7 +477,7 @@ func parsePath(header string) []string {
 		if len(path) > maxPath {
 			break
 		}
-		if id, err := unescapePath(strings.TrimSpace(part)); err == nil && id != "" {
+		if id, err := url.PathUnescape(strings.TrimSpace(part)); err == nil && id != "" {
 			path = append(path, id)
 		}
 	}
@@ -420,4 +495,75 @@ func visited(path []string, agent string) bool {
 		}
 	}
 	return false
+}
+
+// answerOnce answers a call, or repeats the stored answer. New tasks, chats and
+// subscriptions have ids that derive from its claim, so that another attempt finds them.
+func (s *Server) answerOnce(ctx context.Context, x *exchange) *ServerResponse {
+	call := &x.call
+	var a *ServerResponse
+	data, isReplayed, err := s.engine.Claims.Answer(ctx, x.request(call), x.in.RequestKey, func(ctx context.Context, attempt engine.Attempt) ([]byte, bool) {
+		x.attempt = attempt
+		if err := s.routeAgain(ctx, call); err != nil {
+			a = s.failure(x, s.internal(ctx, call, err))
+			return nil, false
+		}
+		a = s.run(ctx, x)
+		return storedAnswer(a), a.Error == nil || !engine.IsPassing(int64(a.Error.Code))
+	})
+	if err == nil && (isReplayed || a == nil) {
+		a, err = readAnswer(data)
+	}
+	switch {
+	case err == nil:
+		return a
+	case errors.Is(err, engine.ErrReused):
+		return s.failure(x, &Error{Code: ErrInvalidParams, Message: "Request key used for another request"})
+	case errors.Is(err, engine.ErrBusy):
+		return s.failure(x, agentFault(ErrAgentCapacityExceeded, call.TargetAgent))
+	}
+	return s.failure(x, s.faultOf(ctx, call, err))
+}
+
+// routeAgain routes another attempt of a request to the instance of a group that has what the first
+// attempt made.
+func (s *Server) routeAgain(ctx context.Context, call *Call) error {
+	a := call.x.attempt
+	if !a.IsRepeated || call.Agent == call.TargetAgent {
+		return nil
+	}
+	for _, kind := range [][2]string{{"taskId", a.ID("task-")}, {"chatId", a.ID("chat-")}} {
+		owner, err := s.boundTo(ctx, call, kind[0], kind[1])
+		if err != nil {
+			return err
+		}
+		if e := s.registry.lookup(owner); e != nil && (*e.methods.Load())[call.Method] != nil {
+			call.Agent, call.entry, call.x.agent = owner, e, owner
+			call.method = (*e.methods.Load())[call.Method]
+		}
+	}
+	return nil
+}
+
+// storedAnswer is the code of the error, a line feed, and the envelope.
+func storedAnswer(a *ServerResponse) []byte {
+	var code int64
+	if a.Error != nil {
+		code = int64(a.Error.Code)
+	}
+	return append(append(strconv.AppendInt(nil, code, 10), '\n'), a.Data...)
+}
+
+func readAnswer(b []byte) (*ServerResponse, error) {
+	head, data, _ := bytes.Cut(b, []byte("\n"))
+	a := &ServerResponse{Data: data}
+	if string(head) != "0" {
+		res, err := DecodeResponse(data, "")
+		if err != nil {
+			return nil, fmt.Errorf("arc: stored answer: %w", err)
+		}
+		a.Error = res.Error
+		a.Error.Remote = false
+	}
+	return a, nil
 }

@@ -36,17 +36,11 @@ func init() {
 
 // taskOf implements [front.TaskOf].
 func (s *Server) taskOf(ctx context.Context, id string) (agent, group string, ok bool, err error) {
-	t := s.tasks.acquire(id)
-	defer s.tasks.release(t)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if ok, err = s.tasks.loadLocked(ctx, t, false); !ok {
-		return "", "", false, err
-	}
-	if e := s.registry.lookup(t.state.agent); e != nil {
+	agent, err = s.engine.Tasks.AgentOf(ctx, id)
+	if e := s.registry.lookup(agent); e != nil {
 		group = e.Group
 	}
-	return t.state.agent, group, true, nil
+	return agent, group, agent != "", err
 }
 
 // front implements [front.New].

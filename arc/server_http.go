@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
@@ -88,7 +89,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange, re
 	}
 	data, err := httpx.Body(w, r, limit, s.opts.Timing.ReadTimeout)
 	if e, ok := errors.AsType[*budget.Error](err); ok && fault == nil {
-		fault = overBudget("", e)
+		fault = asError(engine.Refused("", e))
 	}
 	if err == nil {
 		x.in.Data = data
@@ -98,9 +99,9 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, x *exchange, re
 
 // reserveBody reserves the announced length of a body, and that of another one as it arrives.
 func (s *Server) reserveBody(r *http.Request, x *exchange) *Error {
-	hold, err := httpx.ReserveBody(r, s.scope(&Call{Principal: x.principal, peer: r.RemoteAddr}), int64(s.opts.Limits.MaxMessage))
+	hold, err := httpx.ReserveBody(r, s.engine.Scope(x.account()), int64(s.opts.Limits.MaxMessage))
 	if err != nil {
-		return overBudget("", err)
+		return asError(engine.Refused("", err))
 	}
 	x.body = hold
 	return nil
@@ -122,7 +123,7 @@ func statusOf(err error) int {
 func (s *Server) refusedBody(x *exchange, err error) *ServerResponse {
 	fault := &Error{Code: ErrParse, Message: ErrParse.Message(), Cause: err}
 	if statusOf(err) == http.StatusRequestEntityTooLarge {
-		d := append(appendInt([]byte(`{"limit":`), int64(s.opts.Limits.MaxMessage)), '}')
+		d := append(strconv.AppendInt([]byte(`{"limit":`), int64(s.opts.Limits.MaxMessage), 10), '}')
 		fault = &Error{Code: ErrMessageTooLarge, Message: ErrMessageTooLarge.Message(), Details: d, Cause: err}
 	}
 	a := s.failure(x, fault)
@@ -141,8 +142,6 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, x *exchange, a 
 			status = http.StatusOK
 		}
 		s.write(w, r, a, status)
-		x.web.answer.free()
-		x.web.answer = nil
 	}
 }
 
@@ -152,12 +151,10 @@ type webCall struct {
 	rw   http.ResponseWriter // nil for other transports
 	opts *ServerOptions
 	sink httpSink // of a stream
-
-	answer *ready // where the envelope is written, unless it is kept
 }
 
-// streams reports whether the transport can carry a stream.
-func (x *exchange) streams() bool { return x.open != nil || x.web.rw != nil }
+// canStream reports whether the transport can carry a stream.
+func (x *exchange) canStream() bool { return x.open != nil || x.web.rw != nil }
 
 // begin begins a streamed answer.
 func (x *exchange) begin() EventSink {
@@ -226,11 +223,11 @@ func errorHeaders(h http.Header, a *ServerResponse, status int) {
 	case a.Error.Code == ErrInsufficientScope:
 		h.Set("WWW-Authenticate", `Bearer realm="arc", error="insufficient_scope", scope="`+neededScopes(a.Error)+`"`)
 	case a.Error.Code == ErrRateLimitExceeded:
-		h.Set("Retry-After", strconv.FormatInt(retrySeconds(a.RetryAfter), 10))
+		h.Set("Retry-After", strconv.FormatInt(engine.RetrySeconds(a.RetryAfter), 10))
 		return
 	}
 	if a.RetryAfter > 0 {
-		h.Set("Retry-After", strconv.FormatInt(retrySeconds(a.RetryAfter), 10))
+		h.Set("Retry-After", strconv.FormatInt(engine.RetrySeconds(a.RetryAfter), 10))
 	}
 }
 

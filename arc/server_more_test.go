@@ -170,39 +170,6 @@ func TestNotificationHandler(t *testing.T) {
 	require.Equal(t, "event", fault(t, post(s, strings.Replace(note("t"), "TASK_FAILED", "TASK_EXPLODED", 1)), arc.ErrInvalidParams).Field())
 }
 
-func TestRouterKeys(t *testing.T) {
-	ctx := t.Context()
-	db := store.NewMemory()
-	one, two := arc.NewRouter(db), arc.NewRouter(db)
-	for _, r := range []*arc.Router{one, two} {
-		for _, id := range []string{"g-01", "g-02"} {
-			require.NoError(t, r.Add(id, "g", 1))
-		}
-	}
-	id, err := one.Pick(ctx, "g", "k")
-	require.NoError(t, err)
-	require.Equal(t, "g-01", id)
-	// Routers that share a store agree, whatever their turn.
-	_, err = two.Pick(ctx, "g", "")
-	require.NoError(t, err)
-	two.Done("g-01")
-	id, err = two.Pick(ctx, "g", "k")
-	require.NoError(t, err)
-	require.Equal(t, "g-01", id)
-	_, err = two.Pick(ctx, "g", "k")
-	require.ErrorIs(t, err, arc.ErrAgentCapacityExceeded)
-	require.True(t, two.Remove("g-01"))
-	require.False(t, two.Remove("g-01"))
-	_, err = two.Pick(ctx, "g", "k")
-	require.ErrorIs(t, err, arc.ErrAgentNotAvailable, "never silently elsewhere")
-	require.False(t, two.SetHealthy("g-01", true))
-	_, err = two.Pick(ctx, "nobody", "k")
-	require.ErrorIs(t, err, arc.ErrAgentNotFound)
-	require.True(t, two.Remove("g-02"))
-	_, err = two.Pick(ctx, "g", "")
-	require.ErrorIs(t, err, arc.ErrAgentNotFound)
-}
-
 // An error of a resumable stream reaches the reader, in the stream or before it.
 func TestResumeErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

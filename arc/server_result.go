@@ -9,9 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -28,7 +28,7 @@ func resultBytes(result any, p Profile) ([]byte, error) {
 	case nil:
 		return []byte("{}"), nil
 	case *ready:
-		return r.b, nil
+		return r.text, nil
 	case *Task:
 		return typedResult("task", "task", r)
 	case *Chat:
@@ -113,8 +113,8 @@ func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 	id := randid.New("err-")
 	level := slog.LevelError
-	isLeft := ctx.Err() != nil || call != nil && call.out != nil && call.out.ctx.Context != nil && call.out.ctx.Err() != nil
-	if isLeft && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) || errors.Is(err, errNoReader) {
+	isLeft := ctx.Err() != nil || call != nil && call.x != nil && call.x.ctx.Context != nil && call.x.ctx.Err() != nil
+	if isLeft && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) || errors.Is(err, engine.ErrNoReader) {
 		level = slog.LevelDebug
 	}
 	attrs := []slog.Attr{slog.String("error_id", id), slog.Any("err", err)}
@@ -128,7 +128,7 @@ func (s *Server) internal(ctx context.Context, call *Call, err error) *Error {
 		attrs = append(attrs, slog.String("stack", string(p.Stack)))
 	}
 	s.opts.Logger.LogAttrs(context.WithoutCancel(ctx), level, "arc: request failed", attrs...)
-	e := idFault(ErrInternal, "errorId", id)
+	e := asError(wire.NewFault(wire.Internal, "errorId", id))
 	e.Cause = err
 	return e
 }
@@ -141,13 +141,13 @@ func (s *Server) failure(x *exchange, e *Error) *ServerResponse {
 	if x.retryAfter == 0 && (e.Code == ErrAgentNotAvailable || e.Code == ErrAgentCapacityExceeded) {
 		x.retryAfter = 5 * time.Second // the end of work is not known (ARC-D15)
 	}
-	x.a = ServerResponse{Data: x.envelope(writer{}, nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
+	x.a = ServerResponse{Data: x.envelope(nil, e), Error: e, RetryAfter: x.retryAfter, InvalidToken: x.badToken}
 	return &x.a
 }
 
 // envelope writes the response: the result, a compact JSON object, or the error.
 // Both members are present, the unused one null (ARC-D05).
-func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
+func (x *exchange) envelope(result []byte, e *Error) []byte {
 	id, target := string(x.req.ID), x.req.RequestAgent
 	if id == "" {
 		id = `"error"` // ARC-D03
@@ -155,19 +155,22 @@ func (x *exchange) envelope(w writer, result []byte, e *Error) []byte {
 	if target == "" {
 		target = "unknown"
 	}
-	w.b = slices.Grow(w.b, 128+len(id)+len(x.agent)+len(target)+len(x.req.TraceID)+len(result))
-	w.b = append(w.b, `{"arc":"`+ProtocolVersion+`","id":`...)
-	w.b = append(w.b, id...)
-	w.text("responseAgent", x.agent)
-	w.text("targetAgent", target)
-	w.optText("traceId", x.req.TraceID)
-	if e == nil {
-		w.b = append(w.b, `,"result":`...)
-		w.b = append(w.b, result...)
-		w.b = append(w.b, `,"error":null}`...)
-		return w.b
+	dst := x.out[:0]
+	if n := 128 + len(id) + len(x.agent) + len(target) + len(x.req.TraceID) + len(result); n > cap(dst) {
+		dst = make([]byte, 0, n)
 	}
-	w.b = append(w.b, `,"result":null,"error":`...)
-	w.error(e)
-	return append(w.b, '}')
+	o := wire.Open(dst)
+	o.Text("arc", ProtocolVersion)
+	o.Raw("id", []byte(id))
+	o.Text("responseAgent", x.agent)
+	o.Text("targetAgent", target)
+	o.OptText("traceId", x.req.TraceID)
+	if e == nil {
+		o.Raw("result", result)
+		o.Raw("error", null)
+		return o.Close()
+	}
+	o.Raw("result", null)
+	o.Raw("error", e.append(nil))
+	return o.Close()
 }

@@ -251,6 +251,3 @@ func streamFault(v strictjson.Value, text []byte) *Error {
 	}
 	return e
 }
-
-// ErrStreamClosed reports an event after the final event of a stream.
-var ErrStreamClosed = errors.New("arc: stream ended")

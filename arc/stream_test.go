@@ -13,7 +13,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/sse"
 )
 
 // readAll reads a stream to its end.
@@ -110,27 +112,7 @@ func TestStreamReaderIgnored(t *testing.T) {
 	require.Equal(t, "c1", r.ChatID())
 }
 
-func TestStreamEncoder(t *testing.T) {
-	var e streamEncoder
-	m := AgentText("a\nb\u2028")
-	m.Timestamp, m.AgentID = "2024-01-15T10:30:00Z", "x"
-	out, err := e.chunk(nil, "c", "7", m)
-	require.NoError(t, err)
-	require.Equal(t, "event: stream\nid: 7\ndata: {\"chatId\":\"c\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"TextPart\",\"content\":\"a\\nb\u2028\"}]}}\n\n", string(out), "ARC-141: only role and parts")
-	_, err = e.chunk(nil, "c", "", &Message{Parts: []Part{{Type: PartTypeData, Data: []byte("{")}}})
-	require.Error(t, err)
-	out, err = e.keepAlive(nil)
-	require.NoError(t, err)
-	require.Equal(t, ": keep-alive\n\n", string(out))
-	_, err = e.failure(nil, "c", Errorf(ErrChatTimeout, "late"))
-	require.NoError(t, err)
-	_, err = e.keepAlive(nil)
-	require.ErrorIs(t, err, ErrStreamClosed)
-	_, err = e.done(nil, "c", ChatActive)
-	require.ErrorIs(t, err, ErrStreamClosed)
-}
-
-// A reader reads the output of an encoder with two allocations an event: the event with its
+// A reader reads a stream with two allocations an event: the event with its
 // message, and its text.
 func TestStreamAllocations(t *testing.T) {
 	if race.Enabled {
@@ -138,12 +120,11 @@ func TestStreamAllocations(t *testing.T) {
 	}
 	const n = 1000
 	read := func(events int) float64 {
-		var e streamEncoder
 		var body []byte
 		for i := range events {
-			body, _ = e.chunk(body, "chat-1", "", AgentText(fmt.Sprintf("word %d ", i)))
+			body, _ = sse.AppendEvent(body, wire.EventChunk, "", wire.AppendText(nil, "chat-1", fmt.Sprintf("word %d ", i)))
 		}
-		body, _ = e.done(body, "chat-1", ChatActive)
+		body, _ = sse.AppendEvent(body, wire.EventDone, "", wire.AppendDone(nil, "chat-1", "ACTIVE"))
 		return testing.AllocsPerRun(5, func() {
 			_, got, err := countAll(newStreamReader(strings.NewReader(string(body)), nil))
 			if err != io.EOF || got != events+1 {
@@ -152,10 +133,6 @@ func TestStreamAllocations(t *testing.T) {
 		})
 	}
 	require.LessOrEqual(t, (read(2*n)-read(n))/n, 2.01)
-
-	var e streamEncoder
-	m, dst := AgentText("some words"), make([]byte, 0, 1024)
-	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { dst, _ = e.chunk(dst[:0], "chat-1", "", m) }), 0.0)
 }
 
 func countAll(r *streamReader) (length, events int, err error) {

@@ -148,9 +148,9 @@ func TestSubscriptionEndsAfterStatus410(t *testing.T) {
 		sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
 		pass(time.Hour)
 		require.Equal(t, 4, h.count())
-		entry, err := db.Get(t.Context(), "arc/sub/"+sub.TaskID+"/"+sub.ID)
-		require.NoError(t, err)
-		require.Contains(t, string(entry.Value), `"active":false`)
+		record := storedTask(t, db, sub.TaskID)
+		require.Empty(t, record.Subs)
+		require.Equal(t, sub.ID, record.EndedSubs[0].ID)
 		attempts := []int{}
 		for _, l := range letters(t, s) {
 			attempts = append(attempts, l.Attempts)

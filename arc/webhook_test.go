@@ -18,17 +18,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/signature"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/netguard"
 )
 
-func mustSender(t testing.TB, o *WebhookOptions) *webhookSender {
-	t.Helper()
-	s, err := newWebhookSender(o)
-	require.NoError(t, err)
-	return s
-}
+func mustSender(_ testing.TB, o *WebhookOptions) *sender { return newSender(o) }
 
 const secret = WebhookSecret("s3cret")
 
@@ -67,9 +63,9 @@ func TestWebhookSenderSigns(t *testing.T) {
 		},
 		TokenSource: func(_ context.Context, agent, _ string) (string, error) { return "tok-" + agent, nil },
 	})
-	defer s.close()
+	defer s.http.CloseIdleConnections()
 	require.NoError(t, s.check(t.Context(), ts.URL))
-	d := &delivery{ID: "n-1", SubscriptionID: "sub-1", URL: ts.URL, Event: EventTaskCompleted, Agent: "worker-01", Target: "ui-01", TraceID: "wf", Body: notificationRequest(t, `"n-1"`, time.Now())}
+	d := &engine.Delivery{ID: "n-1", SubscriptionID: "sub-1", URL: ts.URL, Event: string(EventTaskCompleted), Agent: "worker-01", Target: "ui-01", TraceID: "wf", Body: notificationRequest(t, `"n-1"`, time.Now())}
 	require.NoError(t, s.attempt(t.Context(), d))
 	require.True(t, signature.Verify([]byte(secret), body, sent.Header.Get(signature.HeaderSignature)))
 	for _, s := range []string{string(secret), "next"} {
@@ -96,7 +92,7 @@ func TestWebhookSenderSigns(t *testing.T) {
 // unsigned.
 func TestWebhookSenderWithoutSecret(t *testing.T) {
 	never := roundTrip(func(*http.Request) (*http.Response, error) { t.Error("sent"); return answer(200), nil })
-	d := &delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
+	d := &engine.Delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
 	s := mustSender(t, &WebhookOptions{Transport: never, Secrets: func(context.Context, string, string) ([]WebhookSecret, error) { return nil, errors.New("vault down") }})
 	require.ErrorContains(t, s.attempt(t.Context(), d), "vault down")
 	s = mustSender(t, &WebhookOptions{Transport: never, TokenSource: func(context.Context, string, string) (string, error) { return "", errors.New("issuer down") }})
@@ -114,7 +110,8 @@ func TestWebhookSenderDelay(t *testing.T) {
 		res.Header = header
 		return res, nil
 	})})
-	d := &delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
+	o := s.options(nil)
+	d := &engine.Delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
 	for _, tt := range []struct {
 		status int
 		after  string
@@ -127,16 +124,16 @@ func TestWebhookSenderDelay(t *testing.T) {
 	} {
 		status, header = tt.status, http.Header{"Retry-After": {tt.after}, "Location": {"https://elsewhere.example/"}}
 		err := s.attempt(t.Context(), d)
-		require.ErrorIs(t, err, errStatus(tt.status))
-		require.Equal(t, tt.isDead, !retryable(err), tt.status)
+		require.ErrorIs(t, err, engine.StatusError(tt.status))
+		require.Equal(t, tt.isDead, !engine.IsRetryable(err), tt.status)
 		if !tt.isDead {
-			require.Equal(t, tt.want, s.delay(5*time.Second, err), tt.status)
+			require.Equal(t, tt.want, o.Delay(5*time.Second, err), tt.status)
 		}
 	}
-	s = mustSender(t, nil)
+	o = mustSender(t, nil).options(nil)
 	shortest, longest := time.Hour, time.Duration(0)
 	for range 1000 {
-		d := s.delay(10*time.Second, nil)
+		d := o.Delay(10*time.Second, nil)
 		shortest, longest = min(shortest, d), max(longest, d)
 	}
 	require.GreaterOrEqual(t, shortest, 8*time.Second)
@@ -154,7 +151,7 @@ func TestWebhookSenderGuard(t *testing.T) {
 		}
 		return nil, &net.DNSError{Err: "no answer", Name: host, IsNotFound: host == "missing.example", IsTemporary: host == "flaky.example"}
 	}})
-	defer s.close()
+	defer s.http.CloseIdleConnections()
 	require.NoError(t, s.check(t.Context(), "https://good.example/x"))
 	for u, issue := range map[string]string{"https://inside.example/x": "address", "https://missing.example/x": "host", "https://127.0.0.1/x": "address",
 		"http://good.example/": "scheme", "https://localhost/": "host", "https://good.example:22/": "port", "https://good.example:80/": "port", "not a url": "syntax"} {
@@ -171,7 +168,7 @@ func TestWebhookSenderGuard(t *testing.T) {
 	require.NoError(t, wire.CallbackPolicy{AllowInsecure: true}.Validate("http://good.example:80/"))
 	require.NoError(t, wire.CallbackPolicy{AllowPrivate: true}.Validate("https://good.example:22/"))
 	names["good.example"] = "127.0.0.1" // the name resolves to another address
-	require.ErrorIs(t, s.attempt(t.Context(), &delivery{ID: "n", URL: "https://good.example/x", Body: []byte(`{}`)}), netguard.ErrForbidden)
+	require.ErrorIs(t, s.attempt(t.Context(), &engine.Delivery{ID: "n", URL: "https://good.example/x", Body: []byte(`{}`)}), netguard.ErrForbidden)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, s.check(ctx, "https://missing.example/x"), context.Canceled)

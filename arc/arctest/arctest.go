@@ -13,7 +13,6 @@ package arctest
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/netip"
 	"testing"
@@ -22,10 +21,6 @@ import (
 	"github.com/fivewire/fivewire/arc/internal/hook"
 	"github.com/fivewire/fivewire/internal/kit"
 )
-
-// Vector runs an operation of the conformance vectors that concerns no exported
-// function of package arc. An unknown operation is an error.
-func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return hook.Vector(op, in) }
 
 // ExactWebhooks removes the jitter of the delays between delivery attempts and
 // replaces the resolver of host names; nil keeps the resolver of the system.

@@ -89,10 +89,13 @@ const anonymous = "\x00anonymous " // no name has a NUL
 // Anonymous returns the principal of an unauthenticated caller at an address, with or
 // without a port: the address or, for IPv6, its /64. Other texts share a principal.
 func Anonymous(addr string) string {
+	if addr == "" {
+		return anonymous + "invalid IP"
+	}
 	ip := netip.Addr{}
 	if ap, err := netip.ParseAddrPort(addr); err == nil {
 		ip = ap.Addr()
-	} else if addr != "" {
+	} else {
 		ip, _ = netip.ParseAddr(addr)
 	}
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {

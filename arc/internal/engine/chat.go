@@ -23,7 +23,7 @@ const (
 )
 
 // NextChat returns the state of a chat after an action, and reports false if the state does not allow it.
-func NextChat[S ~string](s S, a ChatAction) (S, bool) {
+func NextChat(s string, a ChatAction) (string, bool) {
 	switch {
 	case s == "" && a == StartChat:
 		return active, true

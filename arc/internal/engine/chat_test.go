@@ -12,7 +12,7 @@ import (
 
 // The machine of chats is that of the reference. A dash stands for a refusal.
 func TestNextChatFollowsTable(t *testing.T) {
-	for state, row := range map[status]map[ChatAction]status{
+	for state, row := range map[string]map[ChatAction]string{
 		"":       {StartChat: "ACTIVE"},
 		"ACTIVE": {MessageChat: "ACTIVE", PauseChat: "PAUSED", ResumeChat: "ACTIVE", EndChat: "CLOSED"},
 		"PAUSED": {MessageChat: "ACTIVE", PauseChat: "PAUSED", ResumeChat: "ACTIVE", EndChat: "CLOSED"},
@@ -43,7 +43,7 @@ type turnModel struct {
 const turnLimit = 2
 
 // apply makes an event on a turn and the model, and compares what both say. Message m is the next new one.
-func (o *turnModel) apply(t *testing.T, turn *Turn[int], event, m int) {
+func (o *turnModel) apply(t *testing.T, turn *turn[int], event, m int) {
 	switch event {
 	case 0: // chat.start
 		want := o.holder == 0 && !o.isEnd
@@ -97,8 +97,8 @@ func (o *turnModel) apply(t *testing.T, turn *Turn[int], event, m int) {
 
 // Every sequence of seven events gives the turn to one message at a time, in order, and to none after the end.
 func TestTurnFollowsModel(t *testing.T) {
-	var walk func(turn Turn[int], o turnModel, depth int)
-	walk = func(turn Turn[int], o turnModel, depth int) {
+	var walk func(turn turn[int], o turnModel, depth int)
+	walk = func(turn turn[int], o turnModel, depth int) {
 		for event := range 6 {
 			next, model := turn, o
 			next.waiting, model.queue = slices.Clone(turn.waiting), slices.Clone(o.queue)
@@ -108,5 +108,5 @@ func TestTurnFollowsModel(t *testing.T) {
 			}
 		}
 	}
-	walk(Turn[int]{}, turnModel{}, 1)
+	walk(turn[int]{}, turnModel{}, 1)
 }

@@ -6,36 +6,39 @@ package engine
 import (
 	"cmp"
 	"errors"
-	"time"
 
 	"github.com/fivewire/fivewire/internal/lease"
 )
 
-// A Task is the state of a task without its content. S is the type of its status, whose values are those of the
-// specification (section 7).
-type Task[S ~string] struct {
-	Status   S
-	Previous S // before the last transition
+// A Task is the state of a task without its content.
+type Task struct {
+	Status   string `json:"status"`
+	Previous string `json:"previous,omitempty"` // before the last transition
 
-	Created time.Time
-	Updated time.Time
-	Paused  time.Time // when it last began to wait for input
-	Moved   time.Time // of the last transition
-	Ended   time.Time
+	Created Moment `json:"created,omitempty"`
+	Updated Moment `json:"updated,omitempty"`
+	Paused  Moment `json:"paused,omitempty"` // when it last began to wait for input
+	Moved   Moment `json:"moved,omitempty"`  // of the last transition
+	Ended   Moment `json:"ended,omitempty"`
 
-	Reason     string // of the end
-	CanceledBy string
-	Required   string // the input that the task waits for
+	Reason     string `json:"reason,omitempty"` // of the end
+	CanceledBy string `json:"canceledBy,omitempty"`
+	Required   string `json:"required,omitempty"` // the input that the task waits for
 
-	Messages  int
-	Artifacts int
-	Inputs    int    // messages of task.send
-	Bytes     int64  // of messages and artifacts
-	Events    uint64 // how many there were; numbers the notifications
+	Messages  int    `json:"messages,omitempty"`
+	Artifacts int    `json:"artifacts,omitempty"`
+	Inputs    int    `json:"inputs,omitempty"` // messages of task.send
+	Bytes     int64  `json:"bytes,omitempty"`  // of messages and artifacts
+	Events    uint64 `json:"events,omitempty"` // how many there were; numbers the notifications
 
-	Owner       lease.Owner // the process that runs it
-	IsJournaled bool        // the handler has used Step or WaitInput
-	IsParked    bool        // the task waits for input without a run
+	Owner       lease.Owner `json:"owner,omitempty"`     // the process that runs it
+	IsJournaled bool        `json:"journaled,omitempty"` // the handler has used steps or inputs
+	IsParked    bool        `json:"parked,omitempty"`    // the task waits for input without a run
+}
+
+// IsFinal reports whether the task has ended.
+func (t *Task) IsFinal() bool {
+	return t.Status == completed || t.Status == failed || t.Status == canceled
 }
 
 // An Action moves a task or adds to it.
@@ -112,7 +115,7 @@ func (a Action) LeadsTo(from string) string { return cmp.Or(targets[a], from) }
 // A Change is something that happens to a task.
 type Change struct {
 	Action   Action
-	At       time.Time
+	At       Moment
 	Size     int         // bytes of the message or artifact
 	Reason   string      // of the end
 	By       string      // the canceling agent
@@ -141,11 +144,11 @@ func (e *FullError) Error() string { return "engine: the task is full" }
 
 // Step returns the task after a change, and the names of the events that it emits, which have the next numbers. The
 // list is shared and must not be changed. A refused change leaves the task as it is.
-func (t Task[S]) Step(c *Change, limit Bounds) (Task[S], []string, error) {
+func (t Task) Step(c *Change, limit Bounds) (Task, []string, error) {
 	if c.Owner != "" && t.Owner != c.Owner {
 		return t, nil, ErrOwner
 	}
-	step, ok := transitions[string(t.Status)][c.Action]
+	step, ok := transitions[t.Status][c.Action]
 	if !ok {
 		return t, nil, ErrState
 	}
@@ -155,14 +158,14 @@ func (t Task[S]) Step(c *Change, limit Bounds) (Task[S], []string, error) {
 		return t, nil, err
 	}
 	next.Events += uint64(len(step.emit))
-	if S(step.to) != t.Status {
-		next.move(S(step.to), c)
+	if step.to != t.Status {
+		next.move(step.to, c)
 	}
 	return next, step.emit, nil
 }
 
 // add counts the item of a change.
-func (t *Task[S]) add(c *Change, limit Bounds) error {
+func (t *Task) add(c *Change, limit Bounds) error {
 	switch c.Action {
 	case AddMessage, Send:
 		t.Messages++
@@ -181,9 +184,9 @@ func (t *Task[S]) add(c *Change, limit Bounds) error {
 }
 
 // move moves the task to another state.
-func (t *Task[S]) move(to S, c *Change) {
+func (t *Task) move(to string, c *Change) {
 	t.Previous, t.Status, t.Required, t.IsParked, t.Moved = t.Status, to, "", false, c.At
-	switch string(to) {
+	switch to {
 	case working:
 		if c.Action == Send {
 			t.Inputs++
@@ -213,7 +216,7 @@ type Policy struct{ AlwaysRerun, AlwaysFail bool }
 
 // Adopt returns the task with a new owner, and its fate: a task that has begun no work begins, a waiting task
 // continues to wait without a run, and a task whose work was cut off runs again or fails.
-func (t Task[S]) Adopt(to lease.Owner, p Policy) (Task[S], Fate) {
+func (t Task) Adopt(to lease.Owner, p Policy) (Task, Fate) {
 	t.Owner, t.IsParked = to, t.Status == inputRequired
 	switch {
 	case t.IsParked:

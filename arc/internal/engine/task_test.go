@@ -8,14 +8,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/lease"
 )
-
-type status string
 
 // table is that of the reference: for each state the actions, with the next state and the events before STATUS_CHANGE.
 // A dash stands for the same state.
@@ -73,7 +70,7 @@ func (m *model) count(actions ...Action) (n int) {
 
 var actions = []Action{Start, RequireInput, Resume, Complete, Fail, AddMessage, AddArtifact, Send, Cancel}
 
-var begin = time.Date(2024, 1, 15, 10, 30, 0, 0, time.UTC)
+const begin = Moment(1_000_000)
 
 const itemSize = 10
 
@@ -82,15 +79,15 @@ var wide = Bounds{Bytes: 1 << 20, Items: 1000}
 // Every sequence of six actions moves a task as the table, and keeps the counts.
 func TestStepFollowsTable(t *testing.T) {
 	m := newModel()
-	var walk func(task Task[status], depth int)
-	walk = func(task Task[status], depth int) {
+	var walk func(task Task, depth int)
+	walk = func(task Task, depth int) {
 		if depth == 6 {
 			return
 		}
 		for _, action := range actions {
-			at := begin.Add(time.Duration(depth+1) * time.Second)
+			at := begin + Moment(depth+1)
 			next, emit, err := task.Step(&Change{Action: action, At: at, Size: itemSize, Reason: "why", By: "who", Required: "what"}, wide)
-			row, isAllowed := m.rows[string(task.Status)+" "+string(action)]
+			row, isAllowed := m.rows[task.Status+" "+string(action)]
 			if !isAllowed {
 				if !errors.Is(err, ErrState) || next != task || emit != nil {
 					t.Fatalf("%s in %s: %+v, %v", action, task.Status, next, err)
@@ -99,7 +96,7 @@ func TestStepFollowsTable(t *testing.T) {
 			}
 			m.accepted = append(m.accepted, action)
 			m.events += len(row) - 1
-			if err != nil || string(next.Status) != row[0] || fmt.Sprint(emit) != fmt.Sprint(row[1:]) {
+			if err != nil || next.Status != row[0] || fmt.Sprint(emit) != fmt.Sprint(row[1:]) {
 				t.Fatalf("%v: %+v, %v, %v", m.accepted, next, emit, err)
 			}
 			m.check(t, task, next, at)
@@ -108,11 +105,11 @@ func TestStepFollowsTable(t *testing.T) {
 			m.events -= len(row) - 1
 		}
 	}
-	walk(Task[status]{Status: submitted, Created: begin, Updated: begin, Messages: 1, Events: 1}, 0)
+	walk(Task{Status: submitted, Created: begin, Updated: begin, Messages: 1, Events: 1}, 0)
 }
 
 // check holds a task to the accepted actions.
-func (m *model) check(t *testing.T, old, task Task[status], at time.Time) {
+func (m *model) check(t *testing.T, old, task Task, at Moment) {
 	messages, artifacts := m.count(AddMessage, Send), m.count(AddArtifact)
 	isFinal := task.Status == completed || task.Status == failed || task.Status == canceled
 	isMoved := task.Status != old.Status
@@ -122,13 +119,13 @@ func (m *model) check(t *testing.T, old, task Task[status], at time.Time) {
 		"inputs":    task.Inputs == m.count(Send),
 		"bytes":     task.Bytes == int64(itemSize*(messages+artifacts)),
 		"events":    task.Events == uint64(1+m.events),
-		"updated":   task.Updated.Equal(at),
-		"moved":     isMoved == task.Moved.Equal(at),
+		"updated":   (task.Updated == at),
+		"moved":     isMoved == (task.Moved == at),
 		"previous":  !isMoved || task.Previous == old.Status,
-		"ended":     isFinal == !task.Ended.IsZero() && isFinal == (task.Reason == "why" && task.CanceledBy == "who"),
+		"ended":     isFinal == (task.Ended != 0) && isFinal == (task.Reason == "why" && task.CanceledBy == "who"),
 		"required":  (task.Status == inputRequired) == (task.Required == "what"),
 		"journaled": task.IsJournaled == (m.count(RequireInput) > 0),
-		"created":   task.Created.Equal(begin),
+		"created":   task.Created == begin,
 	} {
 		if !ok {
 			t.Fatalf("%v: %s: %+v", m.accepted, what, task)
@@ -138,7 +135,7 @@ func (m *model) check(t *testing.T, old, task Task[status], at time.Time) {
 
 // A run of a former owner changes nothing. Only an input makes its process the owner.
 func TestStepIsFenced(t *testing.T) {
-	task := Task[status]{Status: working, Owner: "b"}
+	task := Task{Status: working, Owner: "b"}
 	for _, action := range actions {
 		next, _, err := task.Step(&Change{Action: action, Owner: "a"}, wide)
 		require.ErrorIs(t, err, ErrOwner, action)
@@ -159,7 +156,7 @@ func TestStepIsFenced(t *testing.T) {
 
 // A full task refuses items and nothing else.
 func TestStepBoundsContent(t *testing.T) {
-	task := Task[status]{Status: inputRequired, Messages: 2, Artifacts: 1, Bytes: 90}
+	task := Task{Status: inputRequired, Messages: 2, Artifacts: 1, Bytes: 90}
 	for _, tt := range []struct {
 		bounds Bounds
 		limit  int64
@@ -181,7 +178,7 @@ func TestStepBoundsContent(t *testing.T) {
 // A task of a failed process waits, runs or fails (ARC-D74, ARC-D76).
 func TestAdoptFate(t *testing.T) {
 	for _, tt := range []struct {
-		status      status
+		status      string
 		isJournaled bool
 		policy      Policy
 		want        Fate
@@ -195,7 +192,7 @@ func TestAdoptFate(t *testing.T) {
 		{inputRequired, true, Policy{}, Waits},
 		{inputRequired, true, Policy{AlwaysFail: true}, Waits},
 	} {
-		task, fate := Task[status]{Status: tt.status, IsJournaled: tt.isJournaled, Owner: "a"}.Adopt("b", tt.policy)
+		task, fate := Task{Status: tt.status, IsJournaled: tt.isJournaled, Owner: "a"}.Adopt("b", tt.policy)
 		require.Equal(t, tt.want, fate, tt)
 		require.Equal(t, lease.Owner("b"), task.Owner)
 		require.Equal(t, fate == Waits, task.IsParked, tt)

@@ -39,14 +39,14 @@ var turnTable = map[Phase]map[turnEvent]Phase{
 	Canceling: {turnLeave: Ended},
 }
 
-// A Turn is the turn of a chat and the messages that wait for it, in order. T identifies a message.
-type Turn[T comparable] struct {
+// A turn is the turn of a chat and the messages that wait for it, in order. T identifies a message.
+type turn[T comparable] struct {
 	Phase   Phase
 	waiting []T
 }
 
 // step moves the turn, and reports whether the event changes anything.
-func (t *Turn[T]) step(e turnEvent) bool {
+func (t *turn[T]) step(e turnEvent) bool {
 	next, ok := turnTable[t.Phase][e]
 	if ok {
 		t.Phase = next
@@ -55,19 +55,19 @@ func (t *Turn[T]) step(e turnEvent) bool {
 }
 
 // IsTaken reports whether a message has the turn.
-func (t *Turn[T]) IsTaken() bool { return t.Phase != Free && t.Phase != Ended }
+func (t *turn[T]) IsTaken() bool { return t.Phase != Free && t.Phase != Ended }
 
 // MayBeNew reports whether the turn may be that of a chat.start whose chat is not stored.
-func (t *Turn[T]) MayBeNew() bool { return t.Phase == Starting || t.Phase == Pausing }
+func (t *turn[T]) MayBeNew() bool { return t.Phase == Starting || t.Phase == Pausing }
 
 // Open gives the turn to a chat.start, and reports false if another message has it.
-func (t *Turn[T]) Open() bool { return t.step(turnOpen) }
+func (t *turn[T]) Open() bool { return t.step(turnOpen) }
 
 // Enter gives the turn to a message, and reports false if it has to wait.
-func (t *Turn[T]) Enter() bool { return t.step(turnEnter) }
+func (t *turn[T]) Enter() bool { return t.step(turnEnter) }
 
 // Wait adds a message to the waiting ones, and reports false if there are as many as limit.
-func (t *Turn[T]) Wait(m T, limit int) bool {
+func (t *turn[T]) Wait(m T, limit int) bool {
 	if len(t.waiting) >= limit {
 		return false
 	}
@@ -76,16 +76,16 @@ func (t *Turn[T]) Wait(m T, limit int) bool {
 }
 
 // Pause pauses the chat at the end of the turn.
-func (t *Turn[T]) Pause() { t.step(turnPause) }
+func (t *turn[T]) Pause() { t.step(turnPause) }
 
 // End ends the chat. The turn that a message has is to be cut off.
-func (t *Turn[T]) End() { t.step(turnEnd) }
+func (t *turn[T]) End() { t.step(turnEnd) }
 
 // IsEnded reports whether the chat was ended.
-func (t *Turn[T]) IsEnded() bool { return t.Phase == Canceling || t.Phase == Ended }
+func (t *turn[T]) IsEnded() bool { return t.Phase == Canceling || t.Phase == Ended }
 
 // Leave ends a turn. The next waiting message, if there is one, has it then.
-func (t *Turn[T]) Leave() (next T, isNext bool) {
+func (t *turn[T]) Leave() (next T, isNext bool) {
 	t.step(turnLeave)
 	if len(t.waiting) == 0 || !t.step(turnEnter) {
 		return next, false
@@ -95,7 +95,7 @@ func (t *Turn[T]) Leave() (next T, isNext bool) {
 }
 
 // Remove removes a waiting message, and reports false if it has got the turn.
-func (t *Turn[T]) Remove(m T) bool {
+func (t *turn[T]) Remove(m T) bool {
 	i := slices.Index(t.waiting, m)
 	if i >= 0 {
 		t.waiting = slices.Delete(t.waiting, i, i+1)

@@ -158,7 +158,7 @@ func checkID(s string, limit int) *jsonmap.Fault {
 	return nil
 }
 
-// badPriority is the reason of a fault with a code of its own (ARC-D57).
+// badPriority is the reason of a fault with a separate code (ARC-D57).
 const badPriority jsonmap.Reason = "bad priority"
 
 type priority string
@@ -388,9 +388,9 @@ func ReadInto(text []byte, p any) error {
 	return FieldFault(code, field, issue)
 }
 
-// JSON returns params, a message or an artifact as JSON.
-func JSON(v any) []byte {
-	b, _ := jsonmap.Append(nil, v) // what was read can be written
+// JSON appends params, a message or an artifact as JSON.
+func JSON(dst []byte, v any) []byte {
+	b, _ := jsonmap.Append(dst, v) // what was read can be written
 	return b
 }
 
@@ -430,5 +430,5 @@ func normalize[T any](params []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return JSON(p), nil
+	return JSON(nil, p), nil
 }

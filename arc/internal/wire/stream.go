@@ -41,6 +41,9 @@ func AppendText(b []byte, chatID, text string) []byte {
 
 // AppendDone appends the data of the event that ends a complete answer.
 func AppendDone(b []byte, chatID, status string) []byte {
+	if b == nil {
+		b = make([]byte, 0, 64+len(chatID))
+	}
 	o := openEvent(b, chatID)
 	o.Text("status", status)
 	o.Bool("done", true)

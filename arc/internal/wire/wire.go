@@ -53,6 +53,17 @@ func (f *Fault) Error() string { return fmt.Sprintf("arc: %s (%d)", f.Message, f
 // Unwrap returns the cause.
 func (f *Fault) Unwrap() error { return f.Cause }
 
+// JSON returns code, message and details (section 4).
+func (f *Fault) JSON() []byte {
+	o := Open(nil)
+	o.Int("code", f.Code)
+	o.Text("message", f.Message)
+	if f.Details != nil {
+		o.Raw("details", f.Details)
+	}
+	return o.Close()
+}
+
 // FieldFault is a fault of a member of a request (ARC-D06).
 func FieldFault(code int64, field, issue string) *Fault {
 	return NewFault(code, "field", field, "issue", issue)
@@ -88,7 +99,7 @@ var decoders = sync.Pool{New: func() any { return new(Decoder) }}
 func Decode(text []byte, dst any) (*jsonmap.Fault, error) {
 	d := decoders.Get().(*Decoder)
 	defer decoders.Put(d)
-	d.strings = strictjson.Strings{Block: max(min(len(text), maxBlock), minBlock)}
+	d.strings.Block = max(min(len(text), maxBlock), minBlock)
 	return d.Decode(text, dst)
 }
 
@@ -118,7 +129,7 @@ type Object struct{ B []byte }
 // Open begins an object behind b.
 func Open(b []byte) Object { return Object{append(b, '{')} }
 
-// Close ends the object and returns it with what is before it.
+// Close ends the object and returns it with the bytes before it.
 func (o *Object) Close() []byte {
 	o.B = append(o.B, '}')
 	return o.B
@@ -200,4 +211,14 @@ func HasControl(s string) bool {
 		}
 	}
 	return false
+}
+
+// DecodeStored reads JSON that this package and package engine have written.
+func DecodeStored(text []byte, dst any) error {
+	const maxDepth = 2 * MaxDepth // a message is deeper in a record than in a request
+	c := strictjson.NewCursor(text, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true, MaxNames: -1, MaxName: -1})
+	if f := jsonmap.Read(c, dst); f != nil {
+		return f
+	}
+	return c.Err()
 }

@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -284,7 +285,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"inputs are answered twice":     {"T3", defect{handler: doubled}},
 		"a task waits for something":    {"T4", defect{handler: stuck}},
 		"a client ignores its deadline": {"T5", defect{call: withoutDeadline}},
-		"subscriptions are not stored":  {"N1", defect{store: without(isSubscription)}},
+		"subscriptions are not stored":  {"N1", defect{store: withoutSubscriptions}},
 		"notifications are sent twice":  {"N2", defect{webhook: twice, hook: without(isDelivery)}},
 		"turns are not stored":          {"C1", defect{store: without(isTurn)}},
 		"a piece of a stream is lost":   {"C2", defect{chat: gap}},
@@ -397,7 +398,20 @@ func isInput(name, id string) bool {
 
 func isTask(name, _ string) bool { return strings.HasPrefix(name, "arc/task/") }
 
-func isSubscription(name, _ string) bool { return strings.HasPrefix(name, "arc/sub/") }
+// A forgetful store loses the first subscription of each task.
+type forgetful struct{ store.Store }
+
+func withoutSubscriptions(s store.Store) store.Store { return forgetful{s} }
+
+func (f forgetful) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	subs := []byte(`"subs":`)
+	if isTask(key, "") && bytes.Contains(value, subs) {
+		if old, err := f.Store.Get(ctx, key); err == nil && !bytes.Contains(old.Value, subs) {
+			return rev + 1, nil
+		}
+	}
+	return f.Store.Update(ctx, key, value, rev, ttl)
+}
 
 func isDelivery(name, _ string) bool { return strings.HasPrefix(name, "arc/webhook/") }
 

@@ -10,17 +10,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"time"
 
+	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/arc/internal/signature"
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/netguard"
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -66,8 +66,31 @@ type WebhookOptions struct {
 
 	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error) // of tests
 	exact  bool                                                                  // no jitter, in tests
-	logger *slog.Logger
 }
+
+// A CallbackPolicy selects the URLs that webhooks may be sent to (ARC-D45). The
+// zero value permits HTTPS to public addresses, so that a subscriber cannot make
+// a server connect to its own network.
+type CallbackPolicy struct {
+	AllowInsecure bool // plain http too
+	AllowPrivate  bool // local names, and addresses that are not public
+}
+
+// A StaticWebhook follows all tasks of a server (ARC-D41).
+type StaticWebhook struct {
+	ID          string // unique among those of the server; names it in X-ARC-Subscription
+	CallbackURL string
+	TargetAgent string  // recipient of the notifications
+	Events      []Event // empty means all
+}
+
+// A WebhookSecret is what the sender and the receiver of a webhook share. With
+// the prefix whsec_ it is, for the Standard Webhooks headers, Base64 of the key;
+// in every other use its bytes are the key.
+type WebhookSecret string
+
+// Format hides the secret, so that it gets into no log.
+func (WebhookSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "whsec_...") }
 
 // A DeadLetter is a notification that was given up. It is kept for 30 days.
 type DeadLetter struct {
@@ -80,68 +103,92 @@ type DeadLetter struct {
 	Err            error // of the last attempt
 }
 
-// A delivery is one notification to one webhook. The body is the complete ARC
-// request of ARC-D42, with the same id on every attempt.
-type delivery struct {
-	ID             string // X-ARC-Delivery
-	SubscriptionID string // X-ARC-Subscription
-	URL            string
-	Event          Event
-	Agent          string // the processor, whose token may go with it
-	Target         string // the subscriber's requestAgent
-	TraceID        string
-	Body           []byte
-
-	taskID   string // of the subscription
-	isStatic bool
-	isEnd    bool          // no notification, but the end of the subscription
-	attempts int           // before those of the queue
-	age      time.Duration // when it was put into the queue
-	wait     time.Duration // from then to the first attempt
-	letterID string        // of the dead letter
-	dialect  dialect       // of the subscription
+func letterOf(l engine.Letter) DeadLetter {
+	return DeadLetter{ID: l.ID, SubscriptionID: l.SubscriptionID, CallbackURL: l.URL, Event: Event(l.Event), Body: l.Body,
+		Attempts: l.Attempts, Err: l.Err}
 }
 
-// webhookSender sends notifications over HTTP (ARC-D42 to ARC-D45).
-type webhookSender struct {
+// DeadLetters iterates over the notifications that were given up, of all processes that share the
+// store. An error comes once and last.
+func (s *Server) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		for l, err := range s.engine.Webhooks.DeadLetters(ctx) {
+			if err != nil {
+				yield(DeadLetter{}, fmt.Errorf("arc: dead letters: %w", err))
+				return
+			}
+			if !yield(letterOf(l), nil) {
+				return
+			}
+		}
+	}
+}
+
+// Redeliver queues a dead letter again, with all attempts. It returns [store.ErrNotFound] if the
+// letter is absent.
+func (s *Server) Redeliver(ctx context.Context, id string) error {
+	if err := s.engine.Webhooks.Redeliver(ctx, id); err != nil {
+		return fmt.Errorf("arc: redeliver: %w", err)
+	}
+	return nil
+}
+
+// Discard removes a dead letter. It returns [store.ErrNotFound] for an id of another form.
+func (s *Server) Discard(ctx context.Context, id string) error {
+	if err := s.engine.Webhooks.Discard(ctx, id); err != nil {
+		return fmt.Errorf("arc: discard: %w", err)
+	}
+	return nil
+}
+
+// A sender sends notifications over HTTP (ARC-D42, ARC-D43, ARC-D45).
+type sender struct {
 	opts  WebhookOptions
 	guard *netguard.Guard
 	http  *http.Client
-	retry RetryPolicy // with its defaults
-	hosts retry.Limiter
 
 	dialects dialects
 }
 
-func newWebhookSender(opts *WebhookOptions) (*webhookSender, error) {
-	s := &webhookSender{}
+func newSender(opts *WebhookOptions) *sender {
+	s := &sender{}
 	if opts != nil {
 		s.opts = *opts
 	}
-	o := &s.opts
-	if o.Retry != nil {
-		s.retry = *o.Retry
-	}
-	s.retry.MaxAttempts = cmp.Or(s.retry.MaxAttempts, 3)
-	s.retry.Base = max(cmp.Or(s.retry.Base, 5*time.Second), 0)
-	s.retry.MaxRetryAfter = max(cmp.Or(s.retry.MaxRetryAfter, time.Hour), 0)
-	o.Timeout = cmp.Or(o.Timeout, 10*time.Second)
-	o.logger = cmp.Or(o.logger, slog.Default())
-	s.guard = wire.CallbackPolicy(o.CallbackPolicy).Guard()
-	s.guard.Lookup = o.lookup
-	transport := o.Transport
+	s.opts.Timeout = cmp.Or(s.opts.Timeout, 10*time.Second)
+	s.guard = wire.CallbackPolicy(s.opts.CallbackPolicy).Guard()
+	s.guard.Lookup = s.opts.lookup
+	transport := s.opts.Transport
 	if transport == nil {
 		transport = s.guard.Transport()
 	}
 	s.http = &http.Client{Transport: transport, CheckRedirect: netguard.NoRedirect}
-	return s, nil
+	return s
 }
 
-// close gives idle connections back.
-func (s *webhookSender) close() { s.http.CloseIdleConnections() }
+// options are those of the queues.
+func (s *sender) options(hook func(ctx context.Context, l engine.Letter)) engine.WebhookOptions {
+	var p RetryPolicy
+	if s.opts.Retry != nil {
+		p = *s.opts.Retry
+	}
+	o := engine.WebhookOptions{Deliver: s.attempt, OnDeadLetter: hook, IsExact: s.opts.exact, MaxAttempts: cmp.Or(p.MaxAttempts, 3),
+		Base: max(cmp.Or(p.Base, 5*time.Second), 0), Max: p.Max, MaxRetryAfter: max(cmp.Or(p.MaxRetryAfter, time.Hour), 0)}
+	for _, w := range s.opts.Static {
+		sub := engine.Subscription{ID: w.ID, URL: w.CallbackURL, Target: w.TargetAgent, Events: wire.Events()}
+		if len(w.Events) > 0 {
+			sub.Events = nil
+			for _, ev := range w.Events {
+				sub.Events = append(sub.Events, string(ev))
+			}
+		}
+		o.Static = append(o.Static, sub)
+	}
+	return o
+}
 
 // check refuses a callback URL by ARC-D45.
-func (s *webhookSender) check(ctx context.Context, callbackURL string) error {
+func (s *sender) check(ctx context.Context, callbackURL string) error {
 	if err := wire.CallbackPolicy(s.opts.CallbackPolicy).Validate(callbackURL); err != nil {
 		return callbackError(err)
 	}
@@ -174,42 +221,22 @@ func callbackError(err error) *Error {
 // errEmptySecret reports a secret that every program knows.
 var errEmptySecret = errors.New("arc: webhook secret: empty")
 
-// errStatus reports an answer that is not 2xx.
-type errStatus int
-
-func (e errStatus) Error() string { return fmt.Sprintf("arc: webhook answered HTTP status %d", int(e)) }
-
 // bounded returns the context of an attempt.
-func (s *webhookSender) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *sender) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if s.opts.Timeout < 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, s.opts.Timeout)
 }
 
-// retryable reports whether an attempt may succeed when it is repeated.
-func retryable(err error) bool {
-	if status, ok := errors.AsType[errStatus](err); ok {
-		return status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status >= 500
-	}
-	return !errors.Is(err, netguard.ErrForbidden)
-}
-
-// delay returns the time to the next attempt: d with jitter, or the time that the receiver requests.
-func (s *webhookSender) delay(d time.Duration, err error) time.Duration {
-	if !s.opts.exact {
-		d += time.Duration((randid.Rand().Float64() - 0.5) * 0.4 * float64(d))
-	}
-	return max(d, min(retry.After(err), s.retry.MaxRetryAfter))
-}
-
-func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
+// attempt posts a notification once.
+func (s *sender) attempt(ctx context.Context, d *engine.Delivery) error {
 	ctx, cancel := s.bounded(ctx)
 	defer cancel()
-	h, body := http.Header{"Content-Type": {MediaType}}, d.Body
+	h, body := http.Header{"Content-Type": {MediaType}}, []byte(d.Body)
 	var err error
 	switch {
-	case d.dialect.name != "":
+	case d.Dialect != nil:
 		if body, err = s.encode(d, h); err != nil || body == nil {
 			return err
 		}
@@ -221,7 +248,7 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 		return err
 	}
 	req.Header = h
-	h.Set(signature.HeaderEvent, string(d.Event))
+	h.Set(signature.HeaderEvent, d.Event)
 	h.Set(signature.HeaderDelivery, d.ID)
 	h.Set(signature.HeaderSubscription, d.SubscriptionID)
 	if d.TraceID != "" {
@@ -251,6 +278,9 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 		}
 	}
 	res, err := s.http.Do(req)
+	if errors.Is(err, netguard.ErrForbidden) {
+		return fmt.Errorf("%w: %w", engine.ErrRefused, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -262,9 +292,9 @@ func (s *webhookSender) attempt(ctx context.Context, d *delivery) error {
 	case res.StatusCode >= 200 && res.StatusCode <= 299:
 		return nil
 	case res.StatusCode == http.StatusTooManyRequests, res.StatusCode == http.StatusServiceUnavailable:
-		return retry.MarkStatus(errStatus(res.StatusCode), res.StatusCode, res.Header)
+		return retry.MarkStatus(engine.StatusError(res.StatusCode), res.StatusCode, res.Header)
 	}
-	return errStatus(res.StatusCode)
+	return engine.StatusError(res.StatusCode)
 }
 
 // flatten puts the members of the params at the top of the body too, where the
@@ -274,27 +304,23 @@ func flatten(body []byte, subscriptionID string) []byte {
 	if err != nil {
 		return body
 	}
-	w := writer{}
-	w.open()
+	o := wire.Open(nil)
 	have := map[string]bool{"subscriptionId": true}
+	add := func(m strictjson.Members) {
+		if len(o.B) > 1 {
+			o.B = append(o.B, ',')
+		}
+		o.B = append(append(append(o.B, m.Key...), ':'), m.Value...)
+	}
 	for m := v.Members(); m.Next(); {
 		have[string(m.Name)] = true
-		w.member(m.Key, m.Value)
+		add(m)
 	}
 	for m := v.Get("params").Members(); m.Next(); {
 		if !have[string(m.Name)] {
-			w.member(m.Key, m.Value)
+			add(m)
 		}
 	}
-	w.text("subscriptionId", subscriptionID)
-	w.close()
-	return w.b
-}
-
-// member writes a member unchanged.
-func (w *writer) member(key, value strictjson.Value) {
-	if w.b[len(w.b)-1] != '{' {
-		w.b = append(w.b, ',')
-	}
-	w.b = append(append(append(w.b, key...), ':'), value...)
+	o.Text("subscriptionId", subscriptionID)
+	return o.Close()
 }

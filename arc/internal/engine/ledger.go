@@ -1,12 +1,11 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package arc
+package engine
 
 import (
 	"container/list"
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,9 +17,8 @@ import (
 type objectKind uint8
 
 const (
-	taskObject objectKind = iota
+	taskObject objectKind = iota // with its subscriptions
 	chatObject
-	subscriptionObject
 	streamObject // resumable
 	numKinds
 )
@@ -28,15 +26,15 @@ const (
 const (
 	baseBytes = 1 << 10 // of an object in the store, apart from its items
 	itemBytes = 64      // of an item, apart from its content
-	runBytes  = 8 << 10 // of a running task
 )
 
-// A ledger counts the tasks, chats, subscriptions and streams of a server and their bytes against the
+// A ledger counts the tasks, chats, subscriptions and streams of an engine and their bytes against the
 // budgets of their callers, until the store removes them. Ended objects are evicted, oldest first,
 // if their room is needed. Each process counts its own objects.
 type ledger struct {
-	s        *Server
-	resource budget.Resource // of the bytes
+	c        *core
+	resource budget.Resource                                               // of the bytes
+	remove   func(ctx context.Context, kind objectKind, name string) error // deletes an ended object
 
 	mu      sync.Mutex
 	objects map[objectKey]*object    // guarded by mu, like all below
@@ -60,26 +58,27 @@ type object struct {
 	inExpiry  *list.Element // guarded by ledger.mu
 	inEnded   *list.Element // guarded by ledger.mu
 
-	mu sync.Mutex   // held while n changes
-	n  atomic.Int64 // bytes
+	mu            sync.Mutex   // held while n changes
+	n             atomic.Int64 // bytes
+	subscriptions int64        // to a task; guarded by mu
 }
 
-func newLedger(s *Server) *ledger {
-	l := &ledger{s: s, resource: budget.Memory, objects: map[objectKey]*object{}, queues: map[objectKey]*list.List{}}
-	if s.isShared {
+func newLedger(c *core) *ledger {
+	l := &ledger{c: c, resource: budget.Memory, objects: map[objectKey]*object{}, queues: map[objectKey]*list.List{}}
+	if c.isShared {
 		l.resource = budget.Storage
 	}
 	return l
 }
 
 // add counts a new object with n bytes of content. A task is counted as an item by its run, and a stream as work.
-func (l *ledger) add(kind objectKind, key string, call *Call, n int) error {
+func (l *ledger) add(kind objectKind, key string, q *Request, n int) error {
 	l.sweep()
-	o := &object{objectKey: objectKey{kind, key}, principal: budgetName(call)}
+	o := &object{objectKey: objectKey{kind, key}, principal: q.Account}
 	o.n.Store(baseBytes + int64(n))
-	scope := l.s.budget.Scope(o.principal, "")
+	scope := l.c.budget.Scope(o.principal, "")
 	var err error
-	if kind == chatObject || kind == subscriptionObject {
+	if kind == chatObject {
 		o.items, err = scope.Reserve(budget.Items, 1)
 	}
 	if err == nil {
@@ -87,7 +86,7 @@ func (l *ledger) add(kind objectKind, key string, call *Call, n int) error {
 	}
 	if err != nil {
 		o.items.Release()
-		return overBudget(call.TargetAgent, err)
+		return refused(q.Target, err)
 	}
 	l.mu.Lock()
 	old := l.objects[o.objectKey]
@@ -122,20 +121,35 @@ func (l *ledger) grow(kind objectKind, key string, n int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err := o.bytes.Resize(o.n.Load() + int64(n)); err != nil {
-		return overBudget("", err)
+		return refused("", err)
 	}
 	o.n.Add(int64(n))
 	return nil
 }
 
-// empty counts an object without its content.
-func (l *ledger) empty(kind objectKind, key string) {
-	if o := l.lookup(kind, key); o != nil {
-		o.mu.Lock()
-		defer o.mu.Unlock()
-		_ = o.bytes.Resize(baseBytes) // never more
-		o.n.Store(baseBytes)
+// attach counts subscriptions to a task, and their bytes. Both may be negative.
+func (l *ledger) attach(task string, n int, subscriptions int64) error {
+	o := l.lookup(taskObject, task)
+	if o == nil {
+		return nil
 	}
+	if err := l.grow(taskObject, task, n); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var err error
+	if o.items == (budget.Hold{}) {
+		o.items, err = l.c.budget.Scope(o.principal, "").Reserve(budget.Items, subscriptions)
+	} else {
+		err = o.items.Resize(o.subscriptions + subscriptions)
+	}
+	if err != nil {
+		_ = o.bytes.Resize(o.n.Add(int64(-n))) // never more
+		return refused("", err)
+	}
+	o.subscriptions += subscriptions
+	return nil
 }
 
 // renew sets the lifetime of an open object; zero means no end.
@@ -203,8 +217,8 @@ func (l *ledger) removeLocked(o *object) {
 	delete(l.objects, o.objectKey)
 }
 
-// remove ends the count of an object.
-func (l *ledger) remove(kind objectKind, key string) {
+// drop ends the count of an object.
+func (l *ledger) drop(kind objectKind, key string) {
 	l.mu.Lock()
 	o := l.objects[objectKey{kind, key}]
 	if o != nil {
@@ -265,8 +279,8 @@ func (l *ledger) evict(r budget.Resource, principal string, n int64) int64 {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	for _, o := range victims {
-		if err := l.s.deleteObject(ctx, o.kind, o.name); err != nil {
-			l.s.opts.Logger.WarnContext(ctx, "arc: evicted object not deleted", "key", o.name, "err", err)
+		if err := l.remove(ctx, o.kind, o.name); err != nil {
+			l.c.log.WarnContext(ctx, "arc: evicted object not deleted", "key", o.name, "err", err)
 		}
 		o.release()
 	}
@@ -288,18 +302,4 @@ func (l *ledger) oldestLocked(principal string) (oldest *object) {
 		}
 	}
 	return oldest
-}
-
-// deleteObject deletes an ended object. Its items are first: afterwards its id may be used again.
-func (s *Server) deleteObject(ctx context.Context, kind objectKind, name string) error {
-	db := s.opts.Persistence.Store
-	switch kind {
-	case taskObject:
-		return errors.Join(db.Expire(ctx, taskItems(name), 0), db.Expire(ctx, taskMetadata(name), 0), db.Delete(ctx, taskPrefix+name, 0))
-	case chatObject:
-		return errors.Join(db.Expire(ctx, chatItems(name), 0), db.Delete(ctx, chatKey(name), 0))
-	case streamObject:
-		return s.streams.kept.Remove(ctx, name)
-	}
-	return db.Delete(ctx, name, 0)
 }

@@ -1,0 +1,575 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/jsonmap"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/store"
+)
+
+// Chats keep the chats of a server. The store holds the state of a chat under one key and its messages in a stream.
+// Each chat in use has an entry in memory that gives the turn to one message (ARC-D46). Between processes a turn is a
+// claim in the store (ARC-D78).
+type Chats struct {
+	*core
+	router  *Router
+	streams *Streams
+	claims  *Claims
+
+	mu   sync.Mutex
+	live map[string]*chat // by key; guarded by mu
+}
+
+// A chat is the entry of a chat in use.
+type chat struct {
+	key  string
+	refs int // guarded by Chats.mu
+
+	mu     sync.Mutex              // guards all that follows
+	turn   turn[chan struct{}]     // a waiting message has a channel that is closed at its turn
+	cancel context.CancelCauseFunc // ends the handler that has the turn
+	closed chan struct{}           // closed with the chat
+}
+
+func newChats(c *core, r *Router, s *Streams, cl *Claims) *Chats {
+	return &Chats{core: c, router: r, streams: s, claims: cl, live: map[string]*chat{}}
+}
+
+func chatKey(key string) string   { return prefix + "chat/" + key }
+func chatItems(key string) string { return prefix + "said/" + key }
+func turnKey(key string) string   { return prefix + "turn/" + key }
+
+// keyOf returns the key of a chat, which contains its owner, so that ids of different callers never collide (ARC-D34,
+// ARC-D36).
+func keyOf(q *Request, id string) string { return Hash(q.Agent, q.Principal, id) }
+
+func (c *Chats) acquire(key string) *chat {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := c.live[key]
+	if ch == nil {
+		ch = &chat{key: key, closed: make(chan struct{})}
+		c.live[key] = ch
+	}
+	ch.refs++
+	return ch
+}
+
+func (c *Chats) release(ch *chat) {
+	if ch.key == "" { // of a stateless chat
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if ch.refs--; ch.refs == 0 {
+		delete(c.live, ch.key)
+	}
+}
+
+// A ChatMessage is a chat.start or a chat.message.
+type ChatMessage struct {
+	ChatID                           string // of a chat.start: empty if the server chooses one
+	IsStart, IsStateless, IsStreamed bool
+	Message                          []byte // JSON
+	Metadata                         []byte // of a chat.start, or nil
+	Host                             Host
+}
+
+// A Host has what a message needs outside the engine.
+type Host interface {
+	// Open returns where the events of a streamed answer go. It is called once.
+	Open() Sink
+
+	// Serve runs the handler of the chat. It returns the whole answer as JSON, also with an error after which the answer
+	// so far is kept, or nil if it is not kept.
+	Serve(ctx context.Context, t *Turn) ([]byte, error)
+}
+
+// Answer answers a message of a chat in its turn. It returns the result of the method, or nil if the answer went to the
+// sink, and then an error that the sink got, too.
+func (c *Chats) Answer(ctx context.Context, q *Request, m *ChatMessage, lastEventID string) ([]byte, *Connection, error) {
+	if m.IsStreamed {
+		conn, isAnswered, err := c.streams.earlier(ctx, q, m.Host, lastEventID)
+		if isAnswered || err != nil {
+			return nil, conn, err
+		}
+	}
+	t := &Turn{c: c, q: q, m: m, id: m.ChatID, attempt: q.Attempt.OrNew(c.isShared)}
+	if m.IsStart {
+		at := Now()
+		if t.id == "" {
+			t.id = q.Attempt.ID("chat-")
+		}
+		t.first = chatState{ID: t.id, Status: active, Created: at, Updated: at, Metadata: m.Metadata}
+		t.fresh = &t.first
+	}
+	if m.IsStateless {
+		t.chat = &t.unshared // it has no entry
+		return t.serve(ctx)
+	}
+	t.chat = c.acquire(keyOf(q, t.id))
+	t.rec = chatRecord{c: c, key: t.chat.key, id: t.id}
+	err := error(nil)
+	if m.IsStart {
+		err = t.reserve(ctx)
+	} else {
+		err = t.take(ctx)
+	}
+	if err != nil {
+		q.claim.end(true)
+		c.release(t.chat)
+		return nil, nil, err
+	}
+	return t.serve(ctx)
+}
+
+// End closes a chat at once: what is being answered is cut off (ARC-D46). It returns the result of chat.end.
+func (c *Chats) End(ctx context.Context, q *Request, id, reason string) ([]byte, error) {
+	ch := c.acquire(keyOf(q, id))
+	defer c.release(ch)
+	r := chatRecord{c: c, key: ch.key, id: id}
+	st, err := r.end(reason, q.Attempt)
+	if err != nil {
+		return nil, err
+	}
+	ch.mu.Lock()
+	ch.cutLocked(c.opts.ChatClosed)
+	ch.mu.Unlock()
+	c.cutElsewhere(ch.key)
+	if err := c.db.Expire(c.durable(), chatItems(ch.key), c.opts.ChatRetention); err != nil {
+		c.log.WarnContext(ctx, "arc: closed chat not expired", "chat", id, "err", err)
+	}
+	return st.result(nil, true), nil
+}
+
+// cutLocked ends the turn and the queue of a chat that was ended. ch.mu must be held.
+func (ch *chat) cutLocked(cause error) {
+	if ch.cancel != nil {
+		ch.cancel(cause)
+	}
+	if !ch.turn.IsEnded() {
+		ch.turn.End()
+		close(ch.closed)
+	}
+}
+
+const chatTopic = "chat" // of messages to the owner of a turn whose chat was ended
+
+// cutElsewhere informs the process that has the turn of a chat about its end.
+func (c *Chats) cutElsewhere(key string) {
+	if !c.isShared {
+		return
+	}
+	e, err := c.read(c.durable(), turnKey(key))
+	if err == nil {
+		err = c.notify(c.durable(), lease.Owner(e.Value), chatTopic, key)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		c.log.WarnContext(c.durable(), "arc: process of chat not notified", "err", err)
+	}
+}
+
+// listen cuts a turn whose chat another process has ended.
+func (c *Chats) listen(data []byte) {
+	_ = c.life.Go("chat", func(ctx context.Context) { // not in a shutdown
+		c.mu.Lock()
+		ch := c.live[string(data)]
+		if ch != nil {
+			ch.refs++
+		}
+		c.mu.Unlock()
+		if ch == nil {
+			return
+		}
+		defer c.release(ch)
+		r := chatRecord{c: c, key: ch.key}
+		if st, err := r.load(ctx); err != nil || st == nil || st.Status != closed {
+			return
+		}
+		ch.mu.Lock()
+		defer ch.mu.Unlock()
+		ch.cutLocked(c.opts.ChatClosed)
+	})
+}
+
+// The lifetimes of the record of a turn, which names its owner, and is empty between two turns.
+const (
+	turnTTL = 30 * 24 * time.Hour
+	freeTTL = 10 * time.Minute
+)
+
+// errTurnTaken reports that another process has the turn.
+var errTurnTaken = errors.New("arc: chat: another process has the turn")
+
+// tryClaim takes the turn of a chat for this process, unless a live process has it. An owner of this process is left
+// from a change that was in doubt. After a claim whose outcome is unknown it frees the turn. The new revision refuses a
+// claim in transit.
+func (t *Turn) tryClaim(ctx context.Context) error {
+	l := t.c.lease
+	own := l.Owner()
+	ctx, cancel := context.WithTimeout(ctx, outage)
+	defer cancel()
+	_, err := store.Modify(ctx, t.c.db, turnKey(t.chat.key), turnTTL, func(old store.Entry, _ bool) ([]byte, error) {
+		if holder := lease.Owner(old.Value); holder != "" && holder != own {
+			isAlive, err := l.Alive(ctx, holder)
+			if err == nil && isAlive {
+				err = errTurnTaken
+			}
+			if err != nil {
+				return nil, err
+			}
+		}
+		return []byte(own), nil
+	})
+	if err != nil && !errors.Is(err, errTurnTaken) {
+		t.free(true)
+	}
+	return err
+}
+
+// claim waits until this process has the turn. The message must have it within the process.
+func (t *Turn) claim(ctx context.Context) error {
+	if !t.c.isShared {
+		return nil
+	}
+	for delay := 25 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		err := t.tryClaim(ctx)
+		if !errors.Is(err, errTurnTaken) {
+			return err
+		}
+		select {
+		case <-time.After(delay):
+		case <-t.chat.closed:
+			return t.closedFault()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// claimNew takes the turn of a chat that is to begin. Another process may be beginning it.
+func (t *Turn) claimNew(ctx context.Context) error {
+	if !t.c.isShared {
+		return nil
+	}
+	err := t.tryClaim(ctx)
+	if errors.Is(err, errTurnTaken) {
+		return errChatTaken
+	}
+	return err
+}
+
+// unclaim frees the turn for other processes.
+func (t *Turn) unclaim() {
+	if t.c.isShared && !t.m.IsStateless {
+		t.free(false)
+	}
+}
+
+// free frees a turn of this process. It repeats this until the store takes it, since no other process takes the turn
+// from a living one, or until a shutdown or the loss of the lease. A free turn gets a new revision if isForced.
+func (t *Turn) free(isForced bool) {
+	for delay := 25 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		err := t.tryFree(isForced)
+		if err == nil {
+			return
+		}
+		if t.c.life.Ready() != nil || t.c.lease.Context().Err() != nil {
+			t.c.log.WarnContext(t.c.durable(), "arc: turn not freed", "chat", t.id, "err", err)
+			return
+		}
+		time.Sleep(delay)
+	}
+}
+
+func (t *Turn) tryFree(isForced bool) error {
+	own := t.c.lease.Owner()
+	ctx, cancel := context.WithTimeout(context.Background(), outage)
+	defer cancel()
+	_, err := store.Modify(ctx, t.c.db, turnKey(t.chat.key), freeTTL, func(old store.Entry, _ bool) ([]byte, error) {
+		if lease.Owner(old.Value) == own || isForced && len(old.Value) == 0 {
+			return []byte{}, nil
+		}
+		return nil, store.ErrUnchanged
+	})
+	return err
+}
+
+// A chatState is everything about a chat but its messages.
+type chatState struct {
+	ID       string          `json:"id"`
+	Status   string          `json:"status"`
+	Created  Moment          `json:"created,omitempty"`
+	Updated  Moment          `json:"updated,omitempty"`
+	Closed   Moment          `json:"closed,omitempty"`
+	Renewed  Moment          `json:"renewed,omitempty"` // when the messages got their time to live
+	Reason   string          `json:"reason,omitempty"`
+	Metadata json.RawMessage `json:"metadata,omitempty"`
+	Last     uint64          `json:"last,omitempty"` // position of the newest message, see readItems
+}
+
+// errChatTaken refuses an id that another chat of the caller has.
+var errChatTaken error = wire.FieldFault(wire.InvalidParams, "chatId", "names an open chat")
+
+// refuses returns the error that a caller gets for an action that is refused.
+func (st *chatState) refuses(id string, a ChatAction) error {
+	status := ""
+	if st != nil {
+		status = st.Status
+	}
+	if _, ok := NextChat(status, a); ok {
+		return nil
+	}
+	return ChatRefusal(id, status)
+}
+
+// ChatRefusal is the error of an action that a chat in a state refuses. Without a state it does not exist.
+func ChatRefusal(id, status string) error {
+	switch status {
+	case "":
+		return noChat(wire.ChatNotFound, id)
+	case closed:
+		return noChat(wire.ChatAlreadyClosed, id)
+	}
+	return errChatTaken
+}
+
+func noChat(code int64, id string) error { return wire.NewFault(code, "chatId", id) }
+
+// result is the result of the chat methods.
+func (st *chatState) result(answer []byte, isUpdated bool) []byte {
+	o := wire.Open(make([]byte, 0, 256+len(answer)))
+	o.Text("type", "chat")
+	o.Object("chat")
+	o.Text("chatId", st.ID)
+	o.Text("status", st.Status)
+	if answer != nil {
+		o.Raw("message", answer)
+	}
+	appendMoment(&o, "createdAt", st.Created)
+	switch {
+	case st.Status == closed && st.Closed != 0:
+		appendMoment(&o, "closedAt", st.Closed)
+		o.OptText("reason", st.Reason)
+	case isUpdated:
+		appendMoment(&o, "updatedAt", st.Updated)
+	}
+	o.End()
+	return o.Close()
+}
+
+// A chatRecord is the stored state of a chat as one turn knows it. Each change is one compare-and-set on the state that
+// the turn has read, so that of two processes with one turn only one changes the chat (ARC-D78).
+type chatRecord struct {
+	c   *Chats
+	key string
+	id  string
+
+	mu     objectLock // serializes the changes, and guards all that follows
+	state  *chatState // nil as long as the chat does not exist
+	saved  Moment     // when the state was written last
+	isOver bool       // the turn has ended
+}
+
+// A chatItem is a message to be added to a chat.
+type chatItem struct {
+	id   string // without its position, or empty
+	data []byte // behind room for the link
+}
+
+// errTurnLost reports a chat that another process has changed during the turn, as it may if the clock of the store jumps.
+var errTurnLost = errors.New("arc: chat: another process had the turn")
+
+func (r *chatRecord) current() *chatState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+// load reads the chat.
+func (r *chatRecord) load(ctx context.Context) (*chatState, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, err := r.c.read(ctx, chatKey(r.key))
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		r.state = nil
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	st, err := decodeChat(e)
+	if err == nil {
+		r.state = st
+	}
+	return st, err
+}
+
+func decodeChat(e store.Entry) (*chatState, error) {
+	st := new(chatState)
+	if err := wire.DecodeStored(e.Value, st); err != nil {
+		return nil, fmt.Errorf("arc: stored chat: %w", err)
+	}
+	return st, nil
+}
+
+// itemLife is how long a message of an open chat lives: longer than the chat by a quarter, so that a turn costs the
+// same however many there are.
+func (c *Chats) itemLife() time.Duration { return c.opts.ChatIdle + c.opts.ChatIdle/4 }
+
+// modifyLocked replaces the state, or creates the chat, and renews the idle time of an open chat. r.mu must be held.
+func (r *chatRecord) modifyLocked(isClosing bool, f func(st *chatState) (*chatState, error)) error {
+	c, at := r.c, Now()
+	ttl := c.opts.ChatIdle
+	if isClosing {
+		ttl = c.opts.ChatRetention
+	}
+	var next *chatState
+	_, err := c.modify(c.durable(), chatKey(r.key), ttl, func(old store.Entry, isFound bool) ([]byte, error) {
+		next = nil
+		var st *chatState
+		var err error
+		if isFound {
+			st, err = decodeChat(old)
+		}
+		if err == nil {
+			next, err = f(st)
+		}
+		if err == nil {
+			err = c.renewItems(r.key, st, next, at)
+		}
+		if err != nil {
+			next = nil
+			return nil, err
+		}
+		return jsonmap.Append(nil, next)
+	})
+	if err != nil || next == nil {
+		return err
+	}
+	r.state, r.saved = next, at
+	if isClosing {
+		c.ledger.end(chatObject, r.key, ttl)
+	} else {
+		c.ledger.renew(chatObject, r.key, ttl)
+	}
+	return nil
+}
+
+// renewItems extends the life of the messages of a chat that is written, at most once in a quarter of the idle time.
+func (c *Chats) renewItems(key string, old, next *chatState, at Moment) error {
+	idle := c.opts.ChatIdle
+	switch {
+	case next.Status == closed:
+	case old == nil:
+		next.Renewed = at
+	case idle > 0 && at.Sub(next.Renewed) >= idle/4:
+		next.Renewed = at
+		return c.db.Expire(c.durable(), chatItems(key), c.itemLife())
+	}
+	return nil
+}
+
+// renew restarts the idle time of an open chat during its turn.
+func (r *chatRecord) renew() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	idle := r.c.opts.ChatIdle
+	if idle == 0 || r.isOver || r.state == nil || r.state.Status == closed || Now().Sub(r.saved) <= idle/16 {
+		return
+	}
+	err := r.modifyLocked(false, func(st *chatState) (*chatState, error) {
+		if st == nil || st.Status == closed {
+			return nil, store.ErrUnchanged
+		}
+		next := *st
+		return &next, nil
+	})
+	if err != nil {
+		r.c.log.WarnContext(r.c.durable(), "arc: chat not renewed", "chat", r.id, "err", err)
+	}
+}
+
+// finish ends the turn.
+func (r *chatRecord) finish() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isOver = true
+}
+
+// change changes an open chat, or the fresh one, and adds messages to it. The change is made once, or not at all if the
+// chat was ended, or changed by another turn.
+func (r *chatRecord) change(fresh *chatState, edit func(next *chatState), items ...chatItem) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	base := r.state
+	return r.modifyLocked(false, func(st *chatState) (*chatState, error) {
+		switch {
+		case base == nil && st != nil: // another attempt of the request may have begun it
+			return nil, r.begunBy(st, items)
+		case base == nil:
+			st = fresh
+		case st == nil:
+			return nil, noChat(wire.ChatNotFound, r.id) // idle for too long
+		case st.Status == closed:
+			return nil, noChat(wire.ChatAlreadyClosed, r.id)
+		case st.Last != base.Last:
+			return nil, errTurnLost
+		}
+		next := *st
+		edit(&next)
+		for _, item := range items {
+			var err error
+			next.Last, err = r.c.appendItem(r.c.durable(), chatItems(r.key), item.id, next.Last, item.data, r.c.itemLife())
+			if err != nil {
+				return nil, err
+			}
+		}
+		return &next, nil
+	})
+}
+
+// begunBy returns the error of a chat that another turn has begun.
+func (r *chatRecord) begunBy(st *chatState, items []chatItem) error {
+	if len(items) == 0 {
+		return errChatTaken
+	}
+	list, err := r.c.readItems(r.c.durable(), chatItems(r.key), 0, st.Last)
+	if err != nil {
+		return err
+	}
+	if findItem(list, items[0].id) >= 0 {
+		return errTurnLost // the next attempt finds it
+	}
+	return errChatTaken
+}
+
+// end closes the chat, unless an earlier attempt of the request has.
+func (r *chatRecord) end(reason string, a Attempt) (*chatState, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := r.modifyLocked(true, func(st *chatState) (*chatState, error) {
+		r.state = st
+		if st != nil && st.Status == closed && a.IsRepeated {
+			return nil, store.ErrUnchanged
+		}
+		if err := st.refuses(r.id, EndChat); err != nil {
+			return nil, err
+		}
+		next := *st
+		next.Status, next.Updated, next.Reason = closed, Now(), reason
+		next.Closed = next.Updated
+		return &next, nil
+	})
+	return r.state, err
+}

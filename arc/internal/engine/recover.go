@@ -1,0 +1,354 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/store"
+)
+
+const taskTopic = "task" // of messages to the owner of a task
+
+// listen reads a task again when another process has changed it.
+func (e *Tasks) listen(data []byte) {
+	id := string(data)
+	e.mu.Lock()
+	isHere := e.live[id] != nil
+	if !isHere {
+		_, isHere = e.parked[id]
+	}
+	e.mu.Unlock()
+	if isHere { // a cut ends the goroutine, and the next owner reads the task
+		_ = e.life.Go("task notice", func(ctx context.Context) { e.lookAgain(ctx, id) })
+	}
+}
+
+// lookAgain reads a task of this process again.
+func (e *Tasks) lookAgain(ctx context.Context, id string) {
+	t := e.acquire(id)
+	defer e.release(t)
+	t.turn.Lock()
+	defer e.unlock(t)
+	var r *record
+	err := e.persist(ctx, func(ctx context.Context) (err error) {
+		r, err = e.loadLocked(ctx, t)
+		return err
+	})
+	switch {
+	case err != nil:
+		if ctx.Err() == nil && !isCode(err, wire.TaskNotFound) {
+			e.log.ErrorContext(ctx, "arc: task not read", "task", id, "err", err)
+		}
+	case r.IsFinal() || r.Owner != e.lease.Owner():
+		e.unpark(r)
+		e.dismissLocked(t)
+	}
+}
+
+// park notes a task of this process that waits without a run, until unpark.
+func (e *Tasks) park(r *record) {
+	id := r.ID
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if earlier, isParked := e.parked[id]; isParked { // in an epoch that was lost
+		earlier.limit.Stop()
+	}
+	e.parked[id] = parkedTask{r.Owner, time.AfterFunc(e.timeLeft(r), func() { e.expire(id) })}
+}
+
+// unpark removes a parked task, which has ended or has another owner, from the index.
+func (e *Tasks) unpark(r *record) {
+	e.mu.Lock()
+	p, isParked := e.parked[r.ID]
+	delete(e.parked, r.ID)
+	e.mu.Unlock()
+	if isParked {
+		p.limit.Stop()
+		e.finishWork(e.durable(), p.owner, r.Agent, r.ID)
+	}
+}
+
+// timeLeft returns the rest of the time that a task may be in its state (ARC-D85). A wrong clock of another process
+// does not extend it.
+func (e *Tasks) timeLeft(r *record) time.Duration {
+	const never = 100 * 365 * 24 * time.Hour
+	limit := time.Duration(0)
+	switch r.Status {
+	case working:
+		limit = e.opts.TaskTimeout
+	case inputRequired:
+		limit = e.opts.InputTimeout
+	}
+	if limit == 0 {
+		return never
+	}
+	return min(limit, limit-Now().Sub(r.Moved))
+}
+
+// expire fails a task at its time limit.
+func (e *Tasks) expire(id string) {
+	_ = e.life.Go("task time limit", func(ctx context.Context) {
+		t := e.acquire(id)
+		defer e.release(t)
+		t.turn.Lock()
+		defer e.unlock(t)
+		r, err := e.loadLocked(ctx, t)
+		if err == nil && r.Owner == e.lease.Owner() && !r.IsFinal() && e.timeLeft(r) <= 0 {
+			err = e.failLocked(ctx, t, wire.TaskTimeout, "")
+		}
+		if err != nil && ctx.Err() == nil {
+			e.log.ErrorContext(ctx, "arc: task not ended at its time limit", "task", id, "err", err)
+			time.AfterFunc(outage, func() { e.expire(id) })
+		}
+	})
+}
+
+// failLocked fails a task. t.turn must be held.
+func (e *Tasks) failLocked(ctx context.Context, t *task, code int64, message string) error {
+	fault := wire.NewFault(code, "taskId", t.id)
+	fault.Message = message
+	c := change{Change: Change{Action: Fail, At: Now()}}
+	fault = e.opts.Fault(ctx, nil, fault)
+	c.Reason, c.fault = fault.Message, fault.JSON()
+	return e.applyLocked(e.durable(), t, &c)
+}
+
+// rerunLocked runs the handler of a task of this process again, in the place that it has already if hasPlace. t.mu must
+// be held.
+func (e *Tasks) rerunLocked(ctx context.Context, t *task, hasPlace bool) error {
+	rec := t.rec
+	if _, isServed := e.opts.Agent(rec.Agent); !isServed {
+		return wire.NewFault(wire.AgentNotFound, "agentId", rec.Agent)
+	}
+	message, err := e.first(ctx, taskItems(rec.ID), Room)
+	var metadata []byte
+	if err == nil && rec.HasMetadata {
+		metadata, err = e.first(ctx, taskMetadata(rec.ID), 0)
+	}
+	if err != nil {
+		return err
+	}
+	owner, err := e.startWork(ctx, rec.Agent, t.id) // ends with the run
+	if err != nil {
+		return err
+	}
+	e.unpark(rec)
+	if owner != rec.Owner {
+		return ErrTakenOver
+	}
+	q := &Request{Method: "task.create", Agent: rec.Agent, Target: rec.Agent, Caller: rec.Caller, TraceID: rec.TraceID,
+		Principal: rec.Principal, Account: cmp.Or(rec.Principal, rec.Account), Identity: rec.Identity, Place: new(Place)}
+	_ = q.Place.ReserveRun(e.Scope(q.Account)) // an accepted task runs even over a bound
+	q.Place.Enter(e.router, "")
+	r := e.newRun(context.Background(), t, q, message, metadata)
+	r.isRerun = rec.Status != submitted
+	var w *ticket
+	if !hasPlace {
+		w, _ = e.places.enter(e, t, q, 0, true) // never refused
+	}
+	if w == nil {
+		r.startLocked()
+	} else {
+		e.queueLocked(t, w, r)
+	}
+	return nil
+}
+
+// first returns the first value of a stream without its head.
+func (e *Tasks) first(ctx context.Context, stream string, head int) ([]byte, error) {
+	records, err := e.db.Read(ctx, stream, 0, 1)
+	if err == nil && (len(records) == 0 || len(records[0].Value) < head) {
+		err = fmt.Errorf("arc: beginning of %s: %w", stream, store.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return records[0].Value[head:], nil
+}
+
+// adopt takes over a task of a process that has failed.
+func (e *Tasks) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.Found, error) {
+	t := e.acquire(id)
+	defer e.release(t)
+	found, r, err := e.adoptRecord(ctx, t, to)
+	if err == nil && found == lease.Absent {
+		return found, e.db.Expire(ctx, taskMetadata(id), 0) // of a creation that was cut off
+	}
+	if err == nil && len(r.Pending) > 0 {
+		err = e.queue(ctx, t, r)
+	}
+	switch {
+	case err != nil || found != lease.Held:
+		return found, err
+	case r.Owner != to: // it may not know an input that the failed process accepted
+		return found, e.notify(ctx, r.Owner, taskTopic, id)
+	}
+	t.turn.Lock()
+	defer e.unlock(t)
+	switch {
+	case t.rec.Owner != to || t.rec.IsFinal():
+		return found, nil
+	case t.run != nil, t.ticket != nil:
+		return found, nil
+	}
+	return found, e.rerunLocked(ctx, t, false) // the run has its own entry
+}
+
+// adoptRecord makes a process the owner of a task, and returns Held if the task has a run or needs one.
+func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease.Found, *record, error) {
+	t.turn.Lock()
+	defer e.unlock(t)
+	r, err := e.loadLocked(ctx, t)
+	switch {
+	case isCode(err, wire.TaskNotFound):
+		return lease.Absent, nil, nil
+	case err != nil:
+		return 0, nil, err
+	case r.IsFinal():
+		return lease.Ended, r, nil
+	case r.Owner != to:
+		isAlive, err := e.lease.Alive(ctx, r.Owner)
+		if err != nil || isAlive {
+			return lease.Held, r, err
+		}
+	}
+	switch {
+	case t.run == nil:
+		found, err := e.adoptLocked(ctx, t, to)
+		return found, t.rec, err
+	case t.run.owner == to:
+		return lease.Held, r, nil
+	}
+	return 0, nil, ErrTakenOver // the handler of a lost epoch has not returned
+}
+
+// adoptLocked makes a process the owner of a task: a task that has begun no work begins, one that waits continues to
+// wait without a run, and one whose work was cut off runs again or fails (ARC-D74). t.turn must be held.
+func (e *Tasks) adoptLocked(ctx context.Context, t *task, to lease.Owner) (lease.Found, error) {
+	policy, isServed := e.opts.Agent(t.rec.Agent)
+	if !isServed {
+		return 0, wire.NewFault(wire.AgentNotFound, "agentId", t.rec.Agent)
+	}
+	former := t.rec.Owner
+	var fate Fate
+	err := e.changeLocked(ctx, t, 0, func(r *record) (*record, error) {
+		if r.Owner != former || r.IsFinal() {
+			return nil, store.ErrConflict // the next round reads it again
+		}
+		next := *r
+		next.Task, fate = r.Adopt(to, policy)
+		return &next, nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	switch fate {
+	case Waits:
+		e.park(t.rec)
+		return lease.Taken, nil
+	case Runs:
+		return lease.Held, nil
+	}
+	return lease.Ended, e.failLocked(ctx, t, wire.TaskExecutionFailed, "Task interrupted")
+}
+
+// The delays between two reads of a watched task that another process may change, and of one that runs in this
+// process.
+const (
+	minWatchDelay = 50 * time.Millisecond
+	maxWatchDelay = time.Second
+	ownWatchDelay = 5 * time.Second
+)
+
+// Watch yields the result of task.info, with the traceId as a member of the task: first with all messages and
+// artifacts, and after changes again, with the new ones only, until the final state. It waits for the end of an outage
+// of the store.
+func (e *Tasks) Watch(ctx context.Context, id string, yield func(info []byte, err error) bool) {
+	t := e.acquire(id)
+	defer e.release(t)
+	seen := snapshot{rec: &record{}}
+	for delay := minWatchDelay; ; delay = min(2*delay, maxWatchDelay) {
+		changed := t.watch() // before the record is read
+		now, err := e.get(ctx, t)
+		var fresh []store.Record
+		if err == nil && now.rev != seen.rev {
+			fresh, err = e.readItems(ctx, taskItems(id), seen.rec.Last, now.rec.Last)
+		}
+		_, isFailure := errors.AsType[*storeFailure](err)
+		switch {
+		case err != nil && (!isFailure || ctx.Err() != nil):
+			yield(nil, cmp.Or(context.Cause(ctx), err))
+			return
+		case err == nil && now.rev != seen.rev:
+			messages, artifacts := split(fresh)
+			if !yield(now.rec.traced(messages, artifacts), nil) || now.rec.IsFinal() {
+				return
+			}
+			seen, delay = now, minWatchDelay
+		}
+		if !e.isShared || now.run != nil && now.rec != nil && now.run.owner == now.rec.Owner { // no other process changes it
+			delay = ownWatchDelay
+		}
+		timer := time.NewTimer(delay)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			yield(nil, context.Cause(ctx))
+			return
+		}
+	}
+}
+
+// watch returns a channel that is closed by the next change in this process.
+func (t *task) watch() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return t.changed
+}
+
+// traced is the task of task.info with its traceId.
+func (r *record) traced(messages, artifacts []store.Record) []byte {
+	b := r.info(nil, messages, artifacts, &wire.TaskInfo{})
+	if r.TraceID == "" {
+		return b
+	}
+	o := wire.Object{B: b[:len(b)-2]} // inside the task
+	o.Text("traceId", r.TraceID)
+	o.End()
+	return o.Close()
+}
+
+// List yields the task.info of the tasks of a principal, without messages and artifacts, at agents that it selects.
+func (e *Tasks) List(ctx context.Context, principal string, selects func(agent string) bool, yield func(info []byte, err error) bool) {
+	for entry, err := range e.db.List(ctx, taskPrefix) {
+		var r *record
+		if err == nil && e.isShared {
+			entry, err = store.Content(entry)
+		}
+		if err == nil {
+			r, err = decodeRecord(entry.Value)
+		}
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		if r.Principal == principal && selects(r.Agent) && !yield(r.traced(nil, nil), nil) {
+			return
+		}
+	}
+}
