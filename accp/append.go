@@ -425,7 +425,8 @@ func (e *encoder) meta(dst []byte, m *Meta) []byte {
 	e.values += count - len(m.Ext)
 	if len(m.Ext) > 0 {
 		for i := range m.Ext {
-			if metaField([]byte(m.Ext[i].Key), false) != 0 {
+			key := []byte(m.Ext[i].Key)
+			if metaField(key, false) != 0 || m.isSet(metaField(key, true)) {
 				e.fault("metadata field " + quoted(m.Ext[i].Key) + " given twice")
 			}
 		}

@@ -52,12 +52,35 @@ func metaField(name []byte, lenient bool) int {
 	return 0
 }
 
+// isSet reports whether the message has a field.
+func (m *Meta) isSet(field int) bool {
+	switch field {
+	case fieldMID:
+		return m.MID != ""
+	case fieldSeq:
+		return m.Seq.Set
+	case fieldTS:
+		return m.TS.Set
+	case fieldCID:
+		return m.CID != ""
+	case fieldAID:
+		return m.AID != ""
+	case fieldSID:
+		return m.SID != ""
+	}
+	return false
+}
+
 // metaField reads the value of one metadata pair. The name of a field of the envelope, not the form
 // of the value, determines its type (ACCP-D20).
 func (p *parser) metaField(key [2]int32) bool {
 	f := p.f
 	me := int32(len(f.nodes))
-	field := metaField(p.s[key[0]:key[1]], p.lenient)
+	name := p.s[key[0]:key[1]]
+	field := metaField(name, p.lenient)
+	if !p.spelledOnce(name, field) {
+		return p.fault(int(key[0]), "metadata field "+quoted(name)+" given twice")
+	}
 	c := p.peek()
 	if field == 0 || c == '[' || c == '{' {
 		if !p.value(inMeta, key) {
@@ -91,6 +114,20 @@ func (p *parser) metaField(key [2]int32) bool {
 		return p.metaNumber(&f.ts, text, nd)
 	}
 	return p.metaNumber(&f.ttl, text, nd)
+}
+
+// spelledOnce reports whether a field is not given by its short and its long name, which is otherwise an
+// extension in strict mode (ACCP-D13).
+func (p *parser) spelledOnce(name []byte, field int) bool {
+	switch {
+	case p.lenient: // metaText and metaNumber report both
+		return true
+	case field != 0:
+		p.short |= 1 << field
+	default:
+		p.long |= 1 << metaField(name, true)
+	}
+	return p.short&p.long == 0
 }
 
 func (p *parser) metaText(at *int32, me int32, nd *node) bool {

@@ -30,6 +30,7 @@ func TestErrorsHaveTheNameThatIsWrong(t *testing.T) {
 		`malformed intent "a1"`:                 {From: "a", Intent: "a1", Op: "x"},
 		`key "k" given twice`:                   {From: "a", Intent: "req", Op: "x", Params: accp.Params{text("k", "1"), text("k", "2")}},
 		`malformed reference "$a..b"`:           {From: "a", Intent: "req", Op: "x", Params: accp.Params{{Key: "k", Value: accp.Ref("a..b")}}},
+		`metadata field "msg_id" given twice`:   {From: "a", Intent: "req", Op: "x", Meta: &accp.Meta{MID: "1", Ext: accp.Params{text("msg_id", "1")}}},
 		`metadata field "mid" given twice`:      {From: "a", Intent: "req", Op: "x", Meta: &accp.Meta{Ext: accp.Params{text("mid", "1")}}},
 	} {
 		_, err := c.AppendRaw(nil, m)
@@ -40,9 +41,12 @@ func TestErrorsHaveTheNameThatIsWrong(t *testing.T) {
 		`@a>req:x{b:1|a:2|b:3}`:   `key "b" given twice`,
 		`@a>req:x{}[mid:a,mid:b]`: `metadata field "mid" given twice`,
 		`@a>req:x{}[seq:1,seq:2]`: `metadata field "seq" given twice`,
-		`@a>req:x{}[mid:[1]]`:     `metadata field "mid" must be a string`,
-		`@a>req:x{}[ttl:x]`:       `metadata field "ttl" must be an integer`,
-		`@a>req:x{}[ts:-1]`:       `metadata field "ts" must be an integer from 0`,
+
+		`@a>req:x{}[mid:a,msg_id:b]`:   `metadata field "msg_id" given twice`,
+		`@a>req:x{}[timestamp:a,ts:1]`: `metadata field "ts" given twice`,
+		`@a>req:x{}[mid:[1]]`:          `metadata field "mid" must be a string`,
+		`@a>req:x{}[ttl:x]`:            `metadata field "ttl" must be an integer`,
+		`@a>req:x{}[ts:-1]`:            `metadata field "ts" must be an integer from 0`,
 	} {
 		_, err := c.DecodeRaw([]byte(frame))
 		require.ErrorContains(t, err, name)

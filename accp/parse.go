@@ -93,6 +93,8 @@ type parser struct {
 	lenient bool
 	places  bool // accept any number of decimal places; for stored values
 	name    uint8
+	short   uint8 // the fields given by their short names, as bits; in strict mode
+	long    uint8 // by their long names; bit 0 is no field
 	limits  FrameLimits
 	values  int
 	depth   int
