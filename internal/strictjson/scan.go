@@ -170,7 +170,9 @@ func (s *scanner) open() scope { return scope{s.top, len(s.decoded)} }
 func (s *scanner) close(l scope) {
 	if s.top-l.first > maxCompared {
 		last := len(s.tables) - 1
-		s.spare = s.tables[last].slots
+		if used := s.tables[last].slots; len(used) > len(s.spare) {
+			s.spare = used
+		}
 		s.tables = s.tables[:last]
 	}
 	s.top = l.first
@@ -350,7 +352,7 @@ func (s *scanner) grow(b []byte, t *table, names []name) {
 		s.seed = maphash.MakeSeed()
 	}
 	size := max(8*maxCompared, 2*len(t.slots))
-	if t.slots == nil && len(s.spare) == size {
+	if len(s.spare) >= size && len(s.spare) <= 16*size { // to clear it costs less than to grow
 		t.slots, s.spare = s.spare, nil
 		clear(t.slots)
 	} else {
