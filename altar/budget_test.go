@@ -138,14 +138,14 @@ func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 		c.send(&DestroySession{SessionID: next[*SessionCreated](c).SessionID})
 		next[*SessionDestroyed](c)
 	}
-	require.Zero(t, h.ended.list.Len(), "generated ids do not return")
+	require.Zero(t, h.endedIDs.list.Len(), "generated ids do not return")
 	require.Less(t, liveHeap()-before, int64(1<<20))
 	for i := range 20_000 {
 		c.session(fmt.Sprint("mine", i))
 		c.send(&DestroySession{SessionID: fmt.Sprint("mine", i)})
 		next[*SessionDestroyed](c)
 	}
-	require.Equal(t, 10_000, h.ended.list.Len())
+	require.Equal(t, 10_000, h.endedIDs.list.Len())
 	c.send(&CreateSession{SessionID: "mine19999"})
 	require.NotEqual(t, "mine19999", next[*SessionCreated](c).SessionID, "the last ones are remembered")
 	require.Zero(t, usage(h, "items", "session").Used)

@@ -33,7 +33,7 @@ func (h *Host) claimCall(sh *shard, now time.Time, c *hostCall, refusal any) {
 	}
 }
 
-// newClaim returns what a shared ledger needs of a call.
+// newClaim returns a call in the form of a shared ledger.
 func (h *Host) newClaim(sh *shard, c *hostCall, isRefused bool) *ledger.Claim {
 	cl := &ledger.Claim{Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == ""}
 	cl.Behind, sh.lastBegin = sh.lastBegin, cl
@@ -155,8 +155,8 @@ func (h *Host) abandonCall(c *hostCall) {
 	if isDispatched := !c.Start().IsZero(); cl.MayRepeat {
 		o.Retry = isDispatched
 	} else if isDispatched {
-		ended := &ToolResult{InvocationID: c.ID(), Error: errUnknownSession()}
-		o.Encode = func() []byte { return h.encodeOutcome(ended, nil) }
+		failure := &ToolResult{InvocationID: c.ID(), Error: errUnknownSession()}
+		o.Encode = func() []byte { return h.encodeOutcome(failure, nil) }
 	}
 	h.ledger.Record(cl, o)
 }

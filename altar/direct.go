@@ -29,15 +29,15 @@ func (h *Host) Dial(id *Principal) (Conn, error) {
 type direct struct{ hc *hostConn }
 
 // push makes the connection call handle with each message, in turn and in the goroutine that has caused it, until that
-// returns false or ended is called. It replaces Receive.
-func (d *direct) push(handle func(m Message) bool, ended func()) {
+// returns false or onEnd was called. It replaces Receive.
+func (d *direct) push(handle func(m Message) bool, onEnd func()) {
 	out := d.hc.out
 	out.startInline(func() {
 		for {
 			m, _, isOver := out.take()
 			switch {
 			case isOver:
-				ended()
+				onEnd()
 				return
 			case m == nil:
 				return

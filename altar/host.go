@@ -38,7 +38,7 @@ type Host struct {
 	shards   [core.Shards]shard
 	ids      idTable
 	outcomes outcomes
-	ended    tombstones // of sessions
+	endedIDs tombstones // of sessions
 	conns    connTable
 	peers    peers
 	audits   auditor
@@ -103,7 +103,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.drain.idle = make(chan struct{})
 	h.conns.all, h.peers.byID = make(map[*hostConn]bool), make(map[string]*peer)
 	h.timers = core.NewTimers(&h.timerSeq)
-	h.ended.list = core.NewTombstones(maxEnded, maxAllEnded)
+	h.endedIDs.list = core.NewTombstones(maxEnded, maxAllEnded)
 	h.outcomes.init(h)
 	h.fleet.forget.Event = timerFunc(h.forgetRuntimes)
 	env := &core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, Messages: hostMessages{},

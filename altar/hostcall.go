@@ -17,7 +17,7 @@ import (
 )
 
 // A hostCall is one invocation in one session, from the moment that it is authorized until its outcome is forgotten
-// (section e, call). What the core decides is in the embedded call.
+// (section e, call). The embedded call is the part of the core.
 type hostCall struct {
 	core.Call
 

@@ -14,11 +14,11 @@ import (
 
 // A fleet has the Runtimes of a Host. It changes with all shards locked, and is read with any of them locked.
 type fleet struct {
-	owners map[string]*owner // by runtime id
-	order  []*hostConn       // connected Runtimes in order of handshake
-	asked  []*core.Runtime   // those of them that are asked for each session
-	left   *core.Tombstones  // ids that are not connected (ALT-D16)
-	forget core.Timer        // of left
+	owners     map[string]*owner // by runtime id
+	order      []*hostConn       // connected Runtimes in order of handshake
+	perSession []*core.Runtime   // those of them with an inquiry for each session
+	left       *core.Tombstones  // ids that are not connected (ALT-D16)
+	forget     core.Timer        // of left
 }
 
 // An owner is the principal and connection of a runtime id (ALT-D16).
@@ -183,7 +183,7 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 	h.newRuntime(hc, m.RuntimeID, false)
 	hc.received(now)
 	f.order = append(f.order, hc)
-	h.updateAsked()
+	h.updatePerSession()
 	h.reply(hc, m, &AcknowledgeRuntime{HostID: h.opts.ID, ProtocolVersion: h.opts.ProtocolVersion, Capabilities: hc.capabilities})
 	h.audit(&h.shards[0], now, &AuditRecord{Operation: "runtime.accepted", RuntimeID: m.RuntimeID}, hc)
 	h.requestAll(hc, false, now)
@@ -192,15 +192,15 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 	}
 }
 
-// updateAsked lists the Runtimes that are asked for each session: those that fulfil nothing in all sessions.
-func (h *Host) updateAsked() {
-	var asked []*core.Runtime // sessions may have the old list
+// updatePerSession lists the Runtimes with an inquiry for each session: those that fulfil nothing in all sessions.
+func (h *Host) updatePerSession() {
+	var list []*core.Runtime // sessions may have the old list
 	for _, hc := range h.fleet.order {
 		if !hc.wildcard && !hc.can(capStanding) {
-			asked = append(asked, &hc.runtime)
+			list = append(list, &hc.runtime)
 		}
 	}
-	h.fleet.asked = asked
+	h.fleet.perSession = list
 }
 
 // requestAll requests the fulfilments of a Runtime in all sessions. A standing Runtime sends them after its handshake
@@ -247,7 +247,7 @@ func (h *Host) loseRuntime(hc *hostConn, now time.Time) {
 	hc.runtime.IsConnected, hc.runtime.LostAt = false, now
 	h.stopTimer(&hc.heartbeat)
 	f.order = slices.DeleteFunc(f.order, func(o *hostConn) bool { return o == hc })
-	h.updateAsked()
+	h.updatePerSession()
 	h.outcomes.disconnected(&hc.runtime)
 	if own := f.owners[hc.runtime.ID]; own != nil && own.conn == hc {
 		own.conn = nil
@@ -277,8 +277,8 @@ func (h *Host) forgetRuntimes(now time.Time) {
 // forgetRuntime removes a Runtime that did not return. All shards must be locked.
 func (h *Host) forgetRuntime(id string, now time.Time) {
 	delete(h.fleet.owners, id)
-	gone := &core.Runtime{ID: id}
-	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry { return r.Without(gone) }})
+	absent := &core.Runtime{ID: id}
+	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry { return r.Without(absent) }})
 }
 
 // beat is the heartbeat of a Runtime (ALT-D36).
@@ -398,7 +398,7 @@ func (h *Host) register(sh *shard, hc *hostConn, m *FulfillTools, names []string
 	}
 	if !hc.wildcard {
 		hc.wildcard = true
-		h.updateAsked()
+		h.updatePerSession()
 	}
 	h.broadcast(now, &e)
 }

@@ -53,7 +53,7 @@ func (h *Host) newSession(p core.Principal, key, id string) (*session, *Error) {
 func (h *Host) open(sh *shard, s *session, id string, expires, now time.Time) {
 	s.ID, s.info.ID, s.Seq = id, id, h.created.Add(1)
 	h.live.Add(1)
-	h.step(sh, now, &core.Event{Kind: core.SessionOpened, Session: &s.Session, Runtimes: h.fleet.asked, At: expires})
+	h.step(sh, now, &core.Event{Kind: core.SessionOpened, Session: &s.Session, Runtimes: h.fleet.perSession, At: expires})
 }
 
 // createSession makes a session (ALT-090 to ALT-095).
@@ -103,11 +103,11 @@ func (h *Host) storeSession(hc *hostConn, m *CreateSession, s *session, security
 		if sh == nil {
 			break
 		}
-		look := sh.core.Look(id, true)
+		view := sh.core.Look(id, true)
 		h.unlock(sh)
 		err := h.ledger.CreateSession(id, r)
 		now := h.lock(sh)
-		destroyed := sh.core.Looked(id, look)
+		destroyed := sh.core.Looked(id, view)
 		if errors.Is(err, store.ErrExists) {
 			h.unlock(sh)
 			requested = ""
@@ -130,7 +130,7 @@ func (h *Host) enterSession(sh *shard, hc *hostConn, m *CreateSession, s *sessio
 		h.logError("session not stored", err)
 		h.answer(hc, m, Errorf(ErrInternal, "", "the Host cannot store the session"))
 	case hc.isClosed.Load():
-	case destroyed || sh.core.Find(id) != nil || h.ended.has(id, now): // another client knew the id
+	case destroyed || sh.core.Find(id) != nil || h.endedIDs.has(id, now): // another client knew the id
 		h.reply(hc, m, created)
 	default:
 		isKept = true
@@ -168,7 +168,7 @@ func (h *Host) freeSessionID(requested string) (string, *shard) {
 func (h *Host) reserve(id string) *shard {
 	sh := h.shardOf(id)
 	now := h.lock(sh)
-	if sh.core.IsFree(id) && !h.ended.has(id, now) {
+	if sh.core.IsFree(id) && !h.endedIDs.has(id, now) {
 		return sh
 	}
 	h.unlock(sh)
@@ -233,7 +233,7 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 	h.live.Add(-1)
 	s.place.Release()
 	if !strings.HasPrefix(s.ID, core.GeneratedPrefix) {
-		h.ended.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
+		h.endedIDs.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
 	}
 	for _, rt := range h.fleet.order {
 		if rt.can(capSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
@@ -264,21 +264,21 @@ func (h *Host) summon(id string) bool {
 	}
 	sh := h.shardOf(id)
 	now := h.lock(sh)
-	if sh.core.Find(id) != nil || h.ended.has(id, now) {
+	if sh.core.Find(id) != nil || h.endedIDs.has(id, now) {
 		h.unlock(sh)
 		return true
 	}
-	look := sh.core.Look(id, false)
+	view := sh.core.Look(id, false)
 	h.unlock(sh)
 	r, fulfilled, err := h.ledger.Session(id)
 	now = h.lock(sh)
 	defer h.unlock(sh)
-	destroyed := sh.core.Looked(id, look)
+	destroyed := sh.core.Looked(id, view)
 	switch {
 	case err != nil:
 		h.logError("session not read", err)
 		return false
-	case r == nil || destroyed || sh.core.Find(id) != nil || h.ended.has(id, now):
+	case r == nil || destroyed || sh.core.Find(id) != nil || h.endedIDs.has(id, now):
 		return true
 	}
 	s, full := h.newSession(core.Principal{Tenant: r.Tenant, Name: r.Name}, principalKey(core.Principal{Tenant: r.Tenant, Name: r.Name}, ""), id)

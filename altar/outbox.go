@@ -18,21 +18,21 @@ import (
 // blocks and has no limit; callers call hasSpace first. A message is kept as it is, so that the
 // payload of a call is held once, however many connections wait for it.
 type outbox struct {
-	mu      sync.Mutex
-	list    []item
-	first   int
-	bytes   int
-	taken   int           // messages for which reserve has taken space
-	stalled uint32        // the shards that reserve has refused space
-	isEnded bool          // no further message is accepted; queued messages are sent
-	isCut   bool          // no further message is sent
-	why     goodbye       // how the connection ends after that
-	write   func()        // a goroutine that takes messages until there are none; nil: the reader calls pop
-	isBusy  bool          // write runs, or has taken the end
-	inline  bool          // the caller of put runs write
-	changed chan struct{} // capacity 1; for the reader
-	space   chan struct{} // capacity 1; for waitSpace
-	closed  chan struct{} // closed by close
+	mu       sync.Mutex
+	list     []item
+	first    int
+	bytes    int
+	reserved int           // messages with space from reserve
+	stalled  uint32        // the shards that reserve has refused space
+	isEnded  bool          // no further message is accepted; queued messages are sent
+	isCut    bool          // no further message is sent
+	why      goodbye       // how the connection ends after that
+	write    func()        // a goroutine that takes messages until there are none; nil: the reader calls pop
+	isBusy   bool          // write runs, or has taken the end
+	inline   bool          // the caller of put runs write
+	changed  chan struct{} // capacity 1; for the reader
+	space    chan struct{} // capacity 1; for waitSpace
+	closed   chan struct{} // closed by close
 }
 
 type item struct {
@@ -77,7 +77,7 @@ func (o *outbox) reserve(l queueLimit, weight, shard int) bool {
 		o.stalled |= 1 << shard
 		return false
 	}
-	o.taken++
+	o.reserved++
 	o.bytes += weight
 	return true
 }
@@ -98,7 +98,7 @@ func (o *outbox) put(m Message, hold budget.Hold, isTaken bool) (mustWrite bool)
 	o.mu.Lock()
 	isAccepted := !o.isEnded
 	if isTaken {
-		o.taken--
+		o.reserved--
 		o.bytes -= weight(m)
 	}
 	if isAccepted {
@@ -168,7 +168,7 @@ func (o *outbox) hasSpace(l queueLimit, n int) bool {
 
 // hasSpaceLocked is hasSpace. o.mu must be held.
 func (o *outbox) hasSpaceLocked(l queueLimit, n int) bool {
-	queued := len(o.list) - o.first + o.taken
+	queued := len(o.list) - o.first + o.reserved
 	return queued == 0 || o.isEnded || queued < l.messages && o.bytes+n <= l.bytes
 }
 
@@ -202,7 +202,7 @@ func (o *outbox) close() {
 	isFirst := !o.isCut
 	o.isEnded, o.isCut, o.why = true, true, goodbye{}
 	dropped := o.list[o.first:]
-	o.list, o.first, o.bytes, o.taken = nil, 0, 0, 0
+	o.list, o.first, o.bytes, o.reserved = nil, 0, 0, 0
 	o.startLocked()
 	o.mu.Unlock()
 	if isFirst {

@@ -69,11 +69,11 @@ func (m *mesh) Join(ctx context.Context, id string, peers func(ids []string), ac
 	m.tellLocked()
 	m.mu.Unlock()
 	<-ctx.Done()
-	m.leave(id)
+	m.remove(id)
 	return nil
 }
 
-func (m *mesh) leave(id string) {
+func (m *mesh) remove(id string) {
 	m.mu.Lock()
 	delete(m.joined, id)
 	m.tellLocked()
@@ -275,18 +275,18 @@ func TestRemoteRefusal(t *testing.T) {
 	})
 }
 
-// watchSessions connects a Runtime, and returns the ids of the sessions whose end it is told.
+// watchSessions connects a Runtime, and returns the ids of the sessions whose end is reported to it.
 func watchSessions(t *testing.T, h *Host) *[]string {
 	rt := attachRuntime(t, h, testService, "watcher", "get")
-	ended := new([]string)
+	ids := new([]string)
 	go func() {
 		for m, err := rt.conn.Receive(); err == nil; m, err = rt.conn.Receive() {
 			if m, ok := m.(*SessionDestroyed); ok {
-				*ended = append(*ended, m.SessionID)
+				*ids = append(*ids, m.SessionID)
 			}
 		}
 	}()
-	return ended
+	return ids
 }
 
 // ALT-D24: a call whose fate at another Host is unknown fails, unless its contract
@@ -342,7 +342,7 @@ func TestRemoteLost(t *testing.T) {
 	})
 }
 
-// A Host that shuts down ends the calls that others have forwarded, and gets no more.
+// A Host that shuts down ends the calls that others have forwarded, and gets no further calls.
 func TestRemoteShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, HostOptions{}, "a", "b", "c")

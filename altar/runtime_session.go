@@ -207,18 +207,18 @@ func (s *runtimeSession) read() error {
 
 // receivePushed is read for a connection in this process.
 func (s *runtimeSession) receivePushed() error {
-	ended := make(chan error, 1)
+	end := make(chan error, 1)
 	s.direct.push(func(m Message) bool {
 		err := s.receive(m)
 		if err != nil {
-			ended <- err
+			end <- err
 		}
 		return err == nil
-	}, func() { ended <- s.receiveError(io.EOF) })
-	return <-ended
+	}, func() { end <- s.receiveError(io.EOF) })
+	return <-end
 }
 
-// receiveError handles an error of receiving. It returns the reason if the connection has ended.
+// receiveError handles an error of receiving. It returns the reason if the connection has end.
 func (s *runtimeSession) receiveError(err error) error {
 	var bad *badFrame
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 )
 
-// A shard has a part of the sessions of a Host. What is in a shard changes with its lock held, and what all shards
-// share, such as the connected Runtimes and the manifest, with all locks held.
+// A shard has a part of the sessions of a Host. The state of a shard changes with its lock held, and the state that all
+// shards share, such as the connected Runtimes and the manifest, with all locks held.
 type shard struct {
 	index   int
 	mu      sync.Mutex
@@ -68,7 +68,7 @@ type unlocked struct {
 	after  []func()
 }
 
-// release takes what follows from the steps of a shard. The queues are copied to a buffer.
+// release takes the work that follows from the steps of a shard. The queues are copied to a buffer.
 func (sh *shard) release(buf []*outbox) unlocked {
 	u := unlocked{append(buf, sh.inline...), sh.after}
 	clear(sh.inline)
@@ -130,7 +130,7 @@ func (h *Host) fireDue(now time.Time) {
 	for {
 		sh, due, isSet := h.first()
 		if len(h.judged) > 0 && (!isSet || due.After(now) || !due.Equal(last)) {
-			h.judge(now)
+			h.continueCalls(now)
 			continue // which may set timers
 		}
 		if !isSet || due.After(now) {
@@ -210,7 +210,7 @@ func (h *Host) broadcast(now time.Time, e *core.Event) {
 	for i := range all {
 		h.do(nil, now, &all[i])
 	}
-	h.judge(now)
+	h.continueCalls(now)
 	h.isOfferStale = true
 }
 
@@ -222,9 +222,9 @@ func seqOf(e *core.Effect) uint64 {
 	return e.Session.Seq
 }
 
-// judge continues calls of all shards in order of session creation, then of arrival (ALT-D24). All shards must be
+// continueCalls continues calls of all shards in order of session creation, then of arrival (ALT-D24). All shards must be
 // locked.
-func (h *Host) judge(now time.Time) {
+func (h *Host) continueCalls(now time.Time) {
 	list := h.judged
 	h.judged = nil
 	slices.SortFunc(list, core.Compare)

@@ -113,7 +113,7 @@ type opening struct {
 	Subject string `json:"subject"` // of the frames to this end
 }
 
-// A member is one Host that has joined, with what it knows of the others.
+// A member is one Host that has joined, and its list of the others.
 type member struct {
 	r      *Cluster
 	self   announcement
@@ -183,14 +183,14 @@ func (m *member) handle(msg *nats.Msg) {
 			m.r.opts.Logger.WarnContext(m.r.life, "natsroute: invalid announcement", "err", err)
 			return
 		}
-		m.heard(&a)
+		m.note(&a)
 	default:
 		m.open(msg)
 	}
 }
 
-// heard notes the heartbeat of another Host.
-func (m *member) heard(a *announcement) {
+// note keeps the heartbeat of another Host.
+func (m *member) note(a *announcement) {
 	if a.Host == m.self.Host || a.Host == "" {
 		return
 	}
@@ -200,16 +200,16 @@ func (m *member) heard(a *announcement) {
 		return
 	case a.Bye:
 		delete(m.others, a.Host)
-		m.tell()
+		m.notify()
 	case o != nil && o.boot == a.Boot:
 		o.missed = 0
 	default:
 		if o != nil { // it has restarted: the streams to it have ended
 			delete(m.others, a.Host)
-			m.tell()
+			m.notify()
 		}
 		m.others[a.Host] = &other{boot: a.Boot}
-		m.tell()
+		m.notify()
 	}
 }
 
@@ -224,11 +224,11 @@ func (m *member) age() {
 		}
 	}
 	if isChanged {
-		m.tell()
+		m.notify()
 	}
 }
 
-func (m *member) tell() { m.peers(slices.Sorted(maps.Keys(m.others))) }
+func (m *member) notify() { m.peers(slices.Sorted(maps.Keys(m.others))) }
 
 func (m *member) announce(isBye bool) {
 	a := m.self
@@ -260,7 +260,7 @@ func (m *member) open(msg *nats.Msg) {
 	}
 	s, err := m.r.newStream()
 	if err != nil {
-		return // the other side asks again
+		return // the other side repeats the request
 	}
 	m.r.publish(msg.Reply, &opening{Host: m.self.Host, Subject: s.sub.Subject})
 	s.start(o.Subject)

@@ -14,7 +14,7 @@
 //
 // A call runs on a Runtime of the client's Host if possible, and otherwise on a Runtime of
 // another Host. Each Host has a stream of bytes to each other Host and treats the Runtimes
-// there like those of its own. Hosts publish a heartbeat; after four missed heartbeats a
+// there like its own. Hosts publish a heartbeat; after four missed heartbeats a
 // Host is treated as failed, and its calls end like those of a disconnected Runtime.
 //
 // # Security

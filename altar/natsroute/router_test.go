@@ -267,13 +267,13 @@ func testMaxUnacked(t *testing.T, o natsroute.Options) {
 		}
 		done <- near.Close()
 	}()
-	most := int64(64)
+	limit := int64(64)
 	if o.MaxUnacked > 0 {
-		most = int64(o.MaxUnacked+24) / 25
+		limit = int64(o.MaxUnacked+24) / 25
 	}
-	require.Eventually(t, func() bool { return written.Load() == most }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return written.Load() == limit }, time.Minute, time.Millisecond)
 	time.Sleep(2 * beat)
-	require.Equal(t, most, written.Load(), "frames in flight")
+	require.Equal(t, limit, written.Load(), "frames in flight")
 	buf := make([]byte, 8)
 	for i := range 1000 {
 		_, err := io.ReadFull(far, buf)

@@ -273,7 +273,7 @@ func (s *stream) endLocked(err error) {
 	}
 }
 
-// Close waits for what is in flight, as long as the other end is treated as alive, and ends both directions.
+// Close waits for the frames in flight, as long as the other end is treated as alive, and ends both directions.
 func (s *stream) Close() error {
 	late := time.NewTimer(silence * s.r.opts.Heartbeat)
 	defer late.Stop()

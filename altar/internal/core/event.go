@@ -44,7 +44,7 @@ type Outcomes interface {
 	EndScope(sc *RecordScope)
 }
 
-// Messages make the messages that a Host sends of its own account. They are opaque.
+// Messages make the messages that a Host sends by itself. They are opaque.
 type Messages interface {
 	// Fault returns the error for a cause.
 	Fault(cause Cause, c *Call) any
@@ -101,7 +101,7 @@ type Conn struct {
 	seats [Shards]*seat // each is guarded like its shard
 }
 
-// A seat has the readers of one connection in one shard, in the order in which they came.
+// A seat has the readers of one connection in one shard, in the order of their attachment.
 type seat struct{ readers chain[Reader] }
 
 // A Cause is why a Host ends or refuses a call.
@@ -145,7 +145,7 @@ func (c Cause) result() CallResult {
 	return Erred
 }
 
-// An EventKind tells what has happened.
+// An EventKind is the kind of an Event.
 type EventKind int
 
 // The events, with the fields of [Event] that they have.
@@ -197,7 +197,7 @@ type Event struct {
 	Err      any // of a result
 }
 
-// A ClaimResult is what the ledger says about a call.
+// A ClaimResult is the answer of the ledger to a claim.
 type ClaimResult int
 
 // The results.
@@ -209,7 +209,7 @@ const (
 	ClaimFailed                       // with an error
 )
 
-// An EffectKind tells what follows from an event.
+// An EffectKind is the kind of an Effect.
 type EffectKind int
 
 // The effects, with the fields of [Effect] that they have.

@@ -117,7 +117,7 @@ func (sh *Shard) endWith(c *Call, e ending, r CallResult) {
 	switch {
 	case !c.isClaimed && !isClaiming:
 		sh.announce(c)
-	case c.session.isEnded: // nobody asks for the outcome
+	case c.session.isEnded: // no caller waits for the outcome
 		sh.emit(Effect{Kind: AbandonCall, Call: c})
 		sh.announce(c)
 	default:
@@ -227,7 +227,7 @@ func (sh *Shard) restream(c *Call, chunks []Chunk) {
 func (sh *Shard) remove(c *Call) {
 	c.state, c.isClaimed = Done, false
 	sh.record(c) // before the id is free
-	c.session.leave(c)
+	c.session.release(c)
 	sh.Counts.InFlight--
 	sh.Counts.Busy--
 	sh.linger(c)

@@ -24,7 +24,7 @@ type Runtime struct {
 type Load struct {
 	Limit     int           // of calls
 	Threshold int           // consecutive failures after which calls avoid the Runtime
-	Cooldown  time.Duration // for so long
+	Cooldown  time.Duration // the time without calls
 
 	breaker Breaker
 	running int

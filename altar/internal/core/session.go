@@ -86,8 +86,8 @@ func (s *Session) enter(c *Call, id string) {
 	s.arrivals.push(c, arrivalOf)
 }
 
-// leave removes a call whose outcome was sent.
-func (s *Session) leave(c *Call) {
+// release removes a call whose outcome was sent.
+func (s *Session) release(c *Call) {
 	s.arrivals.remove(c, arrivalOf)
 	c.freeID()
 	if s.calls[c.id] == c {
@@ -120,8 +120,8 @@ func (c *Call) unhold() {
 	}
 }
 
-// held returns the held calls in order of arrival.
-func (s *Session) held() []*Call { return inOrder(slices.Collect(maps.Keys(s.waiting))) }
+// heldCalls returns the held calls in order of arrival.
+func (s *Session) heldCalls() []*Call { return inOrder(slices.Collect(maps.Keys(s.waiting))) }
 
 // inOrder sorts calls by the creation of their sessions, then by arrival, and removes duplicates.
 func inOrder(list []*Call) []*Call {

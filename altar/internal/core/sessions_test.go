@@ -79,17 +79,17 @@ func TestTombstonesAgreeWithModel(t *testing.T) {
 				return true
 			})
 			if n <= 3 && len(want) > 5 { // of those that hold most the one with the oldest
-				held := map[Principal]int{}
+				count := map[Principal]int{}
 				for _, e := range want {
-					held[e.p]++
+					count[e.p]++
 				}
-				most := 0
+				largest := 0
 				for i, e := range want {
-					if held[e.p] > held[want[most].p] {
-						most = i
+					if count[e.p] > count[want[largest].p] {
+						largest = i
 					}
 				}
-				want = slices.Delete(want, most, most+1)
+				want = slices.Delete(want, largest, largest+1)
 			}
 			require.Len(t, got.byID, len(want))
 			require.LessOrEqual(t, len(got.all.ids), max(64, 2*len(want)), "skipped ids are removed")
@@ -302,7 +302,7 @@ func (w *sessionWorld) remove(m *naiveSession, c *Call) {
 	c.closeAnswer()
 	c.release(Erred, w.now)
 	c.state = Done
-	m.s.leave(c)
+	m.s.release(c)
 	m.calls = slices.DeleteFunc(m.calls, func(o *Call) bool { return o == c })
 	delete(m.waiting, c)
 	delete(m.runs, c)
@@ -400,7 +400,7 @@ func (w *sessionWorld) check() {
 				running[rt]++
 			}
 		}
-		require.Equal(w.t, w.waiting(m), append([]*Call(nil), m.s.held()...))
+		require.Equal(w.t, w.waiting(m), append([]*Call(nil), m.s.heldCalls()...))
 	}
 	var got []string
 	for s := range w.sessions.All() {
@@ -443,7 +443,7 @@ func TestSessionsModel(t *testing.T) {
 			w.end(m)
 		}
 		require.Empty(t, w.sessions.env.IDs, "seed %d", seed)
-		require.Empty(t, w.sessions.held(), "seed %d", seed)
+		require.Empty(t, w.sessions.heldCalls(), "seed %d", seed)
 		require.Empty(t, w.sessions.special, "seed %d", seed)
 		require.Empty(t, w.sessions.holding, "seed %d", seed)
 		require.Len(t, w.sessions.timers.heap, len(w.inquiries), "seed %d: a timer of an ended session is set", seed)

@@ -47,7 +47,7 @@ type Shard struct {
 	slab      []Record // to be used
 }
 
-// A lane has what a shard knows of one Runtime.
+// A lane is the part of one Runtime in a shard.
 type lane struct {
 	calls     map[*Call]bool    // running
 	inquiries map[*Session]bool // with an open inquiry
@@ -86,7 +86,7 @@ func (sh *Shard) lane(rt *Runtime) *lane {
 	return l
 }
 
-// open enters a session, and asks the Runtimes that are asked for each session.
+// open enters a session, and sends the inquiries for it.
 func (sh *Shard) open(s *Session, runtimes []*Runtime, expires time.Time) {
 	s.sh, s.Records.Principal, s.expiry.Event = sh, s.Principal, s
 	sh.byID[s.ID] = s
@@ -221,26 +221,26 @@ func (sh *Shard) endInquiry(s *Session, rt *Runtime) {
 func (sh *Shard) responded(s *Session, rt *Runtime) []*Call {
 	if s != nil {
 		sh.endInquiry(s, rt)
-		return s.held()
+		return s.heldCalls()
 	}
 	for s := range sh.lane(rt).inquiries {
 		sh.endInquiry(s, rt)
 	}
 	sh.endInquiry(nil, rt)
-	return sh.held()
+	return sh.heldCalls()
 }
 
 // expired ends an inquiry without a response. It returns the held calls that may not wait any longer.
 func (sh *Shard) expired(a *Inquiry) []*Call {
 	sh.endInquiry(a.s, a.rt)
 	if a.s != nil {
-		return a.s.held()
+		return a.s.heldCalls()
 	}
-	return sh.held()
+	return sh.heldCalls()
 }
 
-// held returns the held calls of all sessions.
-func (sh *Shard) held() []*Call { return inOrder(sh.appendHeld(nil)) }
+// heldCalls returns the held calls of all sessions.
+func (sh *Shard) heldCalls() []*Call { return inOrder(sh.appendHeld(nil)) }
 
 func (sh *Shard) appendHeld(list []*Call) []*Call {
 	for s := range sh.holding {

@@ -187,7 +187,7 @@ func (sh *Shard) claimed(e *Event) {
 		sh.turnDown(c, c.refusal)
 	default:
 		sh.slide(c.session)
-		sh.judge(c)
+		sh.route(c)
 	}
 }
 
@@ -205,13 +205,13 @@ func (sh *Shard) endedEarly(c *Call, e *Event) {
 	}
 }
 
-// demand returns what a call demands of a Runtime.
+// demand returns the requirements of a call for a Runtime.
 func (sh *Shard) demand(c *Call) Demand {
 	return Demand{Contract: c.Contract, Pin: c.Pin, Turn: c.session.Turn(c.Contract), Now: sh.now, Bytes: c.limits.Params, Tried: c.tried}
 }
 
-// judge routes a held call, or makes it wait, or ends it.
-func (sh *Shard) judge(c *Call) {
+// route routes a held call, or makes it wait, or ends it.
+func (sh *Shard) route(c *Call) {
 	if c.isChosen {
 		return
 	}
@@ -298,12 +298,12 @@ func (sh *Shard) chosen(c *Call, rt *Runtime) {
 	}
 	c.endChoice()
 	if !c.session.Registry().CanTake(c.Contract, rt) {
-		sh.judge(c)
+		sh.route(c)
 		return
 	}
 	isTrial, ok := rt.Gate.Admit(c.limits.Params, false, sh.now)
 	if !ok {
-		sh.judge(c)
+		sh.route(c)
 		return
 	}
 	c.isCounted = true

@@ -131,7 +131,7 @@ func (sh *Shard) fulfillmentAsked(e *Event) {
 func (sh *Shard) fulfilled(e *Event) {
 	sh.change(e.Session, e.Change)
 	switch {
-	case e.Runtime == nil: // nobody has responded
+	case e.Runtime == nil: // no Runtime has responded
 	case e.Session != nil:
 		for _, c := range sh.responded(e.Session, e.Runtime) {
 			sh.judgeAgain(c)
@@ -154,7 +154,7 @@ func (sh *Shard) judgeAgain(c *Call) {
 	case c.state == Running && !c.rt.IsConnected:
 		sh.lost(c)
 	case c.state == Held:
-		sh.judge(c)
+		sh.route(c)
 	}
 }
 
@@ -175,7 +175,7 @@ func (sh *Shard) fire(t *Timer) {
 		sh.fail(c, CauseDeadline)
 	case *callGap:
 		if c := (*Call)(t); c.state == Held { // it waits for an absent Runtime
-			sh.judge(c)
+			sh.route(c)
 		} else {
 			sh.fail(c, CauseGap)
 		}

@@ -6,7 +6,7 @@ package core
 import "time"
 
 // Tombstones are ids that must not be used again until a time, each of a principal. There are at most so many of a
-// principal, and in all. Beyond that the oldest is forgotten: of the principal, or of the one that holds most.
+// principal, and in all. Beyond that the oldest is forgotten: of the principal, or of the principal with the largest number.
 type Tombstones struct {
 	perPrincipal, max int
 	byID              map[string]tombstone
@@ -40,7 +40,7 @@ func NewTombstones(perPrincipal, limit int) *Tombstones {
 // Len returns the number of ids.
 func (t *Tombstones) Len() int { return len(t.byID) }
 
-// Add remembers an id, and returns another one that was forgotten for it, or "".
+// Add remembers an id, and returns the id that was forgotten for it, or "".
 func (t *Tombstones) Add(id string, p Principal, until time.Time) (forgotten string) {
 	t.Remove(id)
 	q := t.queues[p]
@@ -137,7 +137,7 @@ func (t *Tombstones) Has(id string, now time.Time) bool {
 	return ok
 }
 
-// Expire forgets one id whose time has come, and returns it, or "".
+// Expire forgets one expired id, and returns it, or "".
 func (t *Tombstones) Expire(now time.Time) string {
 	if due, ok := t.Due(); !ok || now.Before(due) {
 		return ""

@@ -39,10 +39,10 @@ type Claim struct {
 	// Claims that are begun in one step are decided in this order, and those that end in one step are recorded so.
 	Behind, After *Claim
 
-	decided, recorded, ended chan struct{}
-	outcome                  *Outcome // before ended is closed
-	isGranted                atomic.Bool
-	cancel                   context.CancelFunc // ends the wait for another Host that runs the call
+	decided, recorded, settled chan struct{}
+	outcome                    *Outcome // before settled is closed
+	isGranted                  atomic.Bool
+	cancel                     context.CancelFunc // ends the wait for another Host that runs the call
 }
 
 // An Outcome is what is recorded of a call.
@@ -52,7 +52,7 @@ type Outcome struct {
 	Retry  bool          // nothing: a repeat is another attempt
 }
 
-// A Verdict is what a ledger knows of a call.
+// A Verdict is the answer of a ledger to a claim or a record.
 type Verdict struct {
 	Result core.ClaimResult
 	Data   []byte // of core.ClaimReplayed: an encoded outcome
@@ -71,7 +71,7 @@ func CallKey(session, id string) string {
 
 // Claim implements [Ledger].
 func (l *Shared) Claim(c *Claim) (Verdict, bool) {
-	c.decided, c.recorded, c.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	c.decided, c.recorded, c.settled = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(l.ctx)
 	c.cancel = cancel
 	l.opts.Go(func() {
@@ -85,7 +85,7 @@ func (l *Shared) Claim(c *Claim) (Verdict, bool) {
 // Record implements [Ledger].
 func (l *Shared) Record(c *Claim, o *Outcome) (Verdict, bool) {
 	c.outcome = o
-	close(c.ended)
+	close(c.settled)
 	if !c.isGranted.Load() {
 		time.AfterFunc(claimWait, func() {
 			if !c.isGranted.Load() {
@@ -174,11 +174,11 @@ func (l *Shared) grant(c *Claim, k once.Claim) {
 func (l *Shared) result(c *Claim, k once.Claim) once.Result {
 	var o *Outcome
 	select {
-	case <-c.ended:
+	case <-c.settled:
 		o = c.outcome
 	case <-l.ctx.Done():
 		select {
-		case <-c.ended:
+		case <-c.settled:
 			o = c.outcome
 		default:
 			o = c.Cut()

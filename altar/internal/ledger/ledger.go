@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ledger keeps what outlives a Host: sessions, fulfilments, owners of runtime ids, and the claims and
+// Package ledger keeps the state that outlives a Host: sessions, fulfilments, owners of runtime ids, and the claims and
 // outcomes of calls. In a store, several Hosts may share it: each holds a lease, and a call is claimed by one Host
 // before it is dispatched.
 package ledger
