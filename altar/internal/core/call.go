@@ -145,13 +145,6 @@ func (c *Call) proceed(hasFailedOver bool) {
 	c.state, c.hasFailedOver = Held, c.hasFailedOver || hasFailedOver
 }
 
-// wait makes a held call wait for an absent Runtime. At a time of zero nothing happens.
-func (c *Call) wait(until time.Time) {
-	if !until.IsZero() {
-		c.timers.Set(&c.gap, until)
-	}
-}
-
 // choose bounds the time in which a Runtime is chosen for the call.
 func (c *Call) choose(now time.Time) {
 	c.unhold()

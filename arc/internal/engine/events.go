@@ -286,13 +286,6 @@ func (o *orderly) add(f func()) {
 	o.list = append(o.list, f)
 }
 
-// isIdle reports whether all functions have returned.
-func (o *orderly) isIdle() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.list) == 0 && !o.isRunning
-}
-
 // run runs the added functions. If another goroutine runs them, that one continues with the new ones.
 func (o *orderly) run() {
 	isFirst := true

@@ -61,7 +61,7 @@ func (r *Recorder) RequireAttribute(t testing.TB, span, key, value string) {
 	require.NotNil(t, s, span)
 	for _, a := range s.Attributes() {
 		if string(a.Key) == key {
-			require.Equal(t, value, a.Value.Emit(), key)
+			require.Equal(t, value, a.Value.String(), key)
 			return
 		}
 	}
