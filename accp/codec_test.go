@@ -347,8 +347,10 @@ func TestLenientMetadata(t *testing.T) { // ACCP-D13, ACCP-D20, ACCP-D21
 	_, err = c.DecodeRaw([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
 	require.ErrorIs(t, err, accp.ErrParse)
 	strict := accp.Codec{}
-	m, err = strict.DecodeRaw([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
-	require.NoError(t, err, "to the strict reader msg_id is an extension")
+	_, err = strict.DecodeRaw([]byte("@a>ack:b{}[mid:a,msg_id:b]"))
+	require.ErrorIs(t, err, accp.ErrParse)
+	m, err = strict.DecodeRaw([]byte("@a>ack:b{}[msg_id:b]"))
+	require.NoError(t, err, "to the strict reader msg_id alone is an extension")
 	require.Equal(t, "b", m.Meta.Ext.Text("msg_id"))
 }
 
