@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
@@ -53,18 +54,20 @@ func Read(ctx context.Context, op func(ctx context.Context) error) error {
 // stream has this value by this call. So two values of one id must differ.
 func Append(ctx context.Context, db store.Log, stream, id string, value []byte, ttl time.Duration) (
 	seq uint64, isFirst bool, err error) {
-	attempts := 0
-	err = Change(ctx, func(ctx context.Context) (err error) {
-		attempts++
-		seq, err = db.Append(ctx, stream, id, value, ttl)
+	var attempts, last atomic.Uint64 // a change in doubt is repeated behind the caller
+	err = Change(ctx, func(ctx context.Context) error {
+		attempts.Add(1)
+		seq, err := db.Append(ctx, stream, id, value, ttl)
+		last.Store(seq)
 		return err
 	})
+	seq = last.Load()
 	switch {
 	case err == nil:
 		return seq, true, nil
 	case !errors.Is(err, store.ErrDuplicate):
 		return 0, false, err
-	case attempts == 1:
+	case attempts.Load() == 1:
 		return seq, false, nil
 	}
 	page, err := Page(ctx, db, stream, seq-1, 1)
