@@ -102,3 +102,19 @@ func TestReadEndsWithAnAnswer(t *testing.T) {
 		require.Error(t, ctx.Err(), "each call has 10 s")
 	})
 }
+
+// A value in doubt is appended after Append has returned, and changes none of its results: the race detector is the check.
+func TestAppendIsRepeatedBehindItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := faulty(t, fault.ErrorBefore)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		_, isFirst, err := state.Append(ctx, db, "s", "id", []byte("a"), time.Hour)
+		require.ErrorIs(t, err, store.ErrUnknown)
+		require.False(t, isFirst)
+		time.Sleep(time.Minute)
+		page, err := state.Page(t.Context(), db, "s", 0, 10)
+		require.NoError(t, err)
+		require.Len(t, page, 1)
+	})
+}
