@@ -239,7 +239,7 @@ func TestServerOwnPackage(t *testing.T) {
 		{"a2e", []string{"host_script", "http_script"}, 3, 5, "own option, ", "lifecycle", "stdio"},
 		{"altar", []string{"host_script"}, 3, 4, "2 cases did not run: several processes", "scripts", ""},
 		{"altar", []string{"host_script"}, 3, 5, "own option, ", "scripts", "tcp"},
-		{"accp", []string{"http-script", "ws-script"}, 3, 4, "5 cases did not run: clock", "http", ""},
+		{"accp", []string{"http-script", "ws-script"}, 3, 4, "8 cases did not run: clock", "http", ""},
 		{"air", []string{"inbox_script", "relay_script"}, 2, 3, "6 cases did not run: several processes", "conduct", ""},
 	} {
 		t.Run(tt.protocol+" "+tt.transport, func(t *testing.T) {
