@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,6 +62,10 @@ const other = "_OTHER"
 // maxNames is the number of values that a part of the names of spans, or an attribute of metrics, can have.
 const maxNames = 200
 
+// maxValue is the number of bytes of such a value, and of an attribute of a span. Peers choose some of them, and spans wait in
+// memory for their export.
+const maxValue = 256
+
 // Options adjust Instruments. The zero value means the providers and the propagator of package otel, or that of W3C
 // where that has none.
 type Options struct {
@@ -103,8 +108,11 @@ func New(protocol, module string, o Options) (*Instruments, error) {
 	return i, errors.Join(err, failed)
 }
 
-// bounded returns a value of an attribute, or other if it has too many.
+// bounded returns a value of an attribute, or other if that is too long or the attribute has too many.
 func (i *Instruments) bounded(key, value string) string {
+	if len(value) > maxValue {
+		return other
+	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	values := i.names[key]
@@ -127,7 +135,7 @@ type Call struct {
 	Method    string // of the protocol
 	Target    string // agent or tool, for the name of the span; may be empty
 
-	// Attributes are those of the span only. Links are further causes.
+	// Attributes are those of the span only; long texts are cut. Links are further causes.
 	Attributes []attribute.KeyValue
 	Links      []trace.Link
 }
@@ -155,7 +163,13 @@ func (i *Instruments) Start(ctx context.Context, c Call) (context.Context, *Span
 	if c.Operation != "" {
 		s.labels = append(s.labels, attribute.String(Operation, c.Operation))
 	}
-	attributes := append(append(make([]attribute.KeyValue, 0, len(s.labels)+len(c.Attributes)), s.labels...), c.Attributes...)
+	attributes := append(make([]attribute.KeyValue, 0, len(s.labels)+len(c.Attributes)), s.labels...)
+	for _, a := range c.Attributes {
+		if a.Value.Type() == attribute.STRING && len(a.Value.AsString()) > maxValue {
+			a = a.Key.String(strings.ToValidUTF8(strings.Clone(a.Value.AsString()[:maxValue]), ""))
+		}
+		attributes = append(attributes, a)
+	}
 	ctx, s.Span = i.tracer.Start(ctx, name, trace.WithSpanKind(c.Kind), trace.WithAttributes(attributes...), trace.WithLinks(c.Links...))
 	return ctx, s
 }

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
@@ -39,6 +42,26 @@ func TestNamesAreBounded(t *testing.T) {
 	points, _ := r.Metrics(t)
 	require.LessOrEqual(t, points[ServerDuration], int64(2*maxNames+3))
 	require.NotNil(t, r.Spans()["internal "+ExecuteTool], "a name without its target")
+}
+
+// A peer that sends long names, each another one, makes no long texts.
+func TestValuesAreShort(t *testing.T) {
+	i, r := newInstruments(t)
+	for n := range 10 {
+		name := fmt.Sprint(n) + strings.Repeat("\u00e9", 1<<19)
+		ctx, span := i.Start(t.Context(), Call{Method: name, Target: name, Attributes: []attribute.KeyValue{attribute.String(ToolName, name)}})
+		span.Finish(ctx, name)
+	}
+	spans := r.Spans()
+	require.Len(t, spans, 1)
+	for name, span := range spans {
+		require.Equal(t, "internal "+other, name)
+		for _, a := range span.Attributes() {
+			require.LessOrEqual(t, len(a.Value.AsString()), maxValue, a.Key)
+			require.True(t, utf8.ValidString(a.Value.AsString()), a.Key)
+		}
+	}
+	require.Empty(t, i.names[Method], "names that are too long are not kept")
 }
 
 // Without options the trace context of W3C is used.
