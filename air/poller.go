@@ -436,18 +436,18 @@ func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {
 	a.record = &AuditRecord{Time: time.Now(), Operation: "pull", Bytes: int64(len(item.data))}
 	o := p.inbox.receiveAs(ctx, &a)
 	item.isFinal, item.isNew = o.Final, o.Delivery != nil
-	item.isOpen = item.env != nil && o.Class == ClassLater && o.failures == 0 && isOwnTrouble(o.Err)
+	item.isOpen = item.env != nil && o.Class == ClassLater && o.failures == 0 && o.Err != nil && delaysThread(o.Err)
 }
 
-// isOwnTrouble reports whether an attempt failed before its handler for no reason of the envelope. Others do
-// not delay the thread: one that is forged, and a move that names one behind it.
-func isOwnTrouble(e *Error) bool {
-	var early *core.EarlyError // after a failure of the handler
-	switch {
-	case e == nil, errors.As(e, &early):
+// delaysThread reports whether the rest of a thread waits behind an envelope that is to be received again with an
+// error. It does not wait behind one that may be forged, a move that names one behind it, and a failure of the handler.
+func delaysThread(e *Error) bool {
+	switch e.Code {
+	case ErrBadSignature, ErrConflict, ErrUnknownMessage:
 		return false
 	}
-	return e.Code != ErrBadSignature && e.Code != ErrConflict && e.Code != ErrUnknownMessage
+	var early *core.EarlyError // the next attempt is not due
+	return !errors.As(e, &early)
 }
 
 // sequence returns the order in which items are handled, and for each place in it the place of the next
