@@ -185,7 +185,7 @@ func (e *Tasks) dismissLocked(t *task) {
 	}
 }
 
-// pausePlace gives the places of a run that waits back.
+// pausePlace gives the places of a run back, if it has them.
 func (r *Run) pausePlace() {
 	if r.hasPlace.CompareAndSwap(true, false) {
 		r.place.free()
@@ -210,10 +210,7 @@ func (r *Run) takePlace(isBounded bool) (isTaken bool, err error) {
 
 // releasePlaces ends what a run holds.
 func (r *Run) releasePlaces() {
-	if r.hasPlace.CompareAndSwap(true, false) {
-		r.place.free()
-		r.e.places.release(r.request.Account)
-	}
+	r.pausePlace()
 	r.place.releaseHolds()
 }
 
