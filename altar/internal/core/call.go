@@ -122,9 +122,6 @@ func (c *Call) IsAt(rt *Runtime) bool { return c.state == Running && c.rt == rt 
 // Start returns when the call was dispatched first, or zero.
 func (c *Call) Start() time.Time { return c.start }
 
-// HasFailedOver reports whether the call has lost a Runtime.
-func (c *Call) HasFailedOver() bool { return c.hasFailedOver }
-
 // Bytes returns the memory of the call.
 func (c *Call) Bytes() int64 {
 	n := int64(callCost + c.limits.Params + c.collected)

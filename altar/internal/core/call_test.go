@@ -465,7 +465,7 @@ func TestCallModel(t *testing.T) {
 			}
 			w.fire()
 			reached[n.state]++
-			w.check(w.call.State() == n.state && w.call.Start().Equal(n.start) && w.call.HasFailedOver() == (n.losses > 0), "state %d, want %d", w.call.State(), n.state)
+			w.check(w.call.State() == n.state && w.call.Start().Equal(n.start) && w.call.hasFailedOver == (n.losses > 0), "state %d, want %d", w.call.State(), n.state)
 			w.check(w.call.Runtime() == n.rt && w.call.IsAt(n.rt) == (n.state == Running), "the Runtime of the call")
 			if n.state >= Ending {
 				break

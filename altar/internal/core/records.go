@@ -31,9 +31,6 @@ func rankOf(r *Record) *link[Record] { return &r.rank }
 
 func shareOf(r *Record) *link[Record] { return &r.share }
 
-// IsShort reports whether only the use of the id is known.
-func (r *Record) IsShort() bool { return r.isShort }
-
 // A Fingerprint identifies the tool and the parameters of a call.
 type Fingerprint struct {
 	Tool string

@@ -177,7 +177,7 @@ func TestRecordsModel(t *testing.T) {
 			for i, m := range model.list {
 				isWhole := m.r.Payload != nil && m.r.Print.Tool != ""
 				isFound, isOpen := m.scope.Find(m.r.ID) == m.r, records.Open(m.r.ID) == m.r
-				if isFound != m.isKept || isOpen != (m.rt != nil) || m.r.IsShort() != m.isShort || isWhole != (!m.isShort && m.payload >= 0) {
+				if isFound != m.isKept || isOpen != (m.rt != nil) || m.r.isShort != m.isShort || isWhole != (!m.isShort && m.payload >= 0) {
 					t.Fatalf("seed %d: record %d is %+v, want %+v", seed, i, m.r, m)
 				}
 				if m.isKept {
