@@ -56,6 +56,18 @@ func TestOptionsOfMembers(t *testing.T) {
 	require.ErrorContains(t, err, "list[0]: invalid")
 }
 
+// Read uses a slice of dst again, but not one that is the default of other values.
+func TestDefaultSliceIsNotShared(t *testing.T) {
+	type list struct {
+		N []int `json:"n,omitzero" jsonmap:"default=[7]"`
+	}
+	used := parse[list](t, `{}`)
+	require.Equal(t, []int{7}, used.N)
+	require.Nil(t, Read(cursor(`{"n":[9]}`), &used))
+	require.Equal(t, []int{9}, used.N)
+	require.Equal(t, []int{7}, parse[list](t, `{}`).N)
+}
+
 func TestCheckRefusesOptions(t *testing.T) {
 	for _, v := range []any{
 		struct {

@@ -267,15 +267,19 @@ func (b *builder) setDefault(f *field, root reflect.Type, sf reflect.StructField
 	f.defaultValue, f.defaultText = v, []byte(text)
 }
 
-// setDefault stores what an absent member means. Values do not share a pointer.
+// setDefault stores what an absent member means. Values do not share a pointer or a slice, which is used again by the
+// next Read.
 func (f *field) setDefault(dst reflect.Value) {
-	if dst.Kind() == reflect.Pointer {
+	switch dst.Kind() {
+	case reflect.Pointer:
 		p := reflect.New(dst.Type().Elem())
 		p.Elem().Set(f.defaultValue.Elem())
 		dst.Set(p)
-		return
+	case reflect.Slice:
+		dst.Set(reflect.AppendSlice(reflect.Zero(dst.Type()), f.defaultValue))
+	default:
+		dst.Set(f.defaultValue)
 	}
-	dst.Set(f.defaultValue)
 }
 
 // find returns which field has that name, or -1. Members mostly come in the order of the
