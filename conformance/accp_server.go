@@ -7,11 +7,9 @@ import (
 	"bytes"
 	"context"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -183,46 +181,6 @@ func accpPost(s http.Handler) Step {
 	}
 }
 
-// pipeListener connects clients with a server inside the process, so that both
-// live in virtual time.
-type pipeListener struct {
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
-}
-
-func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return nil
-}
-
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
-
-func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	here, there := net.Pipe()
-	select {
-	case l.conns <- there:
-		return here, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // accpSocket is the fixture of a ws script: one desk, and one connection to it
 // at a time.
 type accpSocket struct {
@@ -247,22 +205,12 @@ func openACCPSocket(t *testing.T, _ *Input) (Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newPipeListener()
-	hs := &http.Server{Handler: s}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = hs.Serve(l)
-	}()
-	transport := &http.Transport{DialContext: l.dial}
+	transport := accptest.NewServer(t, s).HTTPClient.Transport
 	same := func(b []byte) []byte { return b }
 	d := &accpSocket{wait: synctest.Wait, rewrite: same, restore: same, dial: func() (*websocket.Conn, error) { return accpDial("ws://desk", transport) }}
 	t.Cleanup(func() {
 		d.close()
 		_ = s.Shutdown(context.Background())
-		_ = hs.Close()
-		transport.CloseIdleConnections()
-		<-served
 	})
 	return d.step, d.open()
 }
