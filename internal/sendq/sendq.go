@@ -222,6 +222,26 @@ func (q *Queue) PutControl(m []byte, after uint64) error {
 	return q.put(m, entry{account: control, after: after})
 }
 
+// PutControlWait is PutControl, but waits for space in the reserve until ctx ends.
+func (q *Queue) PutControlWait(ctx context.Context, m []byte, after uint64) error {
+	defer context.AfterFunc(ctx, func() { q.Release(0) })()
+	e := entry{account: control, after: after}
+	for {
+		err := q.put(m, e)
+		if err != ErrFull {
+			return err
+		}
+		q.mu.Lock()
+		for q.used[control]+len(m)+overhead > q.o.MaxReserve && q.used[control] > 0 && q.err == nil && ctx.Err() == nil {
+			q.written.Wait()
+		}
+		q.mu.Unlock()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // Position returns the number of data messages accepted so far, for PutControl.
 func (q *Queue) Position() uint64 {
 	q.mu.Lock()

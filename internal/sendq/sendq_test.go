@@ -950,3 +950,31 @@ func TestQueueAllocatesNothing(t *testing.T) {
 		require.Zero(t, testing.AllocsPerRun(100, batch), name)
 	}
 }
+
+// PutControlWait waits for space in the reserve, and not for space that others have reserved in the data lane.
+func TestPutControlWaitNeedsTheReserveOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(true)
+		q := New(g, Options{MaxBytes: 1000, MaxReserve: 300, WriteTimeout: -1})
+		r, err := q.ReserveWait(t.Context(), 900)
+		require.NoError(t, err)
+		for q.PutControl(msg(100), 0) == nil {
+		}
+		done := make(chan error, 1)
+		go func() { done <- q.PutControlWait(t.Context(), msg(100), 0) }()
+		synctest.Wait()
+		require.Empty(t, done)
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- q.PutControlWait(ctx, msg(100), 0) }()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-left, context.Canceled)
+		g.set(false)
+		require.NoError(t, <-done)
+		q.Release(r)
+		require.NoError(t, q.Close(t.Context()))
+		g.set(true)
+		require.Equal(t, ErrClosed, q.PutControlWait(t.Context(), msg(100), 0))
+	})
+}
