@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/audit"
@@ -77,51 +78,25 @@ func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
 	return audit.Log[*AuditRecord](log, "a2e")
 }
 
-// auditLocked queues a record of the response to a message for unlock. s.mu must be held.
-func (s *Session) auditLocked(m *Message, arrived time.Time, in, out int, outcome, code string) {
+// auditLocked returns a function that passes a record of the response to a message on, when its length is known, or
+// nil. s.mu must be held.
+func (s *Session) auditLocked(m *Message, arrived time.Time, in int, outcome, code string) func(n int) {
 	if s.host.opts.Audit == nil {
-		return
+		return nil
 	}
-	r := &AuditRecord{Time: time.Now(), Peer: s.agentID, Operation: m.Type, Outcome: outcome, Code: code,
-		Object:    cmp.Or(textMember(m, "tool_name"), textMember(m, "skill_name")),
-		SessionID: s.id, RequestID: m.ID, CorrelationID: cmp.Or(textMember(m, "correlation_id"), m.ID),
-		Bytes: int64(in), OutputBytes: int64(out)}
-	r.Duration = r.Time.Sub(arrived)
+	r := &AuditRecord{Peer: s.agentID, Operation: strings.Clone(m.Type), Outcome: outcome, Code: code, RequestID: strings.Clone(m.ID),
+		Bytes: int64(in), Object: strings.Clone(clip(cmp.Or(textMember(m, "tool_name"), textMember(m, "skill_name")), 200)),
+		CorrelationID: strings.Clone(cmp.Or(textMember(m, "correlation_id"), m.ID))} // does not keep the message
 	if s.principal != nil {
 		r.Principal = s.principal.ID
 	}
 	if s.id != "" {
 		r.SessionID = cmp.Or(s.host.opts.AuditSessionID, s.id)
 	}
-	s.records = append(s.records, r)
-}
-
-// unlock releases s.mu, passes the queued audit records on, in their order, and sends the lines for
-// which there was no space. So a reader reads on when the agent has read its refusals.
-func (s *Session) unlock() {
-	backlog := s.backlog
-	s.backlog = nil
-	isAuditing := !s.isAuditing && len(s.records) > 0
-	if isAuditing {
-		s.isAuditing = true
-		for len(s.records) > 0 {
-			records := s.records
-			s.records = nil
-			s.mu.Unlock()
-			for _, r := range records {
-				s.host.audit(s.ctx, r)
-			}
-			s.mu.Lock()
-		}
-		s.isAuditing = false
-	}
-	out := s.out
-	s.mu.Unlock()
-	for _, line := range backlog {
-		space, err := out.reserve(s.ctx, len(line))
-		if err != nil || out.put(line, space) != nil {
-			return
-		}
+	return func(n int) {
+		r.Time, r.OutputBytes = time.Now(), int64(n)
+		r.Duration = r.Time.Sub(arrived)
+		s.host.audit(s.ctx, r)
 	}
 }
 

@@ -7,13 +7,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -31,36 +29,32 @@ type Call struct {
 	Message *Message
 	Session *Session
 
-	arrived    time.Time
-	in         int // length of the line
-	capability string
-	routes     []boundRoute
-	keys       []string
-	key        string // in Session.calls: the id of a request
-	lane       lane
-	silent     bool // an event: no answer goes out
-	mayPass    bool // the catch-all: it may leave a request without answer
+	core    session.Call // guarded by the mutex of the session
+	in      int          // length of the line
+	routes  []boundRoute
+	mayPass bool // the fallback: it may leave a request without answer
 
-	state atomic.Pointer[any] // of the plugin that handles it at the moment
-
-	work *life.Work // and its context; nil before it is queued
-	line *[]byte    // the answer of the handler; nil for none
-
-	body *keptBody // that holds a request of a durable session
-
-	scope *budget.Scope // of the session, since the call was queued
-	hold  requestHold
-	place budget.Hold // of the running handler
-
-	// guarded by the session's mu
-	deadline time.Time
-	started  bool
-	answered bool
-	seq      int64 // of the next event
+	state      atomic.Pointer[any] // of the plugin that handles it at the moment
+	work       life.Work           // and its context
+	body       *keptBody           // that holds a request of a durable session
+	scope      *budget.Scope       // of the session, since the call was queued
+	hold       requestHold
+	place      budget.Hold // of the running handler
+	line       *[]byte     // the answer of the handler; nil for none
+	outcome    string      // for the audit
+	code       string      // of the error, for the audit
+	turn       uint64      // among the started calls
+	hasPassed  bool        // the next handler may begin
+	isReturned bool        // the state of the session knows that the handler has returned
 }
 
-// ID returns the id of the message.
-func (c *Call) ID() string { return c.Message.ID }
+// newCall returns a call for a message that was received.
+func (s *Session) newCall(m *Message, arrived time.Time, in int) *Call {
+	c := &Call{Message: m, Session: s, in: in}
+	c.core = session.Call{ID: m.ID, Capability: s.capabilityOf(m), Timeout: timeLimit(m.Body), Arrived: arrived, Owner: c,
+		Objects: orderKeys(m), SessionID: textMember(m, "session_id")}
+	return c
+}
 
 // CorrelationID returns the caller's trace id, or the id of the message if it
 // has none.
@@ -70,6 +64,9 @@ func (c *Call) CorrelationID() string {
 	}
 	return c.Message.ID
 }
+
+// ID returns the id of the message.
+func (c *Call) ID() string { return c.Message.ID }
 
 // StringMember returns a member of the message that is a string, by its name on the
 // wire, or "".
@@ -126,154 +123,49 @@ func (c *Call) EmitBody(msgType string, body func(seq int64) any) error {
 	return c.emit(msgType, body)
 }
 
+// errRepeat ends an attempt to send an event whose number another event has.
+var errRepeat = errors.New("a2e: number of the event is used")
+
 func (c *Call) emit(msgType string, body func(seq int64) any) error {
 	s := c.Session
 	for {
 		s.mu.Lock()
-		seq := c.seq
-		s.unlock()
-		line, err := s.boundedLine(NewMessage(msgType, body(seq)))
+		seq := s.core.Seq(&c.core)
+		s.mu.Unlock()
+		line, err := s.conn.boundedLine(NewMessage(msgType, body(seq)), ErrRuntime)
 		if err != nil {
 			return err
 		}
-		isNext := true
-		err = s.post(c.work, *line, func() error {
-			if c.answered {
+		err = s.conn.send(&c.work, line, func(space sendq.Reservation) error {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			switch {
+			case s.core.IsAnswered(&c.core):
 				return ErrClosed
-			}
-			if isNext = c.seq == seq; !isNext {
+			case s.core.Seq(&c.core) != seq:
 				return errRepeat
 			}
-			return nil
-		}, func(int) { c.seq++ })
-		freeLine(line)
-		if isNext {
+			err := s.conn.put(line, space, nil)
+			if err == nil {
+				s.core.Emit(&c.core)
+			}
+			return err
+		})
+		if err != errRepeat {
 			return err
 		}
 	}
 }
 
-// errRepeat ends an attempt to send an event whose number another event has.
-var errRepeat = errors.New("a2e: number of the event is used")
-
-// post queues a line, after a wait for space if the agent does not read. The functions run with
-// s.mu held: admit just before the line is queued, and queued, with the length of the line without
-// its LF, just after.
-func (s *Session) post(ctx context.Context, line []byte, admit func() error, queued func(n int)) error {
-	var space sendq.Reservation
-	for {
-		s.mu.Lock()
-		out := s.out
-		err := admit()
-		if err == nil {
-			err = out.put(line, space)
-		}
-		if err == nil {
-			s.recorder.line("out", line)
-			queued(len(line) - 1)
-			s.unlock()
-			return nil
-		}
-		s.unlock()
-		out.release(space)
-		if !errors.Is(err, sendq.ErrFull) {
-			return err
-		}
-		if space, err = out.reserve(ctx, len(line)); err != nil {
-			return err
-		}
-	}
-}
-
-// enqueueLocked starts a call or queues it. s.mu must be held.
-func (s *Session) enqueueLocked(c *Call) {
-	limits := &s.host.opts.Limits
-	c.key = c.Message.ID
-	if c.silent {
-		s.events++
-		c.key = "\xff" + strconv.FormatUint(s.events, 10) // no id of a request, which is valid UTF-8
-	} else {
-		c.keys = orderKeys(c.Message)
-	}
-	if s.hold.err != nil {
-		s.refuseWorkLocked(c, overBudget(s.hold.err))
+// startCall passes a call to a worker. The reader of the session runs the handlers that never block itself.
+func (s *Session) startCall(c *Call, isReader bool) {
+	if isReader && c.routes[0].isInline {
+		c.run()
 		return
-	}
-	canRun := s.canStartLocked(c, s.queue)
-	if !s.hasRoomLocked(c, canRun) {
-		s.refuseWorkLocked(c, reasoned(ErrRuntime, ReasonOverloaded, "too many requests are waiting"))
-		return
-	}
-	work, err := s.host.life.Start(s.ctx, life.Request)
-	if err != nil {
-		if !c.silent {
-			s.rejectLocked(c, reasoned(ErrInvalidMessage, ReasonDraining, "the host is shutting down"))
-		}
-		return
-	}
-	c.scope, c.hold, s.hold = s.scope, s.hold, requestHold{}
-	c.work = work
-	limit := timeLimit(c.Message.Body)
-	if limit <= 0 || limit > limits.MaxCallTimeout {
-		limit = limits.MaxCallTimeout
-	}
-	c.deadline = c.arrived.Add(limit)
-	s.armTimerLocked(c.deadline)
-	s.calls[c.key] = c
-	if s.body != nil {
-		c.body = s.body
-		c.body.open++
-	}
-	s.arrivals = append(s.arrivals, c)
-	if canRun {
-		s.startCallLocked(c)
-		return
-	}
-	s.queue = append(s.queue, c)
-}
-
-// refuseWorkLocked refuses a call for which the host has no room. s.mu must be held.
-func (s *Session) refuseWorkLocked(c *Call, err error) {
-	e, ok := errors.AsType[*Error](err)
-	if c.silent || !ok {
-		s.host.dropped.Add(1)
-		return
-	}
-	e.Capability = c.capability
-	s.rejectLocked(c, e)
-}
-
-// armTimerLocked makes the timer of the session fire at t or earlier. One timer serves all calls,
-// because nearly all of them are answered long before their deadline. s.mu must be held.
-func (s *Session) armTimerLocked(t time.Time) {
-	if !s.due.IsZero() && !t.Before(s.due) {
-		return
-	}
-	s.due = t
-	if s.clock == nil {
-		s.clock = time.AfterFunc(time.Until(t), s.overdue)
-		return
-	}
-	s.clock.Reset(time.Until(t))
-}
-
-// isBlockedLocked reports whether a running call uses an object of c. s.mu must be held.
-func (s *Session) isBlockedLocked(c *Call) bool {
-	return slices.ContainsFunc(c.keys, func(key string) bool { return s.busyKeys[key] })
-}
-
-// startCallLocked passes a call to a worker. s.mu must be held.
-func (s *Session) startCallLocked(c *Call) {
-	c.started = true
-	c.hold.waiting.Release()
-	s.running[c.lane]++
-	for _, key := range c.keys {
-		s.busyKeys[key] = true
 	}
 	select {
 	case s.todo <- c:
 	default:
-		s.work.Add(1)
 		go s.worker(c)
 	}
 }
@@ -284,9 +176,8 @@ const maxIdle = 4
 
 // worker runs a call, and more if they come soon enough.
 func (s *Session) worker(c *Call) {
-	defer s.work.Done()
 	for {
-		s.run(c)
+		c.run()
 		if s.idle.Add(1) > maxIdle {
 			s.idle.Add(-1)
 			return
@@ -300,188 +191,180 @@ func (s *Session) worker(c *Call) {
 	}
 }
 
-// release frees the slot and the objects of a call whose handler has returned, also one that was
-// answered before (A2E-D27).
-func (s *Session) release(c *Call) {
-	c.hold.release()
-	c.place.Release()
-	s.mu.Lock()
-	defer s.unlock()
-	s.running[c.lane]--
-	for _, key := range c.keys {
-		delete(s.busyKeys, key)
+// run calls the handler and answers with its result.
+func (c *Call) run() {
+	defer c.Session.work.Done()
+	defer c.release() // also after runtime.Goexit
+	c.work.Run(c.Message.Type, c.serve, c.conclude)
+}
+
+// serve calls the handler and encodes its result.
+func (c *Call) serve(ctx context.Context) error {
+	body, err := c.admit(ctx)
+	if err != nil || c.core.IsEvent || body == NoResponse || c.mayPass && body == nil {
+		return err
 	}
-	if s.state != stateClosed {
-		s.scheduleLocked()
+	c.line, err = c.Session.conn.boundedLine(c.response(body), ErrRuntime)
+	if err != nil && !isOverBound(err) {
+		c.Session.host.log.ErrorContext(ctx, "a2e: answer not encoded", "type", c.Message.Type, "err", err)
+		err = reasoned(ErrRuntime, ReasonInternal, "internal error")
+	}
+	return err
+}
+
+// begin waits until the handlers of all calls that started before have begun (A2E-D27).
+func (c *Call) begin(ctx context.Context) error {
+	if c.core.Lane == session.LaneControl {
+		return nil
+	}
+	if err := c.Session.turns.wait(ctx, c.turn); err != nil {
+		return err
+	}
+	c.pass()
+	return nil
+}
+
+// pass lets the next handler begin.
+func (c *Call) pass() {
+	if c.core.Lane != session.LaneControl && !c.hasPassed {
+		c.hasPassed = true
+		c.Session.turns.pass(c.turn)
 	}
 }
 
-func (s *Session) run(c *Call) {
-	defer s.release(c) // also after runtime.Goexit
-	c.work.Run(c.Message.Type, func(ctx context.Context) error {
-		body, err := s.admit(ctx, c)
-		if err != nil || c.silent || body == NoResponse || c.mayPass && body == nil {
-			return err
-		}
-		c.line, err = s.boundedLine(s.response(c, body))
-		if err != nil && !isOverBound(err) {
-			s.host.log.ErrorContext(s.ctx, "a2e: answer not encoded", "type", c.Message.Type, "err", err)
-			err = reasoned(ErrRuntime, ReasonInternal, "internal error")
-		}
-		return err
-	}, func(err error) { s.conclude(c, err) })
+// release frees the slot and the objects of a call whose handler has returned.
+func (c *Call) release() {
+	c.pass()
+	c.hold.release()
+	c.place.Release()
+	if !c.isReturned {
+		c.Session.step(func(core *session.Session, now time.Time) { core.Return(now, &c.core) })
+	}
 }
 
 // conclude answers a call with the result of its handler. While the agent does not read, it waits,
 // and the call keeps its place (A2E-D56).
-func (s *Session) conclude(c *Call, err error) {
-	line, outcome, code := c.line, OutcomeOK, ""
-	c.line = nil
-	if err != nil && !c.silent {
-		e := s.wireError(c, err)
+func (c *Call) conclude(err error) {
+	s := c.Session
+	c.outcome = OutcomeOK
+	switch {
+	case err == nil:
+	case c.core.IsEvent:
+		logFailure(&c.work, s.host.log, slog.LevelInfo, "a2e: handler failed", err, "type", c.Message.Type)
+	default:
+		e := c.wireError(err)
 		e.ReqID = c.Message.ID
-		line, outcome, code = s.encode(errorMessage(e)), failure(e), string(e.Code)
-	}
-	if line == nil {
-		s.mu.Lock()
-		defer s.unlock()
-		if !c.answered {
-			s.finishCallLocked(c)
+		c.line, c.outcome, c.code = s.conn.encode(&item{message: errorMessage(e)}), OutcomeFailed, string(e.Code)
+		if e.Code == ErrCancelled {
+			c.outcome = OutcomeCanceled
 		}
-		return
 	}
-	err = s.post(c.work, *line, func() error {
-		if c.answered {
-			return ErrClosed
+	var after pendingStep
+	err = c.answer(0, &after)
+	for errors.Is(err, sendq.ErrFull) {
+		var space sendq.Reservation
+		out := s.conn.sink()
+		if space, err = out.reserve(&c.work, len(*c.line)); err != nil {
+			break
 		}
-		return nil
-	}, func(n int) {
-		s.auditLocked(c.Message, c.arrived, c.in, n, outcome, code)
-		s.finishCallLocked(c)
-	})
-	freeLine(line)
+		if err = c.answer(space, &after); err != nil {
+			out.release(space)
+		}
+	}
 	if err != nil {
+		freeLine(c.line)
 		s.host.log.DebugContext(s.ctx, "a2e: answer dropped", "request_id", c.Message.ID, "err", err)
 	}
+	c.line = nil
+	s.finishStep(&after, false)
 }
 
-// admit calls the handler when there is a place for it in the host.
-func (s *Session) admit(ctx context.Context, c *Call) (body any, err error) {
-	if c.lane == laneOrdinary {
+// answer queues the answer of the handler, unless the call was answered before, and frees what the call holds.
+func (c *Call) answer(space sendq.Reservation, after *pendingStep) error {
+	s, now := c.Session, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.line != nil {
+		if s.core.IsAnswered(&c.core) {
+			return ErrClosed
+		}
+		if err := s.conn.put(c.line, space, s.auditLocked(c.Message, c.core.Arrived, c.in, c.outcome, c.code)); err != nil {
+			return err
+		}
+	}
+	s.core.Answer(&c.core)
+	c.hold.release()
+	c.place.Release()
+	s.core.Return(now, &c.core)
+	c.isReturned = true
+	s.noteLocked(after, now)
+	return nil
+}
+
+// admit calls the handler when there is a place for it in the host, in the order of the starts.
+func (c *Call) admit(ctx context.Context) (body any, err error) {
+	if c.core.Lane == session.LaneOrdinary {
 		if c.place, err = c.scope.Acquire(ctx); err != nil {
 			return nil, overBudget(err)
 		}
 	}
 	if c.body != nil {
-		if err := c.Session.kept.claim(ctx, c); err != nil {
-			return nil, err
-		}
+		err = c.Session.durable().claim(ctx, c)
 	}
-	return s.handle(ctx, c)
+	if err == nil {
+		err = c.begin(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Session.host.authorize(ctx, c); err != nil {
+		return nil, err
+	}
+	return c.handle(ctx)
 }
 
 // handle calls the plugins in turn (A2E-D34).
-func (s *Session) handle(ctx context.Context, c *Call) (body any, err error) {
-	if err := s.host.authorize(ctx, c); err != nil {
-		return nil, err
-	}
+func (c *Call) handle(ctx context.Context) (body any, err error) {
 	for i := range c.routes {
 		r := &c.routes[i]
-		state, err := s.stateOf(ctx, r.plugin)
+		state, err := c.Session.stateOf(ctx, r.plugin)
 		if err != nil {
 			return nil, err
 		}
 		c.setState(state)
 		body, err := r.handler.ServeA2E(ctx, c)
 		if !errors.Is(err, ErrNextPlugin) {
-			s.saveDurable(ctx, r.plugin)
+			c.Session.saveDurable(ctx, r.plugin)
 			return body, err
 		}
 		if r.plugin.Exclusive && i == 0 {
 			break
 		}
 	}
-	if c.silent || c.mayPass {
+	if c.core.IsEvent || c.mayPass {
 		return nil, nil
 	}
 	return nil, unsupported(c.Message.Type)
 }
 
-// A pluginState is what a plugin keeps for a session.
-type pluginState struct {
-	ready chan struct{} // closed with value or err set
-	value any
-	err   error
-	place snapshotPlace
-
-	saves sync.Mutex
-	saved []byte // the last object; guarded by saves
+func unsupported(msgType string) *Error {
+	return reasoned(ErrInvalidMessage, ReasonUnsupported, "nobody here serves this type").With("type", clip(msgType, 200))
 }
 
-// stateOf returns the state of a plugin for this session, making it at first use.
-func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
-	if p.Open == nil {
-		return nil, nil
-	}
-	s.mu.Lock()
-	state := s.states[p]
-	switch {
-	case state != nil:
-		s.unlock()
-	case s.state == stateClosed:
-		s.unlock()
-		return nil, ErrClosed
-	default:
-		state = &pluginState{ready: make(chan struct{})}
-		s.states[p] = state
-		s.unlock()
-		s.openState(ctx, p, state)
-	}
-	select {
-	case <-state.ready:
-		return state.value, state.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// openState makes a state. A state that fails is removed, so that the next request tries again.
-func (s *Session) openState(ctx context.Context, p *Plugin, state *pluginState) {
-	defer close(state.ready)
-	defer func() {
-		if state.err != nil {
-			s.mu.Lock()
-			delete(s.states, p)
-			s.unlock()
+// isIdempotent reports whether the route of a call permits a second execution.
+func (c *Call) isIdempotent() (ok bool) {
+	for i := range c.routes {
+		if f := c.routes[i].idempotent; f != nil {
+			_ = guard.Call("idempotent", func() error { ok = f(c.Message); return nil })
+			return ok
 		}
-	}()
-	state.err = guard.Call("plugin "+p.Name, func() (err error) {
-		state.value, err = p.Open(s)
-		return err
-	})
-	if state.err != nil {
-		return
 	}
-	state.err = guard.Call("plugin "+p.Name, func() error { return s.restore(ctx, p, state) })
-	if state.err != nil {
-		s.closeState(p, state.value)
-	}
-}
-
-// closeState closes a state. A panic of the plugin does not affect the other plugins.
-func (s *Session) closeState(p *Plugin, value any) {
-	if p.Close == nil {
-		return
-	}
-	err := guard.Call("plugin "+p.Name, func() error { p.Close(value); return nil })
-	if err != nil {
-		logFailure(s.ctx, s.host.log, slog.LevelWarn, "a2e: plugin state not closed", err, "plugin", p.Name)
-	}
+	return false
 }
 
 // wireError converts the error of a handler into the error that the agent receives. An error of
 // another peer is not passed on as an error of this host.
-func (s *Session) wireError(c *Call, err error) *Error {
+func (c *Call) wireError(err error) *Error {
 	var e *Error
 	var panicked *guard.PanicError
 	switch {
@@ -495,23 +378,23 @@ func (s *Session) wireError(c *Call, err error) *Error {
 		e = reasoned(ErrRuntime, ReasonInternal, "internal error")
 		e.Cause = err
 	default:
-		e = Errorf(generalCode(c.capability), "the handler failed")
+		e = Errorf(generalCode(c.core.Capability), "the handler failed")
 		if e.Code != ErrRuntime { // the text of a tool or a skill is meant for the model
 			e.Message = clip(err.Error(), 200)
 		}
 		e.Cause = err
 	}
 	if e.Cause != nil {
-		logFailure(c.work, s.host.log, slog.LevelInfo, "a2e: handler failed", e.Cause, "type", c.Message.Type, "request_id", c.Message.ID, "code", string(e.Code))
+		logFailure(&c.work, c.Session.host.log, slog.LevelInfo, "a2e: handler failed", e.Cause, "type", c.Message.Type, "request_id", c.Message.ID, "code", string(e.Code))
 	}
 	if e.Capability == "" {
-		e.Capability = c.capability
+		e.Capability = c.core.Capability
 	}
 	return e
 }
 
 // response returns the message that answers a call.
-func (s *Session) response(c *Call, body any) *Message {
+func (c *Call) response(body any) *Message {
 	if m, ok := body.(*Message); ok {
 		return m
 	}
@@ -529,203 +412,4 @@ func (s *Session) response(c *Call, body any) *Message {
 	m := NewMessage(name, body)
 	setReqID(m, c.Message.ID)
 	return m
-}
-
-// rejectLocked answers a call that was never queued. s.mu must be held.
-func (s *Session) rejectLocked(c *Call, err *Error) {
-	err.ReqID = c.Message.ID
-	s.answered.add(c.Message.ID)
-	s.auditLocked(c.Message, c.arrived, c.in, s.sendLocked(errorMessage(err)), OutcomeRefused, string(err.Code))
-}
-
-// failLocked answers a call with an error. s.mu must be held.
-func (s *Session) failLocked(c *Call, err *Error) {
-	err.ReqID = c.Message.ID
-	if !c.silent {
-		s.auditLocked(c.Message, c.arrived, c.in, s.sendLocked(errorMessage(err)), failure(err), string(err.Code))
-	}
-	s.finishCallLocked(c)
-}
-
-// failure returns the outcome of a call that ends with an error.
-func failure(err *Error) string {
-	if err.Code == ErrCancelled {
-		return OutcomeCanceled
-	}
-	return OutcomeFailed
-}
-
-// finishCallLocked removes an answered call from the session. s.mu must be held.
-func (s *Session) finishCallLocked(c *Call) {
-	c.answered = true
-	s.kept.finishLocked(c)
-	c.work.Cut(ErrClosed)
-	delete(s.calls, c.key)
-	if i := slices.Index(s.arrivals, c); i >= 0 {
-		s.arrivals = slices.Delete(s.arrivals, i, i+1)
-	}
-	if !c.silent {
-		s.answered.add(c.Message.ID)
-	}
-	if !c.started {
-		c.hold.release()
-		c.work.Finish()
-		s.queue = slices.DeleteFunc(s.queue, func(q *Call) bool { return q == c })
-	}
-	if s.state == stateDraining && len(s.calls) == 0 {
-		s.closeLocked()
-		return
-	}
-	s.scheduleLocked()
-}
-
-// overdue answers the calls whose time limit has expired (A2E-D28).
-func (s *Session) overdue() {
-	s.mu.Lock()
-	defer s.unlock()
-	s.due = time.Time{}
-	now := time.Now()
-	isOverdue := func(c *Call) bool { return !c.deadline.After(now) }
-	s.queue = slices.DeleteFunc(s.queue, isOverdue) // keeps these calls from starting below
-	for _, c := range slices.Clone(s.arrivals) {
-		if c.answered || !isOverdue(c) {
-			continue
-		}
-		err := reasoned(ErrTimeout, ReasonDeadline, "the time limit of the call is over")
-		err.Capability = c.capability
-		c.work.Cut(context.DeadlineExceeded)
-		s.failLocked(c, err)
-	}
-	for _, c := range s.arrivals { // empty if the session is closed
-		s.armTimerLocked(c.deadline)
-	}
-}
-
-// cancelCallLocked serves the cancel extension. s.mu must be held.
-func (s *Session) cancelCallLocked(m *Message) {
-	id := textMember(m, "req_id")
-	c := s.calls[id]
-	if c == nil {
-		return
-	}
-	c.work.Cut(context.Canceled)
-	err := Errorf(ErrCancelled, "cancelled by the agent")
-	err.Capability = c.capability
-	s.failLocked(c, err)
-}
-
-// startDrainLocked refuses new work and closes the session when the work in flight is done or the
-// timeout has expired (A2E-D35). s.mu must be held.
-func (s *Session) startDrainLocked(timeout time.Duration) {
-	if s.state == stateClosed || s.state == stateDraining && timeout > 0 {
-		return
-	}
-	if len(s.calls) == 0 {
-		s.closeLocked()
-		return
-	}
-	s.state = stateDraining
-	if timeout <= 0 {
-		s.cutOffLocked()
-		return
-	}
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	s.timer = time.AfterFunc(min(timeout, s.host.opts.Timing.DrainTimeout), func() {
-		s.mu.Lock()
-		defer s.unlock()
-		if s.state == stateDraining {
-			s.cutOffLocked()
-		}
-	})
-}
-
-// cutOffLocked answers every unfinished call in order of arrival, and closes the session. s.mu must
-// be held.
-func (s *Session) cutOffLocked() {
-	s.queue = nil // keeps calls from starting below
-	for _, c := range slices.Clone(s.arrivals) {
-		if s.state == stateClosed {
-			return // the last one closed the session
-		}
-		err := reasoned(ErrTimeout, ReasonShutdown, "the session is shut down")
-		err.Capability = c.capability
-		s.failLocked(c, err)
-	}
-	s.closeLocked()
-}
-
-// drain ends the session with its host, as a shutdown message does. Another process continues a
-// durable session.
-func (s *Session) drain(timeout time.Duration) {
-	s.mu.Lock()
-	defer s.unlock()
-	s.handOverLocked()
-	s.code = codeShutdown
-	s.startDrainLocked(timeout)
-}
-
-// end drains the session after the end of its input. With an error it cuts the work in flight off.
-func (s *Session) end(err error) {
-	s.mu.Lock()
-	defer s.unlock()
-	if err != nil {
-		s.startDrainLocked(0)
-		return
-	}
-	s.startDrainLocked(10 * time.Second)
-}
-
-// abort ends the session at once.
-func (s *Session) abort() {
-	s.mu.Lock()
-	defer s.unlock()
-	s.startDrainLocked(0)
-}
-
-// closeLocked ends the session. s.mu must be held.
-func (s *Session) closeLocked() {
-	if s.state == stateClosed {
-		return
-	}
-	s.state = stateClosed
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	if s.clock != nil {
-		s.clock.Stop()
-	}
-	if s.expiry != nil {
-		s.expiry.Stop()
-	}
-	s.cancel()
-	if s.snapshotKey != "" {
-		s.host.saves.begin(s.snapshotKey)
-	}
-	s.replies.FailAll(ErrClosed)
-	s.host.forget(s)
-	go s.cleanUp()
-}
-
-// cleanUp waits for the handlers and closes the states of the plugins.
-func (s *Session) cleanUp() {
-	defer close(s.finished)
-	defer s.host.removeEnding(s)
-	s.work.Wait()
-	close(s.returned)
-	if s.keepsSnapshots() {
-		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
-		if err := s.SaveSnapshots(ctx); err != nil {
-			s.host.log.ErrorContext(ctx, "a2e: snapshots not saved", "session", s.id, "err", err)
-		}
-		cancel()
-	}
-	if s.snapshotKey != "" {
-		s.host.saves.end(s.snapshotKey)
-	}
-	for p, state := range s.states {
-		s.closeState(p, state.value)
-	}
-	s.recorder.flush(handlerGrace)
 }

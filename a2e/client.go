@@ -86,6 +86,10 @@ type ClientOptions struct {
 	// for it, at most 1 s. Nil records nothing.
 	Record io.Writer
 
+	// OnDrop, if set, is called with the number of messages that were dropped because the functions of
+	// OnPush are slow: at most 1,024 messages of 8 MiB wait for them.
+	OnDrop func(ctx context.Context, n int)
+
 	// Logger receives events that no error reports. Nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -117,6 +121,9 @@ type ClientTiming struct {
 // silently: the call fails instead.
 var ErrSlowReader = errors.New("a2e: slow reader")
 
+// errSlowPeer reports a host that takes no refusals of its requests.
+var errSlowPeer = errors.New("a2e: host does not read")
+
 type clientState int
 
 const (
@@ -129,16 +136,15 @@ const (
 // A Client is an agent's side of a session. All its methods may be called from
 // several goroutines.
 type Client struct {
-	opts     ClientOptions
-	codec    *Codec
-	log      *slog.Logger
-	rw       io.ReadWriteCloser
-	recorder *recorder
-	call     CallFunc // with the interceptors
+	opts   ClientOptions
+	log    *slog.Logger
+	rw     io.ReadWriteCloser
+	call   CallFunc // with the interceptors
+	conn   conn
+	pushes pushes
 
 	start      sync.Once
 	out        *lineQueue
-	calls      *calls.Table[*pending]
 	ctx        context.Context // ends with the connection
 	cancel     context.CancelFunc
 	readerDone chan struct{} // closed when the reader has ended
@@ -148,7 +154,7 @@ type Client struct {
 	drained    context.Context // ends when Shutdown has no call to wait for
 	idle       context.CancelFunc
 
-	dropped   atomic.Uint64
+	dropped   atomic.Uint64          // see conn
 	firstLine atomic.Pointer[string] // of a host that sends no message; empty after a message
 
 	mu         sync.Mutex // guards everything below
@@ -163,12 +169,9 @@ type Client struct {
 	unnamed    []*pending          // sent calls whose answer may lack the id, in order
 	active     int                 // calls that have not returned
 	isDraining bool                // calls are refused
-	pushers    map[string][]*pusher
-	anyPush    []*pusher
 	handlers   map[string]func(ctx context.Context, m *Message) (any, error)
 	peer       PeerInfo
 	welcome    *Message
-	reads      bounds // what the host reads
 }
 
 // A PeerInfo describes the host as seen by the client.
@@ -180,8 +183,6 @@ type PeerInfo struct {
 	// Features are the extensions that the host announced.
 	Features []string
 }
-
-type pusher struct{ fn func(m *Message) }
 
 // NewClient returns a client over rw, which the client owns from then on, also after an error. It
 // does no I/O before [Client.Connect].
@@ -195,16 +196,19 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 	}
 	c := &Client{rw: rw, opts: o, log: o.Logger, life: life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
 		readerDone: make(chan struct{}), slots: map[string]struct{}{},
-		caps: map[string]Capability{}, lacking: map[string]bool{}, pushers: map[string][]*pusher{},
+		caps: map[string]Capability{}, lacking: map[string]bool{},
 		workers: make(chan struct{}, 16), handlers: map[string]func(context.Context, *Message) (any, error){}}
 	types := &Registry{}
 	if err := types.init(o.Types); err != nil {
 		_ = rw.Close()
 		return nil, fmt.Errorf("a2e: new client: %w", err)
 	}
-	c.codec = &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage, MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
-	c.calls = calls.New[*pending](calls.Options{MaxPending: -1, HoldTimeout: cancelTimeout, OnSlot: c.freeSlot})
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.conn = conn{log: o.Logger, ctx: c.ctx, dropped: &c.dropped,
+		codec:    &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage, MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth},
+		replies:  calls.New[*pending](calls.Options{MaxPending: -1, HoldTimeout: cancelTimeout, OnSlot: c.freeSlot}),
+		overflow: func() { c.out.queue.Cut(errSlowPeer) }}
+	c.pushes = pushes{log: o.Logger, onDrop: o.OnDrop}
 	c.drained, c.idle = context.WithCancel(context.Background())
 	c.call = c.repeat
 	err := guard.Call("interceptor", func() error {
@@ -358,25 +362,24 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 			}
 		}
 	}
-	c.reads = bounds{}
+	reads := bounds{}
 	if slices.Contains(c.peer.Features, featureLimits) {
-		c.reads = announced(answer)
+		reads = announced(answer)
 	}
+	c.conn.setReads(reads)
 	if x, ok := c.rw.(carrier); ok {
-		x.agree(c.peer.Features, c.reads)
+		x.agree(c.peer.Features, reads)
 	}
 	c.admitLocked()
 }
 
 func (c *Client) begin() {
 	if x, ok := c.rw.(carrier); ok {
-		x.onRefusal(func(id string, err *Error) { c.fail(id, err) })
+		x.onRefusal(func(id string, err *Error) { c.conn.failCall(id, err) })
 	}
-	rw := c.rw
-	if c.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger); c.recorder != nil {
-		rw = &recordedConn{ReadWriteCloser: rw, recorder: c.recorder}
-	}
-	c.out = newLineQueue(rw, c.opts.Timing.WriteTimeout, c.cut)
+	c.conn.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger)
+	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, c.cut)
+	c.conn.out = c.out
 	go c.read()
 }
 
@@ -427,7 +430,7 @@ func (c *Client) PeerInfo() PeerInfo {
 }
 
 // Registry returns the client's types, which may be extended at any time.
-func (c *Client) Registry() *Registry { return c.codec.Types }
+func (c *Client) Registry() *Registry { return c.conn.codec.Types }
 
 // Stats returns the counters of the client.
 func (c *Client) Stats() Stats {
@@ -455,35 +458,15 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 
 // OnPush calls fn for messages of a type that belong to no waiting call: events of processes,
 // pushes, late events; for the type "error", errors that name no request. Several functions may be
-// registered for one type. They are called one after the other by the goroutine that reads the
-// connection, so they must not wait for answers. The returned function removes fn.
+// registered for one type. All functions are called one after the other, and the client reads
+// on meanwhile; see OnDrop of [ClientOptions]. The returned function removes fn.
 func (c *Client) OnPush(msgType string, fn func(m *Message)) (remove func()) {
-	p := &pusher{fn: fn}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.pushers[msgType] = append(slices.Clip(c.pushers[msgType]), p)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.pushers[msgType] = without(c.pushers[msgType], p)
-	}
+	return c.pushes.add(msgType, &pusher{fn: fn})
 }
 
 // OnMessage calls fn for messages that no other function handles. It is otherwise like OnPush.
 func (c *Client) OnMessage(fn func(m *Message)) (remove func()) {
-	p := &pusher{fn: fn}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.anyPush = append(slices.Clip(c.anyPush), p)
-	return func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.anyPush = without(c.anyPush, p)
-	}
-}
-
-func without(list []*pusher, p *pusher) []*pusher {
-	return slices.DeleteFunc(slices.Clone(list), func(q *pusher) bool { return q == p })
+	return c.pushes.add("", &pusher{fn: fn})
 }
 
 // Handle answers requests of the host for a type with fn (A2E-D39), which returns the body of the
@@ -555,7 +538,7 @@ func (c *Client) failCalls(err error) (wasClosed bool) {
 		c.state, c.cause = clientClosed, err
 	}
 	c.mu.Unlock()
-	c.calls.FailAll(err)
+	c.conn.replies.FailAll(err)
 	return wasClosed
 }
 
@@ -582,8 +565,10 @@ const (
 // end closes the connection, after a shutdown message if polite.
 func (c *Client) end(polite bool) {
 	wait := time.Duration(0)
-	if line, err := c.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
-		_ = c.out.putControl(*line, false)
+	if line, err := c.conn.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
+		if c.out.putControl(*line, false) == nil {
+			c.conn.recorder.line("out", *line)
+		}
 		if c.announcesFeatures() { // hosts without extensions do not close
 			wait = c.opts.Timing.CloseTimeout
 		}
@@ -606,9 +591,10 @@ func (c *Client) end(polite bool) {
 	}
 	select {
 	case <-c.readerDone:
-	case <-ctx.Done(): // a push function may block it
+	case <-ctx.Done():
 	}
-	c.recorder.flush(handlerGrace)
+	c.pushes.wait(ctx)
+	c.conn.recorder.flush(handlerGrace)
 }
 
 // announcesFeatures reports whether the host knows extensions.

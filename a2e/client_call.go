@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sendq"
@@ -233,30 +234,19 @@ func (c *Client) newPending(msgType string, body any) (*pending, error) {
 	if g, ok := body.(Members); ok {
 		p.msg.Body, p.msg.Extra = nil, g
 	}
-	if t := c.codec.Types.Lookup(msgType); t != nil && t.Name == msgType {
+	if t := c.conn.codec.Types.Lookup(msgType); t != nil && t.Name == msgType {
 		p.want = canonicalType(t.Response)
 	} else {
 		p.want = canonicalType(responseType(msgType))
 	}
 	p.isFree = msgType == TypeHandshakeRequest || msgType == TypePing
-	p.isOut = p.isFree || laneOfType(canonicalType(msgType)) != laneOrdinary
+	p.isOut = p.isFree || laneOfType(canonicalType(msgType)) != session.LaneOrdinary
 	if r, ok := body.(*HandshakeRequest); ok && slices.Contains(r.AgentCaps, featureLimits) {
-		_ = p.msg.Extra.Set("limits", c.codec.announce())
+		_ = p.msg.Extra.Set("limits", c.conn.codec.announce())
 	}
 	var err error
-	p.line, err = c.boundedLine(&p.msg, ErrInvalidMessage)
+	p.line, err = c.conn.boundedLine(&p.msg, ErrInvalidMessage)
 	return p, err
-}
-
-// boundedLine encodes a message within the bounds of both sides (A2E-D57).
-func (c *Client) boundedLine(m *Message, code Code) (*[]byte, error) {
-	c.mu.Lock()
-	limit := c.codec.within(c.reads)
-	c.mu.Unlock()
-	if m.Type == TypePong || m.Type == TypeError {
-		limit = bounds{}
-	}
-	return c.codec.boundedLine(m, code, limit)
 }
 
 func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *CallOptions) (*Message, error) {
@@ -270,7 +260,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	p.wakeup = c.newWakeup()
 	defer c.freeWakeup(p)
 	deadline := time.Now().Add(deadlineOf(&p.msg, o.Timeout))
-	call, err := c.calls.Add(p.msg.ID, deadline, p)
+	call, err := c.conn.replies.Add(p.msg.ID, deadline, p)
 	if err == nil {
 		err = c.startCall(p)
 	}
@@ -313,6 +303,7 @@ func (c *Client) sendLate(ctx context.Context, deadline time.Time, p *pending, l
 	defer cancel()
 	err := c.out.send(ctx, *line)
 	if err == nil {
+		c.conn.recorder.line("out", *line)
 		c.mu.Lock()
 		c.sentLocked(p)
 		c.mu.Unlock()
@@ -349,12 +340,17 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	if err := c.ready(); err != nil {
 		return err
 	}
+	err = error(sendq.ErrFull)
 	if msgType == typeWindow { // the host may wait for it
-		if err := c.out.putControl(*p.line, true); !errors.Is(err, sendq.ErrFull) {
-			return err
-		}
+		err = c.out.putControl(*p.line, true)
 	}
-	return c.out.send(ctx, *p.line)
+	if errors.Is(err, sendq.ErrFull) {
+		err = c.out.send(ctx, *p.line)
+	}
+	if err == nil {
+		c.conn.recorder.line("out", *p.line)
+	}
+	return err
 }
 
 // ready returns the reason why nothing can be sent, or nil.
@@ -414,6 +410,7 @@ func (c *Client) sendLocked(p *pending) {
 		c.slots[p.msg.ID] = struct{}{}
 	}
 	if c.out.put(*p.line, 0) == nil {
+		c.conn.recorder.line("out", *p.line)
 		c.sentLocked(p)
 		return
 	}
@@ -459,13 +456,15 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 // extension receives a cancellation, and the slot is free after the answer to it (A2E-D38).
 func (c *Client) endCall(p *pending, err error) {
 	if c.releaseCall(p, err) {
-		c.calls.Cancel(p.msg.ID) // unless it has ended
-		if line, err := c.codec.line(NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
-			_ = c.out.queue.PutControl(*line, p.position)
+		c.conn.replies.Cancel(p.msg.ID) // unless it has ended
+		if line, err := c.conn.codec.line(NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
+			if c.out.queue.PutControl(*line, p.position) == nil {
+				c.conn.recorder.line("out", *line)
+			}
 			freeLine(line)
 		}
 	} else if err != nil {
-		c.calls.Fail(p.msg.ID, err)
+		c.conn.replies.Fail(p.msg.ID, err)
 	}
 }
 

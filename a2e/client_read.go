@@ -21,7 +21,8 @@ import (
 // read processes the messages of the host until the connection ends.
 func (c *Client) read() {
 	defer close(c.readerDone)
-	c.failCalls(c.endError(c.readLines()))
+	in := newLineReader(c.rw, c.conn.codec)
+	c.failCalls(c.endError(c.conn.readLines(in, func() bool { return false }, c.takeLine, c.refuseLine)))
 	c.cancel()
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
@@ -39,6 +40,8 @@ func (c *Client) endError(err error) error {
 	case cause != nil:
 	case errors.Is(err, sendq.ErrSlowReader):
 		cause = &CloseError{Kind: "stall"}
+	case errors.Is(err, errSlowPeer):
+		cause = &CloseError{Kind: "slow_peer"}
 	default:
 		cause = &CloseError{Kind: "eof"}
 		if err != nil {
@@ -51,37 +54,28 @@ func (c *Client) endError(err error) error {
 	return &sessionError{cause, err}
 }
 
-func (c *Client) readLines() error {
-	in := newLineReader(c.rw, c.codec)
-	for {
-		line, err := in.next()
-		if err == nil {
-			if line = c.denoise(line); line == nil {
-				continue
-			}
-			c.recorder.line("in", line)
-			m, err := c.codec.decode(line)
-			if err != nil {
-				c.noteLine(line)
-				c.reject(err)
-				continue
-			}
-			c.firstLine.Store(new(string))
-			c.take(m, len(line))
-			continue
-		}
-		var e *Error
-		switch {
-		case errors.As(err, &e):
-			if c.opts.SkipNonJSON && e.Reason != ReasonTooLarge {
-				continue
-			}
-			c.reject(e)
-		case isEnd(err):
-			return nil
-		default:
-			return err
-		}
+// takeLine processes a line of the host.
+func (c *Client) takeLine(line []byte) {
+	if line = c.denoise(line); line == nil {
+		return
+	}
+	c.conn.recorder.line("in", line)
+	m, err := c.conn.codec.decode(line)
+	if err != nil {
+		c.noteLine(line)
+		c.reject(err)
+		return
+	}
+	if c.firstLine.Load() == nil || *c.firstLine.Load() != "" {
+		c.firstLine.Store(new(string))
+	}
+	c.take(m, len(line))
+}
+
+// refuseLine processes a line that is not a message.
+func (c *Client) refuseLine(e *Error) {
+	if !c.opts.SkipNonJSON || e.Reason == ReasonTooLarge {
+		c.reject(e)
 	}
 }
 
@@ -110,57 +104,39 @@ func (c *Client) noteLine(line []byte) {
 // reject answers a message that cannot be decoded, and fails its call (A2E-D37).
 func (c *Client) reject(err *Error) {
 	if err.msgType == TypeError { // which gets no answer
-		c.dropped.Add(1)
+		c.conn.dropped.Add(1)
 	} else {
 		c.answer(errorMessage(err))
 	}
 	if c.kind(err.msgType) != KindEvent {
-		c.fail(err.refID, fmt.Errorf("%w: %w", ErrInvalidResponse, err))
+		c.conn.failCall(err.refID, fmt.Errorf("%w: %w", ErrInvalidResponse, err))
 	}
 }
 
-// fail ends the call of an answer with an error, if it is pending.
-func (c *Client) fail(id string, err error) {
-	if p, ok := c.calls.Get(id); ok {
-		p.isAnswered.Store(true)
-		c.calls.Fail(id, err)
-	}
-}
-
-// answer sends a message of the reader, which waits only if the reserve of the queue is full.
+// answer sends a message of the reader.
 func (c *Client) answer(m *Message) {
-	c.respond(m, func(line []byte) error {
-		err := c.out.putControl(line, m.Type == TypePong)
-		if errors.Is(err, sendq.ErrFull) {
-			err = c.out.send(c.ctx, line)
-		}
-		return err
-	})
+	c.conn.add(item{message: m, isUrgent: m.Type == TypePong})
+	c.conn.flush()
 }
 
-// reply sends a message of a handler. It waits while the host does not read.
-func (c *Client) reply(m *Message) {
-	c.respond(m, func(line []byte) error { return c.out.send(c.ctx, line) })
-}
-
-func (c *Client) respond(m *Message, send func(line []byte) error) {
-	line, err := c.boundedLine(m, ErrRuntime)
+// reply sends the answer of a handler. It waits while the host does not read.
+func (c *Client) reply(m *Message, space sendq.Reservation) {
+	line, err := c.conn.boundedLine(m, ErrRuntime)
 	if e, ok := errors.AsType[*Error](err); ok && isOverBound(e) {
 		e.ReqID = m.ReqID()
-		line, err = c.codec.line(errorMessage(e))
+		line, err = c.conn.codec.line(errorMessage(e))
+	}
+	c.out.release(space)
+	if err == nil {
+		err = c.conn.send(c.ctx, line, func(space sendq.Reservation) error { return c.conn.put(line, space, nil) })
 	}
 	if err != nil {
-		c.log.ErrorContext(c.ctx, "a2e: message not encoded", "type", m.Type, "err", err)
-		return
-	}
-	defer freeLine(line)
-	if err := send(*line); err != nil {
 		c.log.DebugContext(c.ctx, "a2e: answer dropped", "type", m.Type, "err", err)
 	}
 }
 
 func (c *Client) kind(name string) Kind {
-	if t := c.codec.Types.lookup(name, false); t != nil {
+	if t := c.conn.codec.Types.lookup(name, false); t != nil {
 		return t.Kind
 	}
 	return kindOf(canonicalType(name))
@@ -174,34 +150,22 @@ func (c *Client) take(m *Message, size int) {
 		return
 	}
 	reqID := m.ReqID()
-	p, isPending := c.calls.Get(reqID)
+	p, isPending := c.conn.replies.Get(reqID)
 	if reqID == "" && kind == KindResponse && !c.opts.Strict {
-		p, isPending = c.matchByType(m)
-	}
-	var push []*pusher
-	switch {
-	case kind == KindError && isPending:
-		if b, ok := m.Body.(*ErrorBody); ok {
-			c.fail(reqID, b.received())
+		if p, isPending = c.matchByType(m); isPending {
+			reqID = p.msg.ID
 		}
+	}
+	switch {
 	case kind == KindEvent && isPending:
 		c.deliverEvent(p, m, size)
 	case kind == KindError && reqID == "", kind == KindEvent, kind == KindOther && !isPending:
-		push = c.pushersOf(m)
-	case isPending && p.want != "" && canonicalType(m.Type) != p.want:
-		c.fail(p.msg.ID, fmt.Errorf("%w: %s in answer to %s", ErrUnexpectedResponse, clip(m.Type, 100), p.msg.Type))
+		c.push(m, size)
 	case isPending:
-		p.answer = m
-		p.isAnswered.Store(true)
-		if !c.calls.Complete(p.msg.ID, p) {
-			c.dropped.Add(1)
-		}
+		c.conn.answer(reqID, p, m)
 	default:
-		c.dropped.Add(1)
-		c.calls.Complete(reqID, nil) // of a call that ended on this side
-	}
-	for _, h := range push {
-		c.push(h, m)
+		c.conn.dropped.Add(1)
+		c.conn.replies.Complete(reqID, nil) // of a call that ended on this side
 	}
 }
 
@@ -241,34 +205,10 @@ func (c *Client) deliverEvent(p *pending, m *Message, size int) {
 	isSlow := p.isSlow
 	c.mu.Unlock()
 	if isSlow {
-		c.calls.Cancel(p.msg.ID) // later events belong to no call
+		c.conn.replies.Cancel(p.msg.ID) // later events belong to no call
 		return
 	}
 	p.signal()
-}
-
-// pushersOf returns the functions for a message outside calls.
-func (c *Client) pushersOf(m *Message) []*pusher {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if list := c.pushers[m.Type]; len(list) > 0 {
-		return list
-	}
-	if list := c.pushers[canonicalType(m.Type)]; len(list) > 0 {
-		return list
-	}
-	if len(c.anyPush) == 0 {
-		c.log.DebugContext(c.ctx, "a2e: message dropped", "reason", "no_handler", "type", clip(m.Type, 100))
-		c.dropped.Add(1)
-	}
-	return c.anyPush
-}
-
-func (c *Client) push(p *pusher, m *Message) {
-	err := guard.Call("push function", func() error { p.fn(m); return nil })
-	if err != nil {
-		logFailure(c.ctx, c.log, slog.LevelWarn, "a2e: push not handled", err, "type", m.Type)
-	}
 }
 
 // request answers a request of the host (A2E-D39).
@@ -284,19 +224,34 @@ func (c *Client) request(m *Message) {
 		c.answer(c.defaultAnswer(m))
 		return
 	}
+	space, err := c.out.queue.Reserve(minAnswer)
 	select {
 	case c.workers <- struct{}{}:
-	case <-c.ctx.Done():
-		return
+		if err == nil {
+			c.serve(m, fn, space)
+			return
+		}
+		<-c.workers
 	default:
-		e := reasoned(ErrRuntime, ReasonOverloaded, "too many requests of the host")
-		e.ReqID = m.ID
-		c.answer(errorMessage(e))
-		return
+		if err == nil {
+			c.out.release(space)
+		}
 	}
+	e := reasoned(ErrRuntime, ReasonOverloaded, "too many requests of the host")
+	e.ReqID = m.ID
+	c.answer(errorMessage(e))
+}
+
+// minAnswer is the space that the answer to a request of the host needs in the queue for the request to be admitted
+// (A2E-D56).
+const minAnswer = 4 << 10
+
+// serve calls the handler of a request of the host, for which a worker and space for an answer are reserved.
+func (c *Client) serve(m *Message, fn func(ctx context.Context, m *Message) (any, error), space sendq.Reservation) {
 	work, err := c.life.Start(c.ctx, life.Request)
 	if err != nil {
 		<-c.workers
+		c.out.release(space)
 		return
 	}
 	work.Keep(func() { <-c.workers })
@@ -304,7 +259,7 @@ func (c *Client) request(m *Message) {
 	go work.Run(m.Type, func(ctx context.Context) (err error) {
 		body, err = fn(ctx, m)
 		return err
-	}, func(err error) { c.reply(c.handled(m, body, err)) })
+	}, func(err error) { c.reply(c.handled(m, body, err), space) })
 }
 
 // handled returns the answer to a request with the result of its handler.

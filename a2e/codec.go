@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"math"
 	"reflect"
 	"strconv"
@@ -175,6 +176,9 @@ func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 		err.refID, _ = v.Get("req_id").Text()
 		err.msgType, _ = v.Get("type").Text()
 		return nil, err
+	}
+	if c.Host {
+		m.text = line
 	}
 	if typ == nil {
 		m.Extra = Members(jsonmap.NewMembers(r.raw))
@@ -378,6 +382,12 @@ func tooLarge(code Code, reason string, limit int) *Error {
 		text = "message is longer than " + strconv.Itoa(limit) + " bytes"
 	}
 	return &Error{Code: code, Reason: reason, Message: text, Details: json.RawMessage(`{"limit":` + strconv.Itoa(limit) + `}`)}
+}
+
+// isOverBound reports whether a message was not encoded because of its size or depth.
+func isOverBound(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && (e.Reason == ReasonTooLarge || e.Reason == ReasonTooDeep)
 }
 
 // lineBuffers hold lines between writing and sending. The receiver copies short lines.

@@ -5,7 +5,6 @@ package a2e_test
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http/httptest"
 	"os"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
-	"github.com/fivewire/fivewire/store"
 )
 
 // Transports are made from configuration values (A2E-141).
@@ -50,26 +48,6 @@ func TestTransportConfig(t *testing.T) {
 	}
 	_, err = a2e.DecodeModel[a2e.TransportConfig](json.RawMessage(`{}`), "transport")
 	require.ErrorContains(t, err, "transport.type")
-}
-
-// Snapshots keep objects apart by plugin and key, whatever these are (A2E-148).
-func TestSnapshots(t *testing.T) {
-	s := a2e.NewSnapshots(store.NewMemory())
-	ctx := t.Context()
-	_, err := s.Load(ctx, "p", "k")
-	require.ErrorIs(t, err, store.ErrNotFound)
-	for i, key := range []string{"k", "../k", "a/b", "a:b", ""} {
-		object := json.RawMessage(`{"n":` + string(rune('0'+i)) + `.0}`)
-		require.NoError(t, s.Save(ctx, "p", key, json.RawMessage(`{}`)))
-		require.NoError(t, s.Save(ctx, "p", key, object))
-		got, err := s.Load(ctx, "p", key)
-		require.NoError(t, err)
-		require.Equal(t, string(object), string(got))
-	}
-	require.Error(t, s.Save(ctx, "p", "k", json.RawMessage(`[]`)))
-	require.NoError(t, s.Delete(ctx, "p", "k"))
-	_, err = s.Load(ctx, "p", "k")
-	require.True(t, errors.Is(err, store.ErrNotFound))
 }
 
 // Only agents that requested changes receive them (A2E-106), and a plugin is a value of types and

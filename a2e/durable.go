@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -41,15 +42,14 @@ var errStore = errors.New("a2e: store unavailable")
 // stays in its log until its requests are answered and the answers are stored. A claim precedes the
 // handler of a request. So the survivor of a failed owner finds what to answer, and what to run.
 type durable struct {
-	host      *Host
-	db        store.Store
-	ctx       context.Context // ends with the host
-	cancel    context.CancelFunc
-	start     sync.Once
-	acquired  chan struct{} // closed when the lease is acquired and sessions are taken over
-	work      sync.WaitGroup
-	snapshots *Snapshots
-	storage   storage
+	host     *Host
+	db       store.Store
+	ctx      context.Context // ends with the host
+	cancel   context.CancelFunc
+	start    sync.Once
+	acquired chan struct{} // closed when the lease is acquired and sessions are taken over
+	work     sync.WaitGroup
+	storage  storage
 
 	mu       sync.Mutex               // guards everything below
 	lease    *lease.Lease             // nil until it is acquired
@@ -60,7 +60,7 @@ type durable struct {
 }
 
 func newDurable(h *Host, db store.Store) *durable {
-	d := &durable{host: h, db: db, acquired: make(chan struct{}), snapshots: NewSnapshots(db), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
+	d := &durable{host: h, db: db, acquired: make(chan struct{}), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
 		storage: storage{bodies: map[string][]*storedBody{}, polled: map[string]bool{}}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
@@ -139,21 +139,22 @@ func (d *durable) waitRecovered(ctx context.Context) error {
 }
 
 // keep makes the session durable with its first handshake, or stores a later one.
-func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
+func (s *Session) keep(a *handshakeAttempt) (err error) {
 	s.mu.Lock()
-	state, k, agent := s.state, s.kept, s.agentID
-	s.unlock()
-	isRefused := a.offer.hasCaps && len(a.offer.caps) == 0 || state == stateActive && agent != a.request.AgentID
+	state, k, agent := s.core.State(), s.kept, s.agentID
+	s.mu.Unlock()
+	isRefused := a.refusal != session.Accepted || state == session.StateActive && agent != a.request.AgentID
 	if s.promote == nil || isRefused {
 		return nil
 	}
-	r := sessionRecord{AgentID: a.request.AgentID, OwnerID: ownerID(p, a.request), Peer: s.peer, Principal: p, Names: a.request.AgentCaps}
+	r := sessionRecord{AgentID: a.request.AgentID, OwnerID: ownerID(a.principal, a.request), Peer: s.peer, Principal: a.principal,
+		Names: a.request.AgentCaps}
 	if slices.Contains(a.offer.agreed, featureLimits) {
 		b := announced(a.message)
 		r.Reads = [2]int{b.bytes, b.depth}
 	}
 	switch {
-	case state == stateNew:
+	case state == session.StateNew:
 		r.ID = randid.UUID4Hex()
 		hold, full := a.scope.Reserve(budget.Storage, baseStorage)
 		if full != nil {
@@ -164,7 +165,7 @@ func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
 		} else {
 			a.kept.hold = hold
 		}
-	case state == stateActive && k != nil:
+	case state == session.StateActive && k != nil:
 		err = k.durable.modify(s.ctx, k.key, k.owner, storeKeep, func(old *sessionRecord) {
 			old.OwnerID, old.Principal, old.Names, old.Reads = r.OwnerID, r.Principal, r.Names, r.Reads
 		})
@@ -178,11 +179,14 @@ func (s *Session) keep(a *handshakeAttempt, p *Principal) (err error) {
 // moveLocked passes the messages so far to the stream of a session that becomes durable. s.mu must be
 // held.
 func (s *Session) moveLocked(k *kept) {
-	if r, ok := s.out.(*replay); ok {
+	s.conn.mu.Lock()
+	if r, ok := s.conn.out.(*replay); ok {
 		k.out.seed(r.move())
 	}
-	s.kept, s.out, s.id = k, k.out, k.id
-	k.attach(s)
+	s.conn.out = k.out
+	s.conn.mu.Unlock()
+	s.kept = k
+	k.attachLocked(s)
 	k.durable.add(k)
 }
 
@@ -478,6 +482,7 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 	h.number++
 	s := newSession(h, k.out, r.Peer)
 	h.mu.Unlock()
+	s.isPending.Store(false)
 	s.scope = h.scope(s, r.Principal)
 	var err error
 	if k.hold, err = s.scope.Reserve(budget.Storage, k.size()); err != nil {
@@ -488,23 +493,20 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 	}
 	s.kept, s.extensions = k, h.httpExtensions()
 	n := s.negotiate(r.Names)
-	s.state, s.id, s.agentID, s.ownerID, s.principal = stateActive, r.ID, r.AgentID, r.OwnerID, r.Principal
-	s.caps, s.features, s.reads = n.accepted, append(n.flags, n.agreed...), bounds{r.Reads[0], r.Reads[1]}
-	for id := range k.replied {
-		s.answered.add(id)
+	s.id, s.agentID, s.ownerID, s.principal = r.ID, r.AgentID, r.OwnerID, r.Principal
+	s.features = append(n.flags, n.agreed...)
+	s.conn.setReads(bounds{r.Reads[0], r.Reads[1]})
+	resumed := &session.Handshake{SessionID: r.ID, AgentID: r.AgentID, Accepted: n.accepted, Cancels: slices.Contains(n.agreed, featureCancel)}
+	if r.Principal != nil {
+		resumed.Expires = r.Principal.Expires
 	}
-	k.attach(s)
+	s.core.Resume(resumed, k.replied, k.claimed)
+	k.attachLocked(s) // no other goroutine knows the session
 	s.record()
-	h.mu.Lock()
-	if h.closed {
-		h.mu.Unlock()
+	if err := h.add(s, false); err != nil {
 		s.place.Release()
-		return ErrClosed
+		return err
 	}
-	h.sessions[s] = struct{}{}
-	h.mu.Unlock()
-	s.mu.Lock()
-	defer s.unlock()
-	s.expireLocked()
+	s.start()
 	return nil
 }

@@ -263,7 +263,7 @@ func (e *HandshakeError) Error() string { return "a2e: handshake refused: " + cl
 // A CloseError is the reason of the end of a session. The errors of its calls wrap it, together with
 // [ErrClosed] (A2E-D60).
 type CloseError struct {
-	// Kind is local, eof, exit, http, websocket, heartbeat, stall, too_large or refused.
+	// Kind is local, eof, exit, http, websocket, heartbeat, stall, slow_peer, too_large or refused.
 	Kind string
 
 	// Code is the exit status of a child, negative for a signal; the HTTP status, zero without a
@@ -292,6 +292,8 @@ func (e *CloseError) Error() string {
 		text = "no answer to pings"
 	case "stall":
 		text = "no progress of a write"
+	case "slow_peer":
+		text = "peer takes no answers"
 	case "too_large":
 		text = "message too large"
 	case "refused":

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // FeatureEnvPush requests the changes of environments. It is a feature flag: agents list it among
@@ -66,111 +66,135 @@ func capabilityAlias(name string) string {
 	return name
 }
 
-// A handshakeAttempt is a handshake request to be authenticated without the lock.
+// A handshakeAttempt is a handshake request and the results of its checks.
 type handshakeAttempt struct {
-	message *Message
-	request *HandshakeRequest
-	arrived time.Time
-	in      int // length of the line
-	scope   *budget.Scope
-	place   budget.Hold // of the session after the handshake
-	offer   negotiation
-	kept    *kept // of a session that becomes durable
+	message   *Message
+	request   *HandshakeRequest
+	principal *Principal
+	arrived   time.Time
+	in        int // length of the line
+	scope     *budget.Scope
+	place     budget.Hold // of the session after the handshake
+	offer     negotiation
+	kept      *kept // of a session that becomes durable
+	refusal   session.Refusal
 }
 
-// startHandshakeLocked returns a handshake request to be authenticated, or nil after a refusal.
-// s.mu must be held.
-func (s *Session) startHandshakeLocked(m *Message, arrived time.Time, in int) *handshakeAttempt {
+// shake processes a handshake request. No lock is held during the call of the authenticator.
+func (s *Session) shake(m *Message, arrived time.Time, in int) {
 	r, ok := m.Body.(*HandshakeRequest)
-	if !ok {
-		return nil // not reached: the type is a base type
-	}
-	if s.state == stateDraining {
-		s.refuseHandshakeLocked(m, RejectServerError, arrived, in)
-		return nil
-	}
-	return &handshakeAttempt{message: m, request: r, arrived: arrived, in: in}
-}
-
-// authenticate authenticates and answers a handshake request. The lock is free during the call of
-// the authenticator.
-func (s *Session) authenticate(a *handshakeAttempt) {
-	principal, ok := s.host.authenticate(s.ctx, a.request)
-	a.scope = s.host.scope(s, principal)
-	s.mu.Lock()
-	needsPlace := ok && (s.state == stateNew || s.scope != a.scope)
-	s.unlock()
-	var err error
-	if needsPlace {
-		a.place, err = a.scope.Reserve(budget.Items, 1)
-	}
-	a.offer = s.negotiate(a.request.AgentCaps)
-	if ok && err == nil {
-		err = s.keep(a, principal)
-	}
-	s.mu.Lock()
-	defer s.unlock()
-	defer func() { a.place.Release() }() // unless the session took it
-	defer func() {
-		if a.kept != nil && s.kept != a.kept {
-			go a.kept.discard()
-		}
-	}()
-	if err != nil && s.state != stateClosed {
-		s.refuseHandshakeLocked(a.message, RejectServerError, a.arrived, a.in)
+	if !ok || s.isClosed() {
 		return
 	}
-	s.finishHandshakeLocked(a, principal, ok)
-}
-
-// finishHandshakeLocked answers an authenticated or refused handshake. s.mu must be held.
-func (s *Session) finishHandshakeLocked(a *handshakeAttempt, principal *Principal, ok bool) {
-	m, r := a.message, a.request
+	a := &handshakeAttempt{message: m, request: r, arrived: arrived, in: in, offer: s.negotiate(r.AgentCaps)}
+	s.mu.Lock()
+	state, scope := s.core.State(), s.scope
+	s.mu.Unlock()
+	isAllowed := false
+	if state != session.StateDraining {
+		a.principal, isAllowed = s.host.authenticate(s.ctx, r)
+	}
 	switch {
-	case s.state == stateClosed:
-		return
-	case s.state == stateDraining:
-		s.refuseHandshakeLocked(m, RejectServerError, a.arrived, a.in)
-		return
-	case !ok, s.state == stateActive && r.AgentID != s.agentID:
-		s.refuseHandshakeLocked(m, RejectAuthFailed, a.arrived, a.in)
-		return
+	case state == session.StateDraining:
+		a.refusal = session.RefusedServer
+	case !isAllowed:
+		a.refusal = session.RefusedAuth
+	case a.offer.hasCaps && len(a.offer.caps) == 0:
+		a.refusal = session.RefusedCapabilities
 	}
-	n := a.offer
-	if n.hasCaps && len(n.caps) == 0 {
-		s.refuseHandshakeLocked(m, RejectNoCaps, a.arrived, a.in)
-		return
+	if isAllowed {
+		a.scope = s.host.scope(s, a.principal)
+		var err error
+		if state == session.StateNew || scope != a.scope {
+			a.place, err = a.scope.Reserve(budget.Items, 1)
+		}
+		if err == nil {
+			err = s.keep(a)
+		}
+		if err != nil {
+			a.refusal = session.RefusedServer
+		}
 	}
-	if s.state == stateNew {
-		s.state = stateActive
-		s.id = randid.UUID4Hex()
+	s.finishHandshake(a)
+	a.place.Release() // unless the session took it
+}
+
+// refusals are the reasons of refused handshakes on the wire.
+var refusals = [...]string{
+	session.RefusedAuth: RejectAuthFailed, session.RefusedCapabilities: RejectNoCaps,
+	session.RefusedVersion: RejectVersionMismatch, session.RefusedServer: RejectServerError,
+}
+
+// finishHandshake answers a handshake.
+func (s *Session) finishHandshake(a *handshakeAttempt) {
+	h := &session.Handshake{SessionID: randid.UUID4Hex(), Accepted: a.offer.accepted, Refusal: a.refusal,
+		Cancels: slices.Contains(a.offer.agreed, featureCancel)}
+	if a.kept != nil {
+		h.SessionID = a.kept.id
+	}
+	if id := s.ID(); id != "" {
+		h.SessionID = id
+	}
+	if a.request != nil {
+		h.AgentID = strings.Clone(a.request.AgentID) // the session does not keep the message
+	}
+	if a.principal != nil {
+		h.Expires = a.principal.Expires
+	}
+	reads, welcome := s.welcome(a, h.SessionID)
+	s.step(func(core *session.Session, _ time.Time) {
+		isNew := core.State() == session.StateNew
+		if core.State() == session.StateClosed {
+			return
+		}
+		refusal := core.Handshake(h)
+		if refusal == session.Accepted {
+			s.acceptLocked(a, h, reads, isNew)
+			s.conn.add(item{message: welcome, then: s.auditLocked(a.message, a.arrived, a.in, OutcomeOK, "")})
+			return
+		}
+		reason := refusals[refusal]
+		answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, MaxParallel: new(int64), OK: new(bool), Reason: reason})
+		s.conn.add(item{message: answer, then: s.auditLocked(a.message, a.arrived, a.in, OutcomeRefused, reason)})
+	})
+	if !s.isPending.Load() {
+		s.host.removePending(s)
+	}
+	if a.kept != nil && s.durable() != a.kept {
+		go a.kept.discard()
+	}
+}
+
+// welcome returns the answer to an accepted handshake, and the limits of the agent.
+func (s *Session) welcome(a *handshakeAttempt, id string) (reads bounds, answer *Message) {
+	answer = NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, SessionID: id, AcceptedCaps: a.offer.caps,
+		MaxParallel: new(s.host.opts.Limits.MaxConcurrentPerSession)})
+	if a.offer.agreed != nil {
+		_ = answer.Extra.Set("features", a.offer.agreed)
+	}
+	if slices.Contains(a.offer.agreed, featureLimits) {
+		reads = announced(a.message)
+		_ = answer.Extra.Set("limits", s.host.codec.announce())
+	}
+	return reads, answer
+}
+
+// acceptLocked changes the session after an accepted handshake. s.mu must be held.
+func (s *Session) acceptLocked(a *handshakeAttempt, h *session.Handshake, reads bounds, isNew bool) {
+	if isNew {
+		s.id, s.agentID = h.SessionID, h.AgentID
 		if a.kept != nil {
 			s.moveLocked(a.kept)
 		}
-		s.agentID = strings.Clone(r.AgentID) // the session does not keep the message
-		if s.timer != nil {
-			s.timer.Stop()
-		}
 		s.isPending.Store(false)
-		s.host.removePending(s)
 	}
 	if s.scope != a.scope || a.place != (budget.Hold{}) {
 		s.place, a.place = a.place, s.place
 		s.scope = a.scope
 	}
-	s.caps, s.features, s.reads = n.accepted, slices.Concat(n.flags, n.agreed), bounds{}
-	s.principal, s.ownerID = principal, ownerID(principal, r)
-	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, SessionID: s.id, AcceptedCaps: n.caps,
-		MaxParallel: new(s.host.opts.Limits.MaxConcurrentPerSession)})
-	if n.agreed != nil {
-		_ = answer.Extra.Set("features", n.agreed)
-	}
-	if slices.Contains(n.agreed, featureLimits) {
-		s.reads = announced(m)
-		_ = answer.Extra.Set("limits", s.host.codec.announce())
-	}
-	s.auditLocked(m, a.arrived, a.in, s.sendLocked(answer), OutcomeOK, "")
-	s.expireLocked()
+	s.features = slices.Concat(a.offer.flags, a.offer.agreed)
+	s.principal, s.ownerID = a.principal, ownerID(a.principal, a.request)
+	s.conn.setReads(reads)
 }
 
 // A negotiation is the outcome of the names that an agent requests (A2E-D23, A2E-D54).
@@ -207,37 +231,4 @@ func (s *Session) negotiate(names []string) (n negotiation) {
 		}
 	}
 	return n
-}
-
-// expireLocked ends the session when its principal expires. s.mu must be held.
-func (s *Session) expireLocked() {
-	if s.expiry != nil {
-		s.expiry.Stop()
-		s.expiry = nil
-	}
-	if s.principal == nil || s.principal.Expires.IsZero() {
-		return
-	}
-	s.expiry = time.AfterFunc(time.Until(s.principal.Expires), func() {
-		s.host.log.WarnContext(s.ctx, "a2e: session ended", "session", s.ID(), "reason", "principal expired")
-		s.mu.Lock()
-		defer s.unlock()
-		s.code = wsconn.CodeNotAllowed
-		s.startDrainLocked(0)
-	})
-}
-
-// refuseHandshakeLocked answers a handshake with a reason, and closes the session after
-// MaxHandshakeAttempts (A2E-D22). s.mu must be held.
-func (s *Session) refuseHandshakeLocked(m *Message, reason string, arrived time.Time, in int) {
-	answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: m.ID, MaxParallel: new(int64), OK: new(bool), Reason: reason})
-	s.auditLocked(m, arrived, in, s.sendLocked(answer), OutcomeRefused, reason)
-	if s.state != stateNew {
-		return
-	}
-	s.attempts++
-	if s.attempts >= s.host.opts.Limits.MaxHandshakeAttempts {
-		s.code = wsconn.CodeNotAllowed
-		s.startDrainLocked(0) // a session without handshake may have work in flight
-	}
 }

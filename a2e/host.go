@@ -18,10 +18,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
-	"github.com/fivewire/fivewire/internal/wsconn"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -75,10 +76,12 @@ type Persistence struct {
 
 	// Snapshots keeps the states of plugins with a [PluginSnapshot], such as plans, from one
 	// session of an agent to the next. Nil keeps none with the host.
-	Snapshots *Snapshots
+	Snapshots store.KV
 
-	// SnapshotMode selects the plugins that use Snapshots. Empty means SnapshotHost.
-	SnapshotMode SnapshotMode
+	// SnapshotMode selects the store of the states: with "host", which is the default, Snapshots keeps
+	// all of them; with "plugin" only the plugins with their own store keep them; with "hybrid" plugins
+	// without a store use Snapshots.
+	SnapshotMode string
 
 	// SnapshotKey returns the key of the snapshots of a session, "" for no snapshots. Nil means the
 	// OwnerID of the session. If sessions with the same key overlap, the last one to end wins.
@@ -98,9 +101,9 @@ type Host struct {
 
 	dropped  atomic.Uint64
 	auditSeq atomic.Uint64
-	saves    saving
-	life     *life.Life // of the handlers
-	durable  *durable   // nil without a store
+	gates    plugin.Gates // of snapshots
+	life     *life.Life   // of the handlers
+	durable  *durable     // nil without a store
 	budget   *budget.Budget
 
 	mu       sync.Mutex
@@ -150,7 +153,7 @@ func (o *HostOptions) withDefaults() (HostOptions, error) {
 		return d, errors.New("a2e: new host: nil Middleware")
 	}
 	switch d.Persistence.SnapshotMode {
-	case "", SnapshotHost, SnapshotPlugin, SnapshotHybrid:
+	case "", snapshotHost, snapshotPlugin, snapshotHybrid:
 	default:
 		return d, fmt.Errorf("a2e: new host: unknown SnapshotMode %q", d.Persistence.SnapshotMode)
 	}
@@ -205,7 +208,8 @@ func (h *Host) AddPlugin(p *Plugin) *Host {
 		if err != nil || r.Handler == nil {
 			panic(fmt.Sprintf("a2e: handler of %s of plugin %q: %v", r.Type.Name, p.Name, err))
 		}
-		h.routes[r.Type.Name] = append(h.routes[r.Type.Name], boundRoute{plugin: p, handler: handler, lane: laneOf(&r), idempotent: r.Idempotent})
+		h.routes[r.Type.Name] = append(h.routes[r.Type.Name], boundRoute{plugin: p, handler: handler, lane: laneOf(&r),
+			isInline: r.Inline, idempotent: r.Idempotent})
 		sortRoutes(h.routes[r.Type.Name])
 	}
 	return h
@@ -240,6 +244,18 @@ func (h *Host) plugin(capability string) *Plugin {
 // open reports whether requests are served before the handshake.
 func (h *Host) open() bool {
 	return h.opts.Auth.SkipHandshake && h.opts.Auth.Authenticator == nil
+}
+
+// openCapabilities returns the capabilities before the handshake, or nil if requests are not served then.
+func (h *Host) openCapabilities() map[string]bool {
+	if !h.open() {
+		return nil
+	}
+	caps := map[string]bool{}
+	for _, p := range h.plugins {
+		caps[p.Capability] = true
+	}
+	return caps
 }
 
 // scope returns the scope of a session in the budget: of its principal, else of its address. A
@@ -293,18 +309,26 @@ func (h *Host) newSession(out sink, peer string, extensions []string) (*Session,
 		return nil, err
 	}
 	s.record()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.closed {
+	if err := h.add(s, !h.open()); err != nil {
 		s.place.Release()
-		return nil, ErrClosed
-	}
-	h.sessions[s] = struct{}{}
-	if !h.open() {
-		h.pending = append(h.pending, s)
+		return nil, err
 	}
 	s.start()
 	return s, nil
+}
+
+// add adds a session, before or after its handshake.
+func (h *Host) add(s *Session, isPending bool) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return ErrClosed
+	}
+	h.sessions[s] = struct{}{}
+	if isPending {
+		h.pending = append(h.pending, s)
+	}
+	return nil
 }
 
 var errTooManySessions = errors.New("a2e: too many sessions")
@@ -321,7 +345,7 @@ func (h *Host) evict(r budget.Resource, principal string, n int64) (closed int64
 	pending := slices.Clone(h.pending)
 	h.mu.Unlock()
 	for _, s := range pending {
-		if closed < n && (principal == "" || budget.Anonymous(s.peer) == principal) && s.evict(wsconn.CodeOverloaded) {
+		if closed < n && (principal == "" || budget.Anonymous(s.peer) == principal) && s.evict() {
 			closed++
 		}
 	}
@@ -384,22 +408,22 @@ func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 // serve is Serve for an agent at an address.
 func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) error {
 	var s *Session
-	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(error) { s.abort() })
+	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(error) { s.abort(session.EndCut) })
 	s, err := h.newSession(out, peer, h.extensions())
 	if err != nil {
 		out.finish(ctx)
 		<-out.closed
 		return err
 	}
-	context.AfterFunc(s.ctx, func() {
-		if socket, ok := rw.(interface{ endWith(code int) }); ok {
-			socket.endWith(s.closeCode())
+	s.atEnd(func(end session.End) {
+		if x, ok := rw.(interface{ setEnd(end session.End) }); ok {
+			x.setEnd(end)
 		}
-		out.finish(context.Background())
+		go out.finish(context.Background())
 	})
-	defer context.AfterFunc(ctx, func() { s.abort(); out.queue.Cut(ctx.Err()) })()
+	defer context.AfterFunc(ctx, func() { s.abort(session.EndHost); out.queue.Cut(ctx.Err()) })()
 	err = s.read(rw)
-	s.end(err)
+	s.endInput(err)
 	grace, cancel := context.WithTimeout(context.Background(), handlerGrace)
 	defer cancel()
 	s.waitEnd(grace)
@@ -417,28 +441,12 @@ func (s *Session) read(r io.Reader) error {
 	if s.isPending.Load() {
 		in.setMax(pendingLimit(limit))
 	}
-	for {
-		line, err := in.next()
-		if s.isClosed() {
-			return nil
+	return s.conn.readLines(in, s.isClosed, func(line []byte) {
+		s.feed(line)
+		if !s.isPending.Load() {
+			in.setMax(limit)
 		}
-		if err == nil {
-			s.feed(line)
-			if !s.isPending.Load() {
-				in.setMax(limit)
-			}
-			continue
-		}
-		var e *Error
-		switch {
-		case errors.As(err, &e):
-			s.refuseLine(e, time.Now(), 0)
-		case isEnd(err):
-			return nil
-		default:
-			return err
-		}
-	}
+	}, s.refuse)
 }
 
 // pendingLimit bounds a line before the handshake (A2E-D61).
@@ -464,7 +472,7 @@ func (h *Host) Stats() Stats {
 	st := Stats{Dropped: h.dropped.Load()}
 	for _, s := range h.Sessions() {
 		s.mu.Lock()
-		st.InFlight += len(s.calls)
+		st.InFlight += s.core.InFlight()
 		s.mu.Unlock()
 	}
 	return st
@@ -485,14 +493,14 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	defer cancel()
 	list := h.shut()
 	for _, s := range list {
-		s.drain(h.opts.Timing.DrainTimeout)
+		s.handOver(h.opts.Timing.DrainTimeout)
 	}
 	for _, s := range list {
 		select {
 		case <-s.finished:
 		case <-ctx.Done():
 			for _, s := range list {
-				s.abort()
+				s.abort(session.EndHost)
 			}
 			_ = h.life.Shutdown(ctx) // ctx has ended: cuts
 			h.closeDurable()
@@ -509,7 +517,7 @@ func (h *Host) Shutdown(ctx context.Context) error {
 func (h *Host) Close() error {
 	list := h.shut()
 	for _, s := range list {
-		s.drain(0)
+		s.handOver(0)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), handlerGrace)
 	defer cancel()
@@ -533,15 +541,6 @@ func (h *Host) closeDurable() {
 
 // handlerGrace is the time that handlers have to return after the end of their contexts.
 const handlerGrace = time.Second
-
-// waitEnd waits for the end of the session, but for its handlers only until ctx ends.
-func (s *Session) waitEnd(ctx context.Context) {
-	select {
-	case <-s.returned:
-		<-s.finished
-	case <-ctx.Done():
-	}
-}
 
 // Ready returns [ErrClosed] once a shutdown has begun, and an error while the Store is not available.
 func (h *Host) Ready() error {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -240,14 +241,14 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 			return d.open(ctx, sessionKey(hs.secret), r)
 		}
 	}
-	hs.replay.overflow = s.abort
+	hs.replay.overflow = func() { s.abort(session.EndCut) }
 	x.mu.Lock()
 	x.sessions[hs.secret] = hs
 	x.mu.Unlock()
 	if x.host.opts.Timing.SessionIdleTimeout > 0 {
 		x.expire(hs)
 	}
-	context.AfterFunc(s.ctx, func() {
+	s.atEnd(func(session.End) {
 		hs.replay.finish()
 		x.closed(hs)
 	})
@@ -307,13 +308,6 @@ func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte
 	return true, nil
 }
 
-// durable returns the durable session since its handshake, or nil.
-func (hs *httpSession) durable() *kept {
-	hs.Session.mu.Lock()
-	defer hs.unlock()
-	return hs.kept
-}
-
 // expire starts the idle timer of a session.
 func (x *HTTPHandler) expire(hs *httpSession) {
 	hs.mu.Lock()
@@ -325,7 +319,7 @@ func (x *HTTPHandler) expire(hs *httpSession) {
 
 // closed removes a session that has ended, at once if nothing is left to read.
 func (x *HTTPHandler) closed(hs *httpSession) {
-	if hs.isClosed() && hs.replay.drained() { // isClosed waits for the lock of the session
+	if hs.isClosed() && hs.replay.drained() {
 		x.forget(hs)
 		return
 	}
@@ -343,7 +337,7 @@ func (x *HTTPHandler) idle(hs *httpSession) {
 	isForgotten := hs.isForgotten
 	hs.mu.Unlock()
 	if !isForgotten {
-		hs.abort()
+		hs.abort(session.EndIdle)
 		x.forget(hs)
 	}
 }
@@ -425,7 +419,7 @@ func (x *HTTPHandler) drop(w http.ResponseWriter, r *http.Request) {
 	if hs == nil {
 		return
 	}
-	hs.abort()
+	hs.abort(session.EndAgent)
 	hs.mu.Lock()
 	if hs.reader != nil {
 		hs.reader()

@@ -51,9 +51,8 @@ func TestClosedSessionsAreForgotten(t *testing.T) {
 		create()
 		require.Equal(t, 2, kept())
 		for _, s := range h.Sessions() {
-			s.mu.Lock()
-			s.sendLocked(NewMessage(TypePong, &Pong{})) // something to read
-			s.mu.Unlock()
+			s.conn.add(item{message: NewMessage(TypePong, &Pong{})}) // something to read
+			s.conn.flush()
 			break
 		}
 		time.Sleep(10 * time.Second) // the handshake times out

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/sendq"
@@ -41,9 +41,11 @@ type kept struct {
 	hints  chan struct{} // the inbox has entries
 	tidied chan struct{} // answers are stored, or calls have ended
 
-	// The state that the failed owner left. It is used by the goroutine of the inbox only.
-	isRecovering     bool
-	replied, claimed map[string]struct{} // ids of requests
+	replied, claimed map[string]struct{} // ids of requests of the failed owner, until the session has them
+	isRecovering     bool                // used by the goroutine of the inbox only
+
+	turns sync.Mutex    // guards turn
+	turn  chan struct{} // closed when the claim before is made; nil for none
 
 	hold    budget.Hold // of its data in the store besides the inbox
 	isMoved bool        // another process continues; guarded by the mutex of the session
@@ -55,11 +57,11 @@ type kept struct {
 	idle       *time.Timer
 }
 
-// A keptBody is an entry of the inbox. The mutex of the session guards it.
+// A keptBody is an entry of the inbox.
 type keptBody struct {
 	id      string
 	pos     uint64
-	open    int // unanswered requests
+	open    int // unanswered requests; guarded by the mutex of the session
 	isFed   bool
 	isAcked bool // guarded by the mutex of the kept
 }
@@ -99,14 +101,12 @@ func (k *kept) init(epoch context.Context, w *streamlog.Writer) {
 	k.hints, k.tidied = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
-// attach ties k to its session.
-func (k *kept) attach(s *Session) {
+// attachLocked ties k to its session, whose mutex must be held.
+func (k *kept) attachLocked(s *Session) {
 	k.session = s
-	k.out.overflow = s.abort
-	context.AfterFunc(s.ctx, func() {
-		k.closed()
-		k.out.finish()
-	})
+	k.out.overflow = func() { s.abort(session.EndCut) }
+	context.AfterFunc(s.ctx, k.closed)
+	s.onEnd = append(s.onEnd, func(session.End) { k.out.finish() })
 }
 
 // run starts the goroutines of the session.
@@ -143,8 +143,8 @@ func (k *kept) touch() {
 // isOver reports whether the session has ended, and not only here.
 func (k *kept) isOver() bool {
 	k.session.mu.Lock()
-	defer k.session.unlock()
-	return k.session.state == stateClosed && !k.isMoved
+	defer k.session.mu.Unlock()
+	return k.session.core.State() == session.StateClosed && !k.isMoved
 }
 
 // expire ends a session that was unused for too long.
@@ -153,7 +153,7 @@ func (k *kept) expire() {
 		k.touch()
 		return
 	}
-	k.session.abort()
+	k.session.abort(session.EndIdle)
 }
 
 // lose ends the session here without a change of the store.
@@ -161,9 +161,9 @@ func (k *kept) lose() {
 	s := k.session
 	s.mu.Lock()
 	k.isMoved = true
-	s.unlock()
+	s.mu.Unlock()
 	k.out.cut()
-	s.abort()
+	s.abort(session.EndHost)
 }
 
 // read takes the entries of the inbox in their order.
@@ -185,7 +185,8 @@ func (k *kept) read() {
 		if err != nil {
 			pause = time.Second
 		} else if k.isRecovering {
-			k.isRecovering, k.replied, k.claimed = false, nil, nil
+			k.isRecovering = false
+			k.session.step(func(core *session.Session, _ time.Time) { core.Recovered() })
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -206,32 +207,35 @@ func (k *kept) take(r store.Record) {
 	case err != nil || len(data) == 0:
 		s.host.log.ErrorContext(s.ctx, "a2e: stored message not readable", "session", k.id, "err", err)
 	case data[0] == inboxEnd:
-		s.abort()
+		s.abort(session.EndAgent)
 		return
 	default:
 		s.body = body
 		s.feedLines(data[1:])
 		s.body = nil
 	}
-	s.mu.Lock()
-	defer s.unlock()
-	body.isFed = true
-	if body.open == 0 {
-		k.addSettlement(settlement{body: body})
-	}
+	s.conn.add(item{then: func(int) { // behind the refusals
+		s.mu.Lock()
+		body.isFed = true
+		isDone := body.open == 0
+		s.mu.Unlock()
+		if isDone {
+			k.addSettlement(settlement{body: body})
+		}
+	}})
+	s.conn.flush()
 }
 
-// finishLocked notes the end of a call. The mutex of the session must be held.
-func (k *kept) finishLocked(c *Call) {
-	if k == nil || c.body == nil {
-		return
-	}
+// finish notes that the answer of a call is queued.
+func (k *kept) finish(c *Call) {
 	b := c.body
-	b.open--
 	st := settlement{body: b}
+	k.session.mu.Lock()
+	b.open--
 	if !b.isFed || b.open > 0 {
 		st.id = c.Message.ID
 	}
+	k.session.mu.Unlock()
 	k.addSettlement(st)
 }
 
@@ -348,7 +352,8 @@ func (k *kept) addClaimLocked(c claim) {
 func (k *kept) claim(ctx context.Context, c *Call) error {
 	err := k.record(ctx, state.Join("id", c.Message.ID), &claimRecord{Token: k.token, ID: c.Message.ID}, c.body)
 	if errors.Is(err, store.ErrDuplicate) {
-		return c.Session.interrupted(c)
+		f := failed{id: c.Message.ID, capability: c.core.Capability, call: c}
+		return f.error(session.ReasonInterrupted)
 	}
 	return err
 }
@@ -430,40 +435,6 @@ func (k *kept) readClaims(ctx context.Context) error {
 	}
 }
 
-// passedLocked processes a message that the failed owner has answered or started, and reports
-// whether it did. The mutex of the session must be held.
-func (k *kept) passedLocked(s *Session, m *Message) bool {
-	if k == nil || !k.isRecovering {
-		return false
-	}
-	_, isReplied := k.replied[m.ID]
-	_, isClaimed := k.claimed[m.ID]
-	switch {
-	case isReplied || s.answered.has(m.ID):
-		return true
-	case !isClaimed:
-		return false
-	case s.kind(m.Type) != KindEvent:
-		call := &Call{Message: m, Session: s, arrived: time.Now()}
-		call.capability, call.routes = s.capabilityOf(m), s.host.routes[s.typeName(m)]
-		s.rejectLocked(call, s.interrupted(call))
-	}
-	return true
-}
-
-// interrupted returns the error of a request whose handler a failed host may have started.
-func (s *Session) interrupted(c *Call) *Error {
-	err := reasoned(ErrRuntime, reasonInterrupted, "the host failed while the request was running")
-	err.Capability = c.capability
-	for i := range c.routes {
-		if f := c.routes[i].idempotent; f != nil {
-			_ = guard.Call("idempotent", func() error { err.Retryable = f(c.Message); return nil })
-			break
-		}
-	}
-	return err
-}
-
 // write stores the messages of the session, and its end.
 func (k *kept) write() {
 	s := k.session
@@ -494,7 +465,7 @@ func (k *kept) write() {
 	<-s.ctx.Done()
 	s.mu.Lock()
 	isMoved := k.isMoved
-	s.unlock()
+	s.mu.Unlock()
 	k.mu.Lock()
 	if k.idle != nil {
 		k.idle.Stop()
@@ -539,21 +510,15 @@ func (k *kept) end() bool {
 	return err == nil
 }
 
-// handOverLocked stops the session here, so that another process continues it. Calls that have not
-// started stay in the inbox. s.mu must be held.
-func (s *Session) handOverLocked() {
-	k := s.kept
-	if k == nil || k.isMoved || s.state != stateActive {
-		return
+// handOverLocked stops the session here, so that another process continues it, and reports whether it does: calls
+// that have not started stay in the inbox. The mutex of the session must be held.
+func (k *kept) handOverLocked() bool {
+	if k == nil || k.isMoved || k.session.core.State() != session.StateActive {
+		return false
 	}
 	k.isMoved = true
 	k.closed()
-	queue := s.queue
-	s.queue = nil // keeps calls from starting below
-	for _, c := range queue {
-		c.body, c.silent = nil, true // neither settled nor answered
-		s.finishCallLocked(c)
-	}
+	return true
 }
 
 // A storedOutput passes the messages of a session to its stream, as a [sink]. The size of a line in

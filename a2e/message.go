@@ -34,8 +34,9 @@ type Message struct {
 	// it differs from the fields above, the fields are sent.
 	Extra Members
 
-	typ           *Type // as which it was decoded
-	hasOldVersion bool  // an event inside a result with a member version in place of a2e (A2E-D01)
+	typ           *Type  // as which it was decoded
+	text          []byte // of a message of an agent, until the session has taken it
+	hasOldVersion bool   // an event inside a result with a member version in place of a2e (A2E-D01)
 }
 
 // NewMessage returns a message with a new id and the present time. The body is a

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -45,6 +46,10 @@ type Route struct {
 	// stop other work. They do not queue behind others, unless an earlier request that has
 	// not started is about the same process or subagent (A2E-D55).
 	Waiting, Control bool
+
+	// Inline marks a handler that never blocks. The goroutine that reads the connection may call it, so
+	// that no other goroutine has to be woken.
+	Inline bool
 
 	// Idempotent reports whether a request may be repeated after a failed host has started it
 	// (A2E-D67). Nil means no.
@@ -147,8 +152,9 @@ func (p *Plugin) metadata() json.RawMessage {
 type boundRoute struct {
 	plugin  *Plugin
 	handler Handler
-	lane    lane
+	lane    session.Lane
 
+	isInline   bool
 	idempotent func(m *Message) bool
 }
 

@@ -5,77 +5,181 @@ package a2e
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
-// Send sends a message to the agent that belongs to no answer: an event of a
-// process, a change of an environment. It waits while the agent does not read.
-func (s *Session) Send(ctx context.Context, msgType string, body any) error {
-	return s.sendMessage(ctx, NewMessage(msgType, body))
+// Bounds of the messages that wait for the functions of OnPush (A2E-D56).
+const (
+	maxPushes    = 1024
+	maxPushBytes = 8 << 20
+)
+
+// A pusher is a function for messages that belong to no call.
+type pusher struct {
+	fn       func(m *Message)
+	isInline bool // it never blocks, and the goroutine that reads the connection calls it
 }
 
-func (s *Session) sendMessage(ctx context.Context, m *Message) error {
-	line, err := s.boundedLine(m)
-	if err != nil {
-		return err
+// A push is a message for functions.
+type push struct {
+	message *Message
+	size    int
+	list    []*pusher
+}
+
+// pushes calls the functions for messages that belong to no call, one after the other, while the client reads on.
+type pushes struct {
+	log    *slog.Logger
+	onDrop func(ctx context.Context, n int) // may be nil
+
+	mu         sync.Mutex // guards everything below
+	byType     map[string][]*pusher
+	rest       []*pusher // for messages that no other function handles
+	queue      []push
+	size       int
+	droppedNow int           // pushes, since the last call of onDrop
+	done       chan struct{} // closed when the queue is empty; nil while it is
+}
+
+// add registers a function for a type, or for the rest with an empty type.
+func (q *pushes) add(msgType string, p *pusher) (remove func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.changeLocked(msgType, func(list []*pusher) []*pusher { return append(slices.Clip(list), p) })
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.changeLocked(msgType, func(list []*pusher) []*pusher {
+			return slices.DeleteFunc(slices.Clone(list), func(other *pusher) bool { return other == p })
+		})
 	}
-	defer freeLine(line)
-	return s.post(ctx, *line, func() error {
-		if s.state == stateClosed {
-			return ErrClosed
+}
+
+// changeLocked changes the list for a type. q.mu must be held.
+func (q *pushes) changeLocked(msgType string, change func(list []*pusher) []*pusher) {
+	if msgType == "" {
+		q.rest = change(q.rest)
+		return
+	}
+	if q.byType == nil {
+		q.byType = map[string][]*pusher{}
+	}
+	q.byType[msgType] = change(q.byType[msgType])
+}
+
+// find returns the functions for a message.
+func (q *pushes) find(msgType string) []*pusher {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, name := range [...]string{msgType, canonicalType(msgType)} {
+		if list := q.byType[name]; len(list) > 0 {
+			return list
 		}
-		return nil
-	}, func(int) {})
+	}
+	return q.rest
 }
 
-// boundedLine encodes a message of a handler. The error of a message over the bounds that the agent
-// announced, or MaxOutput, is for the handler (A2E-D57).
-func (s *Session) boundedLine(m *Message) (*[]byte, error) {
-	s.mu.Lock()
-	limit := s.host.codec.within(s.reads)
-	s.mu.Unlock()
-	return s.host.codec.boundedLine(m, ErrRuntime, limit)
+// put queues a message for functions, and reports false if there is no space.
+func (q *pushes) put(ctx context.Context, m *Message, size int, list []*pusher) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.queue) >= maxPushes || q.size+size > maxPushBytes && len(q.queue) > 0 {
+		q.droppedNow++
+		return false
+	}
+	q.queue = append(q.queue, push{m, size, list})
+	q.size += size
+	if q.done == nil {
+		q.done = make(chan struct{})
+		go q.run(context.WithoutCancel(ctx))
+	}
+	return true
 }
 
-// isOverBound reports whether a message was not encoded because of its size or depth.
-func isOverBound(err error) bool {
-	e, ok := errors.AsType[*Error](err)
-	return ok && (e.Reason == ReasonTooLarge || e.Reason == ReasonTooDeep)
+// run calls the functions until the queue is empty.
+func (q *pushes) run(ctx context.Context) {
+	for {
+		q.mu.Lock()
+		dropped := q.droppedNow
+		q.droppedNow = 0
+		if len(q.queue) == 0 && dropped == 0 {
+			close(q.done)
+			q.done, q.queue = nil, nil
+			q.mu.Unlock()
+			return
+		}
+		var p push
+		if len(q.queue) > 0 {
+			p = q.queue[0]
+			q.queue[0] = push{}
+			q.queue = q.queue[1:]
+			q.size -= p.size
+		}
+		q.mu.Unlock()
+		if dropped > 0 {
+			q.reportDrop(ctx, dropped)
+		}
+		for _, f := range p.list {
+			q.call(ctx, f, p.message)
+		}
+	}
 }
 
-// A reply is what an agent answered to a request of the host.
-type reply struct {
-	answer *Message
-	err    error // the error of an invalid answer
+func (q *pushes) reportDrop(ctx context.Context, n int) {
+	q.log.WarnContext(ctx, "a2e: messages dropped", "reason", "slow_reader", "count", n)
+	if q.onDrop == nil {
+		return
+	}
+	if err := guard.Call("OnDrop", func() error { q.onDrop(ctx, n); return nil }); err != nil {
+		logFailure(ctx, q.log, slog.LevelWarn, "a2e: OnDrop failed", err)
+	}
 }
 
-// Call sends a request to the agent and waits for the answer (A2E-D39). An error message is
-// returned as an [*Error], an answer that violates the protocol as [ErrInvalidResponse].
-func (s *Session) Call(ctx context.Context, msgType string, body any) (*Message, error) {
-	m := NewMessage(msgType, body)
-	call, err := s.replies.Add(m.ID, time.Time{}, reply{})
+func (q *pushes) call(ctx context.Context, p *pusher, m *Message) {
+	err := guard.Call("push function", func() error { p.fn(m); return nil })
 	if err != nil {
-		return nil, fmt.Errorf("a2e: call %s: %w", msgType, err)
+		logFailure(ctx, q.log, slog.LevelWarn, "a2e: push not handled", err, "type", m.Type)
 	}
-	if err := s.sendMessage(ctx, m); err != nil {
-		s.replies.Fail(m.ID, err)
-		return nil, err
+}
+
+// wait waits for the functions, until ctx ends.
+func (q *pushes) wait(ctx context.Context) {
+	q.mu.Lock()
+	done := q.done
+	q.mu.Unlock()
+	if done == nil {
+		return
 	}
-	got, err := call.Wait(ctx)
-	switch {
-	case err != nil:
-		s.replies.Fail(m.ID, err) // agents cannot cancel, so the slot is free
-		return nil, err
-	case got.err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrInvalidResponse, got.err)
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
-	if b, ok := got.answer.Body.(*ErrorBody); ok {
-		return nil, b.received()
+}
+
+// push passes a message that belongs to no call to the functions for it.
+func (c *Client) push(m *Message, size int) {
+	list := c.pushes.find(m.Type)
+	if len(list) == 0 {
+		c.log.DebugContext(c.ctx, "a2e: message dropped", "reason", "no_handler", "type", clip(m.Type, 100))
+		c.conn.dropped.Add(1)
+		return
 	}
-	if want := responseType(msgType); want != "" && hostReading(canonicalType(got.answer.Type)) != canonicalType(want) {
-		return nil, ErrUnexpectedResponse
+	isAnyQueued := false
+	for _, p := range list {
+		if p.isInline {
+			c.pushes.call(c.ctx, p, m)
+		}
+		isAnyQueued = isAnyQueued || !p.isInline
 	}
-	return got.answer, nil
+	if !isAnyQueued {
+		return
+	}
+	queued := slices.DeleteFunc(slices.Clone(list), func(p *pusher) bool { return p.isInline })
+	if !c.pushes.put(c.ctx, m, size, queued) {
+		c.conn.dropped.Add(1)
+	}
 }

@@ -61,11 +61,20 @@ func (o *lineQueue) put(line []byte, space sendq.Reservation) error {
 }
 
 func (o *lineQueue) putControl(line []byte, isUrgent bool) error {
-	after := uint64(math.MaxUint64) // all lines so far
+	return sendError(o.queue.PutControl(line, position(isUrgent)))
+}
+
+// waitControl is putControl with a wait for space, until the queue ends.
+func (o *lineQueue) waitControl(line []byte, isUrgent bool) error {
+	return sendError(o.queue.PutControlWait(context.Background(), line, position(isUrgent)))
+}
+
+// position returns the number of lines that a line of the reader follows.
+func position(isUrgent bool) uint64 {
 	if isUrgent {
-		after = 0
+		return 0
 	}
-	return sendError(o.queue.PutControl(line, after))
+	return math.MaxUint64 // all lines so far
 }
 
 func (o *lineQueue) reserve(ctx context.Context, n int) (sendq.Reservation, error) {

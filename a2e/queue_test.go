@@ -67,24 +67,33 @@ func TestHostReadsWhileAgentDoesNot(t *testing.T) {
 	})
 }
 
-// A refusal for which even the reserve has no space delays the reader and is not lost.
-func TestHostWaitsWithRefusalsOverReserve(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := a2etest.NewHost(t, &a2e.HostOptions{Timing: a2e.Timing{WriteTimeout: time.Hour}}, flooding())
-		r := open(t, h)
-		r.shake(`"demo"`)
-		r.send(message("demo/flood/req", "1", `,"streaming":true`))
-		synctest.Wait()
-		for i := range 2000 {
-			r.send(message("demo/none/req", fmt.Sprint("n", i), ""))
-		}
-		synctest.Wait()
-		for seen := 0; seen < 2000; {
-			if m := r.next(); m.Type == a2e.TypeError {
-				seen++
+// Refusals for which even the reserve has no space delay no reader and are not lost. An agent that takes more than a
+// thousand of them loses the session (A2E-D56).
+func TestHostReadsOnWithRefusalsOverReserve(t *testing.T) {
+	for _, refused := range []int{1000, 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			h := a2etest.NewHost(t, &a2e.HostOptions{Timing: a2e.Timing{WriteTimeout: time.Hour}}, flooding())
+			r := open(t, h)
+			r.shake(`"demo"`)
+			r.send(message("demo/flood/req", "1", `,"streaming":true`))
+			synctest.Wait()
+			for i := range refused {
+				r.send(message("demo/none/req", fmt.Sprint("n", i), ""))
 			}
-		}
-	})
+			r.send(message("x/y", "e", ""))
+			synctest.Wait()
+			if refused > 1000 {
+				require.Empty(t, h.Sessions())
+				return
+			}
+			require.EqualValues(t, 1, h.Stats().Dropped, "the event behind the requests was read")
+			for seen := 0; seen < refused; {
+				if m := r.next(); m.Type == a2e.TypeError {
+					seen++
+				}
+			}
+		})
+	}
 }
 
 // An agent that reads nothing for WriteTimeout loses the session, with the cause.

@@ -28,10 +28,18 @@ type recorder struct {
 	started time.Time
 
 	mu        sync.Mutex // guards everything below
-	buf       []byte
+	lines     []recordedLine
+	size      int // bytes of the lines
 	isWriting bool
 	isBroken  bool
 	idle      *sync.Cond
+}
+
+// A recordedLine is a line as it passed, or the head of the recording.
+type recordedLine struct {
+	at   time.Duration
+	dir  string // empty for the head
+	text []byte
 }
 
 // newRecorder returns nil, which records nothing, without a writer.
@@ -44,7 +52,7 @@ func newRecorder(w io.Writer, role string, log *slog.Logger) *recorder {
 	head := append([]byte(`{"a2e_record":1,"role":"`), role...)
 	head = append(head, `","started":`...)
 	head = strconv.AppendFloat(head, float64(r.started.UnixMicro())/1e6, 'f', -1, 64)
-	r.append(append(head, "}\n"...))
+	r.append(recordedLine{text: append(head, "}\n"...)})
 	return r
 }
 
@@ -55,7 +63,7 @@ func (s *Session) record() {
 		return
 	}
 	err := guard.Call("Record", func() error {
-		s.recorder = newRecorder(f(s.peer), "host", s.host.log)
+		s.conn.recorder = newRecorder(f(s.peer), "host", s.host.log)
 		return nil
 	})
 	if err != nil {
@@ -63,47 +71,58 @@ func (s *Session) record() {
 	}
 }
 
-// line records a line with or without LF, which goes "in" or "out".
+// line records a line with or without LF, which goes "in" or "out". Another goroutine removes its secrets.
 func (r *recorder) line(dir string, line []byte) {
-	if r == nil {
-		return
+	if r != nil {
+		r.append(recordedLine{time.Since(r.started), dir, bytes.Clone(line)})
 	}
-	text, err := json.Marshal(string(redact(bytes.TrimRight(line, "\r\n"))))
-	if err != nil {
-		return
-	}
-	item := strconv.AppendInt([]byte(`{"t":`), time.Since(r.started).Microseconds(), 10)
-	item = append(item, `,"dir":"`...)
-	item = append(append(item, dir...), `","line":`...)
-	r.append(append(append(item, text...), "}\n"...))
 }
 
-func (r *recorder) append(item []byte) {
+func (r *recorder) append(l recordedLine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.buf)+len(item) > maxUnrecorded && !r.isBroken {
+	if r.size+len(l.text) > maxUnrecorded && !r.isBroken {
 		r.isBroken = true
 		r.log.WarnContext(context.Background(), "a2e: recording ended", "reason", "slow_writer")
 	}
 	if r.isBroken {
 		return
 	}
-	r.buf = append(r.buf, item...)
+	r.lines = append(r.lines, l)
+	r.size += len(l.text)
 	if !r.isWriting {
 		r.isWriting = true
 		go r.write()
 	}
 }
 
+// appendTo appends the line in the form of the recording.
+func (l *recordedLine) appendTo(b []byte) []byte {
+	if l.dir == "" {
+		return append(b, l.text...)
+	}
+	text, err := json.Marshal(string(redact(bytes.TrimRight(l.text, "\r\n"))))
+	if err != nil {
+		return b
+	}
+	b = strconv.AppendInt(append(b, `{"t":`...), l.at.Microseconds(), 10)
+	b = append(append(append(b, `,"dir":"`...), l.dir...), `","line":`...)
+	return append(append(b, text...), "}\n"...)
+}
+
 func (r *recorder) write() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.buf) > 0 && !r.isBroken {
-		buf := r.buf
-		r.buf = nil
+	for len(r.lines) > 0 && !r.isBroken {
+		lines := r.lines
+		r.lines, r.size = nil, 0
 		r.mu.Unlock()
 		err := guard.Call("recording writer", func() error {
-			_, err := r.w.Write(buf)
+			var b []byte
+			for i := range lines {
+				b = lines[i].appendTo(b)
+			}
+			_, err := r.w.Write(b)
 			return err
 		})
 		r.mu.Lock()
@@ -134,21 +153,6 @@ func (r *recorder) flush(limit time.Duration) {
 	for r.isWriting && !isLate {
 		r.idle.Wait()
 	}
-}
-
-// A recordedConn records what is written to a connection.
-type recordedConn struct {
-	io.ReadWriteCloser
-	recorder *recorder
-	lines    lineSplitter
-}
-
-func (c *recordedConn) Write(b []byte) (int, error) {
-	_, _ = c.lines.write(b, func(line []byte) error {
-		c.recorder.line("out", line)
-		return nil
-	})
-	return c.ReadWriteCloser.Write(b)
 }
 
 // secretNames are the members whose values are secrets (A2E-151).

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
 
@@ -41,10 +42,10 @@ func TestSessionKeepsNoMessages(t *testing.T) {
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.calls) == 0
+		return s.core.InFlight() == 0
 	}, 10*time.Second, time.Millisecond)
 	require.Less(t, heap()-before, int64(10<<20))
-	s.abort()
+	s.abort(session.EndHost)
 	<-s.finished
 }
 

@@ -15,135 +15,240 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/calls"
-	"github.com/fivewire/fivewire/internal/sendq"
-)
-
-// A sink receives the lines that a session sends, each with its LF. Its methods except reserve never
-// block, so that they may be called with the lock of the session held.
-type sink interface {
-	// put queues a line, or returns [sendq.ErrFull]. Success uses the reservation up.
-	put(line []byte, space sendq.Reservation) error
-
-	// putControl queues a line of the reader or of a timer, for which space is left even if put
-	// has none. An urgent line precedes all others.
-	putControl(line []byte, isUrgent bool) error
-
-	reserve(ctx context.Context, n int) (sendq.Reservation, error) // waits for space
-	release(space sendq.Reservation)
-}
-
-type sessionState int
-
-const (
-	stateNew sessionState = iota
-	stateActive
-	stateDraining
-	stateClosed
+	"github.com/fivewire/fivewire/internal/life"
 )
 
 // A Session is the session of one agent on a host, from its first byte to its last.
 type Session struct {
 	host     *Host
+	conn     conn
 	promote  func(ctx context.Context, r sessionRecord) (*kept, error) // nil unless the session may become durable
-	body     *keptBody                                                 // that is fed
 	ctx      context.Context                                           // ends with the session
 	cancel   context.CancelFunc
-	returned chan struct{} // closed when all handlers have returned after the end
-	finished chan struct{} // closed when no goroutine of the session is left
-	work     sync.WaitGroup
-	replies  *calls.Table[reply] // requests of the host
-	todo     chan *Call          // received by idle workers
-	idle     atomic.Int32        // number of idle workers
+	onEnd    []func(end session.End) // when all messages are sent
+	returned chan struct{}           // closed when all handlers have returned after the end
+	finished chan struct{}           // closed when the states of the plugins are closed
+	work     sync.WaitGroup          // started handlers
+	todo     chan *Call              // received by idle workers
+	idle     atomic.Int32            // number of idle workers
+	states   plugin.States[*Plugin]
 
-	peer     string // its address; empty without a network
-	recorder *recorder
-	number   uint64 // of the session in its host
-	started  time.Time
-	hold     requestHold // for the message that is processed
-
+	turns      turns
+	peer       string // its address; empty without a network
+	number     uint64 // of the session in its host
+	created    time.Time
 	extensions []string    // that the host serves here
 	isPending  atomic.Bool // before the handshake that the host demands
 
+	// of the goroutine that feeds the session
+	hold requestHold // for the message that is processed
+	body *keptBody   // that is fed
+
 	mu        sync.Mutex // guards everything below
-	state     sessionState
-	code      int   // of the close frame of a WebSocket (A2E-D59); zero means 1000
-	out       sink  // of a byte stream from the start
-	kept      *kept // nil unless the session is durable
+	core      *session.Session
+	end       session.End // of a closed session
+	started   uint64      // calls that have a turn
+	kept      *kept       // nil unless the session is durable
 	scope     *budget.Scope
 	place     budget.Hold // among the sessions before or after the handshake
 	id        string      // assigned by the first successful handshake
 	agentID   string
 	ownerID   string
 	principal *Principal
-	caps      map[string]bool
-	features  []string // feature flags, and agreed extensions
-	reads     bounds   // what the agent reads
-	attempts  int
-	calls     map[string]*Call // in flight by request id
-	arrivals  []*Call          // the same in order of arrival
-	queue     []*Call          // calls that have not started, in order of arrival
-	running   [3]int64         // handlers by lane
-	events    uint64           // number of handled events
-	busyKeys  map[string]bool  // order keys of the running calls
-	answered  idRing
-	states    map[*Plugin]*pluginState
-	// key of the snapshots of the states, "" for none
-	snapshotKey string
-	timer       *time.Timer // handshake or drain
-	clock       *time.Timer // for the time limits of calls
-	due         time.Time   // when clock fires, or zero
-	expiry      *time.Timer // of the principal
-	records     []*AuditRecord
-	isAuditing  bool     // a goroutine passes records on
-	backlog     [][]byte // lines without space; unlock sends them
+	features  []string    // feature flags, and agreed extensions
+	timer     *time.Timer // for the deadlines of core
+	due       time.Time   // when it fires, or zero
 }
 
 // answeredIDs is the number of recorded ids of answered requests (A2E-D13).
 const answeredIDs = 1024
 
+// maxSearched is the length of a request in which the name of a process or subagent is looked up. A longer one counts
+// as having it.
+const maxSearched = 64 << 10
+
+// maxControls is the number of control requests of a session that run at once (A2E-D55).
+const maxControls = 16
+
 // newSession returns the next session of a host. h.mu must be held.
 func newSession(h *Host, out sink, peer string) *Session {
-	s := &Session{host: h, out: out, peer: peer, number: h.number, returned: make(chan struct{}), finished: make(chan struct{}),
-		calls: map[string]*Call{}, busyKeys: map[string]bool{}, replies: calls.New[reply](calls.Options{}),
-		states: map[*Plugin]*pluginState{}, todo: make(chan *Call)}
+	s := &Session{host: h, peer: peer, number: h.number, returned: make(chan struct{}), finished: make(chan struct{}),
+		todo: make(chan *Call), created: time.Now()}
+	s.states.Gates = &h.gates
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.conn = conn{codec: h.codec, log: h.log, ctx: s.ctx, dropped: &h.dropped, out: out, replies: calls.New[*pending](calls.Options{}),
+		overflow: func() { s.abort(session.EndCut) }}
+	limits, timing := &h.opts.Limits, &h.opts.Timing
+	handshake, open := time.Time{}, h.openCapabilities()
+	if open == nil {
+		handshake = s.created.Add(timing.HandshakeTimeout)
+		s.isPending.Store(true)
+	}
+	s.core = session.New(session.Limits{MaxConcurrent: limits.MaxConcurrentPerSession, MaxControl: maxControls,
+		MaxWaiting: limits.MaxWaiting, QueueLimit: limits.QueueLimitPerSession, MaxAttempts: limits.MaxHandshakeAttempts,
+		MaxAnswered: answeredIDs, CallTimeout: limits.MaxCallTimeout, DrainTimeout: timing.DrainTimeout}, open, handshake)
 	return s
 }
 
-// start starts the time limit of the handshake.
-func (s *Session) start() {
-	s.mu.Lock() // the timer may fire at once
-	defer s.unlock()
-	if !s.host.open() {
-		s.isPending.Store(true)
-		s.started = time.Now()
-		s.timer = time.AfterFunc(s.host.opts.Timing.HandshakeTimeout, func() { s.evict(codeNotAllowed) })
-	}
-}
-
-// evict closes a session without a handshake, and reports whether it had none. Code is that of a
-// WebSocket.
-func (s *Session) evict(code int) bool {
-	s.mu.Lock()
-	defer s.unlock()
-	if s.state != stateNew {
-		return false
-	}
-	now := time.Now()
-	s.records = append(s.records, &AuditRecord{Time: now, Peer: s.peer, Operation: TypeHandshakeRequest, Outcome: OutcomeRefused,
-		Code: string(ErrTimeout), Duration: now.Sub(s.started)})
-	s.code = code
-	s.closeLocked()
-	return true
-}
-
-// closeCode returns the code of the close frame.
-func (s *Session) closeCode() int {
+// atEnd adds a function to be called when the session has ended and all messages are queued, at once if it has.
+func (s *Session) atEnd(f func(end session.End)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.code
+	if s.core.State() == session.StateClosed {
+		go f(s.end)
+		return
+	}
+	s.onEnd = append(s.onEnd, f)
+}
+
+// durable returns the part of a durable session that is stored, or nil.
+func (s *Session) durable() *kept {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.kept
+}
+
+// start starts the time limit of the handshake.
+func (s *Session) start() { s.step(func(*session.Session, time.Time) {}) }
+
+// A pendingStep is what is to be done after a step, without the lock.
+type pendingStep struct {
+	few  [4]session.Effect
+	n    int // used ones of few
+	more []session.Effect
+}
+
+func (p *pendingStep) add(e session.Effect) {
+	if p.n < len(p.few) {
+		p.few[p.n] = e
+		p.n++
+		return
+	}
+	p.more = append(p.more, e)
+}
+
+// step changes the state of the session, and carries out the effects.
+func (s *Session) step(change func(core *session.Session, now time.Time)) {
+	var after pendingStep
+	now := time.Now()
+	s.mu.Lock()
+	change(s.core, now)
+	s.noteLocked(&after, now)
+	s.mu.Unlock()
+	s.finishStep(&after, false)
+}
+
+// noteLocked queues the messages of the effects, in the order of the steps, and notes the effects in after. s.mu must
+// be held.
+func (s *Session) noteLocked(after *pendingStep, now time.Time) {
+	for _, e := range s.core.Effects() {
+		c, _ := ownerOf(e.Call)
+		switch e.Do {
+		case session.DoStart:
+			s.work.Add(1)
+			if c.core.Lane != session.LaneControl {
+				c.turn = s.started
+				s.started++
+			}
+		case session.DoRefuse:
+			s.refuseLocked(c, e.Reason, OutcomeRefused)
+		case session.DoFail:
+			outcome := OutcomeFailed
+			if e.Reason == session.ReasonCancelled {
+				outcome = OutcomeCanceled
+			}
+			s.refuseLocked(c, e.Reason, outcome)
+		case session.DoFinish:
+			if c.body != nil && e.Reason != session.ReasonInterrupted {
+				k := s.kept
+				s.conn.add(item{then: func(int) { k.finish(c) }})
+			}
+		case session.DoDrop:
+			s.host.dropped.Add(1)
+			continue
+		case session.DoClose:
+			s.closeLocked(e.End)
+		}
+		after.add(e)
+	}
+	if due := s.core.Due(); !due.IsZero() && (s.due.IsZero() || due.Before(s.due)) {
+		s.due = due
+		if s.timer == nil {
+			s.timer = time.AfterFunc(due.Sub(now), s.tick)
+		} else {
+			s.timer.Reset(due.Sub(now))
+		}
+	}
+}
+
+func ownerOf(c *session.Call) (*Call, bool) {
+	if c == nil {
+		return nil, false
+	}
+	own, ok := c.Owner.(*Call)
+	return own, ok
+}
+
+// finishStep carries out the effects that need no order. The reader of the session may run inline handlers.
+func (s *Session) finishStep(after *pendingStep, isReader bool) {
+	for i := range after.n {
+		s.carryOut(&after.few[i], isReader)
+	}
+	for i := range after.more {
+		s.carryOut(&after.more[i], isReader)
+	}
+	s.conn.flush()
+}
+
+func (s *Session) carryOut(e *session.Effect, isReader bool) {
+	c, _ := ownerOf(e.Call)
+	switch e.Do {
+	case session.DoStart:
+		c.hold.waiting.Release()
+		s.startCall(c, isReader)
+	case session.DoFail:
+		c.work.Cut(cause(e.Reason))
+	case session.DoFinish:
+		c.work.Cut(ErrClosed)
+		if !c.core.IsStarted() {
+			c.hold.release()
+			c.work.Finish()
+		}
+	case session.DoClose:
+		s.close()
+	}
+}
+
+// tick carries out what is due.
+func (s *Session) tick() {
+	s.step(func(core *session.Session, now time.Time) {
+		s.due = time.Time{}
+		core.Tick(now)
+	})
+}
+
+// refuseLocked queues the error that answers a request. s.mu must be held.
+func (s *Session) refuseLocked(c *Call, reason session.Reason, outcome string) {
+	if c.core.IsEvent {
+		return
+	}
+	f := failed{id: strings.Clone(c.Message.ID), msgType: strings.Clone(clip(c.Message.Type, 200)), capability: c.core.Capability,
+		cause: c.hold.err}
+	if reason == session.ReasonInterrupted {
+		f.call = c
+	}
+	s.conn.add(item{fail: func() *Error { return f.error(reason) },
+		then: s.auditLocked(c.Message, c.core.Arrived, c.in, outcome, string(failureTexts[reason].code))})
+}
+
+// evict closes a session without a handshake, and reports whether it had none.
+func (s *Session) evict() (isEvicted bool) {
+	s.step(func(core *session.Session, _ time.Time) { isEvicted = core.Evict(session.EndEvicted) })
+	return isEvicted
 }
 
 // ID returns the session's id, empty before the handshake.
@@ -192,18 +297,14 @@ func ownerID(p *Principal, r *HandshakeRequest) string {
 // HasCapability reports whether a capability was accepted, or a feature flag requested.
 func (s *Session) HasCapability(name string) bool {
 	s.mu.Lock()
-	defer s.unlock()
-	return s.caps[name] || slices.Contains(s.features, name)
+	defer s.mu.Unlock()
+	return s.core.Accepts(name) || slices.Contains(s.features, name)
 }
 
 // Context returns a context that ends with the session.
 func (s *Session) Context() context.Context { return s.ctx }
 
-func (s *Session) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.state == stateClosed
-}
+func (s *Session) isClosed() bool { return s.ctx.Err() != nil }
 
 func (s *Session) budgetScope() *budget.Scope {
 	s.mu.Lock()
@@ -214,22 +315,29 @@ func (s *Session) budgetScope() *budget.Scope {
 // feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
-	s.recorder.line("in", line)
+	s.conn.recorder.line("in", line)
 	m, err := s.host.codec.decode(line)
-	if err != nil {
+	switch {
+	case err != nil:
 		s.refuseLine(err, arrived, len(line))
-		return
-	}
-	switch m.Type {
-	case TypePing, TypeShutdown, TypeHandshakeRequest:
+	case s.body != nil && s.isReplied(m.ID): // by a failed host
+	case m.Type == TypeHandshakeRequest:
+		s.shake(m, arrived, len(line))
+	case m.Type == TypePing:
+		if !s.isClosed() {
+			s.conn.add(item{isUrgent: true, message: NewMessage(TypePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()})})
+			s.conn.flush()
+		}
+	case m.Type == TypeShutdown:
+		timeout := int64(10)
+		if b, ok := m.Body.(*Shutdown); ok {
+			timeout = max(int64(b.Timeout), 0)
+		}
+		limit := min(timeout, int64(s.host.opts.Timing.DrainTimeout/time.Second)+1)
+		s.drain(time.Duration(limit)*time.Second, session.EndAgent)
 	default:
-		s.hold = reserveRequest(s.budgetScope(), len(line))
+		s.take(m, arrived, len(line))
 	}
-	if a := s.take(m, arrived, len(line)); a != nil {
-		s.authenticate(a)
-	}
-	s.hold.release() // unless the call took it
-	s.hold = requestHold{}
 }
 
 // feedLines processes the lines of a body, the last one with or without LF.
@@ -237,55 +345,118 @@ func (s *Session) feedLines(data []byte) {
 	if n := len(data); n > 0 && data[n-1] != '\n' {
 		data = append(slices.Clip(data), '\n')
 	}
-	in := newLineReader(bytes.NewReader(data), s.host.codec)
-	for {
-		line, err := in.next()
-		var e *Error
-		if err == nil {
-			s.feed(line)
-			continue
-		}
-		if !errors.As(err, &e) {
-			return
-		}
-		s.refuseLine(e, time.Now(), 0)
-	}
+	_ = s.conn.readLines(newLineReader(bytes.NewReader(data), s.host.codec), s.neverClosed, s.feed, s.refuse)
 }
 
-// take processes one message. A handshake request is returned for authentication without the lock.
-func (s *Session) take(m *Message, arrived time.Time, in int) *handshakeAttempt {
-	s.mu.Lock()
-	defer s.unlock()
-	if m.Type == TypeHandshakeRequest && s.state != stateClosed {
-		return s.startHandshakeLocked(m, arrived, in)
+func (s *Session) neverClosed() bool { return false }
+
+func (s *Session) refuse(e *Error) { s.refuseLine(e, time.Now(), 0) }
+
+// take processes a message besides those of the base protocol.
+func (s *Session) take(m *Message, arrived time.Time, in int) {
+	if m.Type == typeCancel && s.cancels() {
+		s.step(func(core *session.Session, now time.Time) { core.Cancel(now, textMember(m, "req_id")) })
+		return
 	}
-	s.takeLocked(m, arrived, in)
-	return nil
+	kind := s.kind(m.Type)
+	if kind == KindResponse || kind == KindError {
+		s.deliver(m.ReqID(), m, nil)
+		return
+	}
+	s.hold = reserveRequest(s.budgetScope(), in)
+	c := s.newCall(m, arrived, in)
+	c.core.IsEvent, c.core.IsOverBudget = kind == KindEvent, s.hold.err != nil
+	c.core.IsKnown = m.typ != nil || catalogued(s.typeName(m))
+	if c.routes = s.host.routes[s.typeName(m)]; len(c.routes) == 0 && !c.core.IsKnown && s.host.fallback != nil {
+		c.routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
+		c.mayPass = true
+	}
+	c.core.HasRoute = len(c.routes) > 0
+	if c.core.HasRoute {
+		c.core.Lane = c.routes[0].lane
+	}
+	if c.core.Lane == session.LaneControl {
+		c.core.Names = objectNames(m)
+	}
+	if in <= maxSearched {
+		c.core.Text = m.text
+	}
+	m.text = nil
+	s.receive(c)
+	s.hold.release() // unless the call took it
+	s.hold = requestHold{}
+}
+
+// receive passes a message to the state of the session.
+func (s *Session) receive(c *Call) {
+	err := c.work.Start(s.ctx, s.host.life, life.Request)
+	c.core.IsShutDown = err != nil
+	var after pendingStep
+	now, isAdmitted := time.Now(), false
+	s.mu.Lock()
+	c.scope, c.hold.err = s.scope, s.hold.err
+	if isAdmitted = s.core.Receive(now, &c.core); isAdmitted {
+		c.hold, s.hold = s.hold, requestHold{}
+		if s.body != nil {
+			c.body = s.body
+			c.body.open++
+		}
+	}
+	s.noteLocked(&after, now)
+	s.mu.Unlock()
+	if !isAdmitted && err == nil {
+		c.work.Finish()
+	}
+	s.finishStep(&after, true)
+}
+
+func (s *Session) isReplied(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.IsReplied(id)
+}
+
+func (s *Session) cancels() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.core.Cancels()
 }
 
 // refuseLine answers a line that cannot be decoded, unless its type gets no answer (A2E-D16).
 func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
-	s.mu.Lock()
-	defer s.unlock()
-	if s.state == stateClosed {
+	if s.isClosed() {
 		return
 	}
 	if err.Code == ErrVersionMismatch && err.msgType == TypeHandshakeRequest {
-		m := &Message{Type: err.msgType, ID: err.ReqID}
-		s.refuseHandshakeLocked(m, RejectVersionMismatch, arrived, in)
+		s.finishHandshake(&handshakeAttempt{message: &Message{Type: err.msgType, ID: err.ReqID}, arrived: arrived, in: in,
+			refusal: session.RefusedVersion})
 		return
 	}
 	if err.msgType != "" {
 		switch s.kind(err.msgType) {
 		case KindResponse, KindError:
-			s.deliver(err.refID, reply{err: err})
+			s.deliver(err.refID, nil, err)
 			return
 		case KindEvent:
 			s.host.dropped.Add(1)
 			return
 		}
 	}
-	s.sendLocked(errorMessage(err))
+	s.conn.add(item{message: errorMessage(err)})
+	s.conn.flush()
+}
+
+// deliver passes an answer of the agent, or the error of an invalid one, to its waiting call.
+func (s *Session) deliver(reqID string, m *Message, err *Error) {
+	p, isPending := s.conn.replies.Get(reqID)
+	switch {
+	case !isPending:
+		s.host.dropped.Add(1)
+	case err != nil:
+		s.conn.failCall(reqID, fmt.Errorf("%w: %w", ErrInvalidResponse, err))
+	default:
+		s.conn.answer(reqID, p, m)
+	}
 }
 
 // kind returns the kind of a type as read by a host.
@@ -294,114 +465,6 @@ func (s *Session) kind(name string) Kind {
 		return t.Kind
 	}
 	return kindOf(hostReading(canonicalType(name)))
-}
-
-// encode encodes a message of the package. One that cannot be encoded is replaced by an error.
-func (s *Session) encode(m *Message) *[]byte {
-	line, err := s.host.codec.line(m)
-	if err == nil {
-		return line
-	}
-	s.host.log.ErrorContext(s.ctx, "a2e: message not encoded", "type", m.Type, "err", err)
-	e := reasoned(ErrRuntime, ReasonInternal, "internal error")
-	e.ReqID = m.ReqID()
-	if line, err = s.host.codec.line(errorMessage(e)); err != nil {
-		return nil
-	}
-	return line
-}
-
-// sendLocked sends a message of the reader or of a timer and returns its length in bytes. s.mu must
-// be held.
-func (s *Session) sendLocked(m *Message) int {
-	line := s.encode(m)
-	if line == nil {
-		return 0
-	}
-	defer freeLine(line)
-	s.recorder.line("out", *line)
-	if errors.Is(s.out.putControl(*line, m.Type == TypePong), sendq.ErrFull) {
-		s.backlog = append(s.backlog, bytes.Clone(*line))
-	}
-	return len(*line) - 1
-}
-
-// takeLocked performs the checks of A2E-D26 in their order. s.mu must be held.
-func (s *Session) takeLocked(m *Message, arrived time.Time, in int) {
-	if s.state == stateClosed {
-		return
-	}
-	if m.Type == typeCancel && slices.Contains(s.features, featureCancel) {
-		s.cancelCallLocked(m)
-		return
-	}
-	if s.kept.passedLocked(s, m) {
-		return
-	}
-	switch s.kind(m.Type) {
-	case KindResponse, KindError, KindEvent:
-		s.handleOneWayLocked(m)
-		return
-	}
-	switch m.Type {
-	case TypePing:
-		s.sendLocked(NewMessage(TypePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()}))
-		return
-	case TypeShutdown:
-		timeout := int64(10)
-		if b, ok := m.Body.(*Shutdown); ok {
-			timeout = max(int64(b.Timeout), 0)
-		}
-		s.startDrainLocked(time.Duration(min(timeout, int64(s.host.opts.Timing.DrainTimeout/time.Second)+1)) * time.Second)
-		return
-	}
-	call := &Call{Message: m, Session: s, arrived: arrived, in: in}
-	call.capability = s.capabilityOf(m)
-	refuse := func(err *Error, capability string) {
-		err.Capability = capability
-		s.rejectLocked(call, err)
-	}
-	isKnown := m.typ != nil || catalogued(hostReading(canonicalType(m.Type)))
-	switch {
-	case s.state == stateDraining:
-		refuse(reasoned(ErrInvalidMessage, ReasonDraining, "the session is shutting down"), "")
-		return
-	case s.state == stateNew && !s.host.open():
-		refuse(reasoned(ErrUnauthorized, ReasonNoHandshake, "no handshake yet"), call.capability)
-		return
-	case s.calls[m.ID] != nil:
-		s.host.dropped.Add(1) // sent twice by the transport; one answer follows
-		return
-	case s.answered.has(m.ID):
-		refuse(reasoned(ErrInvalidMessage, ReasonDuplicateID, "a request with this id was answered already"), "")
-		return
-	case !isKnown && s.host.fallback != nil:
-		call.routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
-		call.mayPass = true
-		s.enqueueLocked(call)
-		return
-	case !isKnown:
-		refuse(reasoned(ErrInvalidMessage, ReasonUnknownType, "nobody here knows this type").With("type", clip(m.Type, 200)), "")
-		return
-	case call.capability != "" && !s.acceptsLocked(call.capability):
-		refuse(reasoned(ErrCapabilityMissing, ReasonNotNegotiated, "the capability "+clip(call.capability, 100)+" was not negotiated; the agent asks for it in its handshake"), call.capability)
-		return
-	}
-	if id := textMember(m, "session_id"); id != "" && id != s.id {
-		refuse(reasoned(ErrUnauthorized, ReasonSessionID, "the request names another session"), call.capability)
-		return
-	}
-	call.routes = s.host.routes[s.typeName(m)]
-	if len(call.routes) == 0 {
-		refuse(unsupported(m.Type), call.capability)
-		return
-	}
-	call.lane = call.routes[0].lane
-	s.enqueueLocked(call)
-}
-
-func unsupported(msgType string) *Error {
-	return reasoned(ErrInvalidMessage, ReasonUnsupported, "nobody here serves this type").With("type", clip(msgType, 200))
 }
 
 // typeName returns the canonical name under which a message is routed.
@@ -419,72 +482,174 @@ func (s *Session) capabilityOf(m *Message) string {
 	return capabilityOf(s.typeName(m))
 }
 
-// acceptsLocked reports whether a capability is available in the session. s.mu must be held.
-func (s *Session) acceptsLocked(capability string) bool {
-	if s.state == stateNew { // served without handshake
-		return s.host.plugin(capability) != nil
-	}
-	return s.caps[capability]
+// Send sends a message to the agent that belongs to no answer: an event of a process, a change of an environment. It
+// waits while the agent does not read.
+func (s *Session) Send(ctx context.Context, msgType string, body any) error {
+	return s.conn.message(ctx, NewMessage(msgType, body), s.openError)
 }
 
-// handleOneWayLocked handles messages that get no answer (A2E-D16). s.mu must be held.
-func (s *Session) handleOneWayLocked(m *Message) {
-	kind := s.kind(m.Type)
-	if kind == KindResponse || kind == KindError {
-		s.deliver(m.ReqID(), reply{answer: m})
+func (s *Session) openError() error {
+	if s.isClosed() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// Call sends a request to the agent and waits for the answer (A2E-D39). An error message is
+// returned as an [*Error], an answer that violates the protocol as [ErrInvalidResponse].
+func (s *Session) Call(ctx context.Context, msgType string, body any) (*Message, error) {
+	m := NewMessage(msgType, body)
+	return s.conn.call(ctx, m, func() error { return s.conn.message(ctx, m, s.openError) })
+}
+
+// drain ends the session when the admitted requests are answered, or after the timeout.
+func (s *Session) drain(timeout time.Duration, end session.End) {
+	s.step(func(core *session.Session, now time.Time) { core.Drain(now, timeout, end) })
+}
+
+// handOver drains the session with its host. Another process continues a durable session.
+func (s *Session) handOver(timeout time.Duration) {
+	s.step(func(core *session.Session, now time.Time) {
+		if s.kept.handOverLocked() {
+			core.HandOver()
+		}
+		core.Drain(now, timeout, session.EndHost)
+	})
+}
+
+// endInput drains the session after the end of its input. With an error it cuts the work in flight off.
+func (s *Session) endInput(err error) {
+	if err != nil {
+		s.abort(session.EndCut)
 		return
 	}
-	if s.state != stateActive && !(s.state == stateNew && s.host.open()) {
-		s.host.dropped.Add(1)
-		return
-	}
-	routes := s.host.routes[s.typeName(m)]
-	if len(routes) == 0 && m.typ == nil && !catalogued(s.typeName(m)) && s.host.fallback != nil {
-		routes = []boundRoute{{plugin: &Plugin{}, handler: s.host.fallback}}
-	}
-	capability, limits := s.capabilityOf(m), &s.host.opts.Limits
-	if len(routes) == 0 || capability != "" && !s.acceptsLocked(capability) ||
-		routes[0].lane == laneOrdinary && int64(len(s.calls)) > limits.QueueLimitPerSession+limits.MaxConcurrentPerSession {
-		s.host.dropped.Add(1)
-		return
-	}
-	call := &Call{Message: m, Session: s, arrived: time.Now(), routes: routes, lane: routes[0].lane, silent: true, capability: capability}
-	s.enqueueLocked(call)
+	s.drain(10*time.Second, session.EndAgent)
 }
 
-// deliver passes a reply to its waiting call.
-func (s *Session) deliver(reqID string, r reply) {
-	if !s.replies.Complete(reqID, r) {
-		s.host.dropped.Add(1)
+// abort ends the session at once.
+func (s *Session) abort(end session.End) { s.drain(0, end) }
+
+// closeLocked ends what the session holds in memory. s.mu must be held.
+func (s *Session) closeLocked(end session.End) {
+	s.end = end
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	switch end {
+	case session.EndHandshake, session.EndEvicted:
+		now := time.Now()
+		s.conn.add(item{then: func(int) {
+			s.host.audit(s.ctx, &AuditRecord{Time: now, Peer: s.peer, Operation: TypeHandshakeRequest, Outcome: OutcomeRefused,
+				Code: string(ErrTimeout), Duration: now.Sub(s.created)})
+		}})
+	case session.EndExpired:
+		id := s.id
+		s.conn.add(item{then: func(int) {
+			s.host.log.WarnContext(s.ctx, "a2e: session ended", "session", id, "reason", "principal expired")
+		}})
+	}
+	for _, f := range s.onEnd {
+		s.conn.add(item{then: func(int) { f(end) }})
 	}
 }
 
-// An idRing records the last added ids.
-type idRing struct {
-	ids  map[string]struct{}
-	ring []string
-	next int
+// close ends the session for its handlers and its host.
+func (s *Session) close() {
+	s.states.Seal()
+	s.cancel()
+	s.conn.replies.FailAll(ErrClosed)
+	s.host.forget(s)
+	go s.cleanUp()
 }
 
-func (r *idRing) has(id string) bool {
-	_, ok := r.ids[id]
-	return ok
+// cleanUp waits for the handlers and closes the states of the plugins.
+func (s *Session) cleanUp() {
+	defer close(s.finished)
+	defer s.host.removeEnding(s)
+	s.work.Wait()
+	close(s.returned)
+	if s.keepsSnapshots() {
+		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
+		if err := s.SaveSnapshots(ctx); err != nil {
+			s.host.log.ErrorContext(ctx, "a2e: snapshots not saved", "session", s.ID(), "err", err)
+		}
+		cancel()
+	}
+	s.states.Close()
+	s.conn.recorder.flush(handlerGrace)
 }
 
-func (r *idRing) add(id string) {
-	if r.ids == nil {
-		r.ids = make(map[string]struct{})
+// waitEnd waits for the end of the session, but for its handlers only until ctx ends.
+func (s *Session) waitEnd(ctx context.Context) {
+	select {
+	case <-s.returned:
+		<-s.finished
+	case <-ctx.Done():
 	}
-	if r.has(id) {
-		return
+}
+
+// A failureText is the error of a reason for which the state of a session refuses or fails a call.
+type failureText struct {
+	code         Code
+	reason, text string
+	hasNoSpace   bool // it names no capability (A2E-D26)
+}
+
+var failureTexts = [...]failureText{
+	session.ReasonDraining:      {ErrInvalidMessage, ReasonDraining, "the session is shutting down", true},
+	session.ReasonShutDown:      {ErrInvalidMessage, ReasonDraining, "the host is shutting down", true},
+	session.ReasonDuplicateID:   {ErrInvalidMessage, ReasonDuplicateID, "a request with this id was answered already", true},
+	session.ReasonUnknownType:   {ErrInvalidMessage, ReasonUnknownType, "nobody here knows this type", true},
+	session.ReasonNoHandshake:   {ErrUnauthorized, ReasonNoHandshake, "no handshake yet", false},
+	session.ReasonNotNegotiated: {ErrCapabilityMissing, ReasonNotNegotiated, "the capability was not negotiated", false},
+	session.ReasonSessionID:     {ErrUnauthorized, ReasonSessionID, "the request names another session", false},
+	session.ReasonUnsupported:   {ErrInvalidMessage, ReasonUnsupported, "nobody here serves this type", false},
+	session.ReasonOverBudget:    {ErrRuntime, ReasonOverloaded, "over the limit of the host", false},
+	session.ReasonOverloaded:    {ErrRuntime, ReasonOverloaded, "too many requests are waiting", false},
+	session.ReasonInterrupted:   {ErrRuntime, reasonInterrupted, "the host failed while the request was running", false},
+	session.ReasonDeadline:      {ErrTimeout, ReasonDeadline, "the time limit of the call is over", false},
+	session.ReasonEnd:           {ErrTimeout, ReasonShutdown, "the session is shut down", false},
+	session.ReasonCancelled:     {ErrCancelled, "", "cancelled by the agent", false},
+}
+
+// A failed is a request that the state of a session refuses or fails. It does not keep the message, because its answer
+// may wait for an agent that does not read.
+type failed struct {
+	id, msgType, capability string
+	cause                   error // of the budget
+	call                    *Call // of an interrupted request, else nil
+}
+
+// error returns the error for the agent. No lock is held.
+func (f *failed) error(reason session.Reason) *Error {
+	t := &failureTexts[reason]
+	e := reasoned(t.code, t.reason, t.text)
+	switch reason {
+	case session.ReasonOverBudget:
+		if own, ok := errors.AsType[*Error](overBudget(f.cause)); ok {
+			e = own
+		}
+	case session.ReasonUnknownType, session.ReasonUnsupported:
+		e = e.With("type", f.msgType)
+	case session.ReasonNotNegotiated:
+		e.Message = "the capability " + clip(f.capability, 100) + " was not negotiated; the agent asks for it in its handshake"
+	case session.ReasonInterrupted:
+		e.Retryable = f.call.isIdempotent()
 	}
-	id = strings.Clone(id) // it shares the memory of its whole message
-	if len(r.ring) < answeredIDs {
-		r.ring = append(r.ring, id)
-	} else {
-		delete(r.ids, r.ring[r.next])
-		r.ring[r.next] = id
-		r.next = (r.next + 1) % answeredIDs
+	if !t.hasNoSpace {
+		e.Capability = f.capability
 	}
-	r.ids[id] = struct{}{}
+	e.ReqID = f.id
+	return e
+}
+
+// cause returns the cause of the end of the context of a failed call.
+func cause(reason session.Reason) error {
+	switch reason {
+	case session.ReasonDeadline:
+		return context.DeadlineExceeded
+	case session.ReasonCancelled:
+		return context.Canceled
+	}
+	return ErrClosed
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/store"
 )
@@ -168,7 +169,7 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 				},
 				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, nil })}}
 		}
-		h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
+		h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: store.NewMemory()}}).AddPlugin(plugin("one", true)).AddPlugin(plugin("two", true))
 		c := a2etest.Connect(t, h, nil)
 		for _, name := range []string{"one", "two"} {
 			_, err := c.Call(t.Context(), "demo/"+name+"/req", &struct{}{}, nil)
@@ -185,8 +186,8 @@ func TestPluginsPanicAtTheEnd(t *testing.T) {
 func TestRestorePanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		opened, closed := 0, 0
-		kept := a2e.NewSnapshots(store.NewMemory())
-		require.NoError(t, kept.Save(t.Context(), "demo", "key", json.RawMessage("{}")))
+		kept := store.NewMemory()
+		require.NoError(t, plugin.Place{KV: kept, Key: "key"}.Save(t.Context(), "demo", json.RawMessage("{}")))
 		h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(*a2e.Session) string { return "key" }}}).AddPlugin(&a2e.Plugin{
 			Name: "demo", Capability: "demo",
 			Open:  func(*a2e.Session) (any, error) { opened++; return "state", nil },
@@ -205,7 +206,7 @@ func TestRestorePanics(t *testing.T) {
 		require.NoError(t, h.Close())
 		require.Equal(t, 2, opened)
 		require.Equal(t, 2, closed)
-		_, err := kept.Load(t.Context(), "demo", "key")
+		_, err := plugin.Place{KV: kept, Key: "key"}.Load(t.Context(), "demo")
 		require.NoError(t, err, "nothing is overwritten")
 	})
 }

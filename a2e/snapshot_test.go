@@ -17,6 +17,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
 	"github.com/fivewire/fivewire/a2e/env/envtest"
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/store"
 )
@@ -37,7 +38,7 @@ type noteResponse struct {
 	Before string `json:"before,omitzero" jsonmap:"always"`
 }
 
-func notesPlugin(own *a2e.Snapshots) *a2e.Plugin {
+func notesPlugin(own store.KV) *a2e.Plugin {
 	return &a2e.Plugin{Name: "notes", Capability: "notes",
 		Open: func(s *a2e.Session) (any, error) {
 			_ = s.AgentID() // does not deadlock
@@ -99,21 +100,21 @@ func visitWith(t *testing.T, h *a2e.Host, opts *a2e.ClientOptions, text string) 
 // Each mode keeps states where it says (A2E-148, A2E-149).
 func TestSnapshotModes(t *testing.T) {
 	for _, tt := range []struct {
-		mode           a2e.SnapshotMode
+		mode           string
 		own            bool
 		atHost, atOwn  bool
 		rememberedNext string
 	}{
 		{"", false, true, false, "first"},
-		{a2e.SnapshotHost, true, true, false, "first"},
-		{a2e.SnapshotPlugin, true, false, true, "first"},
-		{a2e.SnapshotPlugin, false, false, false, ""},
-		{a2e.SnapshotHybrid, true, false, true, "first"},
-		{a2e.SnapshotHybrid, false, true, false, "first"},
+		{"host", true, true, false, "first"},
+		{"plugin", true, false, true, "first"},
+		{"plugin", false, false, false, ""},
+		{"hybrid", true, false, true, "first"},
+		{"hybrid", false, true, false, "first"},
 	} {
 		t.Run(string(tt.mode), func(t *testing.T) {
-			atHost, atOwn := a2e.NewSnapshots(store.NewMemory()), a2e.NewSnapshots(store.NewMemory())
-			var own *a2e.Snapshots
+			atHost, atOwn := store.NewMemory(), store.NewMemory()
+			var own store.KV
 			if tt.own {
 				own = atOwn
 			}
@@ -127,13 +128,13 @@ func TestSnapshotModes(t *testing.T) {
 			before, err = visit(t, h, "bob", "other")
 			require.NoError(t, err)
 			require.Empty(t, before, "another agent finds nothing")
-			_, err = atHost.Load(t.Context(), "notes", "agent ann")
+			_, err = plugin.Place{KV: atHost, Key: "agent ann"}.Load(t.Context(), "notes")
 			require.Equal(t, tt.atHost, err == nil)
-			_, err = atOwn.Load(t.Context(), "notes", "agent ann")
+			_, err = plugin.Place{KV: atOwn, Key: "agent ann"}.Load(t.Context(), "notes")
 			require.Equal(t, tt.atOwn, err == nil)
 			_, err = visit(t, h, "ann", "")
 			require.NoError(t, err)
-			_, err = atHost.Load(t.Context(), "notes", "agent ann")
+			_, err = plugin.Place{KV: atHost, Key: "agent ann"}.Load(t.Context(), "notes")
 			require.ErrorIs(t, err, store.ErrNotFound, "what is empty is not kept")
 		})
 	}
@@ -142,7 +143,7 @@ func TestSnapshotModes(t *testing.T) {
 // A state that cannot be restored is not overwritten, and a state that cannot be saved does not
 // delay the end of the session (A2E-148).
 func TestSnapshotFailures(t *testing.T) {
-	kept := a2e.NewSnapshots(store.NewMemory())
+	kept := store.NewMemory()
 	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(notesPlugin(nil))
 	_, err := visit(t, h, "ann", "unloadable")
 	require.NoError(t, err)
@@ -150,10 +151,10 @@ func TestSnapshotFailures(t *testing.T) {
 		_, err = visit(t, h, "ann", "new")
 		require.ErrorIs(t, err, a2e.ErrRuntime)
 	}
-	object, err := kept.Load(t.Context(), "notes", "agent ann")
+	object, err := plugin.Place{KV: kept, Key: "agent ann"}.Load(t.Context(), "notes")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"unloadable"}`, string(object))
-	require.NoError(t, kept.Delete(t.Context(), "notes", "agent ann"))
+	require.NoError(t, plugin.Place{KV: kept, Key: "agent ann"}.Save(t.Context(), "notes", nil))
 	_, err = visit(t, h, "ann", "good")
 	require.NoError(t, err)
 	_, err = visit(t, h, "ann", "unsaveable")
@@ -169,7 +170,7 @@ func TestSnapshotFailures(t *testing.T) {
 
 // A session can be saved and cleared while it lasts (A2E-148).
 func TestSnapshotNow(t *testing.T) {
-	kept := a2e.NewSnapshots(store.NewMemory())
+	kept := store.NewMemory()
 	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept, SnapshotKey: func(s *a2e.Session) string { return "team" }}})
 	h.AddPlugin(notesPlugin(nil)).AddPlugin(&a2e.Plugin{Name: "keeper", Capability: "notes", Routes: []a2e.Route{
 		a2e.NewRoute("notes/keep/req", func(ctx context.Context, call *a2e.Call, _ *noteRequest) (*noteResponse, error) {
@@ -184,12 +185,12 @@ func TestSnapshotNow(t *testing.T) {
 		_, err := c.Call(t.Context(), step, &noteRequest{"now"}, nil)
 		require.NoError(t, err)
 	}
-	object, err := kept.Load(t.Context(), "notes", "team")
+	object, err := plugin.Place{KV: kept, Key: "team"}.Load(t.Context(), "notes")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"now"}`, string(object))
 	_, err = c.Call(t.Context(), "notes/clear/req", &noteRequest{}, nil)
 	require.NoError(t, err)
-	_, err = kept.Load(t.Context(), "notes", "team")
+	_, err = plugin.Place{KV: kept, Key: "team"}.Load(t.Context(), "notes")
 	require.ErrorIs(t, err, store.ErrNotFound)
 }
 
@@ -207,7 +208,7 @@ func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 func TestSnapshotsAreOfTheirPrincipal(t *testing.T) {
 	keys := a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key of ann": {ID: "ann"}, "key of bob": {ID: "bob"}}))
 	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys},
-		Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}}, notesPlugin(nil))
+		Persistence: a2e.Persistence{Snapshots: store.NewMemory()}}, notesPlugin(nil))
 	for _, step := range []struct{ key, agent, before string }{
 		{"key of ann", "one", ""}, {"key of bob", "one", ""}, {"key of ann", "two", "by key of ann"},
 	} {
@@ -219,7 +220,7 @@ func TestSnapshotsAreOfTheirPrincipal(t *testing.T) {
 
 // Plans and episodes outlive their sessions (A2E-148).
 func TestPluginsSaveThemselves(t *testing.T) {
-	kept := a2e.NewSnapshots(store.NewMemory())
+	kept := store.NewMemory()
 	h := func() *a2e.Host { // a new process each time
 		return a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Snapshots: kept}}).AddPlugin(a2etest.Must(planning.NewPlugin(nil))).
 			AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil)))
@@ -242,11 +243,11 @@ func TestPluginsSaveThemselves(t *testing.T) {
 	before := ask("planning/plan/board", &planning.PlanBoardRequest{})
 	require.NoError(t, c.Close())
 	require.Eventually(t, func() bool { // another host does not wait for the end of this session
-		_, err1 := kept.Load(t.Context(), "env", "agent ann")
-		_, err2 := kept.Load(t.Context(), "planning", "agent ann")
+		_, err1 := plugin.Place{KV: kept, Key: "agent ann"}.Load(t.Context(), "env")
+		_, err2 := plugin.Place{KV: kept, Key: "agent ann"}.Load(t.Context(), "planning")
 		return err1 == nil && err2 == nil
 	}, 10*time.Second, time.Millisecond)
-	object, err := kept.Load(t.Context(), "planning", "agent ann")
+	object, err := plugin.Place{KV: kept, Key: "agent ann"}.Load(t.Context(), "planning")
 	require.NoError(t, err)
 	require.Contains(t, string(object), "123456789012345678901")
 

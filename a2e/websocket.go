@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
@@ -150,8 +151,8 @@ type socket struct {
 	cancel  context.CancelFunc
 	message []byte // the rest of the message that is being read
 	out     lineSplitter
-	end     atomic.Pointer[CloseError]
-	code    atomic.Int32 // of the close frame; zero means 1000
+	end     atomic.Pointer[CloseError]  // of the peer
+	reason  atomic.Pointer[closeReason] // of the own close frame; nil for an end in good order
 }
 
 func newSocket(conn *wsconn.Conn) *socket {
@@ -208,18 +209,37 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.out.write(b, func(line []byte) error { return s.conn.Write(context.Background(), line) })
 }
 
-// Codes of close frames that the state of a session sets.
-const (
-	codeNotAllowed = wsconn.CodeNotAllowed
-	codeShutdown   = wsconn.CodeShutdown
-)
-
-// endWith sets the code of the close frame.
-func (s *socket) endWith(code int) { s.code.Store(int32(code)) }
-
 // Close sends a close frame and waits at most 1 s for that of the peer.
 func (s *socket) Close() error {
-	s.conn.Close(cmp.Or(int(s.code.Load()), wsconn.CodeNormal), "")
+	reason := s.reason.Load()
+	if reason == nil {
+		reason = &closeReason{code: wsconn.CodeNormal}
+	}
+	s.conn.Close(reason.code, reason.text)
 	s.cancel()
 	return nil
+}
+
+// A closeReason is that of a close frame.
+type closeReason struct {
+	code int
+	text string
+}
+
+// setEnd sets the close frame of an ended session (A2E-D59).
+func (s *socket) setEnd(end session.End) {
+	switch end {
+	case session.EndHost:
+		s.reason.Store(&closeReason{wsconn.CodeShutdown, "shutdown"})
+	case session.EndRefused:
+		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, RejectAuthFailed})
+	case session.EndHandshake:
+		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, ReasonNoHandshake})
+	case session.EndExpired:
+		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, "expired"})
+	case session.EndEvicted:
+		s.reason.Store(&closeReason{wsconn.CodeOverloaded, ReasonOverloaded})
+	case session.EndCut:
+		s.reason.Store(&closeReason{wsconn.CodeInternal, ""})
+	}
 }

@@ -239,7 +239,7 @@ func TestOpen(t *testing.T) {
 
 // A host that keeps snapshots for agents gives the memories of a session to no later one, whose bound they would fill.
 func TestMemoriesEndWithTheirSession(t *testing.T) {
-	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Persistence: a2e.Persistence{Snapshots: a2e.NewSnapshots(store.NewMemory())}})
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Persistence: a2e.Persistence{Snapshots: store.NewMemory()}})
 	h.AddPlugin(a2etest.Must(memory.NewPlugin(&memory.Options{MaxMemories: 1})))
 	for range 2 {
 		c := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann"})

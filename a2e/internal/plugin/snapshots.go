@@ -1,0 +1,117 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package plugin
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
+)
+
+// A Place is where the state of a plugin is kept. The zero Place keeps nothing.
+type Place struct {
+	KV        store.KV
+	Key       string
+	IsSession bool // the state ends with its durable session
+}
+
+// maxDepth bounds the nesting of a snapshot.
+const maxDepth = 10000
+
+// name encodes plugin and key so that no key can refer to another plugin, for any engine.
+func (p Place) name(plugin string) string {
+	return "a2e/snapshot/" + hex.EncodeToString([]byte(plugin)) + ":" + hex.EncodeToString([]byte(p.Key))
+}
+
+// Save stores an object and replaces an earlier one, or removes that if the object is nil.
+func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) error {
+	name := p.name(plugin)
+	if object == nil {
+		return p.KV.Delete(ctx, name, 0)
+	}
+	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: maxDepth})
+	if err != nil || !v.IsObject() {
+		return fmt.Errorf("a2e: snapshot of %s: not a JSON object", plugin)
+	}
+	for {
+		e, err := p.KV.Get(ctx, name)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			_, err = p.KV.Create(ctx, name, v, 0)
+		case err == nil:
+			_, err = p.KV.Update(ctx, name, v, e.Revision, 0)
+		}
+		isRaced := errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
+		if !isRaced || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// Load returns an object, or [store.ErrNotFound].
+func (p Place) Load(ctx context.Context, plugin string) (json.RawMessage, error) {
+	e, err := p.KV.Get(ctx, p.name(plugin))
+	if err != nil {
+		return nil, err
+	}
+	v, err := strictjson.Check(e.Value, strictjson.Options{MaxDepth: maxDepth})
+	if err != nil {
+		return nil, fmt.Errorf("a2e: snapshot of %s: %w", plugin, err)
+	}
+	return json.RawMessage(v), nil
+}
+
+// Gates count the ending sessions of each key, so that the next session waits for their snapshots. The zero value is
+// empty.
+type Gates struct {
+	mu    sync.Mutex
+	gates map[string]*gate
+}
+
+type gate struct {
+	n    int
+	free chan struct{}
+}
+
+func (g *Gates) begin(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gates == nil {
+		g.gates = map[string]*gate{}
+	}
+	if g.gates[key] == nil {
+		g.gates[key] = &gate{free: make(chan struct{})}
+	}
+	g.gates[key].n++
+}
+
+func (g *Gates) end(key string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.gates[key].n--; g.gates[key].n == 0 {
+		close(g.gates[key].free)
+		delete(g.gates, key)
+	}
+}
+
+func (g *Gates) wait(ctx context.Context, key string) error {
+	g.mu.Lock()
+	gate := g.gates[key]
+	g.mu.Unlock()
+	if gate == nil {
+		return nil
+	}
+	select {
+	case <-gate.free:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

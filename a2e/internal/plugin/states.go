@@ -1,0 +1,235 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plugin holds the states that plugins keep for each session, and their snapshots.
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/store"
+)
+
+// ErrSealed reports a state that is first used after the end of its session.
+var ErrSealed = errors.New("plugin: session ended")
+
+// A RestoreError reports a snapshot that cannot be restored.
+type RestoreError struct{ Err error }
+
+// Error returns the text of the cause.
+func (e *RestoreError) Error() string { return "plugin: restore: " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *RestoreError) Unwrap() error { return e.Err }
+
+// Hooks are the functions of a plugin for one session, and the place of its snapshots. Only Open is needed. A panic
+// is an error.
+type Hooks struct {
+	Name    string
+	Open    func() (any, error)
+	Close   func(state any)
+	Place   func() Place
+	Save    func(ctx context.Context, state any) (json.RawMessage, error)
+	Restore func(ctx context.Context, state any, object json.RawMessage) error
+}
+
+// States are those of the plugins of one session, by the keys of the plugins. The zero value is empty.
+type States[K comparable] struct {
+	Gates *Gates // of the host
+
+	mu       sync.Mutex // guards everything below
+	states   map[K]*state
+	isSealed bool
+	key      string // of the snapshots that outlive the session, or empty
+}
+
+// A state is what a plugin keeps for a session.
+type state struct {
+	hooks Hooks
+	place Place
+	ready chan struct{} // closed with value or err set
+	value any
+	err   error
+
+	saves sync.Mutex
+	saved []byte // the last object; guarded by saves
+}
+
+// Get returns the state of a plugin, which it makes at first use. A state that fails is made again at the next use.
+func (s *States[K]) Get(ctx context.Context, key K, hooks func() Hooks) (any, error) {
+	s.mu.Lock()
+	st := s.states[key]
+	isNew := st == nil
+	if isNew && s.isSealed {
+		s.mu.Unlock()
+		return nil, ErrSealed
+	}
+	if isNew {
+		if s.states == nil {
+			s.states = map[K]*state{}
+		}
+		st = &state{ready: make(chan struct{})}
+		s.states[key] = st
+	}
+	s.mu.Unlock()
+	if isNew {
+		st.hooks = hooks()
+		s.open(ctx, key, st)
+	}
+	select {
+	case <-st.ready:
+		return st.value, st.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *States[K]) open(ctx context.Context, key K, st *state) {
+	defer close(st.ready)
+	what := "plugin " + st.hooks.Name
+	st.err = guard.Call(what, func() (err error) {
+		st.value, err = st.hooks.Open()
+		return err
+	})
+	if st.err == nil && st.hooks.Place != nil {
+		if st.err = guard.Call(what, func() error { return s.restore(ctx, st) }); st.err != nil {
+			st.close()
+		}
+	}
+	if st.err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.states, key)
+	}
+}
+
+// restore fills a new state from its snapshot.
+func (s *States[K]) restore(ctx context.Context, st *state) error {
+	if st.place = st.hooks.Place(); st.place.KV == nil {
+		return nil
+	}
+	if err := s.Gates.wait(ctx, st.place.Key); err != nil { // an earlier session that is still ending
+		return err
+	}
+	object, err := st.place.Load(ctx, st.hooks.Name)
+	if err == nil {
+		err = st.hooks.Restore(ctx, st.value, object)
+	}
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return &RestoreError{err}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isSealed { // the end of the session does not save the state
+		return ErrSealed
+	}
+	if !st.place.IsSession {
+		s.key = st.place.Key
+	}
+	return nil
+}
+
+func (st *state) close() {
+	if st.hooks.Close != nil {
+		st.hooks.Close(st.value)
+	}
+}
+
+// Seal refuses new states. Until Close, the next session with the same snapshots waits for them.
+func (s *States[K]) Seal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isSealed && s.key != "" {
+		s.Gates.begin(s.key)
+	}
+	s.isSealed = true
+}
+
+// Outlives reports whether there are snapshots that outlive the session.
+func (s *States[K]) Outlives() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.key != ""
+}
+
+// Close closes the states of a sealed session, whose handlers have returned.
+func (s *States[K]) Close() {
+	s.mu.Lock()
+	states, key := s.states, s.key
+	s.states = nil
+	s.mu.Unlock()
+	if key != "" {
+		s.Gates.end(key)
+	}
+	for _, st := range states {
+		<-st.ready
+		st.close()
+	}
+}
+
+// Keep saves the state of a plugin, if it has changed.
+func (s *States[K]) Keep(ctx context.Context, key K) error {
+	s.mu.Lock()
+	st := s.states[key]
+	s.mu.Unlock()
+	if st == nil || st.place.KV == nil {
+		return nil
+	}
+	st.saves.Lock()
+	defer st.saves.Unlock()
+	return guard.Call("snapshot", func() error {
+		object, err := st.hooks.Save(ctx, st.value)
+		if err != nil || bytes.Equal(object, st.saved) {
+			return err
+		}
+		if err = st.place.Save(ctx, st.hooks.Name, object); err == nil {
+			st.saved = bytes.Clone(object)
+		}
+		return err
+	})
+}
+
+// Save saves all states that have snapshots. Those of sessions are removed if the session has ended.
+func (s *States[K]) Save(ctx context.Context, isOver bool) error {
+	return s.each(func(st *state) error {
+		if isOver && st.place.IsSession {
+			return st.place.Save(ctx, st.hooks.Name, nil)
+		}
+		object, err := st.hooks.Save(ctx, st.value)
+		if err != nil {
+			return fmt.Errorf("a2e: snapshot of %s: %w", st.hooks.Name, err)
+		}
+		return st.place.Save(ctx, st.hooks.Name, object)
+	})
+}
+
+// Delete removes the snapshots of all states.
+func (s *States[K]) Delete(ctx context.Context) error {
+	return s.each(func(st *state) error { return st.place.Save(ctx, st.hooks.Name, nil) })
+}
+
+// each calls f for the states that have snapshots.
+func (s *States[K]) each(f func(st *state) error) error {
+	s.mu.Lock()
+	states := maps.Clone(s.states)
+	s.mu.Unlock()
+	var errs []error
+	for _, st := range states {
+		select {
+		case <-st.ready:
+		default:
+			continue // not open yet
+		}
+		if st.err == nil && st.place.KV != nil {
+			errs = append(errs, guard.Call("snapshot", func() error { return f(st) }))
+		}
+	}
+	return errors.Join(errs...)
+}
