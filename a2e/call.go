@@ -43,8 +43,9 @@ type Call struct {
 	line       *[]byte     // the answer of the handler; nil for none
 	outcome    string      // for the audit
 	code       string      // of the error, for the audit
-	turn       uint64      // among the started calls
-	hasPassed  bool        // the next handler may begin
+	seat       callTurn    // to take a place in the host, before later calls of the session
+	start      callTurn    // to call the handler
+	isInline   bool        // the reader of the session runs it
 	isReturned bool        // the state of the session knows that the handler has returned
 }
 
@@ -151,7 +152,7 @@ func (c *Call) emit(msgType string, body func(seq int64) any) error {
 			}
 			return err
 		})
-		if err != errRepeat {
+		if !errors.Is(err, errRepeat) {
 			return err
 		}
 	}
@@ -159,7 +160,8 @@ func (c *Call) emit(msgType string, body func(seq int64) any) error {
 
 // startCall passes a call to a worker. The reader of the session runs the handlers that never block itself.
 func (s *Session) startCall(c *Call, isReader bool) {
-	if isReader && c.routes[0].isInline {
+	if isReader && c.runsInline() {
+		c.isInline = true
 		c.run()
 		return
 	}
@@ -168,6 +170,21 @@ func (s *Session) startCall(c *Call, isReader bool) {
 	default:
 		go s.worker(c)
 	}
+}
+
+// runsInline reports whether the reader may run a call: whether nothing before and behind the handler has to wait.
+func (c *Call) runsInline() bool {
+	s := c.Session
+	if !c.routes[0].isInline || c.body != nil || s.host.opts.Auth.Authorizer != nil || c.Streaming() || !c.start.isNext() || !s.conn.isIdle() {
+		return false
+	}
+	if c.core.Lane != session.LaneOrdinary {
+		return true
+	}
+	c.hold.waiting.Release() // Acquire takes its own
+	var err error
+	c.place, err = c.scope.Acquire(s.host.done)
+	return err == nil
 }
 
 // maxIdle is the number of workers of a session that wait for the next call. Workers are reused for
@@ -212,29 +229,10 @@ func (c *Call) serve(ctx context.Context) error {
 	return err
 }
 
-// begin waits until the handlers of all calls that started before have begun (A2E-D27).
-func (c *Call) begin(ctx context.Context) error {
-	if c.core.Lane == session.LaneControl {
-		return nil
-	}
-	if err := c.Session.turns.wait(ctx, c.turn); err != nil {
-		return err
-	}
-	c.pass()
-	return nil
-}
-
-// pass lets the next handler begin.
-func (c *Call) pass() {
-	if c.core.Lane != session.LaneControl && !c.hasPassed {
-		c.hasPassed = true
-		c.Session.turns.pass(c.turn)
-	}
-}
-
 // release frees the slot and the objects of a call whose handler has returned.
 func (c *Call) release() {
-	c.pass()
+	c.seat.pass()
+	c.start.pass()
 	c.hold.release()
 	c.place.Release()
 	if !c.isReturned {
@@ -288,7 +286,13 @@ func (c *Call) answer(space sendq.Reservation, after *pendingStep) error {
 		if s.core.IsAnswered(&c.core) {
 			return ErrClosed
 		}
-		if err := s.conn.put(c.line, space, s.auditLocked(c.Message, c.core.Arrived, c.in, c.outcome, c.code)); err != nil {
+		then := s.auditLocked(c.Message, c.core.Arrived, c.in, c.outcome, c.code)
+		err := s.conn.put(c.line, space, then)
+		if c.isInline && errors.Is(err, sendq.ErrFull) {
+			s.conn.add(item{line: c.line, then: then}) // the reader does not wait
+			err = nil
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -303,24 +307,39 @@ func (c *Call) answer(space sendq.Reservation, after *pendingStep) error {
 
 // admit calls the handler when there is a place for it in the host, in the order of the starts.
 func (c *Call) admit(ctx context.Context) (body any, err error) {
-	if c.core.Lane == session.LaneOrdinary {
-		if c.place, err = c.scope.Acquire(ctx); err != nil {
-			return nil, overBudget(err)
-		}
+	if err := c.takePlace(ctx); err != nil {
+		return nil, err
 	}
 	if c.body != nil {
 		err = c.Session.durable().claim(ctx, c)
 	}
 	if err == nil {
-		err = c.begin(ctx)
+		err = c.start.wait(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
+	c.start.pass()
 	if err := c.Session.host.authorize(ctx, c); err != nil {
 		return nil, err
 	}
 	return c.handle(ctx)
+}
+
+// takePlace takes a place in the host. A later call of the session has none while an earlier one waits, so that no
+// call waits for the turn of one without a place.
+func (c *Call) takePlace(ctx context.Context) error {
+	if err := c.seat.wait(ctx); err != nil {
+		return err
+	}
+	defer c.seat.pass()
+	c.hold.waiting.Release() // Acquire takes its own
+	if c.core.Lane != session.LaneOrdinary || c.isInline {
+		return nil
+	}
+	var err error
+	c.place, err = c.scope.Acquire(ctx)
+	return overBudget(err)
 }
 
 // handle calls the plugins in turn (A2E-D34).

@@ -459,7 +459,7 @@ func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 // OnPush calls fn for messages of a type that belong to no waiting call: events of processes,
 // pushes, late events; for the type "error", errors that name no request. Several functions may be
 // registered for one type. All functions are called one after the other, and the client reads
-// on meanwhile; see OnDrop of [ClientOptions]. The returned function removes fn.
+// on; see OnDrop of [ClientOptions]. The returned function removes fn.
 func (c *Client) OnPush(msgType string, fn func(m *Message)) (remove func()) {
 	return c.pushes.add(msgType, &pusher{fn: fn})
 }

@@ -104,6 +104,13 @@ func (c *conn) add(it item) {
 	}
 }
 
+// isIdle reports whether no message waits for others.
+func (c *conn) isIdle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.isSending && len(c.items) == 0
+}
+
 // flush sends the items, unless another goroutine does. No lock is held.
 func (c *conn) flush() {
 	c.mu.Lock()

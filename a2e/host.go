@@ -105,6 +105,7 @@ type Host struct {
 	life     *life.Life   // of the handlers
 	durable  *durable     // nil without a store
 	budget   *budget.Budget
+	done     context.Context // to ask the budget without waiting
 
 	mu       sync.Mutex
 	serving  bool                  // Add panics
@@ -126,6 +127,9 @@ func NewHost(opts *HostOptions) (*Host, error) {
 		life:     life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
 		sessions: map[*Session]struct{}{}, ending: map[*Session]struct{}{}}
 	h.budget = budget.New(o.Limits.budget(o.Logger), h.evict)
+	var end context.CancelFunc
+	h.done, end = context.WithCancel(context.Background())
+	end()
 	h.codec = &Codec{Types: NewRegistry(), Host: true, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage,
 		MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
 	if o.Persistence.Store != nil {

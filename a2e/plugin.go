@@ -47,8 +47,8 @@ type Route struct {
 	// not started is about the same process or subagent (A2E-D55).
 	Waiting, Control bool
 
-	// Inline marks a handler that never blocks. The goroutine that reads the connection may call it, so
-	// that no other goroutine has to be woken.
+	// Inline marks a handler that never blocks, with the Open of its plugin and the middleware. The
+	// goroutine that reads the connection may call it, so that no other goroutine has to be woken.
 	Inline bool
 
 	// Idempotent reports whether a request may be repeated after a failed host has started it

@@ -37,7 +37,8 @@ type Session struct {
 	idle     atomic.Int32            // number of idle workers
 	states   plugin.States[*Plugin]
 
-	turns      turns
+	seats      turns  // of calls that take a place in the host
+	starts     turns  // of handlers
 	peer       string // its address; empty without a network
 	number     uint64 // of the session in its host
 	created    time.Time
@@ -151,7 +152,7 @@ func (s *Session) noteLocked(after *pendingStep, now time.Time) {
 		case session.DoStart:
 			s.work.Add(1)
 			if c.core.Lane != session.LaneControl {
-				c.turn = s.started
+				c.seat, c.start = callTurn{turns: &s.seats, number: s.started}, callTurn{turns: &s.starts, number: s.started}
 				s.started++
 			}
 		case session.DoRefuse:
@@ -208,7 +209,6 @@ func (s *Session) carryOut(e *session.Effect, isReader bool) {
 	c, _ := ownerOf(e.Call)
 	switch e.Do {
 	case session.DoStart:
-		c.hold.waiting.Release()
 		s.startCall(c, isReader)
 	case session.DoFail:
 		c.work.Cut(cause(e.Reason))

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// turns let the handlers of a session begin in the order in which their calls were started (A2E-D27), whatever the
-// order in which their goroutines run. The zero value is ready for turn 0.
+// turns bring the calls of a session into the order of their starts (A2E-D27), whatever the order in which their
+// goroutines run. The zero value is ready for turn 0.
 type turns struct {
 	mu      sync.Mutex
 	next    uint64
@@ -60,5 +60,38 @@ func (t *turns) pass(turn uint64) {
 	if ready := t.waiting[t.next]; ready != nil {
 		delete(t.waiting, t.next)
 		close(ready)
+	}
+}
+
+// A callTurn is the turn of a call. The zero value passes at once.
+type callTurn struct {
+	turns     *turns
+	number    uint64
+	hasPassed bool
+}
+
+// wait waits until all earlier turns have passed, or ctx ends.
+func (t *callTurn) wait(ctx context.Context) error {
+	if t.turns == nil {
+		return nil
+	}
+	return t.turns.wait(ctx, t.number)
+}
+
+// isNext reports whether all earlier turns have passed.
+func (t *callTurn) isNext() bool {
+	if t.turns == nil {
+		return true
+	}
+	t.turns.mu.Lock()
+	defer t.turns.mu.Unlock()
+	return t.turns.next == t.number
+}
+
+// pass ends the turn. Further calls have no effect.
+func (t *callTurn) pass() {
+	if t.turns != nil && !t.hasPassed {
+		t.hasPassed = true
+		t.turns.pass(t.number)
 	}
 }

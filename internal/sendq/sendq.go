@@ -228,7 +228,7 @@ func (q *Queue) PutControlWait(ctx context.Context, m []byte, after uint64) erro
 	e := entry{account: control, after: after}
 	for {
 		err := q.put(m, e)
-		if err != ErrFull {
+		if !errors.Is(err, ErrFull) {
 			return err
 		}
 		q.mu.Lock()

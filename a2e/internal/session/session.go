@@ -113,7 +113,7 @@ type Session struct {
 
 	calls     map[string]*Call // in flight, by key
 	arrivals  []*Call          // the same in order of arrival
-	queue     []*Call          // those that have not started, in order of arrival
+	queue     []*Call          // calls that wait for their start, in order of arrival
 	running   [3]int64         // started calls whose handlers have not returned, by lane
 	busy      map[string]bool  // objects of these calls
 	answered  ids
