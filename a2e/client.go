@@ -145,6 +145,7 @@ type Client struct {
 
 	start      sync.Once
 	out        *lineQueue
+	recorder   *recorder
 	ctx        context.Context // ends with the connection
 	cancel     context.CancelFunc
 	readerDone chan struct{} // closed when the reader has ended
@@ -377,8 +378,11 @@ func (c *Client) begin() {
 	if x, ok := c.rw.(carrier); ok {
 		x.onRefusal(func(id string, err *Error) { c.conn.failCall(id, err) })
 	}
-	c.conn.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger)
-	c.out = newLineQueue(c.rw, c.opts.Timing.WriteTimeout, c.cut)
+	rw := c.rw
+	if c.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger); c.recorder != nil {
+		rw = &recordedConn{ReadWriteCloser: rw, recorder: c.recorder}
+	}
+	c.out = newLineQueue(rw, c.opts.Timing.WriteTimeout, c.cut)
 	c.conn.out = c.out
 	go c.read()
 }
@@ -566,9 +570,7 @@ const (
 func (c *Client) end(polite bool) {
 	wait := time.Duration(0)
 	if line, err := c.conn.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
-		if c.out.putControl(*line, false) == nil {
-			c.conn.recorder.line("out", *line)
-		}
+		_ = c.out.putControl(*line, false)
 		if c.announcesFeatures() { // hosts without extensions do not close
 			wait = c.opts.Timing.CloseTimeout
 		}
@@ -594,7 +596,7 @@ func (c *Client) end(polite bool) {
 	case <-ctx.Done():
 	}
 	c.pushes.wait(ctx)
-	c.conn.recorder.flush(handlerGrace)
+	c.recorder.flush(handlerGrace)
 }
 
 // announcesFeatures reports whether the host knows extensions.

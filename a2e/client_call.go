@@ -303,7 +303,6 @@ func (c *Client) sendLate(ctx context.Context, deadline time.Time, p *pending, l
 	defer cancel()
 	err := c.out.send(ctx, *line)
 	if err == nil {
-		c.conn.recorder.line("out", *line)
 		c.mu.Lock()
 		c.sentLocked(p)
 		c.mu.Unlock()
@@ -346,9 +345,6 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 	}
 	if errors.Is(err, sendq.ErrFull) {
 		err = c.out.send(ctx, *p.line)
-	}
-	if err == nil {
-		c.conn.recorder.line("out", *p.line)
 	}
 	return err
 }
@@ -410,7 +406,6 @@ func (c *Client) sendLocked(p *pending) {
 		c.slots[p.msg.ID] = struct{}{}
 	}
 	if c.out.put(*p.line, 0) == nil {
-		c.conn.recorder.line("out", *p.line)
 		c.sentLocked(p)
 		return
 	}
@@ -458,9 +453,7 @@ func (c *Client) endCall(p *pending, err error) {
 	if c.releaseCall(p, err) {
 		c.conn.replies.Cancel(p.msg.ID) // unless it has ended
 		if line, err := c.conn.codec.line(NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
-			if c.out.queue.PutControl(*line, p.position) == nil {
-				c.conn.recorder.line("out", *line)
-			}
+			_ = c.out.queue.PutControl(*line, p.position)
 			freeLine(line)
 		}
 	} else if err != nil {

@@ -59,7 +59,7 @@ func (c *Client) takeLine(line []byte) {
 	if line = c.denoise(line); line == nil {
 		return
 	}
-	c.conn.recorder.line("in", line)
+	c.recorder.line("in", line)
 	m, err := c.conn.codec.decode(line)
 	if err != nil {
 		c.noteLine(line)

@@ -44,7 +44,7 @@ type conn struct {
 	log      *slog.Logger
 	ctx      context.Context // ends with the connection
 	dropped  *atomic.Uint64
-	recorder *recorder
+	recorder *recorder // of a session
 	replies  *calls.Table[*pending]
 	overflow func() // ends a connection whose peer takes no refusals
 
@@ -156,16 +156,9 @@ func (c *conn) sendItem(it *item) bool {
 		it.line = c.encode(it)
 	}
 	if it.line != nil {
-		out, err := c.sink(), error(nil)
-		if it.space != 0 {
-			err = out.put(*it.line, it.space)
-		} else {
-			err = out.putControl(*it.line, it.isUrgent)
-		}
-		if errors.Is(err, sendq.ErrFull) {
+		if !c.putItem(it) {
 			return false
 		}
-		c.recorder.line("out", *it.line)
 		it.n = len(*it.line) - 1
 		freeLine(it.line)
 	}
@@ -175,11 +168,37 @@ func (c *conn) sendItem(it *item) bool {
 	return true
 }
 
+// putItem queues the line of an item, and reports false if there is no space for it.
+func (c *conn) putItem(it *item) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := error(nil)
+	if it.space != 0 {
+		err = c.out.put(*it.line, it.space)
+	} else {
+		err = c.out.putControl(*it.line, it.isUrgent)
+	}
+	if errors.Is(err, sendq.ErrFull) {
+		return false
+	}
+	c.recorder.line("out", *it.line)
+	return true
+}
+
+// recordIn records a received line, behind the lines that the peer may answer with it.
+func (c *conn) recordIn(line []byte) {
+	if c.recorder != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.recorder.line("in", line)
+	}
+}
+
 // sendLate sends an item of the reader when there is space for it. The queue ends the wait for a peer that does not
 // read.
 func (c *conn) sendLate(it *item) {
+	c.recorder.line("out", *it.line)
 	if q, ok := c.sink().(*lineQueue); ok && q.waitControl(*it.line, it.isUrgent) == nil {
-		c.recorder.line("out", *it.line)
 		it.n = len(*it.line) - 1
 	}
 	freeLine(it.line)

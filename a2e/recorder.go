@@ -155,6 +155,21 @@ func (r *recorder) flush(limit time.Duration) {
 	}
 }
 
+// A recordedConn records what is written to a connection.
+type recordedConn struct {
+	io.ReadWriteCloser
+	recorder *recorder
+	lines    lineSplitter
+}
+
+func (c *recordedConn) Write(b []byte) (int, error) {
+	_, _ = c.lines.write(b, func(line []byte) error {
+		c.recorder.line("out", line)
+		return nil
+	})
+	return c.ReadWriteCloser.Write(b)
+}
+
 // secretNames are the members whose values are secrets (A2E-151).
 var secretNames = [...]string{"auth_token", "access_token", "token", "api_key", "authorization", "password", "secret", "credentials", "headers", "env"}
 

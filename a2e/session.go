@@ -315,7 +315,7 @@ func (s *Session) budgetScope() *budget.Scope {
 // feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
-	s.conn.recorder.line("in", line)
+	s.conn.recordIn(line)
 	m, err := s.host.codec.decode(line)
 	switch {
 	case err != nil:
