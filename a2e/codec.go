@@ -164,18 +164,11 @@ func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 		r.base.version = m.Extra.object().Get("version")
 	}
 	err := r.base.check(m, &r.cursor, c.Strict)
-	if err == nil && fault == nil && c.Strict {
-		fault = strictFault(reflect.ValueOf(body))
-	}
-	if err == nil && fault != nil {
-		err = faultError(fault)
-		err.ReqID = m.ID
+	if err == nil {
+		err = c.bodyError(m, body, fault)
 	}
 	if err != nil {
-		v := strictjson.Value(bytes.Trim(line, " \t\r\n"))
-		err.refID, _ = v.Get("req_id").Text()
-		err.msgType, _ = v.Get("type").Text()
-		return nil, err
+		return nil, err.of(line)
 	}
 	if c.Host {
 		m.text = line
@@ -189,6 +182,19 @@ func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 		m.Type = typ.Name // release the block of the string
 	}
 	return m, nil
+}
+
+// bodyError returns the fault of a body, if it has one, as an error.
+func (c *Codec) bodyError(m *Message, body any, fault *jsonmap.Fault) *Error {
+	if fault == nil && c.Strict {
+		fault = strictFault(reflect.ValueOf(body))
+	}
+	if fault == nil {
+		return nil
+	}
+	err := faultError(fault)
+	err.ReqID = m.ID
+	return err
 }
 
 // typeOf returns the type of the message in a line that is not checked yet, or nil.
@@ -424,11 +430,10 @@ func invalid(name string) *jsonmap.Fault { return (&jsonmap.Fault{Reason: jsonma
 // message made by this side must have a legal name (A2E-D14).
 func (m *Message) append(b []byte, writeVersion bool) ([]byte, *jsonmap.Fault) {
 	extra := m.Extra.object()
-	switch {
-	case m.typ == nil && extra.Get("type") == nil && !validType(m.Type), m.Type == "", len(m.Type) > maxName,
-		!utf8.ValidString(m.Type):
+	switch isTyped := m.typ != nil || extra.Get("type") != nil; {
+	case !isName(m.Type), !isTyped && !validType(m.Type):
 		return b, invalid("type")
-	case m.ID == "", len(m.ID) > maxName, !utf8.ValidString(m.ID):
+	case !isName(m.ID):
 		return b, invalid("id")
 	case !isNumber(m.TS):
 		return b, invalid("ts")
@@ -442,6 +447,11 @@ func (m *Message) append(b []byte, writeVersion bool) ([]byte, *jsonmap.Fault) {
 	b = appendWord(append(b, `,"type":`...), m.Type)
 	b = appendWord(append(b, `,"id":`...), m.ID)
 	b = append(append(b, `,"ts":`...), m.TS...)
+	return m.appendBody(b, extra)
+}
+
+// appendBody appends the members of the body and the other ones, behind those of the envelope.
+func (m *Message) appendBody(b []byte, extra strictjson.Value) ([]byte, *jsonmap.Fault) {
 	body := reflect.ValueOf(m.Body)
 	if body.Kind() != reflect.Pointer || body.Type().Elem().Kind() != reflect.Struct {
 		return b, (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("body")
@@ -464,6 +474,9 @@ func (m *Message) append(b []byte, writeVersion bool) ([]byte, *jsonmap.Fault) {
 	}
 	return append(b, '}'), nil
 }
+
+// isName reports whether s may be the type or the id of a message.
+func isName(s string) bool { return s != "" && len(s) <= maxName && utf8.ValidString(s) }
 
 var envelopeNames = [...]string{"a2e", "type", "id", "ts"}
 

@@ -91,23 +91,7 @@ func appendText(dst, s []byte, ascii bool) ([]byte, bool) {
 				i += usual(s[i:])
 				continue
 			}
-			dst = append(dst, s[start:i]...)
-			switch c {
-			case '"', '\\':
-				dst = append(dst, '\\', c)
-			case '\b':
-				dst = append(dst, '\\', 'b')
-			case '\f':
-				dst = append(dst, '\\', 'f')
-			case '\n':
-				dst = append(dst, '\\', 'n')
-			case '\r':
-				dst = append(dst, '\\', 'r')
-			case '\t':
-				dst = append(dst, '\\', 't')
-			default:
-				dst = append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-			}
+			dst = appendControl(append(dst, s[start:i]...), c)
 			i++
 			start = i
 			continue
@@ -130,6 +114,25 @@ func appendText(dst, s []byte, ascii bool) ([]byte, bool) {
 	}
 	dst = append(dst, s[start:]...)
 	return append(dst, '"'), true
+}
+
+// appendControl appends the escape of an ASCII character.
+func appendControl(dst []byte, c byte) []byte {
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\b':
+		return append(dst, '\\', 'b')
+	case '\f':
+		return append(dst, '\\', 'f')
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	return append(dst, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
 }
 
 // The lowest and the highest bit of each of eight bytes.

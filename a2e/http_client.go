@@ -209,6 +209,41 @@ func (c *httpConn) post(line []byte) error {
 	case c.secret == "":
 		return c.open(line)
 	}
+	err := c.postRepeatedly(line)
+	var e *httpx.Error
+	switch {
+	case err == nil:
+		return nil
+	case c.ctx.Err() != nil:
+		return io.ErrClosedPipe
+	case !errors.As(err, &e):
+	case e.Status == http.StatusNotFound || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
+		c.endedWith(e)
+		c.in.close(false)
+	case isRefusal(e.Status):
+		return c.postEach(line, e)
+	}
+	c.endedWith(e)
+	return fmt.Errorf("a2e: send: %w", err)
+}
+
+// postEach posts the messages of a refused body one by one, and refuses that of a body with one.
+func (c *httpConn) postEach(line []byte, e *httpx.Error) error {
+	if bytes.IndexByte(line, '\n') < 0 {
+		c.refused(line, e)
+		return nil
+	}
+	for one := range bytes.SplitSeq(line, []byte{'\n'}) {
+		if err := c.post(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// postRepeatedly posts a body until it arrives, at most three times or, if sessions continue in other processes, for
+// ResumeTimeout.
+func (c *httpConn) postRepeatedly(line []byte) error {
 	policy := retry.Policy{MaxAttempts: 3, Base: time.Second, Max: 30 * time.Second, Logger: c.opts.Logger, Subject: "a2e: message"} // A2E-138
 	send := func(ctx context.Context, _ int) error {                                                                                 // the host drops a repeated message (A2E-D13)
 		ctx, cancel := context.WithTimeout(ctx, postTimeout)
@@ -223,29 +258,7 @@ func (c *httpConn) post(line []byte) error {
 		policy.Base, policy.Max = 5*time.Second, 5*time.Second
 		err = retry.Do(c.ctx, policy, true, send)
 	}
-	var e *httpx.Error
-	switch {
-	case err == nil:
-		return nil
-	case c.ctx.Err() != nil:
-		return io.ErrClosedPipe
-	case errors.As(err, &e) && (e.Status == http.StatusNotFound || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden):
-		c.endedWith(e)
-		c.in.close(false)
-	case errors.As(err, &e) && isRefusal(e.Status):
-		if bytes.IndexByte(line, '\n') < 0 {
-			c.refused(line, e)
-			return nil
-		}
-		for one := range bytes.SplitSeq(line, []byte{'\n'}) {
-			if err := c.post(one); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	c.endedWith(e)
-	return fmt.Errorf("a2e: send: %w", err)
+	return err
 }
 
 // endedWith records the response, or the failure of the network, that ended the session.

@@ -397,6 +397,19 @@ func (hs *httpSession) attach(cancel context.CancelFunc, lastEventID string) *tu
 	return t
 }
 
+// detach removes the reader of a turn, unless another one has replaced it.
+func (hs *httpSession) detach(t *turn) {
+	hs.mu.Lock()
+	defer hs.mu.Unlock()
+	if hs.turn != t {
+		return
+	}
+	hs.reader, hs.turn = nil, nil
+	if hs.idleTimer != nil {
+		hs.idleTimer.Reset(hs.host.patience())
+	}
+}
+
 // took records that a reader received the line with that id, and reports whether the reader is
 // still current. A line sent to an older reader does not count, because the new reader may have
 // requested it again.
@@ -486,16 +499,7 @@ func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	t := hs.attach(cancel, r.Header.Get("Last-Event-ID"))
-	defer func() {
-		hs.mu.Lock()
-		if hs.turn == t {
-			hs.reader, hs.turn = nil, nil
-			if hs.idleTimer != nil {
-				hs.idleTimer.Reset(x.host.patience())
-			}
-		}
-		hs.mu.Unlock()
-	}()
+	defer hs.detach(t)
 	out := x.newStream(w)
 	defer out.Close()
 	if out.Start() != nil {

@@ -176,6 +176,11 @@ func (s *Session) noteLocked(after *pendingStep, now time.Time) {
 		}
 		after.add(e)
 	}
+	s.armLocked(now)
+}
+
+// armLocked sets the timer for the next deadline. s.mu must be held.
+func (s *Session) armLocked(now time.Time) {
 	if due := s.core.Due(); !due.IsZero() && (s.due.IsZero() || due.Before(s.due)) {
 		s.due = due
 		if s.timer == nil {

@@ -233,3 +233,11 @@ func dropNonFinite(line []byte) []byte {
 	}
 	return out
 }
+
+// of notes the type and the req_id of the refused line.
+func (e *Error) of(line []byte) *Error {
+	v := strictjson.Value(bytes.Trim(line, " \t\r\n"))
+	e.refID, _ = v.Get("req_id").Text()
+	e.msgType, _ = v.Get("type").Text()
+	return e
+}

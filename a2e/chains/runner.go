@@ -4,12 +4,12 @@
 package chains
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -277,6 +277,15 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 	if node.Kind == NodeBranch || node.Kind == NodeMap {
 		return nil, a2e.Errorf(a2e.ErrChainNode, "only nodes that do something can be mapped")
 	}
+	outputs, err := c.mapAll(ctx, node, items)
+	if err != nil {
+		return nil, err
+	}
+	return joinList(outputs), nil
+}
+
+// mapAll runs a node for each item. The first failure ends the others.
+func (c *chain) mapAll(ctx context.Context, node *Node, items []json.RawMessage) ([]json.RawMessage, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	outputs := make([]json.RawMessage, len(items))
@@ -304,19 +313,20 @@ func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) 
 			return nil, err
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	var b strings.Builder
+	return outputs, errors.Join(errs...)
+}
+
+func joinList(items []json.RawMessage) json.RawMessage {
+	var b bytes.Buffer
 	b.WriteByte('[')
-	for i, output := range outputs {
+	for i, item := range items {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		b.Write(output)
+		b.Write(item)
 	}
 	b.WriteByte(']')
-	return json.RawMessage(b.String()), nil
+	return b.Bytes()
 }
 
 func (c *chain) mapOne(ctx context.Context, node *Node, item json.RawMessage) (json.RawMessage, error) {

@@ -306,22 +306,30 @@ func same(v strictjson.Value, x any) bool {
 		f, err := strconv.ParseFloat(string(v), 64)
 		return v.Kind() == '0' && err == nil && f == x
 	case []any:
-		i := 0
-		for e := v.Elements(); e.Next(); i++ {
-			if i >= len(x) || !same(e.Value, x[i]) {
-				return false
-			}
-		}
-		return v.IsArray() && i == len(x)
+		return v.IsArray() && sameElements(v, x)
 	case map[string]any:
-		n := 0
-		for m := v.Members(); m.Next(); n++ {
-			inner, ok := x[string(m.Name)]
-			if !ok || !same(m.Value, inner) {
-				return false
-			}
-		}
-		return v.IsObject() && n == len(x)
+		return v.IsObject() && sameMembers(v, x)
 	}
 	return false
+}
+
+func sameElements(v strictjson.Value, x []any) bool {
+	i := 0
+	for e := v.Elements(); e.Next(); i++ {
+		if i >= len(x) || !same(e.Value, x[i]) {
+			return false
+		}
+	}
+	return i == len(x)
+}
+
+func sameMembers(v strictjson.Value, x map[string]any) bool {
+	n := 0
+	for m := v.Members(); m.Next(); n++ {
+		inner, ok := x[string(m.Name)]
+		if !ok || !same(m.Value, inner) {
+			return false
+		}
+	}
+	return n == len(x)
 }

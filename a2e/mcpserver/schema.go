@@ -98,12 +98,12 @@ func schemaOf(parameter strictjson.Value) (any, error) {
 	var out a2e.Members
 	kind, _ := parameter.Get("type").Text()
 	for m := parameter.Members(); m.Next(); {
+		if isNoSchema(string(m.Name), m.Value, kind) {
+			continue
+		}
 		var value any = json.RawMessage(m.Value)
 		var err error
 		switch name := string(m.Name); {
-		case name == "name", name == "type" && kind == "any", name == "description" && len(m.Value) == len(`""`),
-			name == "required" && !m.Value.IsArray():
-			continue
 		case name == "properties":
 			err = addProperties(&out, m.Value)
 			value = nil
@@ -123,6 +123,21 @@ func schemaOf(parameter strictjson.Value) (any, error) {
 		return out, out.Set("items", struct{}{})
 	}
 	return out, nil
+}
+
+// isNoSchema reports whether a member of a parameter has no place in its schema.
+func isNoSchema(name string, v strictjson.Value, kind string) bool {
+	switch name {
+	case "name":
+		return true
+	case "type":
+		return kind == "any"
+	case "description":
+		return len(v) == len(`""`)
+	case "required":
+		return !v.IsArray()
+	}
+	return false
 }
 
 // valuesOf returns the values of an enum of another type than string, whose texts are JSON.

@@ -218,19 +218,7 @@ func (m *matcher) match(path string, want, got strictjson.Value) *Difference {
 	case want.IsObject() && got.IsObject():
 		return m.matchObjects(path, want, got)
 	case want.IsArray() && got.IsArray():
-		w, g := want.Elements(), got.Elements()
-		for i := 0; ; i++ {
-			hasWant, hasGot := w.Next(), g.Next()
-			switch {
-			case hasWant != hasGot:
-				return different
-			case !hasWant:
-				return nil
-			}
-			if d := m.match(path+"["+strconv.Itoa(i)+"]", w.Value, g.Value); d != nil {
-				return d
-			}
-		}
+		return m.matchLists(path, want, got)
 	case want.Kind() == '"' && got.Kind() == '"':
 		a, _ := want.Text()
 		b, _ := got.Text()
@@ -242,6 +230,22 @@ func (m *matcher) match(path string, want, got strictjson.Value) *Difference {
 		return nil
 	}
 	return different
+}
+
+func (m *matcher) matchLists(path string, want, got strictjson.Value) *Difference {
+	w, g := want.Elements(), got.Elements()
+	for i := 0; ; i++ {
+		hasWant, hasGot := w.Next(), g.Next()
+		switch {
+		case hasWant != hasGot:
+			return &Difference{Path: path, Want: string(want), Got: string(got)}
+		case !hasWant:
+			return nil
+		}
+		if d := m.match(path+"["+strconv.Itoa(i)+"]", w.Value, g.Value); d != nil {
+			return d
+		}
+	}
 }
 
 func (m *matcher) matchObjects(path string, want, got strictjson.Value) *Difference {

@@ -175,22 +175,27 @@ func parseFrontMatter(text string) (map[string][]string, error) {
 		if name = strings.TrimSpace(key); fields[name] != nil {
 			return nil, fmt.Errorf("the front matter has %q twice", name)
 		}
-		fields[name] = []string{}
-		value = strings.TrimSpace(value)
-		inner, isList := strings.CutPrefix(value, "[")
-		switch {
-		case value == "" || value == "|" || value == ">" || value == "|-" || value == ">-":
-		case isList && strings.HasSuffix(inner, "]"):
-			for item := range strings.SplitSeq(strings.TrimSuffix(inner, "]"), ",") {
-				if item = strings.TrimSpace(item); item != "" {
-					fields[name] = append(fields[name], unquote(item))
-				}
-			}
-		default:
-			fields[name] = append(fields[name], unquote(value))
-		}
+		fields[name] = parseValue(strings.TrimSpace(value))
 	}
 	return fields, nil
+}
+
+// parseValue returns the items behind the name of a member, none if they are in the next lines.
+func parseValue(value string) []string {
+	items := []string{}
+	inner, isList := strings.CutPrefix(value, "[")
+	switch {
+	case value == "" || value == "|" || value == ">" || value == "|-" || value == ">-":
+	case isList && strings.HasSuffix(inner, "]"):
+		for item := range strings.SplitSeq(strings.TrimSuffix(inner, "]"), ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				items = append(items, unquote(item))
+			}
+		}
+	default:
+		items = append(items, unquote(value))
+	}
+	return items
 }
 
 // unquote returns the text of a quoted or plain scalar.

@@ -222,27 +222,32 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 		wire.Cause = err
 		return nil, wire
 	}
-	var result *Result
-	if complete, ok := out.(*Result); ok && complete != nil {
-		own := *complete // may be shared with other calls
-		result = &own
-		result.Events = slices.Clip(result.Events)
-	} else {
-		result = &Result{Success: true, DurationMs: time.Since(start).Milliseconds()}
-		switch out := out.(type) {
-		case nil:
-		case json.RawMessage:
-			result.Data = out
-		default:
-			if result.Data, err = strictjson.Encode(out); err != nil {
-				return nil, fmt.Errorf("skills: the result of %q: %w", r.Name, err)
-			}
-		}
+	result, err := resultOf(out, time.Since(start))
+	if err != nil {
+		return nil, fmt.Errorf("skills: the result of %q: %w", r.Name, err)
 	}
 	run.mu.Lock()
 	result.Events = append(result.Events, run.events...)
 	run.mu.Unlock()
 	return result, nil
+}
+
+// resultOf returns the result of a call whose skill returned out.
+func resultOf(out any, duration time.Duration) (*Result, error) {
+	if complete, ok := out.(*Result); ok && complete != nil {
+		own := *complete // may be shared with other calls
+		own.Events = slices.Clip(own.Events)
+		return &own, nil
+	}
+	result, err := &Result{Success: true, DurationMs: duration.Milliseconds()}, error(nil)
+	switch out := out.(type) {
+	case nil:
+	case json.RawMessage:
+		result.Data = out
+	default:
+		result.Data, err = strictjson.Encode(out)
+	}
+	return result, err
 }
 
 // Execute runs a skill and returns its data, for nodes of chains: it is an
