@@ -299,6 +299,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Add([]byte(plain))
 	f.Add([]byte(`{"arc":"1.0","id":1.0e2,"method":"chat.start","requestAgent":"a","targetAgent":"b","params":{"initialMessage":{"role":"user","parts":[{"type":"text","content":"\ud800"}]}},"x":null}`))
 	f.Add([]byte(`[{}]`))
+	f.Add([]byte(`{"arc":"1.0","id":"r1","method":"task.info","requestAgent":"a","targetAgent":"b","params":{"":"t"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		req, err := DecodeRequest(data)
 		if err != nil {
@@ -315,8 +316,8 @@ func FuzzDecodeRequest(f *testing.F) {
 
 		params, err := wire.Normalize(req.Method, req.Params)
 		if err != nil {
-			var e *Error
-			require.ErrorAs(t, err, &e)
+			var f *wire.Fault
+			require.ErrorAs(t, err, &f)
 			return
 		}
 		twice, err := wire.Normalize(req.Method, params)
