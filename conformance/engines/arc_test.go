@@ -320,12 +320,15 @@ func (m *meddler) List(ctx context.Context, prefix string) iter.Seq2[store.Entry
 func TestARCRecoverRace(t *testing.T) {
 	ctx := t.Context()
 	db := store.NewMemory()
+	began := make(chan struct{})
 	var runs atomic.Int64
 	start := func(s store.Store, instance string) *arc.Server {
 		srv := mustServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: s, InstanceID: instance}})
 		srv.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, RerunInterrupted: true, TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
 			if run.Redelivered() {
 				runs.Add(1)
+			} else {
+				close(began)
 			}
 			<-ctx.Done()
 			return ctx.Err()
@@ -337,6 +340,7 @@ func TestARCRecoverRace(t *testing.T) {
 	c, _ := instance(t, dead)
 	_, err := c.CreateTask(ctx, agent, &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
 	require.NoError(t, err)
+	<-began
 	require.NoError(t, dead.Close())
 
 	faster := start(db, "faster")
