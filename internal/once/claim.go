@@ -50,15 +50,24 @@ type record struct {
 	Attempt int
 	Token   string
 	Digest  []byte
-	Primary []byte // the id of the claim that has an alias
-	Out     outcome
+	Primary []byte  // the id of the claim that has an alias
+	Kept    bool    `json:",omitempty"` // by Retry
+	Out     outcome // of a claim that runs: the data of the last Retry, and no kind
+
+	follows bool // its last attempt had ended with Retry
 }
 
 func (r *record) isClaim() bool {
 	return r != nil && (r.Kind == runningRecord || r.Kind == doneRecord)
 }
 
-func (r *record) claim() Claim { return Claim{r.Token, r.Attempt, r.Attempt > 1} }
+func (r *record) claim() Claim {
+	c := Claim{Token: r.Token, Attempt: r.Attempt, Redelivered: r.Attempt > 1, Kept: r.follows}
+	if r.Kind == runningRecord && len(r.Out.data) > 0 {
+		c.State = r.Out.data
+	}
+	return c
+}
 
 func (r *record) isSame(o *record) bool {
 	return r != nil && o != nil && r.Kind == o.Kind && r.Owner == o.Owner && r.Attempt == o.Attempt &&
@@ -118,7 +127,11 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 		// No attempt ran before another claim had the alias, since aliases come first.
 		_, isAlias := errors.AsType[aliasError](err)
 		end := e.end
-		t.behind(func(ctx context.Context) { t.release(ctx, e, isAlias || c.rec.Attempt == 1) })
+		next := freed(c.rec)
+		if !isAlias && c.rec.Attempt > 1 {
+			next = paused(c.rec, c.rec.Out.data, c.rec.follows)
+		}
+		t.behind(func(ctx context.Context) { t.release(ctx, e, next) })
 		if isAlias { // the other claim may have a name of e
 			select {
 			case <-end.done:
@@ -150,6 +163,8 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 			return out, err
 		case next == nil && s.rec.Kind == doneRecord:
 			return s.rec.Out, nil
+		case next == nil && p == RepeatNow:
+			return out, ErrRunning
 		case next == nil:
 			continue
 		case isOther && next.Attempt == 1:
@@ -216,9 +231,9 @@ func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*recor
 				return nil, nil
 			}
 		}
-		next.Attempt, next.Token = r.Attempt+1, r.Token
+		next.Attempt, next.Token, next.Out.data, next.follows = r.Attempt+1, r.Token, r.Out.data, r.Kept
 		if p == AtMostOnce {
-			next.Kind, next.Out.Kind = doneRecord, lost
+			next.Kind, next.Out = doneRecord, outcome{Kind: lost}
 		}
 	}
 	return next, nil
@@ -269,16 +284,23 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
 	r := t.call(running, c.rec.claim(), f, func(r result) result {
-		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
+		isCut := p != AtMostOnce && r.err != nil && c.epoch.Err() != nil
 		if isCut && r.out.Kind != noOutcome {
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)
 		}
 		t.mu.Lock()
 		e.granted = Claim{} // from now on the store knows
 		t.mu.Unlock()
+		next := freed(c.rec)
+		switch {
+		case isCut:
+			next = paused(c.rec, c.rec.Out.data, false)
+		case r.isRetried:
+			next = paused(c.rec, bytes.Clone(r.data), true)
+		}
 		t.behind(func(ctx context.Context) {
 			if r.out.Kind == noOutcome {
-				t.release(ctx, e, !isCut && !r.isRetried)
+				t.release(ctx, e, next)
 			} else {
 				t.record(ctx, e, r.out)
 			}
@@ -307,11 +329,11 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 			data, err = end.out.result()
 			return data, true, err
 		}
-		if p == Repeat && end.out.Kind == noOutcome {
+		if p != AtMostOnce && end.out.Kind == noOutcome {
 			return nil, false, fmt.Errorf("%w: not recorded", ErrLost)
 		}
 	default:
-		if p == Repeat {
+		if p != AtMostOnce {
 			return nil, false, fmt.Errorf("once: record: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		}
 	}
@@ -340,7 +362,7 @@ func (t *Table) behind(f func(ctx context.Context)) {
 // record writes the outcome of e, and finishes e with the stored one.
 func (t *Table) record(ctx context.Context, e *entry, out outcome) {
 	done := *e.claim.rec
-	done.Kind, done.Out = doneRecord, out
+	done.Kind, done.Out, done.Kept = doneRecord, out, false
 	s, err := t.replace(ctx, e.claim, &done)
 	if errors.Is(err, store.ErrInvalid) { // too large for the engine
 		done.Out = outcome{Kind: dropped}
@@ -361,14 +383,18 @@ func (t *Table) record(ctx context.Context, e *entry, out outcome) {
 	t.finish(e, out, false)
 }
 
-// release gives the claim of e up and finishes e. With isFree the next call has a new
-// claim, otherwise it takes this one over.
-func (t *Table) release(ctx context.Context, e *entry, isFree bool) {
-	next := &record{Kind: freeRecord, Token: e.claim.rec.Token}
-	if !isFree {
-		*next = *e.claim.rec
-		next.Owner = "" // never alive
-	}
+// freed returns the record of a claim without which the next call has a new one.
+func freed(r *record) *record { return &record{Kind: freeRecord, Token: r.Token} }
+
+// paused returns the record of a claim that the next call takes over.
+func paused(r *record, state []byte, isKept bool) *record {
+	next := *r
+	next.Owner, next.Out.data, next.Kept = "", state, isKept // without an owner it is never alive
+	return &next
+}
+
+// release gives the claim of e up and finishes e.
+func (t *Table) release(ctx context.Context, e *entry, next *record) {
 	if _, err := t.replace(ctx, e.claim, next); err != nil {
 		t.opts.Logger.WarnContext(ctx, "once: claim not released", "err", err)
 	}
@@ -423,7 +449,7 @@ func (t *Table) ttl(r *record) time.Duration {
 	case doneRecord:
 		return max(t.opts.Retention, landTTL)
 	}
-	return max(t.opts.Retention, landTTL) + runTTL
+	return max(t.opts.Retention, landTTL, t.opts.RetryTTL-runTTL) + runTTL
 }
 
 // isExpired reports whether an outcome is kept only so that no Create in doubt lands after it.
@@ -493,17 +519,23 @@ func (t *Table) renew(e *entry) {
 	}
 }
 
-// Peek returns the state of k, and its claim if there is one. It does not wait for the end of work.
+// Peek returns the state of k, and its claim if there is one. It does not wait for the end of work. A claim
+// that Retry keeps is StateRunning with Kept.
 func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
 	var r *record
 	t.mu.Lock()
 	e := t.entryLocked(&k)
 	if e != nil && e.granted.Attempt > 0 && (t.db == nil || e.claim.epoch.Err() == nil) {
 		r = &record{Kind: runningRecord, Digest: e.key.Digest[:], Token: e.granted.Token, Attempt: e.granted.Attempt}
-		if e.own != nil {
+		r.Out.data, r.follows = e.granted.State, e.granted.Kept
+		switch {
+		case e.own != nil && e.out.Kind == kept:
+			r.Out.data, r.follows = e.out.data, true
+		case e.own != nil:
 			r.Kind, r.Out = doneRecord, e.out
 		}
 	}
+	isOwn := r != nil
 	t.mu.Unlock()
 	ids := append([]string{k.ID}, k.Aliases...)
 	for i := 0; t.db != nil && i < len(ids) && !r.isClaim(); i++ {
@@ -527,8 +559,13 @@ func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
 		return StateAbsent, Claim{}, nil
 	case !bytes.Equal(r.Digest, k.Digest[:]):
 		return StateAbsent, Claim{}, ErrReused
-	case r.Kind == runningRecord:
+	case r.Kind == runningRecord && isOwn:
 		return StateRunning, r.claim(), nil
+	case r.Kind == runningRecord:
+		isAlive, err := t.lease.Alive(ctx, r.Owner)
+		c := r.claim()
+		c.Kept, c.Lost = r.Kept, !isAlive
+		return StateRunning, c, err
 	case r.Out.Kind == dropped:
 		return StateNotRetained, r.claim(), nil
 	}

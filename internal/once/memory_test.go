@@ -90,6 +90,36 @@ func TestMemoryBoundsCounts(t *testing.T) {
 	requireState(t, table, "newcomer", "1", once.StateDone)
 }
 
+// Claims that Retry keeps count like outcomes; the oldest is removed, not its state alone. A kept claim lives longer than an
+// outcome behind it.
+func TestMemoryBoundsKeptClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := newMemory(t, once.Options{MaxCount: 10, MaxBytes: 2000, RetryTTL: time.Hour})
+		retry := func(id string, size int) {
+			_, _, err := table.Do(t.Context(), once.Key{Principal: "alice", ID: id}, once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+				return once.Result{Retry: true, Data: make([]byte, size)}, nil
+			})
+			require.NoError(t, err)
+		}
+		for i := range 20 {
+			retry(fmt.Sprint(i), 1)
+			requireUsage(t, table, "alice", 2000, 10)
+		}
+		requireState(t, table, "alice", "9", once.StateAbsent)
+		requireState(t, table, "alice", "10", once.StateRunning)
+		retry("large", 1900)
+		requireUsage(t, table, "alice", 2000, 10)
+		requireState(t, table, "alice", "10", once.StateAbsent)
+		retry("1", 1)
+		fill(t, table, "alice", "2", 1)
+		time.Sleep(5 * time.Minute)
+		requireState(t, table, "alice", "1", once.StateRunning)
+		requireState(t, table, "alice", "2", once.StateAbsent)
+		time.Sleep(time.Hour)
+		requireState(t, table, "alice", "1", once.StateAbsent)
+	})
+}
+
 // No number of ended calls refuses a new one.
 func TestDoAcceptsCallsAfterManyEndedOnes(t *testing.T) {
 	table := newMemory(t, once.Options{})

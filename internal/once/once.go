@@ -37,6 +37,9 @@ var (
 	// text is recorded. Only the first caller's error unwraps to that of the work.
 	ErrFailed = errors.New("once: work failed")
 
+	// ErrRunning reports that another call runs the key, under RepeatNow.
+	ErrRunning = errors.New("once: key in progress")
+
 	// ErrBusy reports that a key has 64 waiters, or that the store does not take
 	// the outcomes of 4,096 calls.
 	ErrBusy = errors.New("once: too many calls wait")
@@ -62,13 +65,16 @@ type Claim struct {
 	Token       string // random, and the same for all attempts of the claim
 	Attempt     int    // 1 or more
 	Redelivered bool   // an earlier attempt may have run
+	Kept        bool   // the last attempt has ended with Retry; else its end is unknown, if there was one
+	State       []byte // Data of the last Retry
+	Lost        bool   // of Peek: the instance that runs it has failed
 }
 
 // A Result is what work returns. Data is recorded also with an error.
 type Result struct {
 	Data   []byte
 	Forget bool // delete the claim: the next call runs again
-	Retry  bool // keep the claim in the store: the next call is another attempt of it
+	Retry  bool // keep the claim and Data: the next call is another attempt of it
 }
 
 // A Policy decides what a repeat does after the owner of a claim has failed.
@@ -78,6 +84,7 @@ type Policy int
 const (
 	AtMostOnce Policy = iota // record ErrLost as the outcome
 	Repeat                   // run again
+	RepeatNow                // run again; while another call runs the key, return ErrRunning instead of waiting
 )
 
 // A State is what is known of a key.
@@ -102,6 +109,10 @@ type Options struct {
 	// least, but it is of no effect after Retention.
 	Retention time.Duration
 
+	// RetryTTL is how long a claim that Retry keeps stays. Zero and negative values mean an
+	// hour more than Retention.
+	RetryTTL time.Duration
+
 	// StoreTimeout bounds each access to the store before work begins, and the wait for
 	// the record of an outcome under Repeat. Zero means 10 s, and no bound for the record.
 	StoreTimeout time.Duration
@@ -110,9 +121,9 @@ type Options struct {
 	// means 1 MiB.
 	MaxOutcome int
 
-	// MaxBytes and MaxCount bound the outcomes of a principal in memory. Each one
-	// counts its data, its names and 64 bytes a name. Zero means 16 MiB and 20,000.
-	// Beyond, the oldest data is removed first, and then the oldest outcomes.
+	// MaxBytes and MaxCount bound the outcomes and the kept claims of a principal in
+	// memory. Each one counts its data, its names and 64 bytes a name. Zero means 16 MiB
+	// and 20,000. Beyond, the oldest data is removed first, and then the oldest outcomes.
 	MaxBytes, MaxCount int
 
 	// TotalBytes and TotalCount bound the outcomes of all principals in memory. Zero

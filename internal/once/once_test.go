@@ -47,6 +47,11 @@ func newProcess(t *testing.T, db store.Store, rules ...fault.Rule) *process {
 
 func startProcess(t *testing.T, db store.Store, ttl time.Duration, plan *fault.Plan) *process {
 	t.Helper()
+	return startProcessWith(t, db, ttl, plan, once.Options{})
+}
+
+func startProcessWith(t *testing.T, db store.Store, ttl time.Duration, plan *fault.Plan, o once.Options) *process {
+	t.Helper()
 	for i := range plan.Rules {
 		plan.Rules[i].Match = prefix + "once/"
 	}
@@ -54,7 +59,8 @@ func startProcess(t *testing.T, db store.Store, ttl time.Duration, plan *fault.P
 	var err error
 	p.lease, err = lease.Acquire(t.Context(), p.db, lease.Options{Prefix: prefix, TTL: ttl, Logger: discard})
 	require.NoError(t, err)
-	p.Table = once.New(p.db, p.lease, once.Options{Prefix: prefix, Logger: discard})
+	o.Prefix, o.Logger = prefix, discard
+	p.Table = once.New(p.db, p.lease, o)
 	t.Cleanup(func() {
 		p.crash()
 		p.plan.Close()
@@ -229,27 +235,105 @@ func TestDoForgets(t *testing.T) {
 	})
 }
 
-// A call after one that is to be tried again is another attempt of its claim, also in another instance.
+// A call after one that is to be tried again is another attempt of its claim, with the data of that one, also in another
+// instance and with further aliases.
 func TestDoRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := store.NewMemory()
+	test := func(t *testing.T, first, second *once.Table) {
 		var claims []once.Claim
-		attempt := func(table *once.Table, isRetried bool) {
-			_, _, err := table.Do(t.Context(), key("1"), once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
+		attempt := func(table *once.Table, isRetried bool, aliases ...string) {
+			k := key("1")
+			k.Aliases = aliases
+			_, _, err := table.Do(t.Context(), k, once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
 				claims = append(claims, c)
-				return once.Result{Retry: isRetried}, nil
+				return once.Result{Retry: isRetried, Data: []byte{byte(len(claims))}}, nil
 			})
 			require.NoError(t, err)
+			time.Sleep(time.Minute) // the end is written behind
 		}
-		first, second := startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table
-		attempt(first, true)
-		attempt(second, true)
-		attempt(first, false)
-		attempt(second, true) // gets the outcome
+		attempt(first, true, "a")
+		attempt(second, true, "b")
+		state, claim, err := first.Peek(t.Context(), key("b"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateRunning, state)
+		require.Equal(t, []any{true, []byte{2}, 2}, []any{claim.Kept, claim.State, claim.Attempt})
+		attempt(first, false, "b")
+		attempt(second, true, "a") // gets the outcome
 		require.Len(t, claims, 3)
 		for i, c := range claims {
-			require.Equal(t, once.Claim{Token: claims[0].Token, Attempt: i + 1, Redelivered: i > 0}, c)
+			want := once.Claim{Token: claims[0].Token, Attempt: i + 1, Redelivered: i > 0, Kept: i > 0}
+			if i > 0 {
+				want.State = []byte{byte(i)}
+			}
+			require.Equal(t, want, c)
 		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		table := newMemory(t, once.Options{})
+		test(t, table, table)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		test(t, startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table)
+	})
+}
+
+// A claim that Retry keeps stays for RetryTTL, also if its last attempt was cut off. The next attempt then has the data
+// of the one before.
+func TestDoKeepsStateAfterCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, opts := store.NewMemory(), once.Options{Retention: time.Minute, RetryTTL: 48 * time.Hour}
+		retry := func(context.Context, once.Claim) (once.Result, error) {
+			return once.Result{Retry: true, Data: []byte("state")}, nil
+		}
+		one, two := startProcessWith(t, db, 15*time.Second, &fault.Plan{}, opts), startProcessWith(t, db, 15*time.Second, &fault.Plan{}, opts)
+		_, _, err := one.Do(t.Context(), key("1"), once.Repeat, retry)
+		require.NoError(t, err)
+		go one.Do(t.Context(), key("1"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+			time.Sleep(time.Hour)
+			return once.Result{}, nil
+		})
+		synctest.Wait()
+		_, c, err := two.Peek(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, []any{false, false}, []any{c.Kept, c.Lost})
+		one.crash()
+		time.Sleep(time.Minute)
+		_, c, err = two.Peek(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, []any{false, true}, []any{c.Kept, c.Lost})
+		time.Sleep(46 * time.Hour)
+		_, _, err = two.Do(t.Context(), key("1"), once.RepeatNow, func(_ context.Context, claim once.Claim) (once.Result, error) {
+			c = claim
+			return once.Result{}, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, once.Claim{Token: c.Token, Attempt: 3, Redelivered: true, State: []byte("state")}, c)
+	})
+}
+
+// Under RepeatNow no call waits for another one.
+func TestDoRefusesWhileRunning(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		c := &counter{delay: time.Second}
+		go table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		synctest.Wait()
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), key("1"), once.RepeatNow, c.run)
+		require.ErrorIs(t, err, once.ErrRunning)
+		require.Zero(t, time.Since(start))
+		time.Sleep(2 * time.Second)
+		requireDo(t, table, key("1"), once.RepeatNow, c, "run 1", true)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		first, second := startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table
+		c := &counter{delay: time.Second}
+		go first.Do(t.Context(), key("1"), once.Repeat, c.run)
+		synctest.Wait()
+		_, _, err := second.Do(t.Context(), key("1"), once.RepeatNow, c.run)
+		require.ErrorIs(t, err, once.ErrRunning)
+		time.Sleep(2 * time.Second)
+		requireDo(t, second, key("1"), once.RepeatNow, c, "run 1", true)
 	})
 }
 

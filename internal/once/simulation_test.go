@@ -59,6 +59,7 @@ type work struct {
 	delay time.Duration
 	honor bool // its context
 	end   int  // 0 to 5
+	isNow bool // RepeatNow in place of Repeat
 }
 
 // The ends of work; more are successes.
@@ -67,6 +68,7 @@ const (
 	endPanic
 	endForget
 	endTemporary
+	endRetry // under Repeat
 )
 
 func drawSteps(t *rapid.T, count int) []step {
@@ -82,7 +84,7 @@ func drawSteps(t *rapid.T, count int) []step {
 			limit:   millis(rapid.SampledFrom([]int{20, 500, 20_000}).Draw(t, "scale")),
 			work: work{
 				delay: millis(rapid.SampledFrom([]int{0, 100, 30_000}).Draw(t, "scale")),
-				honor: rapid.Bool().Draw(t, "honor"), end: rapid.IntRange(0, 9).Draw(t, "end"),
+				honor: rapid.Bool().Draw(t, "honor"), end: rapid.IntRange(0, 9).Draw(t, "end"), isNow: rapid.Bool().Draw(t, "now"),
 			},
 		}
 	}), count, count).Draw(t, "steps")
@@ -117,6 +119,7 @@ type run struct {
 	epoch       context.Context // of the lease
 	isEnded     bool
 	isForgotten bool
+	isRetried   bool
 }
 
 var (
@@ -196,14 +199,19 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), st.limit)
 	defer cancel()
 	k := g.keys[st.key%len(g.keys)]
-	data, replayed, err := n.Do(ctx, k, g.policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
+	policy := g.policy
+	if policy == once.Repeat && st.work.isNow && !isLast {
+		policy = once.RepeatNow
+	}
+	data, replayed, err := n.Do(ctx, k, policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
 		return s.work(ctx, n, st, c)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case n.isCrashed:
-	case (err == nil || errors.Is(err, once.ErrFailed)) && !strings.HasPrefix(string(data), "forget"):
+	case policy == once.RepeatNow && errors.Is(err, once.ErrRunning):
+	case (err == nil || errors.Is(err, once.ErrFailed)) && !strings.HasPrefix(string(data), "forget") && !strings.HasPrefix(string(data), "state"):
 		got := fmt.Sprintf("%s, error %v", data, err)
 		want := cmp.Or(s.outcomes[st.group], got)
 		s.outcomes[st.group] = want
@@ -244,6 +252,7 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 	s.runs[st.group] = append(s.runs[st.group], r)
 	number := len(s.runs[st.group])
 	s.require(c.Redelivered == (c.Attempt > 1), "claim %+v", c)
+	s.checkState(st.group, number, c)
 	s.mu.Unlock()
 	done := ctx.Done()
 	if !st.work.honor {
@@ -269,8 +278,26 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 		return once.Result{Data: []byte("forget"), Forget: true}, nil
 	case st.work.end == endTemporary:
 		return once.Result{}, once.Temporary(errOverload)
+	case st.work.end == endRetry && groups[st.group].policy == once.Repeat:
+		r.isRetried = true
+		return once.Result{Data: fmt.Appendf(nil, "state %d", number), Retry: true}, nil
 	}
 	return once.Result{Data: data}, nil
+}
+
+// checkState checks the state of a claim: that of an earlier run which was to be tried again, and of the last one if the
+// claim was kept. s.mu must be held.
+func (s *simulation) checkState(group, number int, c once.Claim) {
+	from := 0
+	if c.State != nil {
+		_, err := fmt.Sscanf(string(c.State), "state %d", &from)
+		s.require(err == nil && from < number && s.runs[group][from-1].isRetried, "group %d: state %q of run %d", group, c.State, number)
+	}
+	last := number - 1
+	for last > 0 && s.runs[group][last-1].isForgotten {
+		last-- // a claim in doubt may outlive it
+	}
+	s.require(!c.Kept || from == last, "group %d: run %d continues run %d with the state of %d", group, number, last, from)
 }
 
 // require notes the first violation. s.mu must be held.

@@ -67,6 +67,7 @@ const (
 	failed
 	lost
 	dropped // not retained
+	kept    // in memory only: no outcome but the data of Retry
 )
 
 func (o *outcome) size() int { return len(o.data) + len(o.Text) }
@@ -117,7 +118,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	}
 	target := k // or the claim that has an alias of k
 	for attempt := 1; ; attempt++ {
-		e, out, err := t.enter(ctx, &target)
+		e, out, err := t.enter(ctx, &target, p)
 		if err == nil && e != nil && t.db != nil {
 			out, err = t.claim(ctx, e, p, target.ID != k.ID)
 		}
@@ -140,6 +141,9 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 			target = k
 		case t.db == nil:
 			return t.call(ctx, e.granted, f, func(r result) result {
+				if r.isRetried && t.opts.Retention > 0 {
+					r.out = outcome{Kind: kept, data: bytes.Clone(r.data)}
+				}
 				t.finish(e, r.out, false)
 				return r
 			}).values()
@@ -200,11 +204,11 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 
 // enter returns a new entry, which the caller has to finish. If k has an entry, it waits
 // for the end of that and returns the outcome.
-func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err error) {
+func (t *Table) enter(ctx context.Context, k *Key, p Policy) (e *entry, out outcome, err error) {
 	if ctx.Err() != nil {
 		return nil, out, context.Cause(ctx)
 	}
-	e, end, out, err := t.find(k)
+	e, end, out, err := t.find(k, p)
 	if end == nil {
 		return e, out, err
 	}
@@ -227,7 +231,7 @@ func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err e
 
 // find returns a new entry for k, the entry of k with the ending that the caller has to
 // wait for, or a retained outcome.
-func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
+func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e = t.entryLocked(k)
@@ -247,8 +251,12 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 		return e, nil, out, nil
 	case e.isKnown && e.key.Digest != k.Digest:
 		return nil, nil, out, ErrReused
+	case e.own != nil && e.out.Kind == kept:
+		return t.resumeLocked(e, k), nil, out, nil
 	case e.own != nil:
 		return nil, nil, e.out, nil
+	case p == RepeatNow:
+		return nil, nil, out, ErrRunning
 	case e.waiting >= maxWaiters:
 		return nil, nil, out, ErrBusy
 	}
@@ -259,6 +267,22 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 	return e, e.end, out, nil
 }
 
+// resumeLocked replaces e, which Retry has kept, by an entry for the next attempt. That has the free names of
+// k, too. t.mu must be held.
+func (t *Table) resumeLocked(e *entry, k *Key) *entry {
+	next := &entry{key: e.key, isKnown: true, granted: Claim{
+		Token: e.granted.Token, Attempt: e.granted.Attempt + 1, Redelivered: true, Kept: true, State: e.out.data}}
+	t.removeLocked(e)
+	for _, id := range append([]string{k.ID}, k.Aliases...) {
+		if t.entries[name{k.Principal, k.Scope, id}] == nil {
+			next.key.Aliases = append(next.key.Aliases, id)
+		}
+	}
+	next.key = next.key.clone()
+	next.eachName(func(n name) { t.entries[n] = next })
+	return next
+}
+
 // entryLocked returns the entry of k, or nil. t.mu must be held.
 func (t *Table) entryLocked(k *Key) *entry {
 	for e := t.all.oldest(); e != nil && e.expires <= time.Since(t.start); e = t.all.oldest() {
@@ -267,6 +291,10 @@ func (t *Table) entryLocked(k *Key) *entry {
 	e := t.entries[name{k.Principal, k.Scope, k.ID}]
 	for i := 0; e == nil && i < len(k.Aliases); i++ {
 		e = t.entries[name{k.Principal, k.Scope, k.Aliases[i]}]
+	}
+	if e != nil && e.own != nil && e.expires <= time.Since(t.start) { // behind one with a longer life
+		t.removeLocked(e)
+		return nil
 	}
 	return e
 }
@@ -284,7 +312,9 @@ func (t *Table) finish(e *entry, out outcome, replayed bool) {
 	delete(t.running, e)
 	t.mu.Unlock()
 	if end != nil {
-		end.out, end.replayed = out, replayed
+		if out.Kind != kept {
+			end.out, end.replayed = out, replayed
+		}
 		close(end.done)
 	}
 }
@@ -365,6 +395,9 @@ func (t *Table) retainLocked(e *entry, out outcome) {
 		t.principals[strings.Clone(e.key.Principal)] = own
 	}
 	e.out, e.own, e.expires = out, own, time.Since(t.start)+t.opts.Retention
+	if out.Kind == kept {
+		e.expires = time.Since(t.start) + max(t.opts.Retention+runTTL, t.opts.RetryTTL)
+	}
 	own.push(e)
 	t.all.push(e)
 	for own.bytes > t.opts.MaxBytes || own.count > t.opts.MaxCount {
@@ -385,6 +418,10 @@ func (t *Table) shrinkLocked(q *queue, isCount bool) {
 	e := q.oldestFull()
 	if e == nil || isCount {
 		t.removeLocked(q.oldest())
+		return
+	}
+	if e.out.Kind == kept {
+		t.removeLocked(e)
 		return
 	}
 	t.all.bytes -= e.out.size()

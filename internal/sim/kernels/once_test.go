@@ -168,7 +168,7 @@ func (m *keyed) peek(ctx context.Context, a *attempt, group, key int, want once.
 	if err != nil || !a.tenure.isHeld(m.w) || !k.tenure().isHeld(m.w) {
 		return
 	}
-	isOther := claim != want && len(keys) == 1 // a further id may have a claim that is being released
+	isOther := (claim.Token != want.Token || claim.Attempt != want.Attempt) && len(keys) == 1 // a further id may have a claim that is being released
 	if state != once.StateRunning || isOther {
 		m.w.Failf("O6", k.Node.Name(), "group %d: state %d and claim %v, want %v", group, state, claim, want)
 	}
