@@ -92,22 +92,6 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Reject returns the error with which a [Handler] refuses an envelope permanently. A sender that pushes
-// gets the code and the detail, with status 400 if the code has none, 429, or a status of 500 or above.
-// The error wraps an [*Error], whose Details may be set.
-func Reject(code Code, detail string) error {
-	e := code.err(detail)
-	status, _ := code.wire()
-	e.isBadRequest = status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
-	return &rejection{e}
-}
-
-// A rejection is an error of Reject.
-type rejection struct{ err *Error }
-
-func (r *rejection) Error() string { return r.err.Error() }
-func (r *rejection) Unwrap() error { return r.err }
-
 // An Error is a failure of the protocol: the response of an inbox or a relay, a refusal by a peer,
 // or the reason why a message was not sent. Test it with [errors.Is] and a [Code].
 type Error struct {

@@ -123,6 +123,26 @@ func (w *Window) Add(principal, scope string, k [16]byte, until time.Time) error
 	return nil
 }
 
+// Renew holds a key until another time, inclusive, if it is held, and reports that.
+func (w *Window) Renew(principal string, k [16]byte, until time.Time) bool {
+	id := key{maphash.String(w.seed, principal), k}
+	end := until.UnixMilli()
+	s := &w.shards[id.principal%16]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.keys[id]
+	if !ok {
+		e, ok = s.old[id]
+	}
+	if !ok || e.until < w.now() {
+		return false
+	}
+	delete(s.old, id)
+	s.keys[id] = entry{end, e.scope}
+	s.until = max(s.until, end)
+	return true
+}
+
 // Forget removes a key, so that it can be added again.
 func (w *Window) Forget(principal string, k [16]byte) {
 	id := key{maphash.String(w.seed, principal), k}

@@ -184,6 +184,31 @@ func TestForgetPermitsKeyAgain(t *testing.T) {
 	require.NoError(t, w.Add("alice", "", number(1), c.after(time.Hour)))
 }
 
+// A held key can be held for longer or shorter, whichever map it is in, without another count of its scope.
+func TestRenewMovesTimeOfHeldKey(t *testing.T) {
+	for _, isLonger := range []bool{true, false} {
+		w, c := newTestWindow(Options{PerScope: 2, Total: 1000})
+		require.NoError(t, w.Add("a", "", number(1), c.after(time.Minute)))
+		require.False(t, w.Renew("a", number(2), c.after(time.Hour)))
+		require.NoError(t, w.Add("a", "", number(2), c.after(time.Minute)))
+		for range lookEvery { // the keys are in the older map
+			require.ErrorIs(t, w.Add("a", "", number(1), c.after(time.Minute)), ErrSeen)
+		}
+		want := 30 * time.Second
+		if isLonger {
+			want = 10 * time.Minute
+		}
+		require.True(t, w.Renew("a", number(1), c.after(want)))
+		c.advance(want)
+		for i := range 4 * lookEvery {
+			_ = w.Add("b", "", number(100+i), c.after(time.Second))
+		}
+		require.ErrorIs(t, w.Add("a", "", number(1), c.after(time.Minute)), ErrSeen)
+		c.advance(time.Millisecond)
+		require.NoError(t, w.Add("a", "", number(1), c.after(time.Minute)))
+	}
+}
+
 func TestWindowCountsRepeatedKeyOnce(t *testing.T) {
 	w, c := newTestWindow(Options{})
 	for range lookEvery - 1 {

@@ -34,46 +34,24 @@ const (
 	maxDueWait      = 30 * time.Minute
 )
 
-// A Phase is the phase of a received message (AIR-D74).
-type Phase byte
-
-// The phases.
-const (
-	New     Phase = iota
-	Running       // being handled by its owner
-	Failed        // will be handled again
-	Done          // handled, refused or discarded
-)
-
-// A Received is the state of a received message, of a sender and an id, for all its copies.
+// A Received is what earlier attempts left of a message that is not done (AIR-D74). That one attempt runs at a time, and
+// none after the last one, is the matter of its claim.
 type Received struct {
-	Phase       Phase
+	IsKnown     bool      // an earlier attempt has begun
 	Attempts    int       // failed ones
-	Next        time.Time // of a failed message: when it may be handled again (AIR-D75)
-	Redelivered bool      // a process failed while it was handling the message
+	Next        time.Time // when the handler may be called again (AIR-D75)
+	Redelivered bool      // an attempt was cut off, so that the handler may have acted
 }
-
-// An Owner is the process that began the running attempt of a message.
-type Owner byte
-
-// The owners.
-const (
-	Lost  Owner = iota // it has no lease, or there is no running attempt
-	Self               // this process, which has given the attempt up
-	Other              // another process with a lease
-)
 
 // An Attempt is an event of a received message: a copy of it is to be handled.
 type Attempt struct {
 	Now         time.Time
-	Owner       Owner
 	MaxAttempts int
 	IsForced    bool // it waits for no delay, as a push
 }
 
-// Why an attempt must not begin now, besides [EarlyError].
+// Why a message is not handled now, besides [EarlyError].
 var (
-	ErrDone      = errors.New("the message is done")
 	ErrElsewhere = errors.New("another copy of the envelope is being handled")
 	ErrUsedUp    = errors.New("attempts used up")
 )
@@ -84,47 +62,56 @@ type EarlyError struct{ Wait time.Duration }
 // Error returns the text.
 func (e *EarlyError) Error() string { return fmt.Sprintf("the next attempt is due in %v", e.Wait) }
 
-// Begin returns the message during an attempt, or why none may begin.
-func (r Received) Begin(a Attempt) (Received, error) {
+// Begin returns why no attempt may begin, or nil.
+func (r Received) Begin(a Attempt) error {
 	switch {
-	case r.Phase == Done:
-		return r, ErrDone
-	case r.Phase == Running && a.Owner == Other:
-		return r, ErrElsewhere
-	case r.Phase == Running && a.Owner == Lost:
-		r.Redelivered = true
-	case r.Phase != Failed || a.IsForced:
-	case r.Attempts >= a.MaxAttempts:
-		return r, ErrUsedUp
+	case a.IsForced:
+	case r.Attempts > 0 && r.Attempts >= a.MaxAttempts:
+		return ErrUsedUp
 	case a.Now.Before(r.Next):
-		return r, &EarlyError{r.Next.Sub(a.Now)}
+		return &EarlyError{r.Next.Sub(a.Now)}
 	}
-	r.Phase, r.Next = Running, time.Time{}
-	return r, nil
+	return nil
 }
 
 // Fail returns the message after a failed attempt, and the class of its copy. The attempts of a push are
 // not bounded: its sender repeats it.
 func (r Received) Fail(now time.Time, maxAttempts int, isPush bool) (Received, string) {
 	delay := min(math.Ldexp(float64(HandlerDelay), r.Attempts), float64(maxHandlerDelay))
-	r.Phase, r.Attempts, r.Next = Failed, r.Attempts+1, now.Add(time.Duration(delay))
+	r.IsKnown, r.Attempts, r.Next = true, r.Attempts+1, now.Add(time.Duration(delay))
 	if !isPush && r.Attempts >= maxAttempts {
 		return r, ClassHeld
 	}
 	return r, ClassLater
 }
 
-// IsOpen reports whether the message is being handled or will be handled again. One whose attempt does not
-// come for half an hour is not: the sender's key has changed, so that the message is refused. waited is how
-// long the copy of the other message has waited.
-func (r Received) IsOpen(now time.Time, waited time.Duration, o Owner) bool {
-	switch r.Phase {
+// Cut returns the message after an attempt that was cut off, which is no failure (AIR-D75).
+func (r Received) Cut() Received {
+	r.IsKnown, r.Redelivered, r.Next = true, true, time.Time{}
+	return r
+}
+
+// A Claim is who handles a message.
+type Claim byte
+
+// The claims.
+const (
+	Free    Claim = iota // no attempt runs
+	Running              // an attempt runs
+	Lost                 // the process of the attempt has failed
+)
+
+// IsOpen reports whether the message will be handled again. One whose attempt does not come for half an hour
+// is not: the sender's key has changed, so that the message is refused. waited is how long the copy of the
+// other message has waited.
+func (r Received) IsOpen(now time.Time, waited time.Duration, c Claim) bool {
+	switch c {
 	case Running:
-		return o == Other || waited < maxDueWait
-	case Failed:
-		return now.Before(r.Next.Add(maxDueWait))
+		return true
+	case Lost:
+		return waited < maxDueWait
 	}
-	return false
+	return r.IsKnown && (now.Before(r.Next.Add(maxDueWait)) || r.Next.IsZero() && waited < maxDueWait)
 }
 
 // CheckClock returns the class of a copy that is outside the clock window, and "" for one that is inside.
@@ -134,7 +121,7 @@ func (r Received) CheckClock(isPush bool, age, ahead, maxPullAge time.Duration) 
 	switch {
 	case isPush && (age > MaxAge || ahead > MaxSkew):
 		return ClassRefused
-	case isPush, r.Phase != New:
+	case isPush, r.IsKnown:
 		return ""
 	case age > maxPullAge, ahead > maxAhead:
 		return ClassHeld
@@ -144,7 +131,7 @@ func (r Received) CheckClock(isPush bool, age, ahead, maxPullAge time.Duration) 
 	return ""
 }
 
-// ClassOf returns the class of a copy with an error: of the given class, or else of a code.
+// ClassOf returns the class of a copy with an error: the given class, or else that of a code.
 func ClassOf(code, given string, isPush bool) string {
 	class := given
 	if class == "" {

@@ -4,8 +4,6 @@
 package core
 
 import (
-	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -13,24 +11,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A received is one event in the history of a message: "begin", "crash", "fail" or "done".
+// A received is one event in the history of a message: "cut" or "fail".
 type received struct {
 	kind string
 	at   time.Time
 }
 
-// attempts returns the number of failures in a history, and the time of the last one.
-func attempts(h []received) (n int, last time.Time) {
-	for _, e := range h {
-		if e.kind == "fail" {
-			n, last = n+1, e.at
-		}
-	}
-	return n, last
-}
-
-// A message is handled by one process at a time, until it is done, after delays that double up to five
-// minutes, and as a repetition once a process has crashed (AIR-D74, AIR-D75).
+// A message is handled after delays that double up to five minutes, until its attempts are used up, and as a
+// repetition once an attempt was cut off (AIR-D74, AIR-D75).
 func TestReceivedAgreesWithItsHistory(t *testing.T) {
 	delays := []time.Duration{5, 10, 20, 40, 80, 160, 300, 300, 300}
 	rapid.Check(t, func(t *rapid.T) {
@@ -40,79 +28,62 @@ func TestReceivedAgreesWithItsHistory(t *testing.T) {
 		now := time.Unix(1_000_000, 0)
 		for range rapid.IntRange(1, 25).Draw(t, "events") {
 			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "seconds")) * time.Second)
-			a := Attempt{Now: now, Owner: Other, MaxAttempts: maxAttempts, IsForced: rapid.Bool().Draw(t, "forced")}
-			n, last := attempts(h)
-			state := ""
-			if len(h) > 0 {
-				state = h[len(h)-1].kind
+			a := Attempt{Now: now, MaxAttempts: maxAttempts, IsForced: rapid.Bool().Draw(t, "forced")}
+			n, due, hasCut := 0, time.Time{}, false
+			for _, e := range h {
+				due = time.Time{}
+				if e.kind == "fail" {
+					n++
+					due = e.at.Add(delays[min(n, len(delays))-1] * time.Second)
+				}
+				hasCut = hasCut || e.kind == "cut"
 			}
-			if state == "crash" {
-				a.Owner = Lost
-			}
-			next, err := r.Begin(a)
+			require.Equal(t, Received{len(h) > 0, n, due, hasCut}, r)
+			err := r.Begin(a)
 			var early *EarlyError
 			switch {
-			case state == "done":
-				require.ErrorIs(t, err, ErrDone)
-			case state == "begin":
-				require.ErrorIs(t, err, ErrElsewhere)
-			case state == "fail" && !a.IsForced && n >= maxAttempts:
+			case a.IsForced:
+				require.NoError(t, err)
+			case n >= maxAttempts:
 				require.ErrorIs(t, err, ErrUsedUp)
-			case state == "fail" && !a.IsForced && now.Before(last.Add(delays[min(n, len(delays))-1]*time.Second)):
-				require.True(t, errors.As(err, &early))
-				require.Equal(t, last.Add(delays[min(n, len(delays))-1]*time.Second), now.Add(early.Wait))
+			case now.Before(due):
+				require.ErrorAs(t, err, &early)
+				require.Equal(t, due, now.Add(early.Wait))
 			default:
 				require.NoError(t, err)
-				hasCrash := slices.ContainsFunc(h, func(e received) bool { return e.kind == "crash" })
-				require.Equal(t, hasCrash, next.Redelivered)
-				require.Equal(t, n, next.Attempts)
-				h = append(h, received{"begin", now})
 			}
 			if err != nil {
-				require.Equal(t, r, next)
-			}
-			if r = next; r.Phase != Running || state == "crash" && err != nil {
 				continue
 			}
-			switch rapid.SampledFrom([]string{"", "crash", "fail", "fail", "fail", "done"}).Draw(t, "end") {
-			case "crash":
-				h = append(h, received{"crash", now})
-			case "fail":
-				isPush, class := rapid.Bool().Draw(t, "push"), ""
-				before := r
-				r, class = r.Fail(now, maxAttempts, isPush)
-				h = append(h, received{"fail", now})
-				require.Equal(t, class == ClassHeld, !isPush && before.Attempts+1 >= maxAttempts)
-			case "done":
-				r.Phase = Done
-				h = append(h, received{"done", now})
+			kind := rapid.SampledFrom([]string{"cut", "fail", "fail"}).Draw(t, "end")
+			h = append(h, received{kind, now})
+			if kind == "cut" {
+				r = r.Cut()
+				continue
 			}
+			isPush, class := rapid.Bool().Draw(t, "push"), ""
+			r, class = r.Fail(now, maxAttempts, isPush)
+			require.Equal(t, class == ClassHeld, !isPush && n+1 >= maxAttempts)
 		}
 	})
-}
-
-// A process that gave its attempt up begins another one. The message is not marked as redelivered.
-func TestReceivedBeginsAgain(t *testing.T) {
-	r, err := Received{Phase: Running}.Begin(Attempt{Owner: Self})
-	require.NoError(t, err)
-	require.False(t, r.Redelivered)
 }
 
 // A message that names another one waits while that is handled, while its attempt may come, and for half an
 // hour after (AIR-D77).
 func TestReceivedIsOpen(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	require.False(t, Received{}.IsOpen(now, 0, Lost))
-	require.False(t, Received{Phase: Done}.IsOpen(now, 0, Lost))
-	running := Received{Phase: Running}
-	require.True(t, running.IsOpen(now, time.Hour, Other))
-	for _, o := range []Owner{Self, Lost} {
-		require.True(t, running.IsOpen(now, maxDueWait-1, o))
-		require.False(t, running.IsOpen(now, maxDueWait, o))
+	require.False(t, Received{}.IsOpen(now, 0, Free))
+	require.True(t, Received{}.IsOpen(now, time.Hour, Running))
+	for _, c := range []struct {
+		Received
+		Claim
+	}{{Received{}, Lost}, {Received{IsKnown: true}, Free}, {Received{IsKnown: true, Attempts: 2}, Lost}} {
+		require.True(t, c.IsOpen(now, maxDueWait-1, c.Claim), "%+v", c)
+		require.False(t, c.IsOpen(now, maxDueWait, c.Claim), "%+v", c)
 	}
-	failed := Received{Phase: Failed, Next: now}
-	require.True(t, failed.IsOpen(now.Add(maxDueWait-1), time.Hour, Lost))
-	require.False(t, failed.IsOpen(now.Add(maxDueWait), 0, Lost))
+	failed := Received{IsKnown: true, Attempts: 1, Next: now}
+	require.True(t, failed.IsOpen(now.Add(maxDueWait-1), time.Hour, Free))
+	require.False(t, failed.IsOpen(now.Add(maxDueWait), 0, Free))
 }
 
 // The bounds of the clock are inclusive. An accepted message is not judged again, and pulled mail outside of
@@ -137,7 +108,7 @@ func TestReceivedClock(t *testing.T) {
 	} {
 		require.Equal(t, c.want, Received{}.CheckClock(c.isPush, c.age, c.ahead, day), "%+v", c)
 		if !c.isPush {
-			require.Empty(t, Received{Phase: Failed}.CheckClock(false, c.age, c.ahead, day))
+			require.Empty(t, Received{IsKnown: true}.CheckClock(false, c.age, c.ahead, day))
 		}
 	}
 }
