@@ -289,7 +289,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)
 		}
 		t.mu.Lock()
-		e.granted = Claim{} // from now on the store knows
+		e.granted, e.isEnding = Claim{}, r.out.Kind == noOutcome // from now on the store knows
 		t.mu.Unlock()
 		next := freed(c.rec)
 		switch {
@@ -522,6 +522,38 @@ func (t *Table) renew(e *entry) {
 // Peek returns the state of k, and its claim if there is one. It does not wait for the end of work. A claim
 // that Retry keeps is StateRunning with Kept.
 func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
+	state, c, _, err := t.peek(ctx, k)
+	return state, c, err
+}
+
+// Wait waits until no live instance runs k, and returns its state and claim, and the data of an outcome. It
+// claims nothing.
+func (t *Table) Wait(ctx context.Context, k Key) (State, Claim, []byte, error) {
+	for n := 1; ; n++ {
+		e, end, err := t.follow(&k)
+		if err != nil {
+			return StateAbsent, Claim{}, nil, err
+		}
+		if end != nil {
+			if _, err := t.wait(ctx, e, end); err != nil {
+				return StateAbsent, Claim{}, nil, err
+			}
+			if end.out.Kind != noOutcome && e.key.Digest == k.Digest {
+				data, err := end.out.result()
+				return StateDone, Claim{}, data, err
+			}
+		}
+		state, c, data, err := t.peek(ctx, k)
+		if err != nil || state != StateRunning || c.Kept || c.Lost {
+			return state, c, data, err
+		}
+		if err := poll(ctx, n); err != nil {
+			return state, c, nil, fmt.Errorf("once: wait: %w", err)
+		}
+	}
+}
+
+func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 	var r *record
 	t.mu.Lock()
 	e := t.entryLocked(&k)
@@ -551,23 +583,23 @@ func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
 		case errors.As(err, &other):
 			ids = append(ids, other.id)
 		case err != nil:
-			return StateAbsent, Claim{}, err
+			return StateAbsent, Claim{}, nil, err
 		}
 	}
 	switch {
 	case !r.isClaim():
-		return StateAbsent, Claim{}, nil
+		return StateAbsent, Claim{}, nil, nil
 	case !bytes.Equal(r.Digest, k.Digest[:]):
-		return StateAbsent, Claim{}, ErrReused
+		return StateAbsent, Claim{}, nil, ErrReused
 	case r.Kind == runningRecord && isOwn:
-		return StateRunning, r.claim(), nil
+		return StateRunning, r.claim(), nil, nil
 	case r.Kind == runningRecord:
 		isAlive, err := t.lease.Alive(ctx, r.Owner)
 		c := r.claim()
 		c.Kept, c.Lost = r.Kept, !isAlive
-		return StateRunning, c, err
+		return StateRunning, c, nil, err
 	case r.Out.Kind == dropped:
-		return StateNotRetained, r.claim(), nil
+		return StateNotRetained, r.claim(), nil, nil
 	}
-	return StateDone, r.claim(), nil
+	return StateDone, r.claim(), r.Out.data, nil
 }

@@ -311,6 +311,64 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 	})
 }
 
+// Wait ends with the running attempt, here or in another instance, and claims nothing. A call under RepeatNow is the next
+// attempt then.
+func TestWaitFollowsAttempt(t *testing.T) {
+	test := func(t *testing.T, first, second *once.Table) {
+		state, _, _, err := second.Wait(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateAbsent, state)
+		for _, isRetried := range []bool{true, false} {
+			go first.Do(t.Context(), key("1"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+				time.Sleep(time.Second)
+				return once.Result{Data: []byte("data"), Retry: isRetried}, nil
+			})
+			synctest.Wait()
+			short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_, _, _, err := second.Wait(short, key("1"))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			start := time.Now()
+			state, c, data, err := second.Wait(t.Context(), key("1"))
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, time.Since(start), 999*time.Millisecond)
+			if isRetried {
+				require.Equal(t, []any{once.StateRunning, true, "data"}, []any{state, c.Kept, string(c.State)})
+			} else {
+				require.Equal(t, []any{once.StateDone, "data"}, []any{state, string(data)})
+			}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		table := newMemory(t, once.Options{})
+		test(t, table, table)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		first := startProcess(t, db, time.Hour, &fault.Plan{}).Table
+		test(t, first, first)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		test(t, startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table)
+	})
+}
+
+// Until the store has taken the end of an attempt that is to be tried again, RepeatNow waits for it.
+func TestRepeatNowFollowsRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{Rules: []fault.Rule{{Op: "update", Action: fault.Delay, Delay: time.Second}}}
+		table := startProcess(t, store.NewMemory(), time.Hour, plan).Table
+		for n := range 3 {
+			_, _, err := table.Do(t.Context(), key("1"), once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
+				require.Equal(t, n+1, c.Attempt)
+				return once.Result{Retry: true}, nil
+			})
+			require.NoError(t, err)
+		}
+	})
+}
+
 // Under RepeatNow no call waits for another one.
 func TestDoRefusesWhileRunning(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {

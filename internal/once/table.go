@@ -35,15 +35,17 @@ type name struct{ principal, scope, id string }
 // An entry is a key that is in progress in this process, or retained in memory. Its
 // fields except key and claim are guarded by Table.mu.
 type entry struct {
-	key     Key
-	claim   *claim        // in the store
-	isKnown bool          // a claim with the digest of key exists
-	granted Claim         // to this process, if its Attempt is positive
-	waiting int           // calls
-	end     *ending       // nil: no call waits, or ended
-	out     outcome       // retained
-	expires time.Duration // of out, since the start of the Table
-	own     *queue        // of the principal, if out is retained
+	key      Key
+	single   [1]string     // the aliases of key, if there is one
+	claim    *claim        // in the store
+	isKnown  bool          // a claim with the digest of key exists
+	granted  Claim         // to this process, if its Attempt is positive
+	waiting  int           // calls
+	end      *ending       // nil: no call waits, or ended
+	isEnding bool          // its attempt has ended without an outcome, which the store has to take
+	out      outcome       // retained
+	expires  time.Duration // of out, since the start of the Table
+	own      *queue        // of the principal, if out is retained
 }
 
 // An ending is the end of an entry. The other fields are set before done is closed.
@@ -212,12 +214,23 @@ func (t *Table) enter(ctx context.Context, k *Key, p Policy) (e *entry, out outc
 	if end == nil {
 		return e, out, err
 	}
+	if p == RepeatNow { // it ends as soon as the store answers
+		bounded, cancel := t.bound(ctx)
+		defer cancel()
+		ctx = bounded
+	}
+	out, err = t.wait(ctx, e, end)
+	if out.Kind != noOutcome && e.key.Digest != k.Digest {
+		err = ErrReused
+	}
+	return nil, out, err
+}
+
+// wait waits for the end of an entry, which counts the caller.
+func (t *Table) wait(ctx context.Context, e *entry, end *ending) (out outcome, err error) {
 	select {
 	case <-end.done:
-		if end.out.Kind != noOutcome && e.key.Digest != k.Digest {
-			return nil, out, ErrReused
-		}
-		return nil, end.out, nil
+		return end.out, nil
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-t.ctx.Done():
@@ -226,7 +239,32 @@ func (t *Table) enter(ctx context.Context, k *Key, p Policy) (e *entry, out outc
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.waiting--
-	return nil, out, fmt.Errorf("once: wait: %w", err)
+	return out, fmt.Errorf("once: wait: %w", err)
+}
+
+// follow returns the entry of k that runs, with the ending that the caller may wait for, if there is one.
+func (t *Table) follow(k *Key) (*entry, *ending, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entryLocked(k)
+	switch {
+	case t.isClosed:
+		return nil, nil, ErrClosed
+	case e == nil || e.own != nil:
+		return nil, nil, nil
+	case e.waiting >= maxWaiters:
+		return nil, nil, ErrBusy
+	}
+	return e, e.joinLocked(), nil
+}
+
+// joinLocked counts a call that waits for the end of e. Table.mu must be held.
+func (e *entry) joinLocked() *ending {
+	if e.end == nil {
+		e.end = &ending{done: make(chan struct{})}
+	}
+	e.waiting++
+	return e.end
 }
 
 // find returns a new entry for k, the entry of k with the ending that the caller has to
@@ -241,7 +279,8 @@ func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err 
 	case e == nil && t.ending >= maxEnding:
 		return nil, nil, out, ErrBusy
 	case e == nil:
-		e = &entry{key: k.clone(), isKnown: t.db == nil}
+		e = &entry{isKnown: t.db == nil}
+		e.setKey(k)
 		if t.db != nil {
 			e.end = &ending{done: make(chan struct{})}
 		} else {
@@ -255,30 +294,27 @@ func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err 
 		return t.resumeLocked(e, k), nil, out, nil
 	case e.own != nil:
 		return nil, nil, e.out, nil
-	case p == RepeatNow:
+	case p == RepeatNow && !e.isEnding:
 		return nil, nil, out, ErrRunning
 	case e.waiting >= maxWaiters:
 		return nil, nil, out, ErrBusy
 	}
-	if e.end == nil {
-		e.end = &ending{done: make(chan struct{})}
-	}
-	e.waiting++
-	return e, e.end, out, nil
+	return e, e.joinLocked(), out, nil
 }
 
 // resumeLocked replaces e, which Retry has kept, by an entry for the next attempt. That has the free names of
 // k, too. t.mu must be held.
 func (t *Table) resumeLocked(e *entry, k *Key) *entry {
-	next := &entry{key: e.key, isKnown: true, granted: Claim{
+	key := e.key
+	next := &entry{isKnown: true, granted: Claim{
 		Token: e.granted.Token, Attempt: e.granted.Attempt + 1, Redelivered: true, Kept: true, State: e.out.data}}
 	t.removeLocked(e)
 	for _, id := range append([]string{k.ID}, k.Aliases...) {
 		if t.entries[name{k.Principal, k.Scope, id}] == nil {
-			next.key.Aliases = append(next.key.Aliases, id)
+			key.Aliases = append(slices.Clip(key.Aliases), id)
 		}
 	}
-	next.key = next.key.clone()
+	next.setKey(&key)
 	next.eachName(func(n name) { t.entries[n] = next })
 	return next
 }
@@ -319,18 +355,22 @@ func (t *Table) finish(e *entry, out outcome, replayed bool) {
 	}
 }
 
-// clone returns a copy of k that shares no memory, with its aliases in order.
-func (k *Key) clone() Key {
-	text := k.Principal + k.Scope + k.ID
-	scope, id := len(k.Principal), len(k.Principal)+len(k.Scope)
-	c := Key{Principal: text[:scope], Scope: text[scope:id], ID: text[id:], Digest: k.Digest}
+// setKey gives e a copy of k that shares no memory, with its aliases in order.
+func (e *entry) setKey(k *Key) {
+	rest := k.Principal + k.Scope + k.ID + strings.Join(k.Aliases, "")
+	cut := func(s string) (own string) {
+		own, rest = rest[:len(s)], rest[len(s):]
+		return own
+	}
+	e.key = Key{Principal: cut(k.Principal), Scope: cut(k.Scope), ID: cut(k.ID), Digest: k.Digest}
+	aliases := e.single[:0]
 	for _, a := range k.Aliases {
-		if a != "" && a != k.ID && !slices.Contains(c.Aliases, a) {
-			c.Aliases = append(c.Aliases, strings.Clone(a))
+		if a = cut(a); a != "" && a != e.key.ID && !slices.Contains(aliases, a) {
+			aliases = append(aliases, a)
 		}
 	}
-	slices.Sort(c.Aliases)
-	return c
+	slices.Sort(aliases)
+	e.key.Aliases = aliases
 }
 
 // eachName calls f with the names of e.
