@@ -309,7 +309,7 @@ func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 		}
 	}
 	if a.Inbox != nil {
-		a.Inbox.id.Store(next) // first, so that a reply to a new form can be opened
+		a.Inbox.self.id.Store(next) // first, so that a reply to a new form can be opened
 	}
 	a.Client.id.Store(next)
 	a.opts.Resolver.Invalidate(next.airID)

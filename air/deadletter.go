@@ -229,7 +229,7 @@ func (l *letters) remove(ctx context.Context, id string) error {
 // DeadLetters returns the dead letters, oldest first. An error comes once and last.
 func (in *Inbox) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
-		list, err := in.letters.list(ctx)
+		list, err := in.receiver.letters.list(ctx)
 		for _, d := range list {
 			if !yield(d, nil) {
 				return
@@ -245,25 +245,26 @@ func (in *Inbox) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
 // removed if the class of the result is done or refused, and the letters that wait for it are received, too;
 // otherwise it has the new code. The error is [store.ErrNotFound] if the letter is absent.
 func (in *Inbox) Redeliver(ctx context.Context, id string) (*ReceiveResult, error) {
-	d, err := in.letters.get(ctx, id)
+	d, err := in.receiver.letters.get(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	r := &AuditRecord{Time: time.Now(), Operation: "redeliver", Bytes: int64(len(d.Envelope))}
-	o := in.receiveAs(ctx, &arrival{data: d.Envelope, via: viaLetter, arrived: d.Arrived, pulled: time.Now(), record: r})
+	r := AuditRecord{Time: time.Now(), Operation: "redeliver", Bytes: int64(len(d.Envelope))}
+	a := &arrival{data: d.Envelope, via: viaLetter, arrived: d.Arrived, pulled: time.Now(), record: r}
+	o := in.receiver.receive(ctx, a)
 	switch {
 	case o.Class == ClassDone || o.Class == ClassRefused:
-		return o, errors.Join(in.letters.remove(ctx, id), in.redeliverAfter(ctx, d))
+		return o, errors.Join(in.receiver.letters.remove(ctx, id), in.redeliverAfter(ctx, d))
 	case o.Class == ClassLater && !errors.Is(o.Err, core.ErrElsewhere):
-		d.Code, d.Detail, d.Attempts = o.Err.Code, o.Err.Message, d.Attempts+o.failures
-		return o, in.letters.put(ctx, *d)
+		d.Code, d.Detail, d.Attempts = o.Err.Code, o.Err.Message, d.Attempts+a.failures
+		return o, in.receiver.letters.put(ctx, *d)
 	}
 	return o, nil
 }
 
 // redeliverAfter receives the letters again that wait for the message of a letter (AIR-D77).
 func (in *Inbox) redeliverAfter(ctx context.Context, d *DeadLetter) error {
-	ids, err := in.letters.find(ctx, d.From, func(l letterInfo) bool { return l.after == d.EnvelopeID })
+	ids, err := in.receiver.letters.find(ctx, d.From, func(l letterInfo) bool { return l.after == d.EnvelopeID })
 	for _, id := range ids {
 		_, failed := in.Redeliver(ctx, id)
 		err = errors.Join(err, failed)
@@ -273,25 +274,16 @@ func (in *Inbox) redeliverAfter(ctx context.Context, d *DeadLetter) error {
 
 // Discard removes a dead letter. A further copy of its envelope is a replay.
 func (in *Inbox) Discard(ctx context.Context, id string) error {
-	d, err := in.letters.get(ctx, id)
+	d, err := in.receiver.letters.get(ctx, id)
 	if err != nil {
 		return err
 	}
-	env, err := in.decode(d.Envelope, true)
+	env, err := in.receiver.opener.decode(d.Envelope, true)
 	if err != nil {
 		return err
 	}
-	h, other, err := in.ledger.enter(env, time.Now().Add(in.opts.Timing.MaxPullAge))
-	switch {
-	case other != nil:
-		return ErrReplay.because(errReplayed.Message, core.ErrElsewhere)
-	case err == nil:
-		err = h.commit(ctx)
-	case errors.Is(err, ErrReplay):
-		err = nil
-	}
-	if err != nil {
+	if err := in.receiver.ledger.discard(ctx, env, time.Now().Add(in.opts.Timing.MaxPullAge)); err != nil {
 		return err
 	}
-	return in.letters.remove(ctx, id)
+	return in.receiver.letters.remove(ctx, id)
 }

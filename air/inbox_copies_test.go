@@ -160,7 +160,7 @@ func TestCopyWaitIsBounded(t *testing.T) {
 }
 
 // Between processes too, an envelope whose id another process is using may still be the one to
-// deliver.
+// deliver. One with its nonce and another id is not, as long as the first one may be handled again.
 func TestCopyInAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -173,22 +173,54 @@ func TestCopyInAnotherProcess(t *testing.T) {
 		id := idOf(t, data)
 		sameID := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID = id })
 		sameNonce := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID, d.Nonce = thread, nonce })
-		for _, copied := range [][]byte{sameID, sameNonce} {
-			var wg sync.WaitGroup
-			wg.Go(func() { one.Receive(context.Background(), data, true) })
-			<-h.called
-			for _, c := range [][]byte{data, sameID, sameNonce} {
-				require.False(t, two.Receive(t.Context(), c, true).Final)
-				require.Equal(t, 500, two.Receive(t.Context(), c, false).Err.HTTPStatus())
-			}
-			h.answer <- errHandler
-			wg.Wait()
-			two.fail(errHandler)
-			time.Sleep(5 * time.Second)
-			require.ErrorIs(t, two.Receive(t.Context(), copied, true).Err, errHandler) // it reached the handler
-			time.Sleep(time.Minute)
+		var wg sync.WaitGroup
+		wg.Go(func() { one.Receive(context.Background(), data, true) })
+		<-h.called
+		for _, c := range [][]byte{data, sameID, sameNonce} {
+			o := two.Receive(t.Context(), c, true)
+			require.ErrorIs(t, o.Err, air.ErrReplay)
+			require.Equal(t, air.ClassLater, o.Class)
+		}
+		h.answer <- errHandler
+		wg.Wait()
+		two.fail(errHandler)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, air.ClassLater, two.Receive(t.Context(), sameNonce, true).Class)
+		require.ErrorIs(t, two.Receive(t.Context(), sameID, true).Err, errHandler) // it reached the handler
+		two.fail(nil)
+		time.Sleep(time.Minute)
+		require.NotNil(t, two.Receive(t.Context(), sameID, true).Delivery)
+		for _, c := range [][]byte{data, sameID, sameNonce} {
+			require.Equal(t, air.ClassDone, two.Receive(t.Context(), c, true).Class)
 		}
 	})
+}
+
+// A pushed copy waits for another process, too, and has the same answer (AIR-D80).
+func TestCopyWaitsForAnotherProcess(t *testing.T) {
+	for _, outcome := range []error{nil, errHandler, air.Reject(air.ErrConflict, "no")} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			kv := store.NewMemory()
+			one, h := w.slowInbox(t, bob, kv)
+			two := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
+			data := string(signedOffer(t, alice, bob.DID(), nil))
+			var wg sync.WaitGroup
+			var status [2]int
+			for i, in := range []*air.Inbox{one, two.Inbox} {
+				wg.Go(func() { status[i], _, _ = do(t, in, http.MethodPost, "/", data, "Content-Type", "application/json") })
+				if i == 0 {
+					<-h.called
+				}
+			}
+			time.Sleep(3 * time.Second)
+			h.answer <- outcome
+			wg.Wait()
+			require.Equal(t, status[0], status[1])
+			require.Zero(t, two.count())
+		})
+	}
 }
 
 // A process that lost its claim does not undo the work of the new owner.
@@ -259,7 +291,7 @@ func TestAgainIsNotForgotten(t *testing.T) {
 	})
 }
 
-// An envelope that was handled but not recorded is recorded with the next copy.
+// An envelope that was handled but not recorded is recorded once the store takes that.
 func TestCommitFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
@@ -277,6 +309,7 @@ func TestCommitFails(t *testing.T) {
 			require.False(t, o.Final)
 		}
 		b.set("update", false)
+		time.Sleep(time.Second)
 		o := in.Receive(t.Context(), data, true)
 		require.ErrorIs(t, o.Err, air.ErrReplay)
 		require.True(t, o.Final)
@@ -378,6 +411,11 @@ func TestInboxesAgainstModel(t *testing.T) {
 				}
 				handled, answer = false, []error{nil, errHandler, air.Reject(air.ErrUnsupportedBody, "")}[pick("answer", 3)]
 				o := inboxes[pick("inbox", len(inboxes))].Receive(context.Background(), e.Bytes(), isPulled)
+				if owner, ok := forms[triple]; ok && owner != id && !isReplay {
+					require.False(rt, handled)
+					require.Equal(rt, air.ClassLater, o.Class) // until the other message with its nonce is done
+					return
+				}
 				if isPulled && !handled && !isReplay {
 					require.Equal(rt, air.ClassLater, o.Class) // too early after a failure
 					return

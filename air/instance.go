@@ -10,24 +10,34 @@ import (
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
 
-// An instance is the membership of a process in those that share a store, and their durable queue. It
+// An instance is the membership of a process in those that share a store, with their claims and their durable queue. It
 // begins in the background.
 type instance struct {
-	ready chan struct{} // closed when lease and box are set
-	lease *lease.Lease
-	box   *outbox.Outbox
+	db      store.Store
+	options lease.Options
+	claimed once.Options
+
+	ready  chan struct{} // closed when the fields below are set
+	lease  *lease.Lease
+	claims *once.Table
+	box    *outbox.Outbox
+}
+
+func newInstance(db store.Store, claimed once.Options, o lease.Options) *instance {
+	return &instance{db: db, options: o, claimed: claimed, ready: make(chan struct{})}
 }
 
 // start acquires a lease in the background and then calls started.
-func (i *instance) start(l *life.Life, db store.Store, o lease.Options, started func()) {
+func (i *instance) start(l *life.Life, started func()) {
 	_ = l.Go("lease", func(ctx context.Context) {
 		for delay := 100 * time.Millisecond; ; delay = min(2*delay, 10*time.Second) {
-			acquired, err := lease.Acquire(ctx, db, o)
+			acquired, err := lease.Acquire(ctx, i.db, i.options)
 			if err == nil {
 				i.lease = acquired
 				break
@@ -35,9 +45,10 @@ func (i *instance) start(l *life.Life, db store.Store, o lease.Options, started 
 			if retry.Sleep(ctx, delay) != nil {
 				return
 			}
-			o.Logger.WarnContext(ctx, "air: lease not acquired", "err", err)
+			i.options.Logger.WarnContext(ctx, "air: lease not acquired", "err", err)
 		}
-		i.box = outbox.New(db, i.lease, outbox.Options{Prefix: o.Prefix, Logger: o.Logger})
+		i.claims = once.New(i.db, i.lease, i.claimed)
+		i.box = outbox.New(i.db, i.lease, outbox.Options{Prefix: i.options.Prefix, Logger: i.options.Logger})
 		close(i.ready)
 		started()
 	})
@@ -57,20 +68,22 @@ func (i *instance) wait(ctx context.Context) error {
 	}
 }
 
-// current returns the lease.
-func (i *instance) current(ctx context.Context) (*lease.Lease, error) {
-	if err := i.wait(ctx); err != nil {
-		return nil, err
-	}
-	return i.lease, nil
-}
-
 // release ends the membership. Other processes take over at once.
 func (i *instance) release(ctx context.Context) {
 	select {
 	case <-i.ready:
 		_ = i.box.Shutdown(ctx)
+		_ = i.claims.Close()
 		_ = i.lease.Release(ctx)
+	default:
+	}
+}
+
+// abandon ends the background work and keeps the membership.
+func (i *instance) abandon() {
+	select {
+	case <-i.ready:
+		_ = i.claims.Close()
 	default:
 	}
 }

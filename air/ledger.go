@@ -9,66 +9,31 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"math"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
-	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/seen"
 	"github.com/fivewire/fivewire/internal/state"
-	"github.com/fivewire/fivewire/store"
 )
 
-// An entry is the record of a message: of a sender and an id.
-type entry struct {
-	core.Received
-	owner  lease.Owner // of a running attempt
-	triple replayKey   // of the last form
-}
-
-// Lifetimes of stored records.
+// Lifetimes of the claims of messages (AIR-D74).
 const (
 	doneTTL   = 8 * 24 * time.Hour // the lifetime of mail at a relay, and a day
 	failedTTL = 30 * 24 * time.Hour
+
+	// memoryTTL is how long the outcome of a message without a Store is kept for the copies that wait for it. The
+	// window has its names for longer.
+	memoryTTL = time.Second
+
+	storeTimeout = 10 * time.Second // of a change that must not be left half done
 )
 
-// notBegun returns the error of an attempt that must not begin.
-func notBegun(err error) error {
-	switch {
-	case errors.Is(err, core.ErrDone):
-		return replayed()
-	case errors.Is(err, core.ErrElsewhere):
-		return ErrReplay.because(errReplayed.Message, err)
-	case errors.Is(err, core.ErrUsedUp):
-		return holdable(ErrHandlerFailed.because("", err))
-	}
-	return err
-}
-
-func (e *entry) bytes() []byte {
-	b := []byte{state.Format, byte(e.Phase), 0}
-	if e.Redelivered {
-		b[2] = 1
-	}
-	b = binary.BigEndian.AppendUint32(b, uint32(e.Attempts))
-	b = binary.BigEndian.AppendUint64(b, uint64(e.Next.UnixMilli()))
-	b = append(b, e.triple[:]...)
-	return append(b, e.owner...)
-}
-
-func parseEntry(value []byte) (e entry, err error) {
-	b, err := state.Data(value)
-	if err != nil || len(b) < 30 {
-		return e, errors.Join(errors.New("air: invalid record of a message"), err)
-	}
-	e.Phase, e.Redelivered = core.Phase(b[0]), b[1] == 1
-	e.Attempts = int(binary.BigEndian.Uint32(b[2:]))
-	e.Next = time.UnixMilli(int64(binary.BigEndian.Uint64(b[6:])))
-	copy(e.triple[:], b[14:])
-	e.owner = lease.Owner(b[30:])
-	return e, nil
+// storeContext returns the context of a change that must not be left half done.
+func storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 }
 
 type replayKey [16]byte
@@ -91,8 +56,10 @@ func hashKey(kind byte, a, b, c string) replayKey {
 // namesOf returns the names of an envelope. A DID and a thread id have no NUL, so the parts are
 // unambiguous.
 func namesOf(e *Envelope) names {
-	return names{triple: hashKey('n', e.From, e.ThreadID, e.Nonce), id: hashKey('i', e.From, e.ID, "")}
+	return names{triple: hashKey('n', e.From, e.ThreadID, e.Nonce), id: idKey(e.From, e.ID)}
 }
+
+func idKey(from, id string) replayKey { return hashKey('i', from, id, "") }
 
 // A replayWindow stores nonces and ids until the clock check rejects their envelopes (8.4, AIR-D43).
 type replayWindow struct {
@@ -109,8 +76,7 @@ func newReplayWindow(l *Limits) replayWindow {
 }
 
 // record stores both names until the given time, inclusive. It returns seen.ErrSeen if either is stored
-// already, which changes nothing, and seen.ErrExhausted if the window is full. Its calls and those of
-// forget must not run at the same time.
+// already, which changes nothing, and seen.ErrExhausted if the window is full.
 func (w *replayWindow) record(from, threadID string, k *names, until time.Time) error {
 	err := w.nonces.Add(from, threadID, k.triple, until)
 	if err == nil {
@@ -126,133 +92,104 @@ func (w *replayWindow) forget(from string, k *names) {
 	w.ids.Forget(from, k.id)
 }
 
+// hold stores both names until another time.
+func (w *replayWindow) hold(from, threadID string, k *names, until time.Time) {
+	if !w.nonces.Renew(from, k.triple, until) {
+		_ = w.nonces.Add(from, threadID, k.triple, until)
+	}
+	if !w.ids.Renew(from, k.id, until) {
+		_ = w.ids.Add(from, "", k.id, until)
+	}
+}
+
 var errReplayed = &Error{Code: ErrReplay, Message: "the nonce or the id was seen before"}
 
 // replayed returns a new error, because callers may modify it.
 func replayed() error { return &Error{Code: ErrReplay, Message: errReplayed.Message} }
 
-// A ledger records the outcome of each message, so that it is handled once. The window covers this
-// process; the store, if set, covers all processes and restarts. An entry of a process without a lease
-// is free.
-type ledger struct {
-	window replayWindow
-	shared *shared // nil: this process only
+// elsewhere returns the error of a copy of an envelope that is being handled.
+func elsewhere() error { return ErrReplay.because(errReplayed.Message, core.ErrElsewhere) }
 
-	mu      sync.Mutex
-	active  map[replayKey]*hold     // messages being handled, by triple and by id
-	failed  memo[replayKey, entry]  // by id; unused with a store
-	handled memo[replayKey, *names] // by id; done, but the store did not take it
-}
-
-// A shared is the store of a ledger.
-type shared struct {
-	db     store.Store
-	prefix string
-	ttl    time.Duration // of messages that are done
-	lease  func(ctx context.Context) (*lease.Lease, error)
-}
-
-// A hold is the claim of this process on a message. It ends with commit, fail or drop.
-type hold struct {
-	l         *ledger
-	env       *Envelope
-	names     names
-	until     time.Time // in the window
-	prior     entry     // before this attempt
-	mine      entry     // as stored by claim
-	isFull    bool      // the window has no room
-	isClaimed bool      // in the store
-
-	isReleased bool          // guarded by l.mu
-	isDone     bool          // guarded by l.mu
-	done       chan struct{} // closed by release
-	outcome    error         // for waiting copies; valid once done is closed
-}
-
-// enter begins an attempt within this process. If a copy of the message is being handled, it returns
-// its hold.
-func (l *ledger) enter(env *Envelope, until time.Time) (h, other *hold, err error) {
-	h = &hold{l: l, env: env, names: namesOf(env), until: until}
-	k := &h.names
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if other = l.active[k.triple]; other == nil {
-		other = l.active[k.id]
-	}
-	if other != nil {
-		return nil, other, nil
-	}
-	h.prior, _ = l.failed.get(k.id)
-	_, isUnrecorded := l.handled.get(k.id)
-	err = l.window.record(env.From, env.ThreadID, k, until)
-	switch {
-	case errors.Is(err, seen.ErrSeen) && !isUnrecorded:
-		return nil, nil, replayed()
-	case errors.Is(err, seen.ErrExhausted):
-		h.isFull = true
-	}
-	if l.active == nil {
-		l.active = make(map[replayKey]*hold)
-	}
-	h.done = make(chan struct{})
-	l.active[k.triple], l.active[k.id] = h, h
-	return h, nil, nil
-}
-
-// exhausted returns the error of a message that the window has no room for. One that was accepted
-// before needs none.
-func (h *hold) exhausted() error {
-	if !h.isFull || h.prior.Phase != core.New {
-		return nil
-	}
-	return &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: h.env.ThreadID}
-}
-
-// release ends the hold; only the first call counts. The window keeps the names if the message is done.
-func (h *hold) release(isDone bool, outcome error) {
-	l, k := h.l, &h.names
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if h.isReleased {
-		return
-	}
-	h.isReleased, h.isDone = true, isDone
-	if !isDone && !h.isFull {
-		l.window.forget(h.env.From, k)
-	}
-	for _, name := range []replayKey{k.triple, k.id} {
-		if l.active[name] == h {
-			delete(l.active, name)
-		}
-	}
-	h.outcome = outcome
-	close(h.done)
-}
-
-// A round are the messages of a drain.
+// A round are the messages that were done in a drain. A copy of one is not handled, however long the drain lasts.
 type round struct {
 	mu    sync.Mutex
-	holds []*hold
+	first roundEntry                // without an envelope before there is one; guarded by mu
+	more  map[replayKey]*roundEntry // by triple and by id; guarded by mu
 }
 
-func (r *round) add(h *hold) {
+type roundEntry struct {
+	env   *Envelope
+	names names
+}
+
+func (r *round) add(env *Envelope, k names) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.holds = append(r.holds, h)
+	if r.first.env == nil {
+		r.first = roundEntry{env, k}
+		return
+	}
+	if r.more == nil {
+		r.more = make(map[replayKey]*roundEntry)
+	}
+	e := &roundEntry{env, k}
+	r.more[k.triple], r.more[k.id] = e, e
+}
+
+func (r *round) has(k *names) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	isFirst := r.first.env != nil && (r.first.names.triple == k.triple || r.first.names.id == k.id)
+	return isFirst || r.more[k.triple] != nil || r.more[k.id] != nil
+}
+
+// each calls f with each message.
+func (r *round) each(f func(*roundEntry)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.first.env != nil {
+		f(&r.first)
+	}
+	for name, e := range r.more {
+		if name == e.names.id {
+			f(e)
+		}
+	}
+}
+
+// A ledger handles each message once. The claim of a message has its names as ids: of two copies one is handled, in this
+// process or in those that share the store. The window remembers for this process what is done.
+type ledger struct {
+	window replayWindow
+	memory *once.Table // nil with a store
+	stored *instance   // nil without
+}
+
+// table returns the claims.
+func (l *ledger) table(ctx context.Context) (*once.Table, error) {
+	if l.memory != nil {
+		return l.memory, nil
+	}
+	if err := l.stored.wait(ctx); err != nil {
+		return nil, err
+	}
+	return l.stored.claims, nil
+}
+
+// keyOf returns the key of the claim of an envelope.
+func keyOf(from string, k *names) once.Key {
+	text := hex.AppendEncode(make([]byte, 0, 2*(len(k.id)+len(k.triple))), k.id[:])
+	all := string(hex.AppendEncode(text, k.triple[:]))
+	return once.Key{Principal: from, ID: all[:len(text)], Aliases: []string{all[len(text):]}}
 }
 
 // keep ends a drain: the window holds the names of its messages as long as a copy could pass the clock
 // that was handed out in the drain, or after an acknowledgement that failed (AIR-D74).
 func (l *ledger) keep(r *round) {
 	until := time.Now().Add(core.MaxAge)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, h := range r.holds {
-		if h.isDone && l.active[h.names.id] == nil && l.active[h.names.triple] == nil {
-			l.window.forget(h.env.From, &h.names)
-			_ = l.window.record(h.env.From, h.env.ThreadID, &h.names, later(until, h.env.Time.Add(core.MaxAge)))
-		}
-	}
+	r.each(func(e *roundEntry) {
+		l.window.hold(e.env.From, e.env.ThreadID, &e.names, later(until, e.env.Time.Add(core.MaxAge)))
+	})
 }
 
 func later(a, b time.Time) time.Time {
@@ -262,282 +199,136 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// load reads the entry of the message, and returns why the attempt must not begin.
-func (h *hold) load(ctx context.Context, maxAttempts int, isForced bool) error {
-	s := h.l.shared
-	if s == nil {
-		_, err := h.prior.Begin(core.Attempt{Now: time.Now(), MaxAttempts: maxAttempts, IsForced: isForced})
-		return notBegun(err)
+// stateOf returns the state of a claim: what earlier attempts left of a message with an id.
+func stateOf(id replayKey, r core.Received) []byte {
+	b := append([]byte{state.Format, 0}, id[:]...)
+	if r.Redelivered {
+		b[1] = 1
 	}
-	if h.isUnrecorded() {
-		if err := h.commit(ctx); err != nil {
-			return err
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Attempts))
+	next := int64(0)
+	if !r.Next.IsZero() {
+		next = r.Next.UnixMilli()
+	}
+	return binary.BigEndian.AppendUint64(b, uint64(next))
+}
+
+// received returns what earlier attempts left of a message, by its claim. isOther reports that the claim is that of
+// another message with the same nonce, which is not done.
+func received(c *once.Claim, id replayKey) (r core.Received, isOther bool, err error) {
+	if c.State != nil {
+		b, err := state.Data(c.State)
+		if err != nil || len(b) != 1+len(id)+12 {
+			return r, false, errors.Join(errors.New("air: invalid state of a message"), err)
 		}
-		return replayed()
-	}
-	err := h.checkTriple(ctx)
-	if err == nil {
-		h.prior, err = s.get(ctx, h.names.id)
-	}
-	if err != nil {
-		return err
-	}
-	_, err = h.begin(ctx, &h.prior, maxAttempts, isForced)
-	return err
-}
-
-// isUnrecorded reports whether the message is done and the store does not know it.
-func (h *hold) isUnrecorded() bool {
-	h.l.mu.Lock()
-	defer h.l.mu.Unlock()
-	_, ok := h.l.handled.get(h.names.id)
-	return ok
-}
-
-// begin returns a message during an attempt of this process, or why none may begin.
-func (h *hold) begin(ctx context.Context, e *entry, maxAttempts int, isForced bool) (core.Received, error) {
-	owner, err := h.l.shared.ownerOf(ctx, e)
-	if err != nil {
-		return e.Received, err
-	}
-	r, err := e.Begin(core.Attempt{Now: time.Now(), Owner: owner, MaxAttempts: maxAttempts, IsForced: isForced})
-	return r, notBegun(err)
-}
-
-// ownerOf returns the kind of the owner of a message.
-func (s *shared) ownerOf(ctx context.Context, e *entry) (core.Owner, error) {
-	if e.Phase != core.Running {
-		return core.Lost, nil
-	}
-	l, err := s.lease(ctx)
-	if err != nil {
-		return core.Lost, err
-	}
-	if e.owner == l.Owner() {
-		return core.Self, nil
-	}
-	isAlive, err := l.Alive(ctx, e.owner)
-	if err != nil || !isAlive {
-		return core.Lost, err
-	}
-	return core.Other, nil
-}
-
-// checkTriple returns an error if another message has the triple and is done or being handled.
-func (h *hold) checkTriple(ctx context.Context) error {
-	s := h.l.shared
-	e, err := s.db.Get(ctx, s.key('n', h.names.triple))
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err == nil {
-		e, err = store.Content(e)
-	}
-	if err != nil {
-		return fmt.Errorf("air: reading a nonce: %w", err)
-	}
-	return h.checkOther(ctx, e.Value)
-}
-
-func (h *hold) checkOther(ctx context.Context, value []byte) error {
-	id, err := state.Data(value)
-	if err != nil || len(id) != len(replayKey{}) {
-		return errors.Join(errors.New("air: invalid record of a nonce"), err)
-	}
-	if replayKey(id) == h.names.id {
-		return nil
-	}
-	other, err := h.l.shared.get(ctx, replayKey(id))
-	if err != nil {
-		return err
-	}
-	_, err = h.begin(ctx, &other, math.MaxInt, true)
-	return err
-}
-
-// isOpen reports whether a message is being handled or will be handled again. One whose attempt does not come
-// for maxDueWait is not: the sender's key has changed, so that the message is refused. pulled is when the message
-// that depends on it was first pulled.
-func (l *ledger) isOpen(ctx context.Context, id replayKey, pulled time.Time) (bool, error) {
-	l.mu.Lock()
-	e, _ := l.failed.get(id)
-	_, isDone := l.handled.get(id)
-	isActive := l.active[id] != nil
-	l.mu.Unlock()
-	if isActive || isDone || l.shared == nil {
-		return isActive || !isDone && e.IsOpen(time.Now(), time.Since(pulled), core.Lost), nil
-	}
-	e, err := l.shared.get(ctx, id)
-	if err != nil {
-		return false, err
-	}
-	owner, err := l.shared.ownerOf(ctx, &e)
-	return e.IsOpen(time.Now(), time.Since(pulled), owner), err
-}
-
-// claim records that this process handles the message.
-func (h *hold) claim(ctx context.Context, maxAttempts int, isForced bool) error {
-	s := h.l.shared
-	if s == nil {
-		return nil
-	}
-	l, err := s.lease(ctx)
-	if err != nil {
-		return err
-	}
-	if err := context.Cause(l.Context()); err != nil {
-		return err
-	}
-	ctx, cancel := storeContext(ctx)
-	defer cancel()
-	h.mine = entry{owner: l.Owner(), triple: h.names.triple}
-	_, err = store.Modify(ctx, s.db, s.key('i', h.names.id), failedTTL, func(old store.Entry, found bool) ([]byte, error) {
-		h.prior = entry{}
-		if found {
-			var err error
-			if h.prior, err = parseEntry(old.Value); err != nil {
-				return nil, err
-			}
+		isOther = replayKey(b[1:17]) != id
+		r.IsKnown, r.Redelivered = true, b[0] == 1
+		r.Attempts = int(binary.BigEndian.Uint32(b[17:]))
+		if next := int64(binary.BigEndian.Uint64(b[21:])); next != 0 {
+			r.Next = time.UnixMilli(next)
 		}
-		var err error
-		if h.mine.Received, err = h.begin(ctx, &h.prior, maxAttempts, isForced); err != nil {
-			return nil, err
+	}
+	if c.Attempt > 1 && !c.Kept {
+		r = r.Cut()
+	}
+	return r, isOther, nil
+}
+
+// kept returns the end of an attempt that leaves a message as it was. A message without attempts leaves nothing.
+func kept(id replayKey, r core.Received) once.Result {
+	if !r.IsKnown {
+		return once.Result{Forget: true}
+	}
+	return once.Result{Retry: true, Data: stateOf(id, r)}
+}
+
+// look returns what the ledger knows of a message that is not handled now. The error is that of one that is done or
+// being handled.
+func (l *ledger) look(ctx context.Context, env *Envelope) (core.Received, error) {
+	k := namesOf(env)
+	if l.memory != nil {
+		return l.lookHere(ctx, env, &k)
+	}
+	t, err := l.table(ctx)
+	if err != nil {
+		return core.Received{}, err
+	}
+	state, c, err := t.Peek(ctx, keyOf(env.From, &k))
+	switch {
+	case err != nil || state == once.StateAbsent:
+		return core.Received{}, err
+	case state != once.StateRunning:
+		return core.Received{}, replayed()
+	case !c.Kept && !c.Lost:
+		return core.Received{}, elsewhere()
+	}
+	c.Attempt++ // that of the next attempt
+	r, isOther, err := received(&c, k.id)
+	if isOther {
+		err = elsewhere()
+	}
+	return r, err
+}
+
+// lookHere is look without a store: the window has what is done.
+func (l *ledger) lookHere(ctx context.Context, env *Envelope, k *names) (r core.Received, err error) {
+	_, isDone, failed := l.memory.Do(ctx, keyOf(env.From, k), once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
+		var isOther bool
+		r, isOther, err = received(&c, k.id)
+		switch {
+		case err != nil:
+		case isOther:
+			err = elsewhere()
+		case errors.Is(l.window.record(env.From, env.ThreadID, k, time.Now()), seen.ErrSeen):
+			err = replayed()
+		default:
+			l.window.forget(env.From, k)
 		}
-		return h.mine.bytes(), nil
+		return once.Result{Retry: c.State != nil, Forget: c.State == nil, Data: c.State}, nil
 	})
+	switch {
+	case isDone:
+		return r, replayed()
+	case errors.Is(failed, once.ErrRunning):
+		return r, elsewhere()
+	}
+	return r, errors.Join(failed, err)
+}
+
+// find returns what the ledger knows of the message of a sender with an id.
+func (l *ledger) find(ctx context.Context, from, id string) (r core.Received, claim core.Claim, err error) {
+	t, err := l.table(ctx)
+	if err != nil {
+		return r, core.Free, err
+	}
+	k := idKey(from, id)
+	state, c, err := t.Peek(ctx, once.Key{Principal: from, ID: hex.EncodeToString(k[:])})
+	if err != nil || state != once.StateRunning {
+		return r, core.Free, err
+	}
+	r, _, err = received(&c, k)
+	switch {
+	case c.Kept:
+		return r, core.Free, err
+	case c.Lost:
+		return r, core.Lost, err
+	}
+	return r, core.Running, err
+}
+
+// discard makes a message done.
+func (l *ledger) discard(ctx context.Context, env *Envelope, until time.Time) error {
+	k := namesOf(env)
+	t, err := l.table(ctx)
 	if err != nil {
 		return err
 	}
-	h.isClaimed = true
-	_, err = store.Modify(ctx, s.db, s.key('n', h.names.triple), max(s.ttl, failedTTL), func(old store.Entry, found bool) ([]byte, error) {
-		if found {
-			if err := h.checkOther(ctx, old.Value); err != nil {
-				return nil, err
-			}
-		}
-		return state.Value(string(h.names.id[:])), nil
+	_, _, err = t.Do(ctx, keyOf(env.From, &k), once.RepeatNow, func(context.Context, once.Claim) (once.Result, error) {
+		_ = l.window.record(env.From, env.ThreadID, &k, until)
+		return once.Result{}, nil
 	})
+	if errors.Is(err, once.ErrRunning) {
+		return elsewhere()
+	}
 	return err
-}
-
-// storeTimeout bounds a change of the ledger.
-const storeTimeout = 10 * time.Second
-
-// storeContext returns the context of a change that must not be left half done.
-func storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
-}
-
-// isOwned reports whether no other process can have taken the message over.
-func (h *hold) isOwned(ctx context.Context) bool {
-	if h.l.shared == nil {
-		return true
-	}
-	l, err := h.l.shared.lease(ctx)
-	return err == nil && l.Owner() == h.mine.owner && l.Context().Err() == nil
-}
-
-// commit makes the message done. It ignores the end of ctx.
-func (h *hold) commit(ctx context.Context) error { return h.end(ctx, nil) }
-
-// end is commit with the outcome for waiting copies.
-func (h *hold) end(ctx context.Context, outcome error) (err error) {
-	defer func() { h.release(true, outcome) }()
-	l := h.l
-	if l.shared != nil {
-		done := entry{Received: core.Received{Phase: core.Done}, triple: h.names.triple}
-		err = h.write(ctx, done, l.shared.ttl)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failed.remove(h.names.id)
-	if err != nil {
-		l.handled.put(h.names.id, &h.names)
-		return fmt.Errorf("air: recording a message: %w", err)
-	}
-	l.handled.remove(h.names.id)
-	return nil
-}
-
-// fail records a failed attempt, and returns the message after it and the class of this copy.
-func (h *hold) fail(ctx context.Context, outcome error, maxAttempts int, isPush bool) (after entry, class string, err error) {
-	defer h.release(false, outcome)
-	after = h.mine
-	if h.l.shared == nil {
-		after = h.prior
-	}
-	after.owner = ""
-	after.Received, class = after.Fail(time.Now(), maxAttempts, isPush)
-	if h.l.shared == nil {
-		h.l.mu.Lock()
-		h.l.failed.put(h.names.id, after)
-		h.l.mu.Unlock()
-	} else if err = h.write(ctx, after, failedTTL); err != nil {
-		err = fmt.Errorf("air: recording a message: %w", err)
-	}
-	return after, class, err
-}
-
-// drop ends an attempt whose handler was not called, and leaves the ledger as it was.
-func (h *hold) drop(ctx context.Context, outcome error) error {
-	h.l.mu.Lock()
-	isEnded := h.isReleased
-	h.l.mu.Unlock()
-	if isEnded {
-		return nil
-	}
-	defer h.release(false, outcome)
-	if !h.isClaimed {
-		return nil
-	}
-	if err := h.write(ctx, h.prior, failedTTL); err != nil {
-		return fmt.Errorf("air: releasing a message: %w", err)
-	}
-	return nil
-}
-
-// write replaces the claim in the store, or deletes it. An entry that another process owns stays; a
-// message that was handled becomes done, also if another process owns it.
-func (h *hold) write(ctx context.Context, e entry, ttl time.Duration) error {
-	ctx, cancel := storeContext(ctx)
-	defer cancel()
-	s := h.l.shared
-	change := func(old store.Entry, found bool) ([]byte, error) {
-		if found && e.Phase != core.Done {
-			now, err := parseEntry(old.Value)
-			switch {
-			case err != nil:
-				return nil, err
-			case now.Phase != core.Running || now.owner != h.mine.owner:
-				return nil, store.ErrUnchanged
-			}
-		}
-		if e.Phase == core.New {
-			return nil, nil
-		}
-		return e.bytes(), nil
-	}
-	// Also a read that fails is repeated: other processes would take the claim for a running one.
-	return store.Persist(ctx, func(ctx context.Context) error {
-		_, err := store.Modify(ctx, s.db, s.key('i', h.names.id), ttl, change)
-		return err
-	})
-}
-
-func (s *shared) key(kind byte, k replayKey) string {
-	return s.prefix + string(kind) + "/" + hex.EncodeToString(k[:])
-}
-
-func (s *shared) get(ctx context.Context, id replayKey) (entry, error) {
-	e, err := s.db.Get(ctx, s.key('i', id))
-	if errors.Is(err, store.ErrNotFound) {
-		return entry{}, nil
-	}
-	if err == nil {
-		e, err = store.Content(e)
-	}
-	if err != nil {
-		return entry{}, fmt.Errorf("air: reading a message: %w", err)
-	}
-	return parseEntry(e.Value)
 }

@@ -277,3 +277,37 @@ func TestWindowOutlivesDrain(t *testing.T) {
 		require.Equal(t, 1, calls)
 	})
 }
+
+// A Withdraw in front of its Offer, by its time or its place, waits, and does not stop the Offer; nor does forged mail with
+// the names of the thread (AIR-D77, AIR-D78, AIR-129).
+func TestWaitingMailDoesNotStopItsThread(t *testing.T) {
+	for _, name := range []string{"withdraw", "forged"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob, mallory := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+				in := w.inbox(t, bob, air.InboxOptions{})
+				thread, id := air.NewID(), air.NewID()
+				first := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+					d.ThreadID, d.Body = thread, &air.Withdraw{WithdrawnID: id}
+				})
+				if name == "forged" {
+					push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+					require.Equal(t, 1, in.drain(t)) // the document of alice is cached
+					time.Sleep(time.Second)
+					e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), From: alice.DID(), To: bob.DID(), Time: time.Now(), ThreadID: thread, Body: offer(1)},
+						mallory.Signer(), nil)
+					require.NoError(t, err)
+					first = e.Bytes()
+				}
+				push(t, w.relay, bob.AIRID(), first)
+				push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID = id, thread }))
+				require.Equal(t, 1, in.drain(t))
+				if name == "withdraw" {
+					require.Equal(t, 1, in.drain(t))
+					require.Equal(t, air.ThreadWithdrawn, in.got[1].Thread.State)
+				}
+			})
+		})
+	}
+}

@@ -28,9 +28,10 @@ func (p *Poller) stream(ctx context.Context) error {
 	if err := p.take(ctx); err != nil {
 		return err
 	}
-	plain, u := p.plain, p.pullURLLocked(p.cursor)+"&stream=1"
+	m := &p.mailbox
+	isPlain, u := m.isPlain, m.pullURL(p.at.Cursor)+"&stream=1"
 	p.release()
-	if !plain {
+	if !isPlain {
 		return errNoStream
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -38,15 +39,15 @@ func (p *Poller) stream(ctx context.Context) error {
 	watch := time.AfterFunc(streamSilence, func() { cancel(errors.New("stream idle too long")) })
 	defer watch.Stop()
 
-	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, p.opts.AgentSecret)
+	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, m.secret)
 	if err != nil {
 		return err
 	}
-	if err := p.sign(req, nil); err != nil {
+	if err := m.sign(req, nil); err != nil {
 		return err
 	}
 	req.Header.Set("Accept", "text/event-stream")
-	res, err := p.http.Do(req)
+	res, err := m.http.Do(req)
 	if err != nil {
 		return err
 	}
@@ -80,17 +81,18 @@ func (p *Poller) handleEvent(ctx context.Context, item *pulled) error {
 	}
 	defer p.release()
 	var d drain
-	p.isBack, p.unsettled = false, memo[replayKey, struct{}]{}
-	settled, err := p.handleLocked(ctx, &page{items: []pulled{*item}}, p.cursor, &d)
-	p.inbox.ledger.keep(&d.round)
-	if err := errors.Join(p.ackLocked(ctx, settled), err); err != nil {
+	at := p.at
+	at.IsBehind = false
+	p.at, p.unsettled = at.Begin(), memo[replayKey, struct{}]{}
+	settled, err := p.handleLocked(ctx, &page{items: []pulled{*item}}, at.Cursor, &d)
+	p.inbox.receiver.ledger.keep(&d.round)
+	if err := errors.Join(p.mailbox.ack(ctx, settled), err); err != nil {
 		return err
 	}
-	if p.isBack {
-		p.cursor = p.back
+	isBack := p.at.IsBack
+	if p.at = p.at.Page("", fmt.Sprint(item.seq), false, false); isBack {
 		return errors.New("envelope without final outcome")
 	}
-	p.cursor = fmt.Sprint(item.seq)
 	return nil
 }
 

@@ -478,23 +478,23 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 	return slot{r, e.Revision}, err
 }
 
-// refresh renews the claims that run until Close.
+// refresh renews the claims that run, and does so again until Close.
 func (t *Table) refresh() {
-	ticker := time.NewTicker(t.ttl(&record{}) / 2)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		t.mu.Lock()
-		running := slices.Collect(maps.Keys(t.running))
-		t.mu.Unlock()
-		for _, e := range running {
-			t.renew(e)
-		}
+	t.mu.Lock()
+	running := slices.Collect(maps.Keys(t.running))
+	isClosed := t.isClosed
+	if !isClosed {
+		t.wg.Add(1)
 	}
+	t.mu.Unlock()
+	if isClosed {
+		return
+	}
+	defer t.wg.Done()
+	for _, e := range running {
+		t.renew(e)
+	}
+	t.timer.Reset(t.ttl(&record{}) / 2)
 }
 
 // renew renews the time to live of the claim of e and its aliases as long as they are

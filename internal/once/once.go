@@ -160,6 +160,7 @@ type Table struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
+	timer  *time.Timer // of refresh; nil in memory
 
 	mu         sync.Mutex        // guards all below
 	entries    map[name]*entry   // by each of their names
@@ -177,7 +178,7 @@ func New(db store.KV, l *lease.Lease, o Options) *Table {
 	t.entries, t.running, t.principals = map[name]*entry{}, map[*entry]bool{}, map[string]*queue{}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	if db != nil {
-		t.wg.Go(t.refresh)
+		t.timer = time.AfterFunc(t.ttl(&record{})/2, t.refresh)
 	}
 	return t
 }
@@ -188,6 +189,9 @@ func (t *Table) Close() error {
 	t.mu.Lock()
 	t.isClosed = true
 	t.mu.Unlock()
+	if t.timer != nil {
+		t.timer.Stop()
+	}
 	t.cancel(ErrClosed)
 	t.wg.Wait()
 	return nil

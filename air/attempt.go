@@ -1,0 +1,268 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/fivewire/fivewire/air/internal/core"
+	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/once"
+	"github.com/fivewire/fivewire/internal/seen"
+)
+
+// An attempt is the handling of a message while this process has its claim.
+type attempt struct {
+	*receiver
+	*arrival
+	names  names
+	before core.Received   // what earlier attempts left
+	epoch  context.Context // of the lease
+	isFull bool            // the window has no room for the names
+	err    error           // the outcome for this copy
+}
+
+// handle handles an envelope that passed all checks, unless the ledger knows its message. A pushed copy of one that is
+// being handled waits for its outcome; a queued one waits for its turn.
+func (r *receiver) handle(ctx context.Context, a *arrival) error {
+	t := &attempt{receiver: r, arrival: a, names: namesOf(a.env), epoch: context.Background()}
+	table, err := r.ledger.table(ctx)
+	if err != nil {
+		return retryable(ErrRelay.because("", err))
+	}
+	if r.instance != nil {
+		t.epoch = r.instance.lease.Context()
+	}
+	policy, key := once.RepeatNow, keyOf(a.env.From, &t.names)
+	if a.via == viaQueue {
+		policy = once.Repeat
+	}
+	for {
+		_, isDone, err := table.Do(ctx, key, policy, t.run)
+		isRunning := errors.Is(err, once.ErrRunning)
+		switch {
+		case isRunning && a.via == viaPush:
+			if isDone, err = t.join(ctx, table, key); isDone {
+				return err
+			}
+		case isRunning:
+			return elsewhere()
+		case err != nil:
+			return retryable(ErrRelay.because("", err))
+		case isDone:
+			return replayed()
+		default:
+			return t.err
+		}
+	}
+}
+
+// join waits for the copy that is being handled, and returns its outcome (AIR-D80). If that left nothing, for example
+// after a failure of the store, it reports false, so that this copy is handled.
+func (t *attempt) join(ctx context.Context, table *once.Table, key once.Key) (isDone bool, outcome error) {
+	state, c, data, err := table.Wait(ctx, key)
+	r, _, invalid := received(&c, t.names.id)
+	switch {
+	case err != nil || invalid != nil:
+		return true, ErrRelay.because(core.ErrElsewhere.Error(), errors.Join(err, invalid))
+	case state == once.StateRunning && c.Kept && r.Attempts > 0:
+		return true, ErrRelay.err("the first copy of the envelope failed")
+	case state == once.StateAbsent || state == once.StateRunning:
+		return false, nil
+	case len(data) == 0:
+		return true, errCopy
+	}
+	return true, refusalOf(data)
+}
+
+// A storedRefusal is the outcome of a message that was refused, for the copies that wait for it.
+type storedRefusal struct {
+	Code         Code
+	Message      string          `json:",omitempty"`
+	Details      json.RawMessage `json:",omitempty"`
+	AIRID        string          `json:",omitempty"`
+	IsBadRequest bool            `json:",omitempty"`
+}
+
+func refusalOf(data []byte) error {
+	var s storedRefusal
+	if err := json.Unmarshal(data, &s); err != nil {
+		return ErrRelay.because("", err)
+	}
+	return &Error{Code: s.Code, Message: s.Message, Details: s.Details, AIRID: s.AIRID, isBadRequest: s.IsBadRequest}
+}
+
+// done ends the attempts of a message with an outcome for the copies that wait. The window keeps its names.
+func (t *attempt) done(err error) once.Result {
+	t.err = err
+	if t.round != nil {
+		t.round.add(t.env, t.names)
+	}
+	if err == nil {
+		return once.Result{}
+	}
+	e := asError(err)
+	s := storedRefusal{e.Code, e.Message, nil, e.AIRID, e.isBadRequest}
+	if json.Valid(e.Details) {
+		s.Details = e.Details
+	}
+	data, failed := json.Marshal(s)
+	if failed != nil { // a text that is not JSON
+		data, _ = json.Marshal(storedRefusal{Code: e.Code})
+	}
+	return once.Result{Data: data}
+}
+
+// leave ends an attempt of a message that is to be received again.
+func (t *attempt) leave(r core.Received, err error) once.Result {
+	t.err = err
+	if !t.isFull {
+		t.ledger.window.forget(t.env.From, &t.names)
+	}
+	return kept(t.names.id, r)
+}
+
+// run is the work of the claim. A panic, for example of a store, leaves the message as it was.
+func (t *attempt) run(ctx context.Context, c once.Claim) (res once.Result, _ error) {
+	before, isOther, err := received(&c, t.names.id)
+	if err != nil || isOther { // the claim is not changed
+		t.err = elsewhere()
+		if err != nil {
+			t.err = retryable(ErrRelay.because("", err))
+		}
+		return once.Result{Retry: true, Data: c.State}, nil
+	}
+	t.before, t.attempts, t.isFull = before, before.Attempts, true // so far the window has not the names
+	err = guard.Call("inbox", func() error {
+		res = t.begin(ctx)
+		return nil
+	})
+	if err != nil {
+		t.reports.panicked(ctx, err)
+		res = t.leave(t.before, retryable(ErrRelay.because("", err)))
+	}
+	return res, nil
+}
+
+// begin takes the place of the message in the window.
+func (t *attempt) begin(ctx context.Context) once.Result {
+	err := t.before.Begin(core.Attempt{Now: time.Now(), MaxAttempts: t.opts.Limits.MaxAttempts, IsForced: t.isForced()})
+	switch {
+	case errors.Is(err, core.ErrUsedUp):
+		return t.leave(t.before, holdable(ErrHandlerFailed.because("", err)))
+	case err != nil:
+		return t.leave(t.before, retryable(ErrRelay.because("", err)))
+	case t.round != nil && t.round.has(&t.names):
+		return t.done(replayed())
+	}
+	err = t.ledger.window.record(t.env.From, t.env.ThreadID, &t.names, t.until())
+	t.isFull = errors.Is(err, seen.ErrExhausted)
+	switch {
+	case errors.Is(err, seen.ErrSeen):
+		return t.done(replayed())
+	case t.isFull && !t.before.IsKnown: // one that was accepted before needs no place
+		return t.leave(t.before, &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: t.env.ThreadID})
+	}
+	if t.d.Body == nil {
+		if err := t.opener.open(t.d); isCode(err, ErrStaleKey) {
+			return t.leave(t.before, err)
+		} else if err != nil {
+			return t.done(err)
+		}
+	}
+	t.d.Redelivered = t.before.Redelivered
+	return t.deliver(ctx)
+}
+
+// until returns how long the window has the names of the message. A drain keeps those of its messages longer.
+func (t *attempt) until() time.Time {
+	until := t.env.Time.Add(max(core.MaxAge, t.opts.Timing.MaxPullAge))
+	if t.via != viaPush {
+		until = later(until, time.Now().Add(core.MaxAge))
+	}
+	return until
+}
+
+// deliver advances the thread and calls the handler. If the handler fails, the change of the thread is
+// undone and the message is handled again later.
+func (t *attempt) deliver(ctx context.Context) once.Result {
+	d := t.d
+	if t.slots != nil {
+		select {
+		case t.slots <- struct{}{}:
+			defer func() { <-t.slots }()
+		case <-ctx.Done():
+			return t.leave(t.before, retryable(ErrRelay.because("", context.Cause(ctx))))
+		}
+	}
+	var thread core.Thread // before the message
+	if isMove(d.Body) {
+		d.Expired = isExpired(d.Body, time.Now())
+		if d.Expired && t.opts.RejectExpired {
+			return t.done(ErrInvalidEnvelope.err("expires_at has passed"))
+		}
+		before, after, err := t.threads.apply(ctx, t.env, t.self.did == t.env.From, d.Body)
+		var refusal *Error
+		switch {
+		case errors.As(err, &refusal):
+			return t.done(err)
+		case err != nil:
+			return t.leave(t.before, retryable(ErrRelay.because("", err)))
+		}
+		th := threadOf(after)
+		thread, d.Thread = before, &th
+	}
+	err := t.call(ctx)
+	rejected, isRejected := errors.AsType[*rejection](err)
+	switch {
+	case err == nil:
+		return t.done(nil)
+	case isRejected:
+		if rejected.err.Code == ErrStaleKey {
+			rejected.err.AIRID = t.self.id.Load().airID
+		}
+		return t.done(&classError{rejected.err, ClassRefused})
+	}
+	if d.Thread != nil && t.epoch.Err() == nil { // else another process may have applied it
+		err = errors.Join(err, t.threads.revert(ctx, t.env, d.Body, thread))
+	}
+	return t.fail(ctx, err)
+}
+
+// call calls the handler.
+func (t *attempt) call(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.Timing.HandlerTimeout)
+	defer cancel()
+	t.d.isHandled = true
+	err := guard.Call("handler", func() error { return t.handler.ServeAIR(ctx, t.d) })
+	t.reports.panicked(ctx, err)
+	return err
+}
+
+// fail ends an attempt whose handler failed, or was cut off by the end of the process or its caller.
+func (t *attempt) fail(ctx context.Context, err error) once.Result {
+	if ctx.Err() != nil {
+		return t.leave(t.before.Cut(), retryable(ErrRelay.because("", errors.Join(context.Cause(ctx), err))))
+	}
+	t.reports.log.WarnContext(ctx, "air: handler failed", "id", t.env.ID, "err", err)
+	after, class := t.before.Fail(time.Now(), t.opts.Limits.MaxAttempts, t.via == viaPush)
+	t.attempts, t.failures = after.Attempts, 1
+	if class == core.ClassHeld {
+		return t.leave(after, holdable(ErrHandlerFailed.because("", err)))
+	}
+	return t.leave(after, retryable(ErrRelay.because("", err)))
+}
+
+func isExpired(b Body, now time.Time) bool {
+	switch b := b.(type) {
+	case *Offer:
+		return now.After(b.Expires)
+	case *Counter:
+		return now.After(b.Expires)
+	}
+	return false
+}

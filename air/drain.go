@@ -1,0 +1,181 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package air
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// Limits of a drain (AIR-D65).
+const (
+	maxDrainEnvelopes = 1000
+	maxDrainBytes     = 16 << 20
+)
+
+// A drain is one call of Drain.
+type drain struct {
+	arrived   time.Time // the response to the first pull
+	pages     int
+	envelopes int
+	bytes     int
+	hasNew    bool // the handler took an envelope
+	round     round
+	stopped   map[replayKey]bool // threads with an envelope that did not reach the handler yet
+}
+
+// drainLocked is one drain. p.turn must be held.
+func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
+	if !p.at.IsBehind {
+		p.unsettled = memo[replayKey, struct{}]{}
+	}
+	p.at = p.at.Begin()
+	for {
+		asked := p.at.Cursor
+		pg, err := p.mailbox.pull(ctx, asked)
+		p.at = p.at.Answer(asked, isRefusedCursor(err))
+		before := p.at
+		if err == nil {
+			var settled []string
+			settled, err = p.handleLocked(ctx, pg, asked, d)
+			err = errors.Join(p.mailbox.ack(ctx, settled), err)
+		}
+		if err != nil {
+			var isDropped bool
+			if p.at, isDropped = before.Fail(asked); isDropped {
+				p.log.WarnContext(ctx, "air: refused cursor dropped", "endpoint", p.mailbox.url, "cursor", asked)
+			}
+			return err
+		}
+		p.at = p.at.Page(asked, pg.cursor, len(pg.items) == 0, pg.more)
+		if !p.at.IsBehind || d.pages >= p.opts.MaxPages || d.envelopes >= maxDrainEnvelopes || d.bytes >= maxDrainBytes {
+			return nil
+		}
+	}
+}
+
+// handleLocked passes a page to the inbox and returns the ids to acknowledge. An id with an unsettled
+// envelope is held back (AIR-D79). p.turn must be held.
+func (p *Poller) handleLocked(ctx context.Context, pg *page, asked string, d *drain) (settled []string, err error) {
+	now := time.Now()
+	if d.pages == 0 {
+		d.arrived = now
+	}
+	d.pages++
+	d.envelopes += len(pg.items)
+	for i := range pg.items {
+		item := &pg.items[i]
+		d.bytes += len(item.data)
+		item.isFinal = item.data == nil
+		if item.isFinal {
+			p.log.WarnContext(ctx, "air: pulled message without envelope skipped", "id", item.id)
+			continue
+		}
+		item.env, _ = p.inbox.receiver.opener.decode(item.data, true)
+	}
+	p.receivePage(ctx, pg.items, &arrival{arrived: d.arrived, pulled: now, round: &d.round}, d)
+	for i := range pg.items {
+		item := &pg.items[i]
+		d.hasNew = d.hasNew || item.isNew
+		if !item.isFinal {
+			p.at = p.at.Hold(p.mailbox.before(item, asked))
+			p.unsettled.put(hashKey('a', item.id, "", ""), struct{}{})
+		}
+	}
+	listed := make(map[string]bool)
+	for _, item := range pg.items {
+		_, isHeld := p.unsettled.get(hashKey('a', item.id, "", ""))
+		if item.id != "" && !isHeld && !listed[item.id] {
+			listed[item.id] = true
+			settled = append(settled, item.id)
+		}
+	}
+	return settled, ctx.Err()
+}
+
+// minWorkers is the number of envelopes that are verified at a time, so that lookups do not wait for
+// handlers.
+const minWorkers = maxLookups
+
+// receivePage receives the envelopes of a page, those of one sender and thread in the order of their
+// timestamps (AIR-D77, AIR-D78). Those behind one that did not reach the handler yet wait for the next drain.
+func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival, d *drain) {
+	order, next, ready := sequence(items)
+	ready = slices.DeleteFunc(ready, func(i int) bool { return items[i].env != nil && d.stopped[items[i].thread()] })
+	workers := p.opts.MaxConcurrent
+	if workers > 1 {
+		workers = max(workers, minWorkers)
+	}
+	done, running := make(chan int), 0
+	for len(ready) > 0 && ctx.Err() == nil || running > 0 {
+		if len(ready) > 0 && running < workers && ctx.Err() == nil {
+			i := ready[0]
+			ready = ready[1:]
+			running++
+			go func() {
+				defer func() { done <- i }()
+				p.receiveItem(ctx, &items[order[i]], *common)
+			}()
+			continue
+		}
+		i := <-done
+		running--
+		if item := &items[order[i]]; item.isOpen {
+			if d.stopped == nil {
+				d.stopped = make(map[replayKey]bool)
+			}
+			d.stopped[item.thread()] = true
+			continue
+		}
+		if n := next[i]; n >= 0 {
+			at, _ := slices.BinarySearch(ready, n)
+			ready = slices.Insert(ready, at, n)
+		}
+	}
+}
+
+func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {
+	if item.isFinal {
+		return
+	}
+	a.data, a.env, a.via, a.slots = item.data, item.env, viaPull, p.slots
+	a.record = AuditRecord{Time: time.Now(), Operation: "pull", Bytes: int64(len(item.data))}
+	o := p.inbox.receiver.receive(ctx, &a)
+	item.isFinal, item.isNew = o.Final, o.Delivery != nil
+	item.isOpen = a.isOpen
+}
+
+// sequence returns the order in which items are handled, and for each place in it the place of the next
+// envelope of the same sender and thread, or -1. ready are the places without an earlier one. The places
+// of such envelopes are filled with them by timestamp; an item that cannot be read keeps its place.
+func sequence(items []pulled) (order, next, ready []int) {
+	places := make(map[replayKey][]int)
+	order, next = make([]int, len(items)), make([]int, len(items))
+	for i := range items {
+		order[i], next[i] = i, -1
+		e := items[i].env
+		if e == nil {
+			ready = append(ready, i)
+			continue
+		}
+		k := items[i].thread()
+		if len(places[k]) == 0 {
+			ready = append(ready, i)
+		}
+		places[k] = append(places[k], i)
+	}
+	for _, list := range places {
+		byTime := slices.Clone(list)
+		slices.SortStableFunc(byTime, func(a, b int) int { return items[a].env.Time.Compare(items[b].env.Time) })
+		for k, place := range list {
+			order[place] = byTime[k]
+			if k+1 < len(list) {
+				next[place] = list[k+1]
+			}
+		}
+	}
+	return order, next, ready
+}
