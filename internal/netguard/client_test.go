@@ -31,7 +31,7 @@ func TestClientGuardsTransports(t *testing.T) {
 		{"none", strict, nil, true},
 		{"plain", strict, &http.Transport{}, true},
 		{"dial", strict, &http.Transport{DialContext: dial}, true},
-		{"proxy", strict, &http.Transport{Proxy: proxy}, false},
+		{"proxy", strict, &http.Transport{Proxy: proxy}, true},
 		{"TLS dial", loop, &http.Transport{DialTLSContext: dial}, false},
 		{"other type", strict, otherTransport{}, false},
 		{"open guard, none", both, nil, true},
@@ -72,6 +72,34 @@ func TestClientDialReceivesAllowedAddress(t *testing.T) {
 	_, err = c.Get("http://mixed.example/")
 	require.ErrorIs(t, err, ErrForbidden)
 	require.Len(t, dialed, 2)
+}
+
+// A transport with a proxy connects to it wherever it is. The proxy gets no request for a host that is not allowed, and
+// what goes past the proxy is guarded.
+func TestClientGuardsProxiedRequests(t *testing.T) {
+	var asked []string
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.URL.Host) }))
+	defer proxy.Close()
+	address, err := url.Parse(proxy.URL)
+	require.NoError(t, err)
+	g := &Guard{Lookup: answers(map[string][]string{"good.example": {"93.184.216.34"}, "bad.example": {"10.0.0.5"}})}
+	c, _ := g.Client(&http.Client{Transport: &http.Transport{Proxy: func(r *http.Request) (*url.URL, error) {
+		if r.URL.Hostname() == "direct.example" {
+			return nil, nil
+		}
+		return address, nil
+	}}})
+	defer c.CloseIdleConnections()
+	for host, isAllowed := range map[string]bool{
+		"good.example": true, "elsewhere.example": true, "bad.example": false, "10.0.0.5": false, "127.0.0.1": false, "direct.example": false,
+	} {
+		res, err := c.Get("http://" + host + "/")
+		require.Equal(t, isAllowed, err == nil, "%s: %v", host, err)
+		if err == nil {
+			require.NoError(t, res.Body.Close())
+		}
+	}
+	require.ElementsMatch(t, []string{"good.example", "elsewhere.example"}, asked)
 }
 
 func TestRequestHost(t *testing.T) {

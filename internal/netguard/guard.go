@@ -4,6 +4,7 @@
 package netguard
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -309,7 +311,9 @@ func (g *Guard) Transport() *http.Transport {
 // Client returns a copy of user, or of an empty client, that follows no redirect and
 // connects to allowed addresses only. Without a transport it gets [Guard.Transport].
 // An [*http.Transport] is copied, and its DialContext receives allowed addresses
-// instead of names. A transport of another type, or with a proxy, a Dial, a DialTLS or
+// instead of names; it may connect to every proxy that the transport names. The host of a
+// request for a proxy is resolved and checked here, as far as this host can resolve it; the
+// proxy may find another address. A transport of another type, or with a Dial, a DialTLS or
 // a DialTLSContext, is kept and not guarded: then the caller checks the host of each
 // URL, which proves less.
 //
@@ -334,14 +338,50 @@ func (g *Guard) Client(user *http.Client) (c http.Client, isNew bool) {
 	}
 	t, ok := c.Transport.(*http.Transport)
 	//lint:ignore SA1019 a transport may have the deprecated fields
-	if isOpen || !ok || t.Proxy != nil || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
+	if isOpen || !ok || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
 		return c, false
 	}
 	t = t.Clone()
-	t.DialContext = g.wrapDial(t.DialContext)
+	t.DialContext, t.Proxy = g.wrapProxy(t.DialContext, t.Proxy)
 	c.Transport = t
 	return c, true
 }
+
+// wrapProxy returns wrapDial(dial) that connects to the results of proxy, too, and a proxy that
+// gets no request for a host that is not allowed.
+func (g *Guard) wrapProxy(dial dialFunc, proxy proxyFunc) (dialFunc, proxyFunc) {
+	guarded := g.wrapDial(dial)
+	if proxy == nil {
+		return guarded, nil
+	}
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+	}
+	var proxies sync.Map // by address
+	dialed := func(ctx context.Context, network, address string) (net.Conn, error) {
+		if _, ok := proxies.Load(address); ok {
+			return dial(ctx, network, address)
+		}
+		return guarded(ctx, network, address)
+	}
+	return dialed, func(r *http.Request) (*url.URL, error) {
+		u, err := proxy(r)
+		if err != nil || u == nil {
+			return u, err
+		}
+		if _, err := g.Resolve(r.Context(), r.URL.Hostname()); errors.Is(err, ErrForbidden) {
+			return nil, err
+		}
+		port := u.Port()
+		if port == "" {
+			port = map[string]string{"https": "443", "socks5": "1080", "socks5h": "1080"}[u.Scheme]
+		}
+		proxies.Store(net.JoinHostPort(u.Hostname(), cmp.Or(port, "80")), true)
+		return u, nil
+	}
+}
+
+type proxyFunc = func(*http.Request) (*url.URL, error)
 
 // NoRedirect makes an [http.Client], as its CheckRedirect, return a redirect as
 // the response that it is. A redirect is a stranger's choice of the next
