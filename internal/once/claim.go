@@ -124,11 +124,11 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	}
 	switch {
 	case err != nil && c.rec != nil:
-		// No attempt ran before another claim had the alias, since aliases come first.
+		// No attempt with these aliases ran before another claim had one, since aliases come first.
 		_, isAlias := errors.AsType[aliasError](err)
 		end := e.end
 		next := freed(c.rec)
-		if !isAlias && c.rec.Attempt > 1 {
+		if c.rec.Attempt > 1 && (c.rec.follows || !isAlias) {
 			next = paused(c.rec, c.rec.Out.data, c.rec.follows)
 		}
 		t.behind(func(ctx context.Context) { t.release(ctx, e, next) })

@@ -481,6 +481,26 @@ func TestDoRecordsOutcomeAfterClose(t *testing.T) {
 	})
 }
 
+// A claim that Retry keeps stays when a call of it has the alias of another claim.
+func TestDoKeepsStateOfClaimWhoseAliasIsTaken(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		p := newProcess(t, db)
+		do := func(id, alias, state string) (seen string) {
+			k := once.Key{ID: id, Aliases: []string{alias}}
+			_, _, err := p.Do(t.Context(), k, once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
+				seen = string(c.State)
+				return once.Result{Retry: true, Data: []byte(state)}, nil
+			})
+			require.NoError(t, err)
+			return seen
+		}
+		do("1", "x", "one")
+		do("2", "y", "two")
+		require.Equal(t, "two", do("1", "y", "two"))
+		require.Equal(t, "one", do("1", "x", "one"))
+	})
+}
+
 // Two keys with an alias in common, at two instances at the same time, run once.
 func TestDoJoinsAliasesOfTwoInstances(t *testing.T) {
 	for _, keys := range [][2]once.Key{
