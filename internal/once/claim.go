@@ -307,7 +307,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		})
 		return r
 	})
-	if r.out.Kind == noOutcome {
+	if r.out.Kind == noOutcome && !r.isRetried {
 		return r.data, false, r.err
 	}
 	var late <-chan time.Time
@@ -322,6 +322,9 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	case <-ctx.Done():
 	case <-late:
 		t.opts.Logger.WarnContext(ctx, "once: outcome not recorded yet", "scope", e.key.Scope, "id", e.key.ID)
+	}
+	if r.isRetried {
+		return r.data, false, r.err
 	}
 	select {
 	case <-end.done:

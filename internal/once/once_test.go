@@ -277,8 +277,7 @@ func TestDoRetries(t *testing.T) {
 	})
 }
 
-// A claim that Retry keeps stays for RetryTTL, also if its last attempt was cut off. The next attempt then has the data
-// of the one before.
+// A claim that Retry keeps stays for RetryTTL, also if its last attempt was cut off. The next attempt then has its data.
 func TestDoKeepsStateAfterCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, opts := store.NewMemory(), once.Options{Retention: time.Minute, RetryTTL: 48 * time.Hour}

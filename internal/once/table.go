@@ -112,7 +112,8 @@ func Temporary(err error) error { return &temporaryError{err} }
 // Do runs f on its goroutine, with a context that ends with ctx and, with a store, with
 // the lease. The end of ctx ends everything else that Do waits for. Under Repeat an
 // outcome is returned only when it is recorded, because another attempt may have another
-// one. Under AtMostOnce it is returned after a second even if the store does not take it.
+// one; after Retry, Do waits for the record, too, since the next call may be at another instance, which
+// would find this one running. Under AtMostOnce it is returned after a second even if the store does not take it.
 func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	f func(ctx context.Context, c Claim) (Result, error)) (data []byte, replayed bool, err error) {
 	if k.ID == "" {
