@@ -349,7 +349,7 @@ func (t *Table) behind(f func(ctx context.Context)) {
 	defer t.mu.Unlock()
 	t.ending++
 	ctx, limit, start := t.ctx, max(t.opts.Retention, landTTL), t.wg.Go
-	if t.isClosed {
+	if t.ctx.Err() != nil {
 		ctx, limit, start = context.Background(), recordWait, func(f func()) { go f() }
 	}
 	start(func() {
@@ -359,6 +359,7 @@ func (t *Table) behind(f func(ctx context.Context)) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.ending--
+		t.leaveLocked()
 	})
 }
 

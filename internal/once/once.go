@@ -166,6 +166,7 @@ type Table struct {
 	entries    map[name]*entry   // by each of their names
 	running    map[*entry]bool   // those with a claim in the store
 	ending     int               // those whose end is being stored
+	idle       chan struct{}     // closed as soon as nothing is in the last two; nil without Shutdown
 	all        queue             // of outcomes in memory
 	principals map[string]*queue // the same by principal
 	isClosed   bool
@@ -183,16 +184,49 @@ func New(db store.KV, l *lease.Lease, o Options) *Table {
 	return t
 }
 
+// Shutdown refuses new calls, and closes t as soon as all work has ended and its end is stored; in memory, at
+// once. At the end of ctx it closes t and returns the cause.
+func (t *Table) Shutdown(ctx context.Context) error {
+	t.mu.Lock()
+	t.isClosed = true
+	if t.idle == nil {
+		t.idle = make(chan struct{})
+		t.leaveLocked()
+	}
+	idle := t.idle
+	t.mu.Unlock()
+	defer t.Close()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// leaveLocked reports to Shutdown that nothing is left to do. t.mu must be held.
+func (t *Table) leaveLocked() {
+	if t.idle != nil && len(t.running) == 0 && t.ending == 0 {
+		select {
+		case <-t.idle:
+		default:
+			close(t.idle)
+		}
+	}
+}
+
 // Close ends the waiting of all calls with ErrClosed, and the goroutines of t. It does
 // not end work: a call that runs returns the outcome of its work.
 func (t *Table) Close() error {
 	t.mu.Lock()
 	t.isClosed = true
+	t.cancel(ErrClosed)
 	t.mu.Unlock()
 	if t.timer != nil {
 		t.timer.Stop()
 	}
-	t.cancel(ErrClosed)
 	t.wg.Wait()
 	return nil
 }

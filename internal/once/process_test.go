@@ -481,6 +481,35 @@ func TestDoRecordsOutcomeAfterClose(t *testing.T) {
 	})
 }
 
+// Shutdown lets work end, and waits until its end is stored, as long as its context allows.
+func TestShutdownStoresEnd(t *testing.T) {
+	for _, wait := range []time.Duration{time.Minute, time.Millisecond} {
+		test(t, func(t *testing.T, db store.Store) {
+			p := newProcess(t, db, fault.Rule{Action: fault.Delay, Op: "update", Delay: time.Second})
+			go p.Do(t.Context(), key("1"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+				time.Sleep(time.Second)
+				return once.Result{Retry: true, Data: []byte("state")}, nil
+			})
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(t.Context(), wait)
+			defer cancel()
+			start := time.Now()
+			if err := p.Table.Shutdown(ctx); wait > time.Second {
+				require.NoError(t, err)
+				require.Greater(t, time.Since(start), time.Second)
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, wait, time.Since(start))
+			}
+			_, _, err := p.Do(t.Context(), key("2"), once.Repeat, new(counter).run)
+			require.ErrorIs(t, err, once.ErrClosed)
+			_, claim, err := newProcess(t, db).Peek(t.Context(), key("1"))
+			require.NoError(t, err)
+			require.Equal(t, wait > time.Second, claim.Kept)
+		})
+	}
+}
+
 // A claim that Retry keeps stays when a call of it has the alias of another claim.
 func TestDoKeepsStateOfClaimWhoseAliasIsTaken(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
