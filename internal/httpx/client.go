@@ -82,6 +82,9 @@ type ClientOptions struct {
 	// [netguard.Guard.Client] can. Nil means that the operator names the hosts, and allows all.
 	Guard *netguard.Guard
 
+	// Transport, if set, changes the transport of a nil HTTPClient; see [netguard.Guard.ChangedTransport].
+	Transport func(*http.Transport)
+
 	// Secrets adds the headers that authenticate a request to its origin, which is in lower case
 	// and without a default port: "https://example.com".
 	Secrets func(ctx context.Context, origin string, h http.Header) error
@@ -110,7 +113,11 @@ func NewClient(opts *ClientOptions) *Client {
 	if o.Guard == nil {
 		o.Guard = &netguard.Guard{AllowLoopback: true, AllowPrivate: true}
 	}
-	c.http, c.isNew = o.Guard.Client(o.HTTPClient)
+	if o.HTTPClient == nil && o.Transport != nil {
+		c.http, c.isNew = http.Client{Transport: o.Guard.ChangedTransport(o.Transport), CheckRedirect: netguard.NoRedirect}, true
+	} else {
+		c.http, c.isNew = o.Guard.Client(o.HTTPClient)
+	}
 	c.identity = []string{"identity"}
 	if t, ok := c.http.Transport.(*http.Transport); ok {
 		c.isTraced, c.isPlain = true, t.DisableCompression

@@ -74,11 +74,34 @@ func TestClientDialReceivesAllowedAddress(t *testing.T) {
 	require.Len(t, dialed, 2)
 }
 
+// A changed transport is as guarded as an own one, also if the change sets how it dials.
+func TestChangedTransportIsGuarded(t *testing.T) {
+	srv := httptest.NewServer(http.NotFoundHandler())
+	defer srv.Close()
+	open := (&net.Dialer{}).DialContext
+	for name, change := range map[string]func(*http.Transport){
+		"nothing":  func(*http.Transport) {},
+		"dial":     func(t *http.Transport) { t.DialContext = open },
+		"TLS dial": func(t *http.Transport) { t.DialTLSContext = open },
+		"old dial": func(t *http.Transport) { t.Dial = net.Dial }, //lint:ignore SA1019 the deprecated field
+	} {
+		tr := strict.ChangedTransport(change)
+		_, err := (&http.Client{Transport: tr}).Get(srv.URL)
+		require.ErrorIs(t, err, ErrForbidden, name)
+		tr = loop.ChangedTransport(change)
+		res, err := (&http.Client{Transport: tr}).Get(srv.URL)
+		require.NoError(t, err, name)
+		require.NoError(t, res.Body.Close())
+		tr.CloseIdleConnections()
+	}
+	require.True(t, strict.ChangedTransport(func(t *http.Transport) { t.DisableCompression = true }).DisableCompression)
+}
+
 // A transport with a proxy connects to it wherever it is. The proxy gets no request for a host that is not allowed, and
-// what goes past the proxy is guarded.
+// connections past the proxy are guarded.
 func TestClientGuardsProxiedRequests(t *testing.T) {
-	var asked []string
-	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked = append(asked, r.URL.Host) }))
+	var requested []string
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requested = append(requested, r.URL.Host) }))
 	defer proxy.Close()
 	address, err := url.Parse(proxy.URL)
 	require.NoError(t, err)
@@ -99,7 +122,7 @@ func TestClientGuardsProxiedRequests(t *testing.T) {
 			require.NoError(t, res.Body.Close())
 		}
 	}
-	require.ElementsMatch(t, []string{"good.example", "elsewhere.example"}, asked)
+	require.ElementsMatch(t, []string{"good.example", "elsewhere.example"}, requested)
 }
 
 func TestRequestHost(t *testing.T) {

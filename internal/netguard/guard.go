@@ -308,11 +308,37 @@ func (g *Guard) Transport() *http.Transport {
 	}
 }
 
+// ChangedTransport is [Guard.Transport] after change, which may set everything. Its dial functions other than
+// DialContext have no effect.
+func (g *Guard) ChangedTransport(change func(*http.Transport)) *http.Transport {
+	t := g.newTransport()
+	t.DialContext = nil
+	change(t)
+	//lint:ignore SA1019 a transport may have the deprecated fields
+	t.Dial, t.DialTLS, t.DialTLSContext = nil, nil, nil
+	if !g.isOpen() {
+		t.DialContext, t.Proxy = g.wrapProxy(t.DialContext, t.Proxy)
+	}
+	return t
+}
+
+// isOpen reports whether g allows all addresses.
+func (g *Guard) isOpen() bool { return g != nil && g.AllowLoopback && g.AllowPrivate }
+
+// newTransport returns the transport of a client without one.
+func (g *Guard) newTransport() *http.Transport {
+	t := g.Transport()
+	if g.isOpen() {
+		t.Proxy, t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = http.ProxyFromEnvironment, 0, t.MaxIdleConns
+	}
+	return t
+}
+
 // Client returns a copy of user, or of an empty client, that follows no redirect and
 // connects to allowed addresses only. Without a transport it gets [Guard.Transport].
 // An [*http.Transport] is copied, and its DialContext receives allowed addresses
 // instead of names; it may connect to every proxy that the transport names. The host of a
-// request for a proxy is resolved and checked here, as far as this host can resolve it; the
+// request for a proxy is resolved and checked here, unless this host cannot resolve it; the
 // proxy may find another address. A transport of another type, or with a Dial, a DialTLS or
 // a DialTLSContext, is kept and not guarded: then the caller checks the host of each
 // URL, which proves less.
@@ -327,18 +353,13 @@ func (g *Guard) Client(user *http.Client) (c http.Client, isNew bool) {
 		c = *user
 	}
 	c.CheckRedirect = NoRedirect
-	isOpen := g != nil && g.AllowLoopback && g.AllowPrivate
 	if c.Transport == nil {
-		t := g.Transport()
-		if isOpen {
-			t.Proxy, t.ResponseHeaderTimeout, t.MaxIdleConnsPerHost = http.ProxyFromEnvironment, 0, t.MaxIdleConns
-		}
-		c.Transport = t
+		c.Transport = g.newTransport()
 		return c, true
 	}
 	t, ok := c.Transport.(*http.Transport)
 	//lint:ignore SA1019 a transport may have the deprecated fields
-	if isOpen || !ok || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
+	if g.isOpen() || !ok || t.Dial != nil || t.DialTLS != nil || t.DialTLSContext != nil {
 		return c, false
 	}
 	t = t.Clone()
