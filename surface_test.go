@@ -67,7 +67,7 @@ func TestCodecImportsNoStore(t *testing.T) {
 
 // transportPackages are the packages below the internal folder of a protocol that may
 // import a transport.
-var transportPackages = []string{"accp/internal/bindingtest", "air/internal/web", "altar/internal/transport", "arc/internal/endpoint", "arc/internal/front", "arc/internal/signature"}
+var transportPackages = []string{"accp/internal/bindingtest", "air/internal/exchange", "air/internal/server", "air/internal/signature", "altar/internal/transport", "arc/internal/endpoint", "arc/internal/front", "arc/internal/signature"}
 
 // A state machine imports neither net/http nor a transport: the listed files, the
 // packages below the internal folder of a protocol, and the kernels of state.

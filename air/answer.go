@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -71,7 +71,7 @@ func classifyResponse(status int, header http.Header, body []byte, attempt, maxA
 	case transient && attempt < maxAttempts:
 		v.Action = actionRetry
 		if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-			v.RetryAfter, v.HasRetryAfter = web.RetryAfter(header, doc, now)
+			v.RetryAfter, v.HasRetryAfter = exchange.RetryAfter(header, doc, now)
 		}
 	default:
 		v.Action = actionFail

@@ -84,7 +84,7 @@ const (
 	viaLetter     // a dead letter
 )
 
-// An arrival is a received envelope on its way to the handler. Its holds are those of a push over HTTP.
+// An arrival is a received envelope before its handler has taken it. Its holds are those of a push over HTTP.
 type arrival struct {
 	data    []byte
 	via     via

@@ -117,8 +117,8 @@ func (t *attempt) done(err error) once.Result {
 	return once.Result{Data: data}
 }
 
-// leave ends an attempt of a message that is to be received again.
-func (t *attempt) leave(r core.Received, err error) once.Result {
+// suspend ends an attempt of a message that is to be received again.
+func (t *attempt) suspend(r core.Received, err error) once.Result {
 	t.err = err
 	if !t.isFull {
 		t.ledger.window.forget(t.env.From, &t.names)
@@ -143,7 +143,7 @@ func (t *attempt) run(ctx context.Context, c once.Claim) (res once.Result, _ err
 	})
 	if err != nil {
 		t.reports.panicked(ctx, err)
-		res = t.leave(t.before, retryable(ErrRelay.because("", err)))
+		res = t.suspend(t.before, retryable(ErrRelay.because("", err)))
 	}
 	return res, nil
 }
@@ -153,9 +153,9 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 	err := t.before.Begin(core.Attempt{Now: time.Now(), MaxAttempts: t.opts.Limits.MaxAttempts, IsForced: t.isForced()})
 	switch {
 	case errors.Is(err, core.ErrUsedUp):
-		return t.leave(t.before, holdable(ErrHandlerFailed.because("", err)))
+		return t.suspend(t.before, holdable(ErrHandlerFailed.because("", err)))
 	case err != nil:
-		return t.leave(t.before, retryable(ErrRelay.because("", err)))
+		return t.suspend(t.before, retryable(ErrRelay.because("", err)))
 	case t.round != nil && t.round.has(&t.names):
 		return t.done(replayed())
 	}
@@ -165,11 +165,11 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 	case errors.Is(err, seen.ErrSeen):
 		return t.done(replayed())
 	case t.isFull && !t.before.IsKnown: // one that was accepted before needs no place
-		return t.leave(t.before, &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: t.env.ThreadID})
+		return t.suspend(t.before, &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: t.env.ThreadID})
 	}
 	if t.d.Body == nil {
 		if err := t.opener.open(t.d); isCode(err, ErrStaleKey) {
-			return t.leave(t.before, err)
+			return t.suspend(t.before, err)
 		} else if err != nil {
 			return t.done(err)
 		}
@@ -196,7 +196,7 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		case t.slots <- struct{}{}:
 			defer func() { <-t.slots }()
 		case <-ctx.Done():
-			return t.leave(t.before, retryable(ErrRelay.because("", context.Cause(ctx))))
+			return t.suspend(t.before, retryable(ErrRelay.because("", context.Cause(ctx))))
 		}
 	}
 	var thread core.Thread // before the message
@@ -211,7 +211,7 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		case errors.As(err, &refusal):
 			return t.done(err)
 		case err != nil:
-			return t.leave(t.before, retryable(ErrRelay.because("", err)))
+			return t.suspend(t.before, retryable(ErrRelay.because("", err)))
 		}
 		th := threadOf(after)
 		thread, d.Thread = before, &th
@@ -246,15 +246,15 @@ func (t *attempt) call(ctx context.Context) error {
 // fail ends an attempt whose handler failed, or was cut off by the end of the process or its caller.
 func (t *attempt) fail(ctx context.Context, err error) once.Result {
 	if ctx.Err() != nil {
-		return t.leave(t.before.Cut(), retryable(ErrRelay.because("", errors.Join(context.Cause(ctx), err))))
+		return t.suspend(t.before.Cut(), retryable(ErrRelay.because("", errors.Join(context.Cause(ctx), err))))
 	}
 	t.reports.log.WarnContext(ctx, "air: handler failed", "id", t.env.ID, "err", err)
 	after, class := t.before.Fail(time.Now(), t.opts.Limits.MaxAttempts, t.via == viaPush)
 	t.attempts, t.failures = after.Attempts, 1
 	if class == core.ClassHeld {
-		return t.leave(after, holdable(ErrHandlerFailed.because("", err)))
+		return t.suspend(after, holdable(ErrHandlerFailed.because("", err)))
 	}
-	return t.leave(after, retryable(ErrRelay.because("", err)))
+	return t.suspend(after, retryable(ErrRelay.because("", err)))
 }
 
 func isExpired(b Body, now time.Time) bool {

@@ -15,7 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/store"
@@ -88,14 +89,13 @@ type Client struct {
 	did      string
 	opts     ClientOptions
 	resolver *Resolver
-	http     *http.Client
-	isNew    bool // the transport of http belongs to the client
+	http     *exchange.Client
 	retry    RetryPolicy
 	log      *slog.Logger
 	sender   SendFunc // send, wrapped by the interceptors
 	life     *life.Life
 	outbox   *outboxStore // nil: none
-	resends  web.LogLevels
+	resends  server.LogLevels
 
 	mu       sync.Mutex
 	verified bool // the registry has the sender's key; guarded by mu
@@ -127,7 +127,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 			return nil, err
 		}
 	}
-	c.http, c.isNew = web.Client(o.HTTPClient, c.resolver.opts.AllowLoopback, c.resolver.opts.AllowPrivate)
+	co := c.resolver.clientOptions(o.HTTPClient)
+	co.Secrets = o.Secrets
+	c.http = exchange.New(co)
 	c.sender = c.send
 	err := guard.Call("interceptor", func() error {
 		for _, m := range slices.Backward(o.Interceptors) {
@@ -164,9 +166,7 @@ func (c *Client) Close() error { return errors.Join(c.life.Close(), c.closeIdle(
 
 // closeIdle closes the idle connections of the client.
 func (c *Client) closeIdle() error {
-	if c.isNew {
-		c.http.CloseIdleConnections()
-	}
+	c.http.Close()
 	if c.opts.Resolver == nil {
 		return c.resolver.Close()
 	}

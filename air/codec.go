@@ -12,12 +12,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/option"
 )
 
 // defaultMaxMessage is the default maximum size of an envelope (AIR-D09).
-const defaultMaxMessage = web.MaxMessage
+const defaultMaxMessage = server.MaxMessage
 
 // AnyBodyType, as a registered body type, matches all types.
 const AnyBodyType = "*"

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
 )
@@ -138,11 +138,7 @@ func (p *push) send(ctx context.Context) (verdict, error) {
 		return verdict{}, p.failed(err)
 	}
 	r.Attempts++
-	secret := ""
-	if c.opts.Secrets != nil {
-		secret = c.opts.Secrets(web.Origin(endpoint.URL))
-	}
-	res, err := web.Exchange(ctx, c.http, http.MethodPost, endpoint.URL, p.wire, secret, maxAnswer)
+	res, err := c.http.Do(ctx, &exchange.Request{Op: "push", Method: http.MethodPost, URL: endpoint.URL, Body: p.wire, Limit: maxAnswer})
 	switch {
 	case ctx.Err() != nil:
 		return verdict{}, p.failure(ErrDeliveryFailed, "ended before an answer came", ctx.Err())

@@ -8,7 +8,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -57,7 +57,7 @@ func DecodeDocument(data []byte) (*Document, error) {
 	d := &Document{text: out}
 	d.ID, _ = d.text.Get("id").Text()
 	for s := d.text.Get("service").Elements(); s.Next(); {
-		if t, ok := s.Value.Get("type").Text(); ok && t == web.ServiceInbox {
+		if t, ok := s.Value.Get("type").Text(); ok && t == name.ServiceInbox {
 			d.inbox = s.Value
 			break // the first service decides, even if it is invalid (AIR-017)
 		}

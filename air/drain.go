@@ -34,23 +34,23 @@ func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
 	}
 	p.at = p.at.Begin()
 	for {
-		asked := p.at.Cursor
-		pg, err := p.mailbox.pull(ctx, asked)
-		p.at = p.at.Answer(asked, isRefusedCursor(err))
+		requested := p.at.Cursor
+		pg, err := p.mailbox.pull(ctx, requested)
+		p.at = p.at.Answer(requested, isRefusedCursor(err))
 		before := p.at
 		if err == nil {
 			var settled []string
-			settled, err = p.handleLocked(ctx, pg, asked, d)
+			settled, err = p.handleLocked(ctx, pg, requested, d)
 			err = errors.Join(p.mailbox.ack(ctx, settled), err)
 		}
 		if err != nil {
 			var isDropped bool
-			if p.at, isDropped = before.Fail(asked); isDropped {
-				p.log.WarnContext(ctx, "air: refused cursor dropped", "endpoint", p.mailbox.url, "cursor", asked)
+			if p.at, isDropped = before.Fail(requested); isDropped {
+				p.log.WarnContext(ctx, "air: refused cursor dropped", "endpoint", p.mailbox.url, "cursor", requested)
 			}
 			return err
 		}
-		p.at = p.at.Page(asked, pg.cursor, len(pg.items) == 0, pg.more)
+		p.at = p.at.Page(requested, pg.cursor, len(pg.items) == 0, pg.more)
 		if !p.at.IsBehind || d.pages >= p.opts.MaxPages || d.envelopes >= maxDrainEnvelopes || d.bytes >= maxDrainBytes {
 			return nil
 		}
@@ -59,7 +59,7 @@ func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
 
 // handleLocked passes a page to the inbox and returns the ids to acknowledge. An id with an unsettled
 // envelope is held back (AIR-D79). p.turn must be held.
-func (p *Poller) handleLocked(ctx context.Context, pg *page, asked string, d *drain) (settled []string, err error) {
+func (p *Poller) handleLocked(ctx context.Context, pg *page, requested string, d *drain) (settled []string, err error) {
 	now := time.Now()
 	if d.pages == 0 {
 		d.arrived = now
@@ -81,7 +81,7 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, asked string, d *dr
 		item := &pg.items[i]
 		d.hasNew = d.hasNew || item.isNew
 		if !item.isFinal {
-			p.at = p.at.Hold(p.mailbox.before(item, asked))
+			p.at = p.at.Hold(p.mailbox.before(item, requested))
 			p.unsettled.put(hashKey('a', item.id, "", ""), struct{}{})
 		}
 	}

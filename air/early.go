@@ -62,11 +62,11 @@ func (r *receiver) checkWithdrawn(ctx context.Context, a *arrival, id string, is
 			return holdable(ErrConflict.err("the message to withdraw is a dead letter"))
 		}
 	}
-	known, claim, err := r.ledger.find(ctx, from, id)
+	earlier, claim, err := r.ledger.find(ctx, from, id)
 	if err != nil {
 		return ErrRelay.because("", err)
 	}
-	if known.IsOpen(time.Now(), time.Since(a.pulled), claim) {
+	if earlier.IsOpen(time.Now(), time.Since(a.pulled), claim) {
 		return &earlyError{retryable(ErrConflict.err("the message to withdraw is not handled yet"))}
 	}
 	return nil

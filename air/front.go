@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
@@ -21,15 +22,15 @@ type front struct {
 	receiver *receiver
 	reports  *reports
 	budget   *budget.Budget
-	guests   *web.Guests
+	guests   *server.Guests
 	origins  httpx.Origins
-	proxies  web.ProxyWarning
+	proxies  server.ProxyWarning
 }
 
 // serve receives one pushed envelope and answers with the codes of 9.2.
 func (f *front) serve(w http.ResponseWriter, r *http.Request) {
 	httpx.Bound(w, r, f.opts.Timing.ReadTimeout)
-	if web.Preflight(&f.origins, w, r, http.MethodPost) {
+	if server.Preflight(&f.origins, w, r, http.MethodPost) {
 		return
 	}
 	ctx, a := r.Context(), &arrival{record: AuditRecord{Time: time.Now(), Peer: r.RemoteAddr, Operation: "push"}}
@@ -57,7 +58,7 @@ func (f *front) serve(w http.ResponseWriter, r *http.Request) {
 	case o.Class == ClassLater:
 		status, text = http.StatusAccepted, `{"status":"queued","envelope_id":`
 	}
-	web.WriteJSON(w, status, append(canon.AppendQuoted([]byte(text), o.Envelope.ID), '}'))
+	server.WriteJSON(w, status, append(canon.AppendQuoted([]byte(text), o.Envelope.ID), '}'))
 }
 
 // admit reads the envelope of a request. The limits of the address follow the secret (AIR-D92).
@@ -66,7 +67,7 @@ func (f *front) admit(w http.ResponseWriter, r *http.Request, a *arrival) error 
 		w.Header().Set("Allow", http.MethodPost)
 		return errMethod
 	}
-	if message, ok := web.CheckHeaders(r); !ok {
+	if message, ok := server.CheckHeaders(r); !ok {
 		return ErrBadRequest.err(message)
 	}
 	if f.origins.Check(r) != nil {
@@ -87,7 +88,7 @@ func (f *front) admit(w http.ResponseWriter, r *http.Request, a *arrival) error 
 	if a.memory, err = scope.Reserve(budget.Memory, int64(len(a.data))+perItem); err != nil {
 		return overBudget(err)
 	}
-	if contentType := r.Header.Get("Content-Type"); !web.JSONContent(contentType) {
+	if contentType := r.Header.Get("Content-Type"); !server.JSONContent(contentType) {
 		if a.data, err = f.unwrap(contentType, a.data); err != nil {
 			return err
 		}
@@ -100,13 +101,13 @@ func (f *front) admit(w http.ResponseWriter, r *http.Request, a *arrival) error 
 
 // identify checks the secret of a caller and counts its address, which it returns.
 func (f *front) identify(r *http.Request, hasSecret bool) (string, error) {
-	if hasSecret && !web.SecretMatches(r.Header.Get(web.SecretHeader), f.opts.Auth.PushSecret) {
+	if hasSecret && !server.SecretMatches(r.Header.Get(exchange.SecretHeader), f.opts.Auth.PushSecret) {
 		return "", ErrUnauthorized.err("the secret is missing or wrong")
 	}
 	if f.opts.ClientAddr == nil && f.proxies.First(r.Header) {
-		f.reports.log.WarnContext(r.Context(), web.ProxyMessage, "peer", r.RemoteAddr)
+		f.reports.log.WarnContext(r.Context(), server.ProxyMessage, "peer", r.RemoteAddr)
 	}
-	addr, err := web.Address(r, f.opts.ClientAddr)
+	addr, err := server.Address(r, f.opts.ClientAddr)
 	if err != nil {
 		return "", err
 	}
@@ -141,7 +142,7 @@ func (f *front) reserve(a *arrival, addr string, hasSecret bool) (*budget.Scope,
 
 // overBudget returns the response to a *budget.Error.
 func overBudget(err error) *Error {
-	message, delay := web.OverBudget(err)
+	message, delay := server.OverBudget(err)
 	return limited(message, delay)
 }
 
@@ -172,4 +173,4 @@ func limited(message string, delay time.Duration) *Error {
 // errMethod has a status that the table of codes lacks (AIR-D67).
 var errMethod = &Error{Code: errMethodCode, Message: "the method is not allowed here"}
 
-const errMethodCode Code = web.CodeMethod
+const errMethodCode Code = server.CodeMethod

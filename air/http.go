@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 )
 
 // ProtocolVersion is the version of the specification.
@@ -26,7 +26,7 @@ const (
 // readBody reads the body of a request, an envelope of at most limit bytes, which arrives within
 // the timeout. The error is an [*Error].
 func readBody(w http.ResponseWriter, r *http.Request, limit int, timeout time.Duration) ([]byte, error) {
-	data, refusal := web.ReadBody(w, r, limit, timeout)
+	data, refusal := server.ReadBody(w, r, limit, timeout)
 	if refusal != nil {
 		return nil, Code(refusal.Code).because(refusal.Message, refusal.Cause)
 	}
@@ -41,7 +41,7 @@ func writeError(w http.ResponseWriter, err error) {
 		e = &Error{Code: ErrRelay}
 	}
 	if e.Code == ErrRateLimited {
-		web.SetRetryAfter(w.Header(), e.RetryAfter)
+		server.SetRetryAfter(w.Header(), e.RetryAfter)
 	}
-	web.WriteJSON(w, e.HTTPStatus(), e.HTTPBody())
+	server.WriteJSON(w, e.HTTPStatus(), e.HTTPBody())
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
@@ -57,20 +57,20 @@ func validateAIRID(id string) error {
 	return nil
 }
 
-func isAIRID(s string) bool { return web.IsAIRID(s) }
+func isAIRID(s string) bool { return name.IsAIRID(s) }
 
 // parseDID parses the name of an agent, did:wba:host:...:AIR-ID (AIR-D32). In [ProfileDeployed] any text
 // that begins with did: is valid, and missing parts are empty (AIR-D27). The error is [ErrBadDID].
-func parseDID(text string, p Profile) (d web.DID, err error) {
-	d, ok := web.ParseDID(text)
-	if p == ProfileDeployed && len(text) <= web.MaxDID && strings.HasPrefix(text, "did:") && strings.IndexByte(text, 0) < 0 {
+func parseDID(text string, p Profile) (d name.DID, err error) {
+	d, ok := name.ParseDID(text)
+	if p == ProfileDeployed && len(text) <= name.MaxDID && strings.HasPrefix(text, "did:") && strings.IndexByte(text, 0) < 0 {
 		d.AIRID, ok = airIDOf(text), true
 		if rest, isWBA := strings.CutPrefix(text, "did:wba:"); isWBA {
 			d.Host, _, _ = strings.Cut(rest, ":")
 		}
 	}
 	if !ok {
-		return web.DID{}, ErrBadDID.err("not the DID of an agent")
+		return name.DID{}, ErrBadDID.err("not the DID of an agent")
 	}
 	return d, nil
 }
@@ -84,7 +84,7 @@ func all(s string, ok func(byte) bool) bool {
 	return true
 }
 
-func airIDOf(did string) string { return web.AIRIDOf(did) }
+func airIDOf(did string) string { return name.AIRIDOf(did) }
 
 // NewID returns a random UUID of version 4, for envelopes and threads.
 func NewID() string { return randid.UUID4() }

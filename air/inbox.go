@@ -10,7 +10,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -63,9 +63,9 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	r.verifier = verifier{did: id.did, resolver: o.Resolver, opts: o, reports: &in.reports}
 	r.opener = opener{self: &in.self, opts: o}
 	in.front.opts, in.front.receiver, in.front.reports = o, r, &in.reports
-	in.front.guests = web.NewGuests(o.Limits.RateLimit, o.Limits.AddressRateLimit)
+	in.front.guests = server.NewGuests(o.Limits.RateLimit, o.Limits.AddressRateLimit)
 	in.front.budget = budget.New(o.Limits.budget(o.Logger), nil)
-	in.front.origins = web.Origins(o.AllowedOrigins, o.AllowedHosts)
+	in.front.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
 	r.persist()
 	return in, nil
 }

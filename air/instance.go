@@ -73,7 +73,7 @@ func (i *instance) release(ctx context.Context) {
 	select {
 	case <-i.ready:
 		_ = i.box.Shutdown(ctx)
-		_ = i.claims.Close()
+		_ = i.claims.Shutdown(ctx)
 		_ = i.lease.Release(ctx)
 	default:
 	}

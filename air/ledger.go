@@ -213,7 +213,7 @@ func stateOf(id replayKey, r core.Received) []byte {
 	return binary.BigEndian.AppendUint64(b, uint64(next))
 }
 
-// received returns what earlier attempts left of a message, by its claim. isOther reports that the claim is that of
+// received returns the state of a message by its claim. isOther reports that the claim is that of
 // another message with the same nonce, which is not done.
 func received(c *once.Claim, id replayKey) (r core.Received, isOther bool, err error) {
 	if c.State != nil {
@@ -242,12 +242,12 @@ func kept(id replayKey, r core.Received) once.Result {
 	return once.Result{Retry: true, Data: stateOf(id, r)}
 }
 
-// look returns what the ledger knows of a message that is not handled now. The error is that of one that is done or
+// peek returns the attempts of a message that is not handled now. The error is that of one that is done or
 // being handled.
-func (l *ledger) look(ctx context.Context, env *Envelope) (core.Received, error) {
+func (l *ledger) peek(ctx context.Context, env *Envelope) (core.Received, error) {
 	k := namesOf(env)
 	if l.memory != nil {
-		return l.lookHere(ctx, env, &k)
+		return l.peekHere(ctx, env, &k)
 	}
 	t, err := l.table(ctx)
 	if err != nil {
@@ -270,8 +270,8 @@ func (l *ledger) look(ctx context.Context, env *Envelope) (core.Received, error)
 	return r, err
 }
 
-// lookHere is look without a store: the window has what is done.
-func (l *ledger) lookHere(ctx context.Context, env *Envelope, k *names) (r core.Received, err error) {
+// peekHere is peek without a store: the window has what is done.
+func (l *ledger) peekHere(ctx context.Context, env *Envelope, k *names) (r core.Received, err error) {
 	_, isDone, failed := l.memory.Do(ctx, keyOf(env.From, k), once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
 		var isOther bool
 		r, isOther, err = received(&c, k.id)
@@ -295,7 +295,7 @@ func (l *ledger) lookHere(ctx context.Context, env *Envelope, k *names) (r core.
 	return r, errors.Join(failed, err)
 }
 
-// find returns what the ledger knows of the message of a sender with an id.
+// find returns the attempts and the claim of the message of a sender with an id.
 func (l *ledger) find(ctx context.Context, from, id string) (r core.Received, claim core.Claim, err error) {
 	t, err := l.table(ctx)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/signature"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -23,9 +24,7 @@ const maxAck = 500
 // A mailbox is that of an agent at a relay. It makes the requests of a poller.
 type mailbox struct {
 	self   *self
-	secret string
-	http   *http.Client
-	isNew  bool   // the transport of http belongs to the mailbox
+	client *exchange.Client
 	url    string // for the log
 
 	endpoint Endpoint
@@ -40,31 +39,29 @@ func (m *mailbox) open(endpoint string, o *PollerOptions, s *self) (err error) {
 	if m.endpoint, err = parseEndpoint(endpoint, eo); err != nil {
 		return err
 	}
-	m.self, m.secret, m.isPlain = s, o.AgentSecret, o.Dialect == DialectDeployed
+	m.self, m.isPlain = s, o.Dialect == DialectDeployed
 	m.url, _, _ = strings.Cut(m.endpoint.URL, "?") // a query may hold a secret
 	if o.Dialect == DialectAuto {
 		eo.Dialect = DialectDeployed
 		m.deployed, err = parseEndpoint(endpoint, eo)
 		m.isAuto = err == nil
 	}
-	m.http, m.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
-	return nil
-}
-
-func (m *mailbox) close() {
-	if m.isNew {
-		m.http.CloseIdleConnections()
+	co := exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Transport: o.Transport}
+	if o.AgentSecret != "" {
+		co.Secrets = func(string) string { return o.AgentSecret } // all requests go to the endpoint
 	}
+	m.client = exchange.New(co)
+	return nil
 }
 
 // pull fetches a page. While the dialect is not detected, a mailbox of the specification that is missing may be one of the
 // deployed relay.
 func (m *mailbox) pull(ctx context.Context, since string) (*page, error) {
-	res, err := m.exchange(ctx, http.MethodGet, m.pullURL(since), nil, maxPull)
+	res, err := m.exchange(ctx, "pull", http.MethodGet, m.pullURL(since), nil, maxPull)
 	if err == nil && m.isAuto && res.Status == http.StatusNotFound {
 		spec := m.endpoint
 		m.endpoint, m.isPlain = m.deployed, true
-		res, err = m.exchange(ctx, http.MethodGet, m.pullURL(since), nil, maxPull)
+		res, err = m.exchange(ctx, "pull", http.MethodGet, m.pullURL(since), nil, maxPull)
 		if err != nil || res.Status == http.StatusNotFound {
 			m.endpoint, m.isPlain = spec, false
 		}
@@ -101,7 +98,7 @@ func (m *mailbox) ack(ctx context.Context, ids []string) error {
 			body = strictjson.AppendString(body, id)
 		}
 		ids = ids[n:]
-		res, err := m.exchange(ctx, http.MethodPost, m.endpoint.Ack, append(body, "]}"...), maxAnswer)
+		res, err := m.exchange(ctx, "acknowledge", http.MethodPost, m.endpoint.Ack, append(body, "]}"...), maxAnswer)
 		if err != nil {
 			return fmt.Errorf("air: acknowledging: %w", err)
 		}
@@ -112,12 +109,12 @@ func (m *mailbox) ack(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// before returns a cursor that does not skip an item of the page which was asked with a cursor.
-func (m *mailbox) before(item *pulled, asked string) string {
+// before returns a cursor that does not skip an item of the page that a cursor requests.
+func (m *mailbox) before(item *pulled, requested string) string {
 	if m.isPlain {
 		return strconv.FormatInt(max(item.seq-1, 0), 10)
 	}
-	return asked
+	return requested
 }
 
 // pullURL returns the URL of a page.
@@ -137,26 +134,31 @@ func (m *mailbox) pullURL(since string) string {
 }
 
 // exchange makes one signed request to the relay.
-func (m *mailbox) exchange(ctx context.Context, method, u string, body []byte, limit int64) (*web.Reply, error) {
-	req, err := web.NewRequest(ctx, method, u, body, m.secret)
-	if err != nil {
+func (m *mailbox) exchange(ctx context.Context, op, method, u string, body []byte, limit int64) (*exchange.Reply, error) {
+	r := &exchange.Request{Op: op, Method: method, URL: u, Body: body, Limit: limit}
+	if err := m.sign(r); err != nil {
 		return nil, err
 	}
-	return web.ExchangeSigned(m.http, req, limit, func(r *http.Request) error { return m.sign(r, body) })
+	return m.client.Do(ctx, r)
 }
 
 // sign signs a request as the agent (AIR-D90). A relay that does not verify it ignores the headers.
-func (m *mailbox) sign(r *http.Request, body []byte) error {
-	signed := web.RequestOf(r.Method, r.URL)
-	signed.Body, signed.DID, signed.Created, signed.Nonce = body, m.self.did, time.Now().Unix(), newNonce()
-	if _, err := signed.Sign(r.Header, m.self.id.Load().signer); err != nil {
+func (m *mailbox) sign(r *exchange.Request) error {
+	u, err := url.Parse(r.URL)
+	if err != nil {
+		return err
+	}
+	s := signature.Of(r.Method, u)
+	s.Body, s.DID, s.Created, s.Nonce = r.Body, m.self.did, time.Now().Unix(), newNonce()
+	r.Header = make(http.Header, 3)
+	if err := s.Sign(r.Header, m.self.id.Load().signer); err != nil {
 		return fmt.Errorf("air: signing a request: %w", err)
 	}
 	return nil
 }
 
 // refusedBy returns the error of a response, with the delay of a 429.
-func refusedBy(what string, res *web.Reply) error {
+func refusedBy(what string, res *exchange.Reply) error {
 	v := classifyResponse(res.Status, res.Header, res.Body, 1, defaultAttempts, time.Now())
 	e := &Error{Code: v.Code, Message: fmt.Sprintf("%s: status %d", what, res.Status), RemoteStatus: res.Status}
 	if v.Code == "" {

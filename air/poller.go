@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
@@ -51,9 +51,10 @@ type PollerOptions struct {
 	// at once. If the stream fails, the poller polls.
 	EnableStream bool
 
-	// AllowLoopback and AllowPrivate are as in [ResolverOptions].
+	// AllowLoopback, AllowPrivate and Transport are as in [ResolverOptions].
 	AllowLoopback bool
 	AllowPrivate  bool
+	Transport     func(*http.Transport)
 
 	// Logger receives failures that are not returned, such as those of a relay. Nil means
 	// slog.Default().
@@ -70,7 +71,7 @@ type Poller struct {
 	opts    PollerOptions
 	log     *slog.Logger
 	life    *life.Life
-	streams web.LogLevels
+	streams server.LogLevels
 	slots   chan struct{} // of handlers
 
 	turn      chan struct{}             // full during requests and deliveries; a caller waits within its context
@@ -152,7 +153,7 @@ func (p *Poller) Run(ctx context.Context) error {
 // of ctx at once.
 func (p *Poller) Shutdown(ctx context.Context) error {
 	if err := p.life.Shutdown(ctx); err != nil {
-		p.mailbox.close()
+		p.mailbox.client.Close()
 		return err
 	}
 	return p.Close()
@@ -161,7 +162,7 @@ func (p *Poller) Shutdown(ctx context.Context) error {
 // Close ends Run and the drains, waits for them at most one second, and closes the idle connections.
 func (p *Poller) Close() error {
 	err := p.life.Close()
-	p.mailbox.close()
+	p.mailbox.client.Close()
 	return err
 }
 

@@ -10,7 +10,6 @@ import (
 	"strconv"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
-	"github.com/fivewire/fivewire/air/internal/web"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -246,5 +245,7 @@ func skipValue(s []byte, i int) int {
 }
 
 func isScalarByte(c byte) bool {
-	return web.IsAlphanumeric(c) || c == '-' || c == '+' || c == '.'
+	return isAlphanumeric(c) || c == '-' || c == '+' || c == '.'
 }
+
+func isAlphanumeric(c byte) bool { return c-'0' < 10 || c|0x20-'a' < 26 }

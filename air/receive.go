@@ -136,15 +136,15 @@ func (r *receiver) prepare(ctx context.Context, a *arrival) (err error) {
 	if err == nil && !a.isRemembered {
 		return nil
 	}
-	return r.judge(ctx, a, err)
+	return r.checkLedger(ctx, a, err)
 }
 
-// judge returns why a pulled envelope is not handled now. What the ledger knows of its message precedes err.
-func (r *receiver) judge(ctx context.Context, a *arrival, err error) error {
-	known, failed := r.ledger.look(ctx, a.env)
-	a.attempts = known.Attempts
+// checkLedger returns why a pulled envelope is not handled now. The state of its message in the ledger precedes err.
+func (r *receiver) checkLedger(ctx context.Context, a *arrival, err error) error {
+	earlier, failed := r.ledger.peek(ctx, a.env)
+	a.attempts = earlier.Attempts
 	if failed == nil {
-		failed = known.Begin(core.Attempt{Now: time.Now(), MaxAttempts: r.opts.Limits.MaxAttempts, IsForced: a.isForced()})
+		failed = earlier.Begin(core.Attempt{Now: time.Now(), MaxAttempts: r.opts.Limits.MaxAttempts, IsForced: a.isForced()})
 	}
 	var clock *clockError
 	switch {
@@ -152,7 +152,7 @@ func (r *receiver) judge(ctx context.Context, a *arrival, err error) error {
 		return holdable(ErrHandlerFailed.because("", failed))
 	case failed != nil:
 		return failed
-	case errors.As(err, &clock) && known.IsKnown: // it was accepted before
+	case errors.As(err, &clock) && earlier.IsKnown: // it was accepted before
 		return nil
 	}
 	return err
@@ -215,7 +215,7 @@ func (r *receiver) finish(ctx context.Context, a *arrival, err error) *ReceiveRe
 	default:
 		o.Err, o.Class = classify(err, a.via)
 	}
-	// Without an outcome of a verified message, its thread may not go on: the store failed, or another process is at it.
+	// Without an outcome of a verified message, its thread has to wait: the store failed, or another process is at it.
 	isUnclear := isCode(err, ErrRelay) && a.failures == 0 && !isEarly(err) || errors.Is(err, core.ErrElsewhere)
 	a.isOpen = o.Class == ClassLater && a.d != nil && isUnclear
 	if o.Class == ClassHeld {

@@ -10,15 +10,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/guard"
 )
 
-// reports informs the operator of what an inbox receives: by the options OnOutcome and Audit, and the log.
+// reports informs the operator of received envelopes by the options OnOutcome and Audit, and the log.
 type reports struct {
 	opts   *InboxOptions
 	log    *slog.Logger
-	levels web.LogLevels
+	levels server.LogLevels
 	seq    atomic.Uint64 // audit records
 }
 

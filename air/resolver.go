@@ -14,7 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -32,7 +33,8 @@ type ResolverOptions struct {
 	RegistryURL string
 
 	// HTTPClient fetches the documents. Nil means a client that connects to public addresses only.
-	// Redirects are never followed.
+	// Redirects are never followed. An [http.Transport] is copied and guarded as well. Of another transport only the
+	// host names are checked: a name that resolves to a private address is not noticed.
 	HTTPClient *http.Client
 
 	// CacheTTL is the lifetime of a cached document, with a jitter of a sixth. Zero means 60 s,
@@ -49,6 +51,10 @@ type ResolverOptions struct {
 	// AllowPrivate accepts private addresses, for closed networks.
 	AllowPrivate bool
 
+	// Transport, if set, changes the transport of a client that the package makes, here and in a [Client] with this
+	// resolver: for a proxy, certificates or connection limits. The checks of addresses stay.
+	Transport func(*http.Transport)
+
 	// Logger receives failed lookups. Nil means slog.Default().
 	Logger *slog.Logger
 
@@ -60,12 +66,11 @@ type ResolverOptions struct {
 // within their contexts. All methods are safe for concurrent use.
 type Resolver struct {
 	opts   ResolverOptions
-	client *http.Client
-	isNew  bool // the transport of client belongs to the resolver
+	client *exchange.Client
 	log    *slog.Logger
 
 	slots   chan struct{} // of lookups in progress (AIR-D40)
-	faults  web.LogLevels
+	faults  server.LogLevels
 	mu      sync.Mutex
 	entries map[string]cached // by AIR ID, never by DID or URL (AIR-029); guarded by mu
 	flights map[string]*flight
@@ -124,16 +129,20 @@ func NewResolver(opts *ResolverOptions) (*Resolver, error) {
 		}
 	}
 	r.log = logger(o.Logger)
-	r.client, r.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	r.client = exchange.New(r.clientOptions(o.HTTPClient))
 	return r, nil
 }
 
 // Close closes the idle connections.
 func (r *Resolver) Close() error {
-	if r.isNew {
-		r.client.CloseIdleConnections()
-	}
+	r.client.Close()
 	return nil
+}
+
+// clientOptions returns those of a client that may connect to what the resolver may.
+func (r *Resolver) clientOptions(c *http.Client) exchange.Options {
+	o := &r.opts
+	return exchange.Options{HTTPClient: c, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Transport: o.Transport}
 }
 
 func logger(l *slog.Logger) *slog.Logger { return cmp.Or(l, slog.Default()) }
@@ -279,16 +288,11 @@ func (r *Resolver) fetch(ctx context.Context, airID string, isForced bool) (cach
 	if err != nil {
 		return e, err
 	}
-	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, "")
-	if err != nil {
-		return e, err
+	req := &exchange.Request{Op: "document", Method: http.MethodGet, URL: u, Limit: maxDocument}
+	if isForced {
+		req.Header = http.Header{"Cache-Control": {"no-cache"}}
 	}
-	res, err := web.ExchangeSigned(r.client, req, maxDocument, func(req *http.Request) error {
-		if isForced {
-			req.Header.Set("Cache-Control", "no-cache")
-		}
-		return nil
-	})
+	res, err := r.client.Do(ctx, req)
 	if err != nil {
 		r.log.Log(ctx, r.faults.Level("fetch"), "air: document not fetched", "agent", airID, "err", err)
 		return e, ErrBadGateway.because("the registry is out of reach", err)

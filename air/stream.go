@@ -11,8 +11,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/web"
-	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
@@ -39,22 +38,15 @@ func (p *Poller) stream(ctx context.Context) error {
 	watch := time.AfterFunc(streamSilence, func() { cancel(errors.New("stream idle too long")) })
 	defer watch.Stop()
 
-	req, err := web.NewRequest(ctx, http.MethodGet, u, nil, m.secret)
-	if err != nil {
+	r := &exchange.Request{Op: "stream", Method: http.MethodGet, URL: u, Limit: -1}
+	if err := m.sign(r); err != nil {
 		return err
 	}
-	if err := m.sign(req, nil); err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	res, err := m.http.Do(req)
+	res, err := m.client.Stream(ctx, r)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errNoStream, err)
 	}
 	defer res.Body.Close()
-	if _, ok := httpx.MediaType(res.Header.Get("Content-Type"), "text/event-stream"); !ok || res.StatusCode != http.StatusOK {
-		return fmt.Errorf("%w: status %d", errNoStream, res.StatusCode)
-	}
 	events := sse.NewReader(&watched{res.Body, watch}, &sse.ReaderOptions{MaxData: 4*defaultMaxMessage + 4096})
 	for {
 		ev, err := events.Next()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/air/internal/hook"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/signature"
 	"github.com/fivewire/fivewire/internal/vector"
 )
 
@@ -63,11 +63,11 @@ func vectorRequestSign(in struct {
 	if err != nil {
 		return nil, err
 	}
-	r := web.RequestOf(in.Method, u)
+	r := signature.Of(in.Method, u)
 	r.Body, r.DID, r.Created, r.Nonce = in.Body, in.DID, in.Created, in.Nonce
 	h := make(http.Header)
-	base, err := r.Sign(h, ed25519.NewKeyFromSeed(in.Seed))
-	return map[string]string{"base": base, "signatureInput": h.Get("Signature-Input"), "signature": h.Get("Signature"),
+	err = r.Sign(h, ed25519.NewKeyFromSeed(in.Seed))
+	return map[string]string{"base": r.Base(), "signatureInput": h.Get("Signature-Input"), "signature": h.Get("Signature"),
 		"contentDigest": h.Get("Content-Digest")}, err
 }
 
@@ -85,9 +85,9 @@ func vectorRequestVerify(in struct {
 	if err != nil {
 		return nil, err
 	}
-	r := web.RequestOf(in.Method, u)
+	r := signature.Of(in.Method, u)
 	r.Body = in.Body
-	verify, err := r.ReadSignature(in.Header, in.Now)
+	verify, err := r.Read(in.Header, in.Now)
 	if err == nil {
 		err = verify(key.ed)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/hook"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/relay"
 )
 
@@ -79,7 +79,7 @@ func DID(airID string) string { return "did:wba:agentidentityregistry.org:agents
 
 // RegisterAgent returns a new agent with a new key and a mailbox at the relay, and registers it.
 func (n *Network) RegisterAgent(airID string) (*air.Identity, error) {
-	if !web.IsAIRID(airID) {
+	if !name.IsAIRID(airID) {
 		return nil, air.Errorf(air.ErrBadAIRID, "want AIR-XXXX-XXXX-XXXX")
 	}
 	id, err := air.GenerateIdentity(DID(airID))

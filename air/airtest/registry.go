@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/registry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -59,7 +59,7 @@ type agent struct {
 func Document(did, publicKey, endpoint string) []byte {
 	var services []registry.Service
 	if endpoint != "" {
-		services = []registry.Service{{ID: did + "#a2a-inbox", Type: web.ServiceInbox, Endpoint: endpoint}}
+		services = []registry.Service{{ID: did + "#a2a-inbox", Type: name.ServiceInbox, Endpoint: endpoint}}
 	}
 	return document(did, publicKey, services)
 }
@@ -112,7 +112,7 @@ func (r *Registry) Register(id *air.Identity, endpoint string) {
 	a := r.putLocked(id.AIRID())
 	a.did, a.creator, a.key, a.document, a.services = id.DID(), id.DID(), id.PublicKey(), nil, nil
 	if endpoint != "" {
-		a.services = []registry.Service{{ID: id.DID() + "#a2a-inbox", Type: web.ServiceInbox, Endpoint: endpoint}}
+		a.services = []registry.Service{{ID: id.DID() + "#a2a-inbox", Type: name.ServiceInbox, Endpoint: endpoint}}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air/airtest"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 )
 
 // ask sends one request and returns the status and the members of the answer.
@@ -47,12 +47,12 @@ func TestRegistryAnswers(t *testing.T) {
 	priv := ed25519.NewKeyFromSeed(make([]byte, 32))
 	pub := priv.Public().(ed25519.PublicKey)
 	key := base64.RawURLEncoding.EncodeToString(pub)
-	register := func(name string) (id, secret string) {
-		status, m, _ := ask(t, r, "POST", "agents/register", `{"name":"`+name+`","public_key":"`+key+`=","creator_type":"individual","open_source":true}`, "")
+	register := func(agent string) (id, secret string) {
+		status, m, _ := ask(t, r, "POST", "agents/register", `{"name":"`+agent+`","public_key":"`+key+`=","creator_type":"individual","open_source":true}`, "")
 		require.Equal(t, 201, status)
 		has(t, m, "air_id", "name", "creator_did", "status", "verification_level", "trust_score", "trust_grade", "created", "agent_secret", "agent_secret_note", "message")
 		require.Equal(t, key, m["public_key"])
-		require.True(t, web.IsAIRID(m["air_id"].(string)))
+		require.True(t, name.IsAIRID(m["air_id"].(string)))
 		return m["air_id"].(string), m["agent_secret"].(string)
 	}
 	one, _ := register("one")

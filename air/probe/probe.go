@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -81,7 +81,7 @@ const maxReply = 1 << 20
 // A prober sends requests to one endpoint.
 type prober struct {
 	opts   *Options
-	http   *http.Client
+	http   *exchange.Client
 	report *Report
 }
 
@@ -106,11 +106,8 @@ func Probe(ctx context.Context, did string, opts *Options) (*Report, error) {
 		return nil, fmt.Errorf("probe: endpoint: %w", err)
 	}
 	p := &prober{opts: opts, report: &Report{DID: did, Key: key.String(), Endpoint: spec.URL, Kind: KindUnknown}}
-	client, isNew := web.Client(opts.HTTPClient, opts.AllowLoopback, opts.AllowPrivate)
-	p.http = client
-	if isNew {
-		defer client.CloseIdleConnections()
-	}
+	p.http = exchange.New(exchange.Options{HTTPClient: opts.HTTPClient, AllowLoopback: opts.AllowLoopback, AllowPrivate: opts.AllowPrivate})
+	defer p.http.Close()
 	if err := p.pull(ctx, air.DialectSpec, spec.Pull); err != nil {
 		return nil, err
 	}
@@ -131,9 +128,9 @@ func Probe(ctx context.Context, did string, opts *Options) (*Report, error) {
 }
 
 // send sends a request without a secret.
-func (p *prober) send(ctx context.Context, method, url string, body []byte) (*web.Reply, error) {
+func (p *prober) send(ctx context.Context, method, url string, body []byte) (*exchange.Reply, error) {
 	sent := time.Now()
-	r, err := web.Exchange(ctx, p.http, method, url, body, "", maxReply)
+	r, err := p.http.Do(ctx, &exchange.Request{Op: "probe", Method: method, URL: url, Body: body, Limit: maxReply})
 	if err != nil {
 		return nil, fmt.Errorf("probe: %s: %w", method, err)
 	}
@@ -145,7 +142,7 @@ func (p *prober) send(ctx context.Context, method, url string, body []byte) (*we
 }
 
 // answer returns the text of an answer; none if it is not JSON.
-func answer(r *web.Reply) strictjson.Value {
+func answer(r *exchange.Reply) strictjson.Value {
 	v, err := strictjson.Check(r.Body, strictjson.Options{})
 	if err != nil {
 		return nil

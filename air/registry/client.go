@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/name"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -63,9 +65,8 @@ type Options struct {
 type Client struct {
 	opts Options
 	base string
-	http *http.Client
+	http *exchange.Client
 
-	isNew bool // the transport of http belongs to the client
 	retry retry.Policy
 }
 
@@ -98,7 +99,7 @@ func NewClient(opts *Options) (*Client, error) {
 		MaxRetryAfter: cmp.Or(r.MaxRetryAfter, 30*time.Second), Logger: o.Logger, Subject: "air: registry request",
 	}
 	c.base = strings.TrimSuffix(o.RegistryURL, "/") + apiPath
-	c.http, c.isNew = web.Client(o.HTTPClient, o.AllowLoopback, o.AllowPrivate)
+	c.http = exchange.New(exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Timeout: 30 * time.Second})
 	return c, nil
 }
 
@@ -207,7 +208,7 @@ func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration
 	if err := decode(text, r); err != nil {
 		return r, err
 	}
-	if !web.IsAIRID(r.AIRID) || r.Secret == "" {
+	if !name.IsAIRID(r.AIRID) || r.Secret == "" {
 		return r, &air.Error{Code: air.ErrBadDocument, Message: "the answer to the registration lacks the AIR ID or the secret"}
 	}
 	return r, nil
@@ -258,7 +259,7 @@ func (c *Client) forget(airID string) {
 func keyText(k *air.PublicKey) string { return base64.RawURLEncoding.EncodeToString(k.Bytes()) }
 
 func checkAIRID(id string) error {
-	if !web.IsAIRID(id) {
+	if !name.IsAIRID(id) {
 		return &air.Error{Code: air.ErrBadAIRID, Message: "want AIR-XXXX-XXXX-XXXX"}
 	}
 	return nil
@@ -333,22 +334,17 @@ func classify(err error) error {
 
 // Close closes the idle connections.
 func (c *Client) Close() error {
-	if c.isNew {
-		c.http.CloseIdleConnections()
-	}
+	c.http.Close()
 	return nil
 }
 
 func (c *Client) try(ctx context.Context, method, path string, body []byte, secret string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	req, err := web.NewRequest(ctx, method, c.base+path, body, secret)
-	if err != nil {
-		return nil, &air.Error{Code: air.ErrBadEndpoint, Message: "the request could not be made", Cause: err}
+	h := http.Header{"Cache-Control": {"no-cache"}}
+	if secret != "" {
+		h.Set(exchange.SecretHeader, secret)
 	}
-	req.Header.Set("Cache-Control", "no-cache")
-	res, err := web.Do(c.http, req, maxAnswer)
-	if errors.Is(err, web.ErrTooLarge) {
+	res, err := c.http.Do(ctx, &exchange.Request{Op: "registry", Method: method, URL: c.base + path, Header: h, Body: body, Limit: maxAnswer})
+	if errors.Is(err, httpx.ErrTooLarge) {
 		return nil, &air.Error{Code: air.ErrBadDocument, Message: "the answer of the registry is too large"}
 	}
 	if err != nil {
@@ -362,7 +358,7 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, secr
 
 // refusal returns the error of a response: the text is in the member error, with additions in
 // message and hint.
-func refusal(res *web.Reply) error {
+func refusal(res *exchange.Reply) error {
 	e := &air.Error{RemoteStatus: res.Status, Remote: true}
 	switch s := res.Status; {
 	case s == http.StatusBadRequest, s == http.StatusUnprocessableEntity:
@@ -388,7 +384,7 @@ func refusal(res *web.Reply) error {
 		body = nil
 	}
 	if e.Code == air.ErrRateLimited || e.Code == air.ErrBadGateway {
-		e.RetryAfter, _ = web.RetryAfter(res.Header, body, time.Now())
+		e.RetryAfter, _ = exchange.RetryAfter(res.Header, body, time.Now())
 	}
 	if err != nil {
 		return e // not JSON: probably from a proxy

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 )
 
 // A Time is a time in the registry's format.
@@ -143,7 +143,7 @@ type Service struct {
 
 // InboxService returns the service for an address of an inbox.
 func InboxService(endpoint string) Service {
-	return Service{Type: web.ServiceInbox, Endpoint: endpoint}
+	return Service{Type: name.ServiceInbox, Endpoint: endpoint}
 }
 
 // RegisterParams describes a new agent. Name is required, and either PublicKey, for which the

@@ -24,7 +24,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/registry"
 )
 
@@ -121,7 +121,7 @@ func TestRegisterAndLookUp(t *testing.T) {
 		DocumentationURL: "https://docs.example/", Services: []registry.Service{registry.InboxService("https://relay.example/inbox/x")},
 	})
 	require.NoError(t, err)
-	require.True(t, web.IsAIRID(r.AIRID))
+	require.True(t, name.IsAIRID(r.AIRID))
 	require.NotEmpty(t, r.Secret)
 	require.True(t, r.Minted)
 	require.Equal(t, airtest.DID(r.AIRID), r.DID)
@@ -266,7 +266,7 @@ func TestList(t *testing.T) {
 	n := 0
 	for a, err := range c.ListAll(t.Context()) {
 		require.NoError(t, err)
-		require.True(t, web.IsAIRID(a.AIRID))
+		require.True(t, name.IsAIRID(a.AIRID))
 		n++
 	}
 	require.Equal(t, 7, n)

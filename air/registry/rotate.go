@@ -14,7 +14,7 @@ import (
 	"path/filepath"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 )
 
 // Reasons of a failed rotation.
@@ -129,7 +129,7 @@ func nextIdentity(path string, old *air.Identity) (next *air.Identity, made bool
 }
 
 func (c *Client) keyOf(ctx context.Context, did string) (*air.PublicKey, error) {
-	doc, err := c.GetDocument(ctx, web.AIRIDOf(did))
+	doc, err := c.GetDocument(ctx, name.AIRIDOf(did))
 	if err != nil {
 		return nil, err
 	}

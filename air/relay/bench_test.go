@@ -24,7 +24,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/internal/bench/sample"
 	"github.com/fivewire/fivewire/internal/race"
@@ -148,12 +149,12 @@ func BenchmarkPairRelayHTTP(b *testing.B) {
 	var mu sync.Mutex
 	stored := make(map[[sha256.Size]byte][]byte)
 	lean := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		data, _ := io.ReadAll(io.LimitReader(r.Body, web.MaxMessage))
+		data, _ := io.ReadAll(io.LimitReader(r.Body, server.MaxMessage))
 		sum := sha256.Sum256(data)
 		mu.Lock()
 		stored[sum] = data
 		mu.Unlock()
-		w.Header().Set("Content-Type", web.JSONType)
+		w.Header().Set("Content-Type", exchange.JSONType)
 		w.WriteHeader(http.StatusAccepted)
 		_, _ = w.Write(data[:80])
 	})
@@ -170,7 +171,7 @@ func BenchmarkPairRelayHTTP(b *testing.B) {
 	post := func(url string) error {
 		// The id changes, so that every envelope is stored.
 		data := bytes.Replace(base, id, fmt.Appendf(nil, "%s%08x", id[:len(id)-8], pushed.Add(1)), 1)
-		res, err := client.Post(url, web.JSONType, bytes.NewReader(data))
+		res, err := client.Post(url, exchange.JSONType, bytes.NewReader(data))
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/hook"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/server"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -61,7 +61,7 @@ func (m *mail) record(b []byte) []byte {
 var records = sync.Pool{New: func() any { return new([]byte) }}
 
 // maxRecord bounds the size of a pooled buffer.
-const maxRecord = 2 * web.MaxMessage
+const maxRecord = 2 * server.MaxMessage
 
 // parseRecord parses a stored mail. Only open parses id and from, which a pull of the specification
 // does not need.

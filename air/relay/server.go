@@ -19,7 +19,10 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/air/internal/name"
+	"github.com/fivewire/fivewire/air/internal/server"
+	"github.com/fivewire/fivewire/air/internal/signature"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -50,7 +53,7 @@ func (f DirectoryFunc) LookupDID(ctx context.Context, airID string) (string, err
 func NewStaticDirectory(dids ...string) Directory {
 	byAIRID := make(map[string]string, len(dids))
 	for _, did := range dids {
-		byAIRID[web.AIRIDOf(did)] = did
+		byAIRID[name.AIRIDOf(did)] = did
 	}
 	return DirectoryFunc(func(_ context.Context, airID string) (string, error) {
 		if did, ok := byAIRID[airID]; ok {
@@ -67,7 +70,7 @@ func NewRegistryDirectory(r *air.Resolver) Directory {
 		if err != nil {
 			return "", err
 		}
-		if web.AIRIDOf(d.ID) != airID {
+		if name.AIRIDOf(d.ID) != airID {
 			return "", air.Errorf(air.ErrNotFound, "the document is that of another agent")
 		}
 		return d.ID, nil
@@ -251,7 +254,7 @@ func (o *ServerOptions) withDefaults() {
 	p, l := &o.Persistence, &o.Limits
 	o.RecipientHost = cmp.Or(o.RecipientHost, "agentidentityregistry.org")
 	o.PageSize = option.Or(o.PageSize, 50, maxPage)
-	l.MaxMessage = option.Or(l.MaxMessage, web.MaxMessage, math.MaxInt32)
+	l.MaxMessage = option.Or(l.MaxMessage, server.MaxMessage, math.MaxInt32)
 	l.MaxOutput = option.Count(l.MaxOutput, 16<<20)
 	l.MaxMemoryPerSession = option.Bytes(l.MaxMemoryPerSession, mailboxBytes)
 	l.MaxStorage = cmp.Or(l.MaxStorage, 1<<30)
@@ -309,13 +312,13 @@ type Server struct {
 	budget   *budget.Budget
 	output   *budget.Budget // of responses in progress
 	stats    stats
-	proxies  web.ProxyWarning
+	proxies  server.ProxyWarning
 	origins  httpx.Origins
 	handler  Handler
-	guests   *web.Guests
+	guests   *server.Guests
 	life     *life.Life
 	records  atomic.Uint64 // audit records
-	refusals web.LogLevels
+	refusals server.LogLevels
 	nonces   *seen.Window // of signed requests
 
 	refetches *seen.Window // agents whose document was fetched again after a signature did not verify
@@ -340,7 +343,7 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	s.budget = budget.New(o.Limits.budget(o.Logger), s.boxes.evict)
 	s.boxes.budget = s.budget
 	s.output = budget.New(budget.Limits{Memory: o.Limits.budget(nil).Memory, Logger: o.Logger}, nil)
-	s.origins = web.Origins(o.AllowedOrigins, o.AllowedHosts)
+	s.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
 	s.nonces, s.refetches = seen.New(seen.Options{}), seen.New(seen.Options{})
 	public, err := url.Parse(o.Auth.PublicURL)
 	if err != nil || (public.Host == "") != (o.Auth.PublicURL == "") {
@@ -359,7 +362,7 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.guests = web.NewGuests(o.Limits.RateLimit, o.Limits.AddressRateLimit)
+	s.guests = server.NewGuests(o.Limits.RateLimit, o.Limits.AddressRateLimit)
 	s.life = life.New(life.Options{Closed: air.ErrClosed, Logger: o.Logger})
 	return s, nil
 }
@@ -399,14 +402,14 @@ func (s *Server) Ready() error { return s.life.Ready() }
 func (s *Server) Usage() []air.Usage {
 	size, count := s.boxes.fullest()
 	list := []air.Usage{{Resource: "streams", Scope: "all", Used: s.streams.Load(),
-		Limit: web.UsageLimit(int64(s.opts.Limits.MaxStreams), int64(option.None))}}
+		Limit: server.UsageLimit(int64(s.opts.Limits.MaxStreams), int64(option.None))}}
 	for _, u := range s.budget.Usage() {
 		switch {
 		case u.Scope != "session":
 		case u.Resource == s.boxes.resource.String():
-			u.Used, u.Limit = size, web.UsageLimit(s.boxes.maxBytes, option.NoBytes)
+			u.Used, u.Limit = size, server.UsageLimit(s.boxes.maxBytes, option.NoBytes)
 		case u.Resource == budget.Waiting.String():
-			u.Used, u.Limit = count, web.UsageLimit(s.boxes.max, option.NoBytes)
+			u.Used, u.Limit = count, server.UsageLimit(s.boxes.max, option.NoBytes)
 		}
 		list = append(list, air.Usage(u))
 	}
@@ -430,7 +433,7 @@ func (s *Server) DebugHandler() http.Handler {
 
 // A route is a parsed request path.
 type route struct {
-	op        func(*Server, http.ResponseWriter, *http.Request, *exchange) error
+	op        func(*Server, http.ResponseWriter, *http.Request, *call) error
 	method    string
 	name      string // of the operation, for the audit
 	recipient string
@@ -438,8 +441,8 @@ type route struct {
 	pulls     bool // requires the secret of the inbox, not that of senders
 }
 
-// An exchange is an authorized request.
-type exchange struct {
+// A call is an authorized request.
+type call struct {
 	route
 	to        *recipient
 	body      []byte // if it was read for a signature
@@ -447,11 +450,11 @@ type exchange struct {
 	principal string // in the budget
 }
 
-type exchangeKey struct{}
+type callKey struct{}
 
 // operate is the innermost handler.
 func (s *Server) operate(w http.ResponseWriter, req *http.Request) error {
-	x, ok := req.Context().Value(exchangeKey{}).(*exchange)
+	x, ok := req.Context().Value(callKey{}).(*call)
 	if !ok {
 		return errors.New("air: relay: middleware replaced the context of the request")
 	}
@@ -463,7 +466,7 @@ func (s *Server) operate(w http.ResponseWriter, req *http.Request) error {
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	httpx.Bound(w, req, s.opts.Timing.ReadTimeout)
 	rt, isKnown := parseRoute(req.URL.EscapedPath())
-	if isKnown && web.Preflight(&s.origins, w, req, rt.method) {
+	if isKnown && server.Preflight(&s.origins, w, req, rt.method) {
 		return
 	}
 	record := &air.AuditRecord{Time: time.Now(), Peer: req.RemoteAddr, Operation: cmp.Or(rt.name, "unknown"),
@@ -477,12 +480,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		err = air.Errorf(air.ErrNotFound, "no such path")
 	case req.Method != rt.method:
 		w.Header().Set("Allow", rt.method)
-		err = air.Errorf(air.Code(web.CodeMethod), "the method is not allowed here")
+		err = air.Errorf(air.Code(server.CodeMethod), "the method is not allowed here")
 	case rt.op == nil:
-		web.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+		server.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 		return
 	default:
-		x := &exchange{route: rt}
+		x := &call{route: rt}
 		err = s.work(req, record.Operation, func(ctx context.Context) error {
 			return s.serve(w, req.WithContext(ctx), x)
 		})
@@ -560,8 +563,8 @@ func (s *Server) audit(ctx context.Context, r *air.AuditRecord, err error) {
 }
 
 // serve authorizes a request with a known path and method, and calls the handler.
-func (s *Server) serve(w http.ResponseWriter, req *http.Request, x *exchange) error {
-	if message, ok := web.CheckHeaders(req); !ok {
+func (s *Server) serve(w http.ResponseWriter, req *http.Request, x *call) error {
+	if message, ok := server.CheckHeaders(req); !ok {
 		return air.Errorf(air.ErrBadRequest, "%s", message)
 	}
 	if s.origins.Check(req) != nil {
@@ -591,16 +594,16 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request, x *exchange) er
 	if len(s.opts.Middleware) == 0 {
 		return x.op(s, w, req, x)
 	}
-	return s.handler.ServeRelay(w, req.WithContext(context.WithValue(req.Context(), exchangeKey{}, x)))
+	return s.handler.ServeRelay(w, req.WithContext(context.WithValue(req.Context(), callKey{}, x)))
 }
 
 // identify finds the address, the mailbox and the rights of a caller, and counts the address. It reports
 // whether the mailbox has a valid name.
-func (s *Server) identify(w http.ResponseWriter, req *http.Request, x *exchange) (isName bool, err error) {
+func (s *Server) identify(w http.ResponseWriter, req *http.Request, x *call) (isName bool, err error) {
 	if s.opts.ClientAddr == nil && s.proxies.First(req.Header) {
-		s.opts.Logger.WarnContext(req.Context(), web.ProxyMessage, "peer", req.RemoteAddr)
+		s.opts.Logger.WarnContext(req.Context(), server.ProxyMessage, "peer", req.RemoteAddr)
 	}
-	if x.addr, err = web.Address(req, s.opts.ClientAddr); err != nil {
+	if x.addr, err = server.Address(req, s.opts.ClientAddr); err != nil {
 		return false, err
 	}
 	x.to, isName = parseRecipient(x.recipient)
@@ -616,7 +619,7 @@ func (s *Server) identify(w http.ResponseWriter, req *http.Request, x *exchange)
 }
 
 // isAuthenticated reports whether the request had a secret.
-func (x *exchange) isAuthenticated() bool { return x.principal != x.addr }
+func (x *call) isAuthenticated() bool { return x.principal != x.addr }
 
 func errNoMailbox() *air.Error { return air.Errorf(air.ErrNotFound, "no such mailbox") }
 
@@ -629,7 +632,7 @@ func parseRoute(path string) (route, bool) {
 		return route{method: http.MethodGet}, true
 	}
 	first, rest, _ := strings.Cut(path, "/")
-	name, verb, isLong := strings.Cut(rest, "/")
+	recipient, verb, isLong := strings.Cut(rest, "/")
 	if isLong {
 		first += "/" + verb
 	}
@@ -647,7 +650,7 @@ func parseRoute(path string) (route, bool) {
 		return rt, false
 	}
 	var err error
-	rt.recipient, err = url.PathUnescape(name)
+	rt.recipient, err = url.PathUnescape(recipient)
 	return rt, err == nil && rt.recipient != ""
 }
 
@@ -659,17 +662,17 @@ type recipient struct {
 }
 
 // parseRecipient parses an AIR ID or a DID.
-func parseRecipient(name string) (*recipient, bool) {
-	to := &recipient{name: name}
-	if web.IsAIRID(name) {
-		to.airID = name
+func parseRecipient(text string) (*recipient, bool) {
+	to := &recipient{name: text}
+	if name.IsAIRID(text) {
+		to.airID = text
 		return to, true
 	}
-	d, ok := web.ParseDID(name)
+	d, ok := name.ParseDID(text)
 	if !ok {
 		return to, false
 	}
-	to.airID, to.did = d.AIRID, name
+	to.airID, to.did = d.AIRID, text
 	return to, true
 }
 
@@ -698,13 +701,13 @@ func (s *Server) lookUp(ctx context.Context, to *recipient) error {
 
 // isLocal reports whether a relay without a directory has a mailbox for a DID.
 func (s *Server) isLocal(did string) bool {
-	d, ok := web.ParseDID(did)
+	d, ok := name.ParseDID(did)
 	return ok && d.Host == s.opts.RecipientHost
 }
 
 // authorize checks the secret in constant time, before the directory and the store are used
 // (AIR-091, AIR-D64). The address of the caller decides nothing: behind a proxy all are local.
-func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *call) error {
 	a := &s.opts.Auth
 	want, isOpen := a.PushSecret, a.AllowAnonymous || a.AllowAnonymousPush
 	if x.pulls {
@@ -725,10 +728,10 @@ func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *exchange
 		}
 	}
 	switch {
-	case web.SecretMatches(req.Header.Get(web.SecretHeader), want):
+	case server.SecretMatches(req.Header.Get(exchange.SecretHeader), want):
 		x.principal = x.to.airID
 		return nil
-	case x.pulls && a.Resolver != nil && x.to.airID != "" && web.IsSigned(req.Header):
+	case x.pulls && a.Resolver != nil && x.to.airID != "" && signature.Is(req.Header):
 		return s.verifySignature(w, req, x)
 	case want == "" && isOpen:
 		x.principal = x.addr
@@ -738,7 +741,7 @@ func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *exchange
 }
 
 // verifySignature authorizes a request that is signed by the agent of the mailbox.
-func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *call) error {
 	place, err := s.budget.Scope(x.addr, "").Reserve(budget.Unauthenticated, 1)
 	if err != nil {
 		return overBudget(err)
@@ -750,10 +753,10 @@ func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *ex
 		}
 	}
 	now, refused := time.Now(), air.Errorf(air.ErrUnauthorized, "the signature of the request is not valid")
-	r := web.RequestOf(req.Method, s.publicURL(req))
+	r := signature.Of(req.Method, s.publicURL(req))
 	r.Body = x.body
-	verify, err := r.ReadSignature(req.Header, now)
-	if err != nil || web.AIRIDOf(r.DID) != x.to.airID || x.to.did != "" && x.to.did != r.DID {
+	verify, err := r.Read(req.Header, now)
+	if err != nil || name.AIRIDOf(r.DID) != x.to.airID || x.to.did != "" && x.to.did != r.DID {
 		return refused
 	}
 	isValid, err := s.checkKey(req.Context(), r.DID, verify)
@@ -768,7 +771,7 @@ func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *ex
 		return refused
 	}
 	nonce := sumID(r.Nonce)
-	if s.nonces.Add(r.DID, "", nonce, now.Add(2*web.MaxRequestAge)) != nil { // the last check
+	if s.nonces.Add(r.DID, "", nonce, now.Add(2*signature.MaxAge)) != nil { // the last check
 		return refused
 	}
 	x.principal = x.to.airID
@@ -805,13 +808,13 @@ func (s *Server) publicURL(req *http.Request) *url.URL {
 	return &u
 }
 
-func (s *Server) servePush(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) servePush(w http.ResponseWriter, req *http.Request, x *call) error {
 	to := x.to
 	data, err := readBody(w, req, s.opts.Limits.MaxMessage, s.opts.Timing.ReadTimeout)
 	if err != nil {
 		return err
 	}
-	if !web.JSONContent(req.Header.Get("Content-Type")) {
+	if !server.JSONContent(req.Header.Get("Content-Type")) {
 		return air.Errorf(air.ErrInvalidEnvelope, "not a content type for envelopes")
 	}
 	m, err := newMail(data)
@@ -819,7 +822,7 @@ func (s *Server) servePush(w http.ResponseWriter, req *http.Request, x *exchange
 		return err
 	}
 	isForeign := s.opts.Directory == nil && !s.isLocal(m.to)
-	if to.did != "" && m.to != to.did || web.AIRIDOf(m.to) != to.airID || isForeign {
+	if to.did != "" && m.to != to.did || name.AIRIDOf(m.to) != to.airID || isForeign {
 		return air.Errorf(air.ErrWrongRecipient, "to is not the agent of this mailbox")
 	}
 	addr, from := "", "" // a verified secret is the sender
@@ -836,13 +839,13 @@ func (s *Server) servePush(w http.ResponseWriter, req *http.Request, x *exchange
 	}
 	body := strictjson.AppendString([]byte(`{"status":"queued","envelope_id":`), m.id)
 	body = strconv.AppendUint(append(body, `,"seq":`...), seq, 10)
-	web.WriteJSON(w, http.StatusAccepted, append(body, '}'))
+	server.WriteJSON(w, http.StatusAccepted, append(body, '}'))
 	return nil
 }
 
 // overBudget returns the response to a *budget.Error.
 func overBudget(err error) *air.Error {
-	message, delay := web.OverBudget(err)
+	message, delay := server.OverBudget(err)
 	return limited(message, delay)
 }
 
@@ -879,7 +882,7 @@ func parseCursor(text string) (after uint64, ok bool) {
 	return after, ok && err == nil && "c"+strconv.FormatUint(after, 10) == text
 }
 
-func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *call) error {
 	to, q := x.to, req.URL.Query()
 	limit, err := s.limit(q, true)
 	if err != nil {
@@ -919,12 +922,12 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *exchange
 		cursor = "c" + strconv.FormatUint(mail[len(mail)-1].Seq, 10)
 	}
 	body = append(append(append(body, `],"cursor":"`...), cursor...), `","has_more":`...)
-	web.WriteJSON(w, http.StatusOK, append(strconv.AppendBool(body, more), '}'))
+	server.WriteJSON(w, http.StatusOK, append(strconv.AppendBool(body, more), '}'))
 	return nil
 }
 
 // reservePage charges the memory of a page with these envelopes, and returns its size.
-func (s *Server) reservePage(x *exchange, mail []store.Record) (size int64, hold budget.Hold, err error) {
+func (s *Server) reservePage(x *call, mail []store.Record) (size int64, hold budget.Hold, err error) {
 	size = 64
 	for _, rec := range mail {
 		size += int64(len(rec.Value)) + 1
@@ -947,7 +950,7 @@ func wantsStream(req *http.Request) bool {
 	return false
 }
 
-func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *call) error {
 	to, q := x.to, req.URL.Query()
 	after, err := strconv.ParseUint(q.Get("since"), 10, 63)
 	if err != nil {
@@ -992,11 +995,11 @@ func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *
 	}
 	body = strconv.AppendUint(append(body, `],"cursor":`...), after, 10)
 	body = strconv.AppendBool(append(body, `,"has_more":`...), more)
-	web.WriteJSON(w, http.StatusOK, append(body, '}'))
+	server.WriteJSON(w, http.StatusOK, append(body, '}'))
 	return nil
 }
 
-func (s *Server) serveAck(w http.ResponseWriter, req *http.Request, x *exchange) error {
+func (s *Server) serveAck(w http.ResponseWriter, req *http.Request, x *call) error {
 	data, err := x.body, error(nil)
 	if data == nil {
 		if data, err = readBody(w, req, maxAnswer, s.opts.Timing.ReadTimeout); err != nil {
@@ -1004,7 +1007,7 @@ func (s *Server) serveAck(w http.ResponseWriter, req *http.Request, x *exchange)
 		}
 	}
 	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth})
-	if err != nil || !v.IsObject() || !v.Get("envelope_ids").IsArray() || !web.JSONContent(req.Header.Get("Content-Type")) {
+	if err != nil || !v.IsObject() || !v.Get("envelope_ids").IsArray() || !server.JSONContent(req.Header.Get("Content-Type")) {
 		return air.Errorf(air.ErrBadRequest, "want an object with a list envelope_ids")
 	}
 	var ids []string
@@ -1024,7 +1027,7 @@ func (s *Server) serveAck(w http.ResponseWriter, req *http.Request, x *exchange)
 	}
 	body := strconv.AppendInt([]byte(`{"status":"acked","acked_count":`), int64(n), 10)
 	body = strconv.AppendInt(append(body, `,"requested":`...), int64(len(ids)), 10)
-	web.WriteJSON(w, http.StatusOK, append(body, '}'))
+	server.WriteJSON(w, http.StatusOK, append(body, '}'))
 	return nil
 }
 
@@ -1035,7 +1038,7 @@ func because(code air.Code, message string, cause error) *air.Error {
 
 // readBody reads the body of a request.
 func readBody(w http.ResponseWriter, r *http.Request, limit int, timeout time.Duration) ([]byte, error) {
-	data, refusal := web.ReadBody(w, r, limit, timeout)
+	data, refusal := server.ReadBody(w, r, limit, timeout)
 	if refusal != nil {
 		return nil, because(air.Code(refusal.Code), refusal.Message, refusal.Cause)
 	}
@@ -1050,7 +1053,7 @@ func writeError(w http.ResponseWriter, err error) {
 		e = &air.Error{Code: air.ErrRelay}
 	}
 	if e.Code == air.ErrRateLimited {
-		web.SetRetryAfter(w.Header(), e.RetryAfter)
+		server.SetRetryAfter(w.Header(), e.RetryAfter)
 	}
-	web.WriteJSON(w, e.HTTPStatus(), e.HTTPBody())
+	server.WriteJSON(w, e.HTTPStatus(), e.HTTPBody())
 }

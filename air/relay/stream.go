@@ -18,7 +18,7 @@ const heartbeat = 30 * time.Second
 
 // serveStream sends the mail and later arrivals as events until the reader disconnects or the relay
 // is closed. An unacknowledged envelope comes again with the next stream or pull.
-func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *exchange, after uint64) error {
+func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, after uint64) error {
 	if s.streams.Add(1) > int64(s.opts.Limits.MaxStreams) {
 		s.streams.Add(-1)
 		return limited("too many streams", 30*time.Second)
@@ -53,7 +53,7 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *exchan
 
 // sendPage sends the next envelopes, or waits for them. Without room in the budget for all of them it
 // sends one, and without room for that it waits a second.
-func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *exchange, after uint64) (uint64, error) {
+func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *call, after uint64) (uint64, error) {
 	mail, _, err := s.boxes.pull(ctx, x.to.airID, after, s.opts.PageSize)
 	if err != nil {
 		return after, err

@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
-	"github.com/fivewire/fivewire/air/internal/web"
+	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/air/transcript"
@@ -130,7 +130,7 @@ func makeKey(file, did string) (*air.Identity, error) {
 	if _, err := os.Lstat(file); err == nil {
 		return nil, command.CouldNot(fmt.Errorf("%s exists", file))
 	}
-	if _, ok := web.ParseDID(did); !ok {
+	if _, ok := name.ParseDID(did); !ok {
 		return nil, command.Usage("-did: not the DID of an agent: %q", did)
 	}
 	id, err := air.GenerateIdentity(did)

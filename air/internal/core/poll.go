@@ -49,10 +49,10 @@ func (p Poll) Answer(cursor string, isRefused bool) Poll {
 	return p
 }
 
-// Page returns the poll after a page that was handled and acknowledged. A page that is empty, or whose cursor is the one it
-// was asked with, ends the drain, or a relay could keep it in a loop.
-func (p Poll) Page(asked, cursor string, isEmpty, hasMore bool) Poll {
-	p.Cursor, p.IsBehind = cursor, hasMore && !isEmpty && cursor != asked
+// Page returns the poll after a page that was handled and acknowledged. An empty page, or one with the cursor
+// of its request, ends the drain, or a relay could keep it in a loop.
+func (p Poll) Page(requested, cursor string, isEmpty, hasMore bool) Poll {
+	p.Cursor, p.IsBehind = cursor, hasMore && !isEmpty && cursor != requested
 	if !p.IsBehind && p.IsBack {
 		p.Cursor = p.back
 	}

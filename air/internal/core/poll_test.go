@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A poll of a mailbox never skips an unsettled envelope for good, and hands out every one as long as the relay answers,
+// A poll of a mailbox does not lose an unsettled envelope, and hands out every one as long as the relay answers,
 // whatever fails and wherever drains end (AIR-D63, AIR-D65).
 func TestPollSkipsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -22,17 +22,17 @@ func TestPollSkipsNothing(t *testing.T) {
 		drain := func(pages int, mayFail, isLast bool) {
 			p = p.Begin()
 			for range pages {
-				asked, before := p.Cursor, p
+				requested, before := p.Cursor, p
 				after := 0
-				if asked != "" && asked != "end" {
-					_, err := fmt.Sscanf(asked, "c%d", &after)
+				if requested != "" && requested != "end" {
+					_, err := fmt.Sscanf(requested, "c%d", &after)
 					require.NoError(t, err)
 				}
 				for i := 1; i <= after; i++ {
-					require.True(t, settled[i] || p.IsBack, "envelope %d is skipped by cursor %s", i, asked)
+					require.True(t, settled[i] || p.IsBack, "envelope %d is skipped by cursor %s", i, requested)
 				}
 				if mayFail && rapid.IntRange(0, 4).Draw(t, "fails") == 0 {
-					p, _ = before.Fail(asked)
+					p, _ = before.Fail(requested)
 					return
 				}
 				n, last := 0, after
@@ -42,7 +42,7 @@ func TestPollSkipsNothing(t *testing.T) {
 					}
 					n, last = n+1, i
 					if settled[i] = isLast || rapid.Bool().Draw(t, "settled"); !settled[i] {
-						p = p.Hold(asked)
+						p = p.Hold(requested)
 					}
 				}
 				cursor, more := "end", false
@@ -52,7 +52,7 @@ func TestPollSkipsNothing(t *testing.T) {
 				if more {
 					cursor = fmt.Sprint("c", last)
 				}
-				if p = p.Page(asked, cursor, n == 0, more); !p.IsBehind {
+				if p = p.Page(requested, cursor, n == 0, more); !p.IsBehind {
 					return
 				}
 			}

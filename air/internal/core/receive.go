@@ -85,7 +85,7 @@ func (r Received) Fail(now time.Time, maxAttempts int, isPush bool) (Received, s
 	return r, ClassLater
 }
 
-// Cut returns the message after an attempt that was cut off, which is no failure (AIR-D75).
+// Cut returns the message after an attempt that was cut off and does not count as a failure (AIR-D75).
 func (r Received) Cut() Received {
 	r.IsKnown, r.Redelivered, r.Next = true, true, time.Time{}
 	return r

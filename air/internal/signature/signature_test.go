@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package signature
 
 import (
 	"bytes"
@@ -26,42 +26,40 @@ func FuzzSignedRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		newRequest := func() *SignedRequest {
-			r := RequestOf(method, u)
+		newRequest := func() *Request {
+			r := Of(method, u)
 			r.Body = body
 			return r
 		}
 		signed := newRequest()
 		signed.DID, signed.Created, signed.Nonce = did, created, "AAAAAAAAAAAAAAAAAAAAAA"
 		h := make(http.Header)
-		base, err := signed.Sign(h, key)
-		require.NoError(t, err)
+		require.NoError(t, signed.Sign(h, key))
 		now := time.Unix(created, 0)
 		received := newRequest()
-		verify, err := received.ReadSignature(h, now)
+		verify, err := received.Read(h, now)
 		if created < 0 || created >= 1e12 || !regexp.MustCompile(`^[^"\\]{1,510}$`).MatchString(did) {
 			return // without a form
 		}
 		require.NoError(t, err)
 		require.NoError(t, verify(public))
 		require.Equal(t, *signed, *received)
-		params, digest := received.params()
-		require.Equal(t, base, received.base(params, digest))
+		require.Equal(t, signed.Base(), received.Base())
 
-		for _, change := range []func(r *SignedRequest){
-			func(r *SignedRequest) { r.Method += "X" },
-			func(r *SignedRequest) { r.Authority += "x" },
-			func(r *SignedRequest) { r.Path += "x" },
-			func(r *SignedRequest) { r.Query += "x" },
-			func(r *SignedRequest) { r.Body = append(bytes.Clone(r.Body), 'x') },
+		for _, change := range []func(r *Request){
+			func(r *Request) { r.Method += "X" },
+			func(r *Request) { r.Authority += "x" },
+			func(r *Request) { r.Path += "x" },
+			func(r *Request) { r.Query += "x" },
+			func(r *Request) { r.Body = append(bytes.Clone(r.Body), 'x') },
 		} {
 			changed := newRequest()
 			change(changed)
-			verify, err := changed.ReadSignature(h, now)
+			verify, err := changed.Read(h, now)
 			require.True(t, err != nil || verify(public) != nil)
 		}
-		for _, late := range []time.Duration{MaxRequestAge + time.Second, -MaxRequestAge - time.Second} {
-			_, err = newRequest().ReadSignature(h, now.Add(late))
+		for _, late := range []time.Duration{MaxAge + time.Second, -MaxAge - time.Second} {
+			_, err = newRequest().Read(h, now.Add(late))
 			require.Error(t, err)
 		}
 	})

@@ -1,12 +1,11 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package server
 
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/http"
 	"slices"
@@ -119,27 +118,6 @@ func OverBudget(err error) (message string, delay time.Duration) {
 		delay = time.Minute
 	}
 	return fmt.Sprintf("over budget: resource %s, scope %s", b.Resource, b.Scope), delay
-}
-
-// LogLevels returns the levels of records about refusals, so that a peer cannot fill the log.
-type LogLevels struct {
-	mu    sync.Mutex
-	next  time.Time       // end of the minute
-	codes map[string]bool // logged in this minute
-}
-
-// Level returns Warn for the first refusal with a code in a minute, then Debug.
-func (l *LogLevels) Level(code string) slog.Level {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now := time.Now(); !now.Before(l.next) {
-		l.next, l.codes = now.Add(time.Minute), make(map[string]bool)
-	}
-	if l.codes[code] {
-		return slog.LevelDebug
-	}
-	l.codes[code] = true
-	return slog.LevelWarn
 }
 
 // Preflight answers OPTIONS for a path with one method, and else sets the CORS headers (AIR-D88). It

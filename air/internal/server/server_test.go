@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-package web
+package server
 
 import (
 	"testing"
@@ -16,14 +16,5 @@ func TestJSONContent(t *testing.T) {
 		"text/plain": false, "application/didcomm-signed+json": false, "application/jsonx": false, "json": false, ";": false,
 	} {
 		require.Equal(t, want, JSONContent(text), text)
-	}
-}
-
-func TestOriginIsLowerCaseWithoutDefaultPort(t *testing.T) {
-	for text, want := range map[string]string{
-		"https://Relay.Example:443/inbox?x=1": "https://relay.example", "https://relay.example:8443/": "https://relay.example:8443",
-		"http://[::1]:80/x": "http://[::1]", "http://relay.example:443": "http://relay.example:443", ":": "",
-	} {
-		require.Equal(t, want, Origin(text), text)
 	}
 }
