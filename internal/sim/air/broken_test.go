@@ -25,8 +25,9 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"a push is lost": {"M1", defect{client: replaced(http.MethodPost, "/inbox/", 202, "")}},
 		"an ack is lost": {"M4", defect{client: replaced(http.MethodPost, "/ack", 200, "{}")}},
 		"the ledger is lost": {"M2", defect{ // and acks, so that most mail comes again after a restart
-			client: replaced(http.MethodPost, "/ack", 200, "{}"),
-			store:  without(func(key string) bool { return strings.Contains(key, "/i/") }),
+			restarts: true,
+			client:   replaced(http.MethodPost, "/ack", 200, "{}"),
+			store:    without(func(key string) bool { return strings.Contains(key, "/once/") }),
 		}},
 		"a key is exchanged":     {"M3", defect{client: exchanged}},
 		"a thread is not stored": {"M5", defect{store: without(isOddThread)}},

@@ -23,6 +23,12 @@ func profile(d defect) func(*sim.World) {
 	return func(s *sim.World) {
 		w := newWorld(s, d)
 		s.Play(50*time.Second, 3, 4*time.Second, func(c *sim.Client) { w.operate(c) })
+		if d.restarts {
+			for _, n := range w.agents {
+				n.Crash()
+				n.Restart()
+			}
+		}
 		s.Settle()
 		w.check()
 	}

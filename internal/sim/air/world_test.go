@@ -48,6 +48,8 @@ type defect struct {
 	store   func(s store.Store) store.Store
 	client  func(rt http.RoundTripper) http.RoundTripper
 	handler air.Middleware
+
+	restarts bool // of all agents in the middle, which lose what they remember
 }
 
 func newWorld(w *sim.World, d defect) *world {
