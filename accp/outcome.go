@@ -234,10 +234,10 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, fr
 	if err != nil {
 		return false
 	}
-	state, _, err := table.Peek(ctx, k.Key)
+	state, claim, err := table.Peek(ctx, k.Key)
 	// The last part of a transaction in parts has its id only in the outcome.
 	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction
-	return isPart || err == nil && (state == once.StateRunning || state == once.StateDone)
+	return isPart || err == nil && state != once.StateAbsent && !claim.Dropped
 }
 
 // fail answers m by an error.

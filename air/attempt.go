@@ -37,13 +37,11 @@ func (r *receiver) handle(ctx context.Context, a *arrival) error {
 	if r.instance != nil {
 		t.epoch = r.instance.lease.Context()
 	}
-	policy, key := once.RepeatNow, keyOf(a.env.From, &t.names)
-	if a.via == viaQueue {
-		policy = once.Repeat
-	}
+	key := keyOf(a.env.From, &t.names)
+	key.NoWait = a.via != viaQueue
 	for {
-		_, isDone, err := table.Do(ctx, key, policy, t.run)
-		isRunning := errors.Is(err, once.ErrRunning)
+		_, isDone, err := table.Do(ctx, key, once.Repeat, t.run)
+		isRunning := errors.Is(err, once.ErrBusy)
 		switch {
 		case isRunning && a.via == viaPush:
 			if isDone, err = t.join(ctx, table, key); isDone {

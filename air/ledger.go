@@ -272,7 +272,9 @@ func (l *ledger) peek(ctx context.Context, env *Envelope) (core.Received, error)
 
 // peekHere is peek without a store: the window has what is done.
 func (l *ledger) peekHere(ctx context.Context, env *Envelope, k *names) (r core.Received, err error) {
-	_, isDone, failed := l.memory.Do(ctx, keyOf(env.From, k), once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
+	key := keyOf(env.From, k)
+	key.NoWait = true
+	_, isDone, failed := l.memory.Do(ctx, key, once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
 		var isOther bool
 		r, isOther, err = received(&c, k.id)
 		switch {
@@ -289,7 +291,7 @@ func (l *ledger) peekHere(ctx context.Context, env *Envelope, k *names) (r core.
 	switch {
 	case isDone:
 		return r, replayed()
-	case errors.Is(failed, once.ErrRunning):
+	case errors.Is(failed, once.ErrBusy):
 		return r, elsewhere()
 	}
 	return r, errors.Join(failed, err)
@@ -323,11 +325,13 @@ func (l *ledger) discard(ctx context.Context, env *Envelope, until time.Time) er
 	if err != nil {
 		return err
 	}
-	_, _, err = t.Do(ctx, keyOf(env.From, &k), once.RepeatNow, func(context.Context, once.Claim) (once.Result, error) {
+	key := keyOf(env.From, &k)
+	key.NoWait = true
+	_, _, err = t.Do(ctx, key, once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
 		_ = l.window.record(env.From, env.ThreadID, &k, until)
 		return once.Result{}, nil
 	})
-	if errors.Is(err, once.ErrRunning) {
+	if errors.Is(err, once.ErrBusy) {
 		return elsewhere()
 	}
 	return err

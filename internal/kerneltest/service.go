@@ -140,7 +140,7 @@ func (p *process) submit(ctx context.Context, principal, key, kind, params strin
 	k := once.Key{Principal: principal, Scope: "submit", ID: key, Digest: sha256.Sum256([]byte(kind + "\n" + params))}
 	id, _, err := p.calls.Do(ctx, k, once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
 		if n := p.count(); p.o.maxJobs > 0 && n >= p.o.maxJobs {
-			return once.Result{}, once.Temporary(errOverload)
+			return once.Result{Forget: true}, errOverload
 		}
 		id := "job-" + c.Token
 		epoch := p.lease.Context() // the end of the caller's context does not leave a job without a process

@@ -163,8 +163,8 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 			return out, err
 		case next == nil && s.rec.Kind == doneRecord:
 			return s.rec.Out, nil
-		case next == nil && p == RepeatNow:
-			return out, ErrRunning
+		case next == nil && e.key.NoWait:
+			return out, ErrBusy
 		case next == nil:
 			continue
 		case isOther && next.Attempt == 1:
@@ -284,7 +284,7 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
 	r := t.call(running, c.rec.claim(), f, func(r result) result {
-		isCut := p != AtMostOnce && r.err != nil && c.epoch.Err() != nil
+		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
 		if isCut && r.out.Kind != noOutcome {
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)
 		}
@@ -332,11 +332,11 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 			data, err = end.out.result()
 			return data, true, err
 		}
-		if p != AtMostOnce && end.out.Kind == noOutcome {
+		if p == Repeat && end.out.Kind == noOutcome {
 			return nil, false, fmt.Errorf("%w: not recorded", ErrLost)
 		}
 	default:
-		if p != AtMostOnce {
+		if p == Repeat {
 			return nil, false, fmt.Errorf("once: record: %w", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 		}
 	}
@@ -603,7 +603,9 @@ func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 		c.Kept, c.Lost = r.Kept, !isAlive
 		return StateRunning, c, nil, err
 	case r.Out.Kind == dropped:
-		return StateNotRetained, r.claim(), nil, nil
+		c := r.claim()
+		c.Dropped = true
+		return StateDone, c, nil, nil
 	}
 	return StateDone, r.claim(), r.Out.data, nil
 }

@@ -29,9 +29,18 @@ func fill(t require.TestingT, table *once.Table, principal, id string, size int)
 }
 
 func requireState(t require.TestingT, table *once.Table, principal, id string, want once.State) {
-	got, _, err := table.Peek(context.Background(), once.Key{Principal: principal, ID: id})
+	got, c, err := table.Peek(context.Background(), once.Key{Principal: principal, ID: id})
 	require.NoError(t, err)
 	require.Equal(t, want, got, "%s of %s", id, principal)
+	require.False(t, c.Dropped, "%s of %s", id, principal)
+}
+
+// requireDropped requires that a key is known and its outcome is not retained.
+func requireDropped(t require.TestingT, table *once.Table, principal, id string) {
+	got, c, err := table.Peek(context.Background(), once.Key{Principal: principal, ID: id})
+	require.NoError(t, err)
+	require.Equal(t, once.StateDone, got, "%s of %s", id, principal)
+	require.True(t, c.Dropped, "%s of %s", id, principal)
 }
 
 func requireUsage(t require.TestingT, table *once.Table, principal string, maxBytes, maxCount int) {
@@ -48,9 +57,9 @@ func TestMemoryBoundsBytesOfPrincipal(t *testing.T) {
 		fill(t, table, "alice", fmt.Sprint(i), 1<<20)
 		requireUsage(t, table, "alice", 16<<20, 20_000)
 	}
-	requireState(t, table, "alice", "24", once.StateNotRetained)
+	requireDropped(t, table, "alice", "24")
 	requireState(t, table, "alice", "25", once.StateDone)
-	requireState(t, table, "alice", "0", once.StateNotRetained)
+	requireDropped(t, table, "alice", "0")
 }
 
 func TestMemoryBoundsBytesOfAll(t *testing.T) {
@@ -61,12 +70,12 @@ func TestMemoryBoundsBytesOfAll(t *testing.T) {
 			requireUsage(t, table, "", 64<<20, 100_000)
 		}
 	}
-	requireState(t, table, "tenant 4", "10", once.StateNotRetained) // the principal of the newest pays
+	requireDropped(t, table, "tenant 4", "10") // the principal of the newest pays
 	requireState(t, table, "tenant 4", "14", once.StateDone)
 	requireState(t, table, "tenant 1", "0", once.StateDone)
 	fill(t, table, "tenant 5", "0", 1<<20) // without other data, the oldest of all is removed
 	requireState(t, table, "tenant 5", "0", once.StateDone)
-	requireState(t, table, "tenant 0", "0", once.StateNotRetained)
+	requireDropped(t, table, "tenant 0", "0")
 	requireState(t, table, "tenant 0", "14", once.StateDone)
 }
 
@@ -184,7 +193,7 @@ func TestMemoryEvictsAliases(t *testing.T) {
 	fill(t, table, "", "2", 20<<20)
 	names, _ = table.Names()
 	require.Equal(t, 1, names)
-	requireState(t, table, "", "2", once.StateNotRetained)
+	requireDropped(t, table, "", "2")
 	_, _, err = table.Do(t.Context(), once.Key{ID: "2", Digest: [32]byte{1}}, once.Repeat, new(counter).run)
 	require.ErrorIs(t, err, once.ErrReused)
 	_, _, err = table.Do(t.Context(), once.Key{ID: "2"}, once.Repeat, new(counter).run)

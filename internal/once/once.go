@@ -37,12 +37,9 @@ var (
 	// text is recorded. Only the first caller's error unwraps to that of the work.
 	ErrFailed = errors.New("once: work failed")
 
-	// ErrRunning reports that another call runs the key, under RepeatNow.
-	ErrRunning = errors.New("once: key in progress")
-
-	// ErrBusy reports that a key has 64 waiters, or that the store does not take
-	// the outcomes of 4,096 calls.
-	ErrBusy = errors.New("once: too many calls wait")
+	// ErrBusy reports that another call runs the key and the caller does not wait: it has NoWait, or the key has
+	// 64 waiters. It also reports that the store does not take the outcomes of 4,096 calls.
+	ErrBusy = errors.New("once: key in progress")
 
 	// ErrClosed reports use after Close.
 	ErrClosed = errors.New("once: closed")
@@ -58,6 +55,9 @@ type Key struct {
 
 	// Digest identifies the request. A repeat with another one gets ErrReused.
 	Digest [32]byte
+
+	// NoWait makes Do return ErrBusy while another call runs the key. Repeats may differ in it.
+	NoWait bool
 }
 
 // A Claim is the permission to run.
@@ -68,6 +68,7 @@ type Claim struct {
 	Kept        bool   // the last attempt has ended with Retry; else its end is unknown, if there was one
 	State       []byte // Data of the last Retry
 	Lost        bool   // of Peek: the instance that runs it has failed
+	Dropped     bool   // of Peek: its outcome is not retained
 }
 
 // A Result is what work returns. Data is recorded also with an error.
@@ -84,7 +85,6 @@ type Policy int
 const (
 	AtMostOnce Policy = iota // record ErrLost as the outcome
 	Repeat                   // run again
-	RepeatNow                // run again; while another call runs the key, return ErrRunning instead of waiting
 )
 
 // A State is what is known of a key.
@@ -92,10 +92,9 @@ type State int
 
 // The states of a key.
 const (
-	StateAbsent      State = iota
-	StateRunning           // claimed
-	StateDone              // ended, with its outcome
-	StateNotRetained       // ended, without its outcome
+	StateAbsent  State = iota
+	StateRunning       // claimed
+	StateDone          // ended
 )
 
 // Options configure a Table. Zero is the default; a negative value removes a bound.

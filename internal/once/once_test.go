@@ -98,6 +98,10 @@ func eachTable(t *testing.T, f func(t *testing.T, table *once.Table)) {
 
 func key(id string) once.Key { return once.Key{Principal: "alice", Scope: "pay", ID: id} }
 
+func atOnce(id string) once.Key {
+	return once.Key{Principal: "alice", Scope: "pay", ID: id, NoWait: true}
+}
+
 // A counter is work that counts its runs and returns the number of its run.
 type counter struct {
 	mu     sync.Mutex
@@ -222,11 +226,11 @@ func TestDoForgets(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {
 		c := &counter{forget: true}
 		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 1", false)
-		c.forget, c.err = false, once.Temporary(errors.New("overload"))
+		c.err = errors.New("overload")
 		_, _, err := table.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
 		require.EqualError(t, err, "overload")
 		require.NotErrorIs(t, err, once.ErrFailed)
-		c.err = nil
+		c.forget, c.err = false, nil
 		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 3", false)
 		requireDo(t, table, key("1"), once.AtMostOnce, c, "run 3", true)
 		for _, claim := range c.claims {
@@ -241,9 +245,9 @@ func TestDoRetries(t *testing.T) {
 	test := func(t *testing.T, first, second *once.Table) {
 		var claims []once.Claim
 		attempt := func(table *once.Table, isRetried bool, aliases ...string) {
-			k := key("1")
+			k := atOnce("1")
 			k.Aliases = aliases
-			_, _, err := table.Do(t.Context(), k, once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
+			_, _, err := table.Do(t.Context(), k, once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
 				claims = append(claims, c)
 				return once.Result{Retry: isRetried, Data: []byte{byte(len(claims))}}, nil
 			})
@@ -301,7 +305,7 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []any{false, true}, []any{c.Kept, c.Lost})
 		time.Sleep(46 * time.Hour)
-		_, _, err = two.Do(t.Context(), key("1"), once.RepeatNow, func(_ context.Context, claim once.Claim) (once.Result, error) {
+		_, _, err = two.Do(t.Context(), atOnce("1"), once.Repeat, func(_ context.Context, claim once.Claim) (once.Result, error) {
 			c = claim
 			return once.Result{}, nil
 		})
@@ -310,7 +314,7 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 	})
 }
 
-// Wait ends with the running attempt, here or in another instance, and claims nothing. A call under RepeatNow is the next
+// Wait ends with the running attempt, here or in another instance, and claims nothing. A call with NoWait is the next
 // attempt then.
 func TestWaitFollowsAttempt(t *testing.T) {
 	test := func(t *testing.T, first, second *once.Table) {
@@ -353,13 +357,13 @@ func TestWaitFollowsAttempt(t *testing.T) {
 	})
 }
 
-// Until the store has taken the end of an attempt that is to be tried again, RepeatNow waits for it.
-func TestRepeatNowFollowsRetry(t *testing.T) {
+// Until the store has taken the end of an attempt that is to be tried again, a call with NoWait waits for it.
+func TestNoWaitFollowsRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plan := &fault.Plan{Rules: []fault.Rule{{Op: "update", Action: fault.Delay, Delay: time.Second}}}
 		table := startProcess(t, store.NewMemory(), time.Hour, plan).Table
 		for n := range 3 {
-			_, _, err := table.Do(t.Context(), key("1"), once.RepeatNow, func(_ context.Context, c once.Claim) (once.Result, error) {
+			_, _, err := table.Do(t.Context(), atOnce("1"), once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
 				require.Equal(t, n+1, c.Attempt)
 				return once.Result{Retry: true}, nil
 			})
@@ -368,18 +372,18 @@ func TestRepeatNowFollowsRetry(t *testing.T) {
 	})
 }
 
-// Under RepeatNow no call waits for another one.
+// With NoWait no call waits for another one.
 func TestDoRefusesWhileRunning(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {
 		c := &counter{delay: time.Second}
 		go table.Do(t.Context(), key("1"), once.Repeat, c.run)
 		synctest.Wait()
 		start := time.Now()
-		_, _, err := table.Do(t.Context(), key("1"), once.RepeatNow, c.run)
-		require.ErrorIs(t, err, once.ErrRunning)
+		_, _, err := table.Do(t.Context(), atOnce("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrBusy)
 		require.Zero(t, time.Since(start))
 		time.Sleep(2 * time.Second)
-		requireDo(t, table, key("1"), once.RepeatNow, c, "run 1", true)
+		requireDo(t, table, atOnce("1"), once.Repeat, c, "run 1", true)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
@@ -387,10 +391,10 @@ func TestDoRefusesWhileRunning(t *testing.T) {
 		c := &counter{delay: time.Second}
 		go first.Do(t.Context(), key("1"), once.Repeat, c.run)
 		synctest.Wait()
-		_, _, err := second.Do(t.Context(), key("1"), once.RepeatNow, c.run)
-		require.ErrorIs(t, err, once.ErrRunning)
+		_, _, err := second.Do(t.Context(), atOnce("1"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrBusy)
 		time.Sleep(2 * time.Second)
-		requireDo(t, second, key("1"), once.RepeatNow, c, "run 1", true)
+		requireDo(t, second, atOnce("1"), once.Repeat, c, "run 1", true)
 	})
 }
 
@@ -517,9 +521,9 @@ func TestDoKeepsTooLargeOutcomeAsNotRetained(t *testing.T) {
 		require.Len(t, data, 1<<20+1)
 		_, _, err = table.Do(t.Context(), key("1"), once.Repeat, big)
 		require.ErrorIs(t, err, once.ErrNotRetained)
-		state, _, err := table.Peek(t.Context(), key("1"))
+		state, c, err := table.Peek(t.Context(), key("1"))
 		require.NoError(t, err)
-		require.Equal(t, once.StateNotRetained, state)
+		require.Equal(t, []any{once.StateDone, true}, []any{state, c.Dropped})
 	})
 }
 

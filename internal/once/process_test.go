@@ -590,11 +590,6 @@ func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 	})
 }
 
-func TestTemporaryKeepsError(t *testing.T) {
-	err := errors.New("overload")
-	require.ErrorIs(t, once.Temporary(err), err)
-}
-
 // A caller does not wait for a store that does not answer before the work begins.
 func TestDoGivesClaimUpWithoutStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {

@@ -59,7 +59,7 @@ type work struct {
 	delay time.Duration
 	honor bool // its context
 	end   int  // 0 to 5
-	isNow bool // RepeatNow in place of Repeat
+	isNow bool // with NoWait
 }
 
 // The ends of work; more are successes.
@@ -199,18 +199,15 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), st.limit)
 	defer cancel()
 	k := g.keys[st.key%len(g.keys)]
-	policy := g.policy
-	if policy == once.Repeat && st.work.isNow && !isLast {
-		policy = once.RepeatNow
-	}
-	data, replayed, err := n.Do(ctx, k, policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
+	k.NoWait = st.work.isNow && !isLast
+	data, replayed, err := n.Do(ctx, k, g.policy, func(ctx context.Context, c once.Claim) (once.Result, error) {
 		return s.work(ctx, n, st, c)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case n.isCrashed:
-	case policy == once.RepeatNow && errors.Is(err, once.ErrRunning):
+	case k.NoWait && errors.Is(err, once.ErrBusy):
 	case (err == nil || errors.Is(err, once.ErrFailed)) && !strings.HasPrefix(string(data), "forget") && !strings.HasPrefix(string(data), "state"):
 		got := fmt.Sprintf("%s, error %v", data, err)
 		want := cmp.Or(s.outcomes[st.group], got)
@@ -277,7 +274,7 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 	case st.work.end == endForget:
 		return once.Result{Data: []byte("forget"), Forget: true}, nil
 	case st.work.end == endTemporary:
-		return once.Result{}, once.Temporary(errOverload)
+		return once.Result{Forget: true}, errOverload
 	case st.work.end == endRetry && groups[st.group].policy == once.Repeat:
 		r.isRetried = true
 		return once.Result{Data: fmt.Appendf(nil, "state %d", number), Retry: true}, nil

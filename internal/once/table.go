@@ -96,18 +96,11 @@ func (f *failure) Error() string        { return f.text }
 func (f *failure) Unwrap() error        { return f.cause }
 func (f *failure) Is(target error) bool { return target == ErrFailed }
 
-type temporaryError struct{ error }
-
-func (e *temporaryError) Unwrap() error { return e.error }
-
-// Temporary marks an error of work that is not to be recorded: the claim is deleted.
-func Temporary(err error) error { return &temporaryError{err} }
-
 // Do runs f for k unless that was done before, and returns its outcome, or that of the
-// earlier run with replayed set. While another call runs the key, Do waits. The data is
+// earlier run with replayed set. While another call runs the key, Do waits, unless k has NoWait. The data is
 // shared and must not be changed. An error or a panic of f is an outcome too; without
-// an outcome are a Result with Forget or Retry, an error marked Temporary, and, under Repeat, an
-// error of f after the lease of the instance has ended.
+// an outcome are a Result with Forget or Retry, and, under Repeat, an error of f after the lease of the
+// instance has ended.
 //
 // Do runs f on its goroutine, with a context that ends with ctx and, with a store, with
 // the lease. The end of ctx ends everything else that Do waits for. Under Repeat an
@@ -121,7 +114,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	}
 	target := k // or the claim that has an alias of k
 	for attempt := 1; ; attempt++ {
-		e, out, err := t.enter(ctx, &target, p)
+		e, out, err := t.enter(ctx, &target)
 		if err == nil && e != nil && t.db != nil {
 			out, err = t.claim(ctx, e, p, target.ID != k.ID)
 		}
@@ -175,12 +168,10 @@ func (r result) values() (data []byte, replayed bool, err error) { return r.data
 func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) result) (r result) {
 	var res Result
 	var text string
-	var isTemporary bool
 	guard.Run("keyed work", func() (err error) {
 		res, err = f(ctx, c)
 		if err != nil {
-			var mark *temporaryError
-			isTemporary, text = errors.As(err, &mark), err.Error()
+			text = err.Error()
 		}
 		return err
 	}, func(err error) {
@@ -188,7 +179,7 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 		if err != nil && text == "" {
 			text = err.Error() // of a panic
 		}
-		if !res.Forget && !res.Retry && !isTemporary && t.opts.Retention > 0 {
+		if !res.Forget && !res.Retry && t.opts.Retention > 0 {
 			r.out.Kind = succeeded
 			if err != nil {
 				r.out.Kind, r.out.Text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")
@@ -207,15 +198,15 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 
 // enter returns a new entry, which the caller has to finish. If k has an entry, it waits
 // for the end of that and returns the outcome.
-func (t *Table) enter(ctx context.Context, k *Key, p Policy) (e *entry, out outcome, err error) {
+func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err error) {
 	if ctx.Err() != nil {
 		return nil, out, context.Cause(ctx)
 	}
-	e, end, out, err := t.find(k, p)
+	e, end, out, err := t.find(k)
 	if end == nil {
 		return e, out, err
 	}
-	if p == RepeatNow { // it ends as soon as the store answers
+	if k.NoWait { // it ends as soon as the store answers
 		bounded, cancel := t.bound(ctx)
 		defer cancel()
 		ctx = bounded
@@ -251,10 +242,10 @@ func (t *Table) follow(k *Key) (*entry, *ending, error) {
 	switch {
 	case t.isClosed:
 		return nil, nil, ErrClosed
+	case e == nil && t.ending >= maxEnding, e != nil && e.waiting >= maxWaiters:
+		return nil, nil, ErrBusy
 	case e == nil || e.own != nil:
 		return nil, nil, nil
-	case e.waiting >= maxWaiters:
-		return nil, nil, ErrBusy
 	}
 	return e, e.joinLocked(), nil
 }
@@ -270,7 +261,7 @@ func (e *entry) joinLocked() *ending {
 
 // find returns a new entry for k, the entry of k with the ending that the caller has to
 // wait for, or a retained outcome.
-func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err error) {
+func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e = t.entryLocked(k)
@@ -295,9 +286,7 @@ func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err 
 		return t.resumeLocked(e, k), nil, out, nil
 	case e.own != nil:
 		return nil, nil, e.out, nil
-	case p == RepeatNow && !e.isEnding:
-		return nil, nil, out, ErrRunning
-	case e.waiting >= maxWaiters:
+	case k.NoWait && !e.isEnding, e.waiting >= maxWaiters:
 		return nil, nil, out, ErrBusy
 	}
 	return e, e.joinLocked(), out, nil
@@ -307,6 +296,7 @@ func (t *Table) find(k *Key, p Policy) (e *entry, end *ending, out outcome, err 
 // k, too. t.mu must be held.
 func (t *Table) resumeLocked(e *entry, k *Key) *entry {
 	key := e.key
+	key.NoWait = k.NoWait
 	next := &entry{isKnown: true, granted: Claim{
 		Token: e.granted.Token, Attempt: e.granted.Attempt + 1, Redelivered: true, Kept: true, State: e.out.data}}
 	t.removeLocked(e)
@@ -363,7 +353,7 @@ func (e *entry) setKey(k *Key) {
 		own, rest = rest[:len(s)], rest[len(s):]
 		return own
 	}
-	e.key = Key{Principal: cut(k.Principal), Scope: cut(k.Scope), ID: cut(k.ID), Digest: k.Digest}
+	e.key = Key{Principal: cut(k.Principal), Scope: cut(k.Scope), ID: cut(k.ID), Digest: k.Digest, NoWait: k.NoWait}
 	aliases := e.single[:0]
 	for _, a := range k.Aliases {
 		if a = cut(a); a != "" && a != e.key.ID && !slices.Contains(aliases, a) {

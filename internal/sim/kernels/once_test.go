@@ -187,7 +187,7 @@ func (m *keyed) end(a *attempt, group, end int, isCut bool) (once.Result, error)
 	case end == 1:
 		return once.Result{Data: []byte("forget"), Forget: true}, nil
 	case end == 2:
-		return once.Result{}, once.Temporary(errOverload)
+		return once.Result{Forget: true}, errOverload
 	}
 	return once.Result{Data: data}, nil
 }
