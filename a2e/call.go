@@ -366,6 +366,27 @@ func (c *Call) handle(ctx context.Context) (body any, err error) {
 	return nil, unsupported(c.Message.Type)
 }
 
+// serveOther passes a message of the handler to the plugins of its type as if the agent had sent it: the
+// session needs their capability, and the authorizer and the middleware see it. It takes no place.
+func (c *Call) serveOther(ctx context.Context, msgType string, body any) (any, error) {
+	s := c.Session
+	m := NewMessage(msgType, body)
+	m.typ = s.host.codec.Types.Lookup(msgType)
+	other := &Call{Message: m, Session: s, routes: s.host.routes[msgType]}
+	other.core.Capability = s.capabilityOf(m)
+	if len(other.routes) == 0 || !s.HasCapability(other.routes[0].plugin.Capability) {
+		return nil, unsupported(msgType)
+	}
+	if err := s.host.authorize(ctx, other); err != nil {
+		return nil, err
+	}
+	body, err := other.handle(ctx)
+	if answer, ok := body.(*Message); ok {
+		body = answer.Body
+	}
+	return body, err
+}
+
 func unsupported(msgType string) *Error {
 	return reasoned(ErrInvalidMessage, ReasonUnsupported, "nobody here serves this type").With("type", clip(msgType, 200))
 }

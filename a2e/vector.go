@@ -19,6 +19,9 @@ func init() {
 		_, err := c.(*Client).handshake(ctx, r.(*HandshakeRequest))
 		return err
 	}
+	hook.Serve = func(ctx context.Context, parent any, msgType string, body any) (any, error) {
+		return parent.(*Call).serveOther(ctx, msgType, body)
+	}
 }
 
 // vectors are the operations of the test vectors on parts that are not exported.

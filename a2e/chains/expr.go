@@ -24,7 +24,7 @@ func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, err
 		return nil, err
 	}
 	text, ok := v.Text()
-	if !ok || text != "$" && !strings.HasPrefix(text, "$.") {
+	if !ok || !isPath(text) {
 		return json.RawMessage(v), nil
 	}
 	root, err := wire.CheckJSON(scope)
@@ -34,25 +34,26 @@ func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, err
 	return json.RawMessage(walk(root, text)), nil
 }
 
+// walk returns the value at a path, or null.
 func walk(v strictjson.Value, path string) strictjson.Value {
 	rest, ok := strings.CutPrefix(path, "$.")
 	if !ok {
 		return v
 	}
 	for name := range strings.SplitSeq(rest, ".") {
-		switch {
-		case v.IsObject():
-			v = v.Get(name)
-		case v.IsArray():
-			v = element(v, name)
-		default:
-			v = nil
-		}
-		if v == nil {
+		if v = step(v, name); v == nil {
 			return strictjson.Value("null")
 		}
 	}
 	return v
+}
+
+// step returns the member of an object or the element of a list, or nil.
+func step(v strictjson.Value, name string) strictjson.Value {
+	if v.IsArray() {
+		return element(v, name)
+	}
+	return v.Get(name)
 }
 
 func element(v strictjson.Value, position string) strictjson.Value {
@@ -73,20 +74,31 @@ func element(v strictjson.Value, position string) strictjson.Value {
 // any other literal is a text, without the quotes of either kind around it. Order is defined
 // between two numbers and between two texts only.
 func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
-	condition = strings.TrimSpace(condition)
-	if condition == "" {
+	if strings.TrimSpace(condition) == "" {
 		return true, nil
 	}
 	root, err := wire.CheckJSON(scope)
 	if err != nil {
 		return false, err
 	}
+	return holds(condition, func(path string) strictjson.Value { return walk(root, path) }), nil
+}
+
+// holds reports whether a condition holds for the values that find returns for its paths.
+func holds(condition string, find func(path string) strictjson.Value) bool {
+	condition = strings.TrimSpace(condition)
+	if condition == "" {
+		return true
+	}
 	left, operator, right := split(condition)
 	if operator == "" {
-		return truth(operand(root, condition)), nil
+		return truth(operand(condition, find))
 	}
-	return compare(operand(root, left), operand(root, right), operator), nil
+	return compare(operand(left, find), operand(right, find), operator)
 }
+
+// isPath reports whether an expression is a path.
+func isPath(text string) bool { return text == "$" || strings.HasPrefix(text, "$.") }
 
 // split finds the first operator of a condition outside quotes.
 func split(condition string) (left, operator, right string) {
@@ -112,10 +124,10 @@ func split(condition string) (left, operator, right string) {
 	return condition, "", ""
 }
 
-func operand(root strictjson.Value, text string) strictjson.Value {
+func operand(text string, find func(path string) strictjson.Value) strictjson.Value {
 	text = strings.TrimSpace(text)
-	if text == "$" || strings.HasPrefix(text, "$.") {
-		return walk(root, text)
+	if isPath(text) {
+		return find(text)
 	}
 	if v, err := strictjson.Check([]byte(text), strictjson.Options{}); err == nil {
 		return v

@@ -10,11 +10,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/a2e/proc"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -34,12 +38,16 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "chains".
 	Name string
 
-	// Tool, Skill and Proc run the nodes of these kinds.
+	// Tool, Skill and Proc run the nodes of these kinds. A nil Proc is [proc.Execute].
 	Tool, Skill, Proc Executor
 
-	// Evaluator replaces the built-in expression language, by JMESPath for
-	// example.
+	// Evaluator replaces the built-in expression language, by JMESPath for example. It may be called
+	// by several goroutines. Each call gets the whole scope, which is a copy in map nodes.
 	Evaluator func(expression, scope json.RawMessage) (json.RawMessage, error)
+
+	// MaxBytes bounds the initial input of a chain with its outputs, and the input of each node. An
+	// output above it ends the chain. Zero means 16 MiB; a negative value removes the bound.
+	MaxBytes int
 
 	// MaxNodes bounds a chain. Zero means 1000; a negative value removes the bound.
 	MaxNodes int
@@ -59,9 +67,10 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		r.opts = *opts
 	}
 	r.opts.Name = cmp.Or(r.opts.Name, Capability)
-	if r.opts.Evaluator == nil {
-		r.opts.Evaluator = EvaluateExpression
+	if r.opts.Proc == nil {
+		r.opts.Proc = proc.Execute
 	}
+	r.opts.MaxBytes = option.Count(r.opts.MaxBytes, 16<<20)
 	r.opts.MaxNodes = option.Count(r.opts.MaxNodes, 1000)
 	r.opts.MaxItems = option.Count(r.opts.MaxItems, 1000)
 	r.opts.MaxConcurrent = option.Count(r.opts.MaxConcurrent, 4)
@@ -77,51 +86,75 @@ type chain struct {
 	call    *a2e.Call
 	request *Request
 	nodes   map[string]*Node
-	scope   a2e.Members // the initial input, and over it the outputs by node
-	outputs a2e.Members
+	scope   *scope
+	size    int  // bytes of the initial input and the outputs
+	isFull  bool // an output did not fit
 	final   json.RawMessage
 	run     int64
 }
 
 func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Response, error) {
 	if len(req.Nodes) > r.opts.MaxNodes {
-		return nil, a2e.SchemaViolation("nodes", a2e.ReasonValue)
+		return nil, refused("nodes", a2e.ReasonValue, fmt.Sprintf("at most %d nodes", r.opts.MaxNodes), fmt.Sprint(len(req.Nodes)))
 	}
 	if err := Validate(req.Nodes, req.EntryNode); err != nil {
 		return nil, err
 	}
+	input, err := wire.CheckJSON(orEmpty(req.InitialInput))
+	if err != nil || !input.IsObject() {
+		return nil, refused("initial_input", a2e.ReasonType, "object", "")
+	}
+	if len(input) > r.opts.MaxBytes {
+		return nil, refused("initial_input", a2e.ReasonValue, fmt.Sprintf("at most %d bytes", r.opts.MaxBytes), fmt.Sprint(len(input)))
+	}
 	start := time.Now()
-	c := &chain{runner: r, call: call, request: req, nodes: map[string]*Node{}}
+	c := &chain{runner: r, call: call, request: req, nodes: map[string]*Node{}, scope: newScope(input), size: len(input)}
 	for i := range req.Nodes {
 		c.nodes[req.Nodes[i].NodeID] = &req.Nodes[i]
 	}
-	if req.InitialInput != nil {
-		m, err := a2e.ParseMembers(req.InitialInput)
-		if err != nil {
-			return nil, a2e.SchemaViolation("initial_input", a2e.ReasonType)
-		}
-		c.scope = m
-	}
-	err := c.walk(ctx)
+	err = c.walk(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // the session has answered already
 	}
-	outputs, _ := c.outputs.MarshalJSON()
-	resp := &Response{ChainID: req.ChainID, Success: err == nil, Outputs: outputs, FinalOutput: c.final,
+	resp := &Response{ChainID: req.ChainID, Success: err == nil, Outputs: c.scope.outputText(), FinalOutput: c.final,
 		DurationMs: time.Since(start).Milliseconds(), NodesRun: c.run}
 	if err != nil {
-		code, text := a2e.ErrChainNode, err.Error()
-		var e *a2e.Error
-		if errors.As(err, &e) {
-			code, text = e.Code, e.Message
-		}
-		var m a2e.Members
-		if err := errors.Join(m.Set("code", code), m.Set("message", text)); err != nil {
-			return nil, err
-		}
-		resp.Error, _ = m.MarshalJSON()
+		resp.Error, err = strictjson.Encode(failureOf(err))
 	}
-	return resp, nil
+	return resp, err
+}
+
+func refused(field, reason, want, got string) *a2e.Error {
+	err := a2e.SchemaViolation(field, reason)
+	err.Message += ", want " + want
+	if got != "" {
+		err.Message += ", got " + got
+	}
+	err.Capability = Capability
+	return err
+}
+
+// A failure is the member error of a response.
+type failure struct {
+	Code    a2e.Code `json:"code"`
+	Message string   `json:"message"`
+	Reason  string   `json:"reason,omitempty"`
+}
+
+func failureOf(err error) failure {
+	if e, ok := errors.AsType[*a2e.Error](err); ok {
+		return failure{e.Code, e.Message, e.Reason}
+	}
+	return failure{Code: a2e.ErrChainNode, Message: err.Error()}
+}
+
+func nodeError(text string) *a2e.Error { return a2e.Errorf(a2e.ErrChainNode, "%s", text) }
+
+// tooLarge returns the error of a node whose data does not fit into the chain.
+func (r *runner) tooLarge(what string) error {
+	err := nodeError(fmt.Sprintf("%s is above the %d bytes of a chain", what, r.opts.MaxBytes))
+	err.Reason = a2e.ReasonTooLarge
+	return err
 }
 
 // walk runs the nodes one after the other. The nodes form no cycle, so it ends.
@@ -133,37 +166,41 @@ func (c *chain) walk(ctx context.Context) error {
 		n := c.nodes[id]
 		c.emit(n, "start", nil, "")
 		output, next, err := c.execute(ctx, n)
-		c.run++
 		if err == nil {
-			if err = errors.Join(c.scope.Set(id, output), c.outputs.Set(id, output)); err != nil {
-				return err
-			}
-			c.final = output
-			c.emit(n, "done", output, "")
-			id = next
-			continue
+			err = c.keep(id, output)
 		}
-		switch n.OnError {
-		case "", OnErrorAbort:
-			c.emit(n, "error", nil, message(err))
+		c.run++
+		switch {
+		case err == nil:
+			c.emit(n, "done", c.final, "")
+			id = next
+		case c.isFull || n.OnError == "" || n.OnError == OnErrorAbort:
+			c.emit(n, "error", nil, failureOf(err).Message)
 			return err
-		case OnErrorSkip:
-			c.emit(n, "skip", nil, message(err))
+		case n.OnError == OnErrorSkip:
+			c.emit(n, "skip", nil, failureOf(err).Message)
 			id = n.NextNode
 		default:
-			c.emit(n, "error", nil, message(err))
+			c.emit(n, "error", nil, failureOf(err).Message)
 			id = n.OnError
 		}
 	}
 	return nil
 }
 
-func message(err error) string {
-	var e *a2e.Error
-	if errors.As(err, &e) {
-		return e.Message
+// keep adds the output of a node to the scope.
+func (c *chain) keep(id string, output json.RawMessage) error {
+	v, err := wire.CheckJSON(output)
+	if err != nil {
+		return nodeError("the output is not JSON")
 	}
-	return err.Error()
+	if len(v) > c.opts.MaxBytes-c.size {
+		c.isFull = true
+		return c.tooLarge("the output")
+	}
+	c.size += len(v)
+	c.final = json.RawMessage(c.scope.add(id, v))
+	return nil
 }
 
 func (c *chain) emit(n *Node, phase string, output json.RawMessage, text string) {
@@ -172,36 +209,28 @@ func (c *chain) emit(n *Node, phase string, output json.RawMessage, text string)
 	})
 }
 
-func (c *chain) scopeText() json.RawMessage {
-	text, _ := c.scope.MarshalJSON()
-	return text
-}
-
 // execute runs a node and returns the id of the next one.
 func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, next string, err error) {
 	switch n.Kind {
 	case NodeBranch:
-		ok, err := EvaluateCondition(n.Condition, c.scopeText())
-		if err != nil {
-			return nil, "", err
-		}
-		if ok {
+		if holds(n.Condition, func(path string) strictjson.Value { return c.scope.find(path, nil) }) {
 			return json.RawMessage("true"), n.TrueNode, nil
 		}
 		return json.RawMessage("false"), n.FalseNode, nil
 	case NodeMap:
 		output, err = c.mapItems(ctx, n)
-		return output, n.NextNode, err
+	default:
+		output, err = c.work(ctx, n, nil)
 	}
-	input, err := c.input(n, c.scopeText(), nil)
-	if err != nil {
-		return nil, "", err
-	}
-	output, err = c.work(ctx, n, input)
 	return output, n.NextNode, err
 }
 
-func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.RawMessage, error) {
+// work runs a node of a tool, skill or process, for an item unless that is nil.
+func (c *chain) work(ctx context.Context, n *Node, item strictjson.Value) (json.RawMessage, error) {
+	input, err := c.input(n, item)
+	if err != nil {
+		return nil, err
+	}
 	var f Executor
 	switch n.Kind {
 	case NodeTool:
@@ -212,7 +241,7 @@ func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.
 		f = c.opts.Proc
 	}
 	if f == nil {
-		return nil, a2e.Errorf(a2e.ErrChainNode, "%s", fmt.Sprintf("nodes of kind %s cannot run here", n.Kind))
+		return nil, nodeError(fmt.Sprintf("nodes of kind %s cannot run here", n.Kind))
 	}
 	output, err := f(ctx, c.call, n.Name, input)
 	if err == nil && output == nil {
@@ -221,30 +250,52 @@ func (c *chain) work(ctx context.Context, n *Node, input json.RawMessage) (json.
 	return output, err
 }
 
-// input returns the input of a node: the values of its input_map, else its literal input, else def.
-func (c *chain) input(n *Node, scope, def json.RawMessage) (json.RawMessage, error) {
-	expressions, err := a2e.ParseMembers(orEmpty(n.InputMap))
+// input returns the input of a node: the values of its input_map, else its literal input, else the
+// item.
+func (c *chain) input(n *Node, item strictjson.Value) (json.RawMessage, error) {
+	expressions, err := wire.CheckJSON(orEmpty(n.InputMap))
 	if err != nil {
 		return nil, err
 	}
-	if expressions.Len() == 0 {
-		literal, err := a2e.ParseMembers(orEmpty(n.Input))
-		if err == nil && literal.Len() == 0 && def != nil {
-			return def, nil
+	if !hasMembers(expressions) {
+		literal, err := wire.CheckJSON(orEmpty(n.Input))
+		if err == nil && item != nil && !hasMembers(literal) {
+			literal = append(appendMember([]byte{'{'}, strictjson.Value(`"item"`), item), '}')
 		}
-		return orEmpty(n.Input), err
+		return json.RawMessage(literal), err
 	}
-	var input a2e.Members
-	for name, expression := range expressions.All() {
-		value, err := c.opts.Evaluator(expression, scope)
+	input := []byte{'{'}
+	for m := expressions.Members(); m.Next(); {
+		value, err := c.evaluate(m.Value, item)
 		if err != nil {
 			return nil, err
 		}
-		if err := input.Set(name, value); err != nil {
+		if len(value) > c.opts.MaxBytes-len(input) {
+			return nil, c.tooLarge("the input")
+		}
+		input = appendMember(slices.Grow(input, len(m.Key)+len(value)+3), m.Key, value)
+	}
+	return append(input, '}'), nil
+}
+
+func hasMembers(v strictjson.Value) bool {
+	m := v.Members()
+	return m.Next()
+}
+
+// evaluate returns the value of an expression.
+func (c *chain) evaluate(expression, item strictjson.Value) (strictjson.Value, error) {
+	if c.opts.Evaluator != nil {
+		value, err := c.opts.Evaluator(json.RawMessage(expression), json.RawMessage(c.scope.all(item)))
+		if err != nil {
 			return nil, err
 		}
+		return wire.CheckJSON(value)
 	}
-	return input.MarshalJSON()
+	if text, ok := expression.TextBytes(); ok && isPath(string(text)) {
+		return c.scope.find(string(text), item), nil
+	}
+	return expression, nil
 }
 
 func orEmpty(raw json.RawMessage) json.RawMessage {
@@ -257,95 +308,67 @@ func orEmpty(raw json.RawMessage) json.RawMessage {
 // mapItems runs the map node for each item, a bounded number at a time, and returns the list of the
 // outputs in the order of the items.
 func (c *chain) mapItems(ctx context.Context, n *Node) (json.RawMessage, error) {
-	path := strictjson.AppendString(nil, n.ItemsPath)
-	list, err := c.opts.Evaluator(path, c.scopeText())
-	if err != nil {
-		return nil, err
-	}
-	v, err := wire.CheckJSON(list)
+	v, err := c.evaluate(strictjson.AppendString(nil, n.ItemsPath), nil)
 	if err != nil || !v.IsArray() {
-		return nil, a2e.Errorf(a2e.ErrChainNode, "items_path does not lead to a list")
+		return nil, nodeError("items_path does not lead to a list")
 	}
-	var items []json.RawMessage
+	var items []strictjson.Value
 	for e := v.Elements(); e.Next(); {
-		items = append(items, json.RawMessage(e.Value))
-	}
-	if len(items) > c.opts.MaxItems {
-		return nil, a2e.Errorf(a2e.ErrChainNode, "the list has too many items")
+		if len(items) == c.opts.MaxItems {
+			return nil, nodeError(fmt.Sprintf("the list has more than %d items", c.opts.MaxItems))
+		}
+		items = append(items, e.Value)
 	}
 	node := c.nodes[n.MapNode]
 	if node.Kind == NodeBranch || node.Kind == NodeMap {
-		return nil, a2e.Errorf(a2e.ErrChainNode, "only nodes that do something can be mapped")
+		return nil, nodeError("only nodes of tools, skills and processes can be mapped")
 	}
 	outputs, err := c.mapAll(ctx, node, items)
 	if err != nil {
 		return nil, err
 	}
-	return joinList(outputs), nil
+	return append(append([]byte{'['}, bytes.Join(outputs, []byte{','})...), ']'), nil
 }
 
 // mapAll runs a node for each item. The first failure ends the others.
-func (c *chain) mapAll(ctx context.Context, node *Node, items []json.RawMessage) ([]json.RawMessage, error) {
+func (c *chain) mapAll(ctx context.Context, node *Node, items []strictjson.Value) ([][]byte, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	outputs := make([]json.RawMessage, len(items))
+	outputs := make([][]byte, len(items))
 	errs := make([]error, len(items))
-	slots := make(chan struct{}, c.opts.MaxConcurrent)
+	slots := make(chan struct{}, min(c.opts.MaxConcurrent, len(items)))
+	var size atomic.Int64 // of the outputs
 	var all sync.WaitGroup
 	for i := range items {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			defer func() {
-				if p := recover(); p != nil {
-					errs[i] = a2e.Errorf(a2e.ErrChainNode, "internal error")
+			errs[i] = guard.Call("chain node", func() (err error) {
+				if err = ctx.Err(); err == nil {
+					outputs[i], err = c.work(ctx, node, items[i])
 				}
-				if errs[i] != nil {
-					cancel()
-				}
-			}()
-			outputs[i], errs[i] = c.mapOne(ctx, node, items[i])
+				return err
+			})
+			if size.Add(int64(len(outputs[i])+1)) > int64(c.opts.MaxBytes-c.size) {
+				outputs[i] = nil
+			}
+			if errs[i] != nil || outputs[i] == nil {
+				cancel()
+			}
 		})
 	}
 	all.Wait()
+	if size.Load() > int64(c.opts.MaxBytes-c.size) {
+		c.isFull = true
+		return nil, c.tooLarge("the output")
+	}
 	for _, err := range errs {
+		if errors.As(err, new(*guard.PanicError)) {
+			return nil, nodeError("internal error")
+		}
 		if err != nil && !errors.Is(err, context.Canceled) {
 			return nil, err
 		}
 	}
 	return outputs, errors.Join(errs...)
-}
-
-func joinList(items []json.RawMessage) json.RawMessage {
-	var b bytes.Buffer
-	b.WriteByte('[')
-	for i, item := range items {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.Write(item)
-	}
-	b.WriteByte(']')
-	return b.Bytes()
-}
-
-func (c *chain) mapOne(ctx context.Context, node *Node, item json.RawMessage) (json.RawMessage, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	scope := c.scope
-	if err := scope.Set("item", item); err != nil {
-		return nil, err
-	}
-	text, _ := scope.MarshalJSON()
-	var own a2e.Members
-	if err := own.Set("item", item); err != nil {
-		return nil, err
-	}
-	def, _ := own.MarshalJSON()
-	input, err := c.input(node, text, def)
-	if err != nil {
-		return nil, err
-	}
-	return c.work(ctx, node, input)
 }

@@ -193,6 +193,9 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	if r.Window != nil && *r.Window > 0 && call.Session.HasCapability(extension) {
 		p.window = newWindow(*r.Window)
 	}
+	if p.chain, _ = ctx.Value(chainKey{}).(*chainOutput); p.chain != nil {
+		p.chain.process = p
+	}
 	cmd.Env = append(cmd.Env, p.mark)
 	if err := p.start(r.StdinMode); err != nil {
 		return &SpawnResponse{ProcID: "", Error: "the program could not be started"}, nil

@@ -33,6 +33,7 @@ type process struct {
 	timer   *time.Timer
 	began   time.Time
 	window  *window
+	chain   *chainOutput // takes the output in place of the agent; nil for none
 	limits  *Limits
 	isLate  bool // started without its limits
 	onEnd   func()
@@ -83,6 +84,10 @@ func (p *process) run(answered <-chan struct{}) {
 	for i, stream := range []string{"stdout", "stderr"} {
 		outputs.Go(func() {
 			p.outputs[i].pieces(func(piece []byte) {
+				if p.chain != nil {
+					p.chain.add(p, i, piece)
+					return
+				}
 				<-answered
 				if p.count(len(piece)) && p.window.take(p.group.session.Context(), len(piece)) {
 					p.push(stream, textOf(piece))
@@ -110,6 +115,10 @@ func (p *process) run(answered <-chan struct{}) {
 	p.onEnd()
 	p.finish(code)
 	outputs.Wait()
+	if p.chain != nil {
+		close(p.chain.done)
+		return
+	}
 	<-answered
 	p.pushExit(code)
 }

@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook gives package a2etest access to parts of package a2e that are not
+// Package hook gives other packages of the module access to parts of package a2e that are not
 // API. Package a2e sets the variables when it is initialized.
 package hook
 
@@ -15,3 +15,7 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 
 // Handshake makes the handshake of c, an *a2e.Client, with r, an *a2e.HandshakeRequest.
 var Handshake func(ctx context.Context, c, r any) error
+
+// Serve passes a message of the handler of parent, an *a2e.Call, to the plugins of its session as if
+// the agent had sent it, and returns the body of the answer.
+var Serve func(ctx context.Context, parent any, msgType string, body any) (any, error)
