@@ -22,6 +22,13 @@ func init() {
 	hook.Serve = func(ctx context.Context, parent any, msgType string, body any) (any, error) {
 		return parent.(*Call).serveOther(ctx, msgType, body)
 	}
+	hook.State = func(ctx context.Context, call any, capability string) (any, error) {
+		s := call.(*Call).Session
+		if p := s.host.plugin(capability); p != nil {
+			return s.stateOf(ctx, p)
+		}
+		return nil, nil
+	}
 }
 
 // vectors are the operations of the test vectors on parts that are not exported.

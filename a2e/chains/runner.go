@@ -126,10 +126,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 
 func refused(field, reason, want, got string) *a2e.Error {
 	err := a2e.SchemaViolation(field, reason)
-	err.Message += ", want " + want
-	if got != "" {
-		err.Message += ", got " + got
-	}
+	err.Message = wire.Violation(err.Message, want, got)
 	err.Capability = Capability
 	return err
 }

@@ -177,11 +177,11 @@ func (b *backend) ListTools(ctx context.Context) (out []*mcp.Tool, err error) {
 		if d.Idempotent {
 			t.Annotations = &mcp.ToolAnnotations{IdempotentHint: true}
 		}
-		if t.InputSchema, err = inputSchema(d); err != nil {
+		if t.InputSchema, err = schemaOfTool(d, "input_schema", d.InputParameters); err != nil {
 			return nil, err
 		}
 		if len(d.OutputParameters) > 0 {
-			if t.OutputSchema, err = objectSchema(d.OutputParameters); err != nil {
+			if t.OutputSchema, err = schemaOfTool(d, "output_schema", d.OutputParameters); err != nil {
 				return nil, err
 			}
 		}

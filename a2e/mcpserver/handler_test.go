@@ -192,7 +192,9 @@ func TestTools(t *testing.T) {
 					require.Equal(t, "A bridge", tool.Title)
 				case "ticket":
 					require.Equal(t, "Finds a ticket", tool.Description)
-					require.Nil(t, tool.OutputSchema)
+					out, err := json.Marshal(tool.OutputSchema)
+					require.NoError(t, err)
+					require.Contains(t, string(out), `"required":["id"]`)
 				case "text_size_of_a29d99ee":
 					require.Equal(t, "text/size of", tool.Title)
 					require.True(t, tool.Annotations.IdempotentHint)
@@ -203,7 +205,7 @@ func TestTools(t *testing.T) {
 			require.Contains(t, schemas, "text_size_of_a29d99ee")
 			place := `{"type":"object","properties":{"x":{"type":"integer"},"y":{"type":"integer","description":"the height"}},"required":["x"]}`
 			require.JSONEq(t, `{"type":"object","required":["id"],"properties":{"id":{"type":"integer","description":"of the ticket"},"where":`+place+`,
-				"points":{"type":"array","items":{}},"labels":{"type":"object"}}}`, schemas["ticket"])
+				"points":{"type":"array","items":`+place+`},"labels":{"type":"object","additionalProperties":{"type":"string"}}}}`, schemas["ticket"])
 			require.JSONEq(t, `{"type":"object","properties":{"value":{},"size":{"type":"integer","enum":[1,2]},"color":{"type":"string","enum":["1","red"]},
 				"points":{"type":"array","items":{"type":"object","properties":{"x":{"type":"integer"},"y":{}},"required":["x"]}}}}`, schemas["typed"])
 			require.JSONEq(t, `{"type":"object","minProperties":1}`, schemas["bridged"])

@@ -32,14 +32,14 @@ func nameOf(name string) string {
 	return own[:min(len(own), maxPrefix)] + "_" + hex.EncodeToString(sum[:4])
 }
 
-// inputSchema returns the JSON Schema of the arguments of a tool: the whole one that package mcpbridge has
-// kept, or else one of its parameters.
-func inputSchema(d *tools.Definition) (any, error) {
-	whole := d.Extra.Get("input_schema")
+// schemaOfTool returns a JSON Schema of a tool: the whole one in a member of its definition, or else one of
+// its parameters.
+func schemaOfTool(d *tools.Definition, member string, parameters []tools.Parameter) (any, error) {
+	whole := d.Extra.Get(member)
 	if kind, _ := strictjson.Value(whole).Get("type").Text(); kind == "object" {
 		return whole, nil
 	}
-	return objectSchema(d.InputParameters)
+	return objectSchema(parameters)
 }
 
 // objectSchema returns the JSON Schema of an object with parameters as members.

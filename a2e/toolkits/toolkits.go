@@ -27,7 +27,9 @@ const (
 )
 
 // A Toolkit is a group of tools that are configured together. Its definition holds a JSON Schema of
-// the configuration, or none to accept any configuration.
+// the configuration, or none to accept any configuration. A session that has not configured it cannot
+// list or call the tools that the definition names (A2E-D68), unless another toolkit has them, too, and
+// is configured. Configurations end with their session.
 type Toolkit struct {
 	Definition Definition
 
@@ -67,7 +69,7 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	}
 	return &a2e.Plugin{
 		Name: name, Capability: Capability, Types: Types(),
-		Open: func(*a2e.Session) (any, error) { return &configured{names: map[string]bool{}}, nil },
+		Open: func(*a2e.Session) (any, error) { return &configured{box: b, names: map[string]bool{}}, nil },
 		Routes: []a2e.Route{
 			a2e.NewRoute("toolkit/list/req", b.list),
 			a2e.NewRoute("toolkit/configure/req", b.configure),
@@ -83,8 +85,28 @@ type kit struct {
 }
 
 type configured struct {
+	box *box
+
 	mu    sync.Mutex
 	names map[string]bool
+}
+
+// HidesTool reports whether a tool belongs to toolkits, none of which is configured. Package tools calls
+// it.
+func (c *configured) HidesTool(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	isHidden := false
+	for _, k := range c.box.kits {
+		if !slices.Contains(k.Definition.Tools, name) {
+			continue
+		}
+		if k.Definition.Configured || c.names[k.Definition.Name] {
+			return false
+		}
+		isHidden = true
+	}
+	return isHidden
 }
 
 func (b *box) list(_ context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {

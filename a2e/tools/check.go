@@ -16,11 +16,11 @@ import (
 
 // ValidateArguments holds the arguments of a call against the parameters of a tool
 // (A2E-D32). Arguments that no parameter names pass. The error is an [*a2e.Error]
-// with a field below "arguments".
+// with the innermost field below "arguments".
 func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error {
 	v, err := wire.CheckJSON(arguments)
 	if err != nil || !v.IsObject() {
-		return refuse("arguments", a2e.ReasonType)
+		return refuse("arguments", a2e.ReasonType, "object", wire.KindName(v))
 	}
 	for i := range parameters {
 		if err := check("arguments."+parameters[i].Name, &parameters[i], v.Get(parameters[i].Name)); err != nil {
@@ -30,8 +30,10 @@ func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error 
 	return nil
 }
 
-func refuse(field, reason string) error {
+// refuse returns a violation with the wanted and the received type or value, see [wire.Violation].
+func refuse(field, reason, want, got string) error {
 	err := a2e.SchemaViolation(field, reason)
+	err.Message = wire.Violation(err.Message, want, got)
 	err.Capability = Capability
 	return err
 }
@@ -39,13 +41,13 @@ func refuse(field, reason string) error {
 func check(path string, p *Parameter, v strictjson.Value) error {
 	switch {
 	case v.Absent() && p.Required:
-		return refuse(path, a2e.ReasonRequired)
+		return refuse(path, a2e.ReasonRequired, p.Type, "")
 	case v.Absent():
 		return nil
 	case !fits(p.Type, v):
-		return refuse(path, a2e.ReasonType)
+		return refuse(path, a2e.ReasonType, p.Type, wire.KindName(v))
 	case len(p.Enum) > 0 && !slices.Contains(p.Enum, enumText(v)):
-		return refuse(path, a2e.ReasonValue)
+		return refuse(path, a2e.ReasonValue, "one of "+strings.Join(p.Enum, ", "), enumText(v))
 	case v.IsArray():
 		return checkElements(path, p, v)
 	case !v.IsObject():
@@ -62,19 +64,15 @@ func check(path string, p *Parameter, v strictjson.Value) error {
 
 // checkElements checks an array against the member items of its parameter (A2E-D32).
 func checkElements(path string, p *Parameter, v strictjson.Value) error {
-	raw := strictjson.Value(p.Extra.Get("items"))
-	if p.Type != "array" || !raw.IsObject() {
-		return nil
-	}
-	items, err := itemsOf(raw)
-	if err != nil {
+	items, err := itemsOf(p)
+	if items == nil || err != nil {
 		return err
 	}
 	i := 0
 	for e := v.Elements(); e.Next(); i++ {
 		name := path + "[" + strconv.Itoa(i) + "]"
 		if e.Value.Kind() == 'n' {
-			return refuse(name, a2e.ReasonType)
+			return refuse(name, a2e.ReasonType, items.Type, "null")
 		}
 		if err := check(name, items, e.Value); err != nil {
 			return err
@@ -83,8 +81,12 @@ func checkElements(path string, p *Parameter, v strictjson.Value) error {
 	return nil
 }
 
-// itemsOf reads the member items of a parameter, whose members are all optional.
-func itemsOf(raw strictjson.Value) (*Parameter, error) {
+// itemsOf returns the member items of an array, whose members are all optional, or nil.
+func itemsOf(p *Parameter) (*Parameter, error) {
+	raw := strictjson.Value(p.Extra.Get("items"))
+	if p.Type != "array" || !raw.IsObject() {
+		return nil, nil
+	}
 	type schema struct {
 		Type       string                       `json:"type,omitzero"`
 		Enum       []string                     `json:"enum,omitzero"`

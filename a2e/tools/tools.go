@@ -9,16 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/schema"
+	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -163,7 +160,28 @@ func (s *Set) list(ctx context.Context, call *a2e.Call, r *ListRequest) (*ListRe
 	for _, t := range s.session(ctx, call) {
 		all = append(all, t.Definition)
 	}
+	isHidden, err := hiddenTools(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, func(d Definition) bool { return isHidden(d.Name) })
 	return &ListResponse{Tools: s.opts.Searcher(all, r)}, nil
+}
+
+// hiddenTools returns a function that reports whether a tool is part of toolkits that the session has
+// not configured (A2E-D68).
+func hiddenTools(ctx context.Context, call *a2e.Call) (isHidden func(name string) bool, err error) {
+	state, err := hook.State(ctx, call, "toolkits")
+	if kits, ok := state.(interface{ HidesTool(name string) bool }); ok && err == nil {
+		return kits.HidesTool, nil
+	}
+	return func(string) bool { return false }, err
+}
+
+func notConfigured(name string) error {
+	err := failure(a2e.ErrToolDenied, name, "the toolkit of the tool is not configured")
+	err.Reason = "not_configured"
+	return err
 }
 
 // session returns the further tools of a session.
@@ -218,6 +236,9 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments js
 	if t == nil {
 		return failure(a2e.ErrUnknownTool, name, "there is no such tool")
 	}
+	if isHidden, err := hiddenTools(ctx, call); err != nil || isHidden(name) {
+		return cmp.Or(err, notConfigured(name))
+	}
 	if s.opts.Authorizer != nil && !s.opts.Authorizer(ctx, call, &t.Definition, arguments) {
 		return failure(a2e.ErrToolDenied, name, "the tool is not allowed here")
 	}
@@ -270,114 +291,4 @@ func (t *Tool) wireError(err error) error {
 	e.Retryable = t.Definition.Idempotent
 	e.Cause = err
 	return e
-}
-
-// AddTool adds a Go function as a tool. The parameters are derived from the fields of the struct
-// In, by their json tags and jsonschema descriptions. Arguments are checked against the whole
-// schema of In, and numbers stay exact in fields of type [json.Number]. If change is not nil, it
-// may complete the definition.
-func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
-	change func(*Definition)) {
-	own, err := jsonschema.For[In](&jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
-		reflect.TypeFor[json.Number]():     {Type: "number"},
-		reflect.TypeFor[json.RawMessage](): {},
-	}})
-	if err != nil {
-		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
-	}
-	if own.Type != "object" {
-		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
-	}
-	own.AdditionalProperties = nil // unknown arguments are accepted (A2E-D32)
-	resolved, err := own.Resolve(nil)
-	if err != nil {
-		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
-	}
-	d := &Definition{Name: name, Description: description}
-	parameters := parametersOf(own)
-	for _, p := range parameters {
-		d.InputParameters = append(d.InputParameters, p.Value)
-	}
-	if change != nil {
-		change(d)
-	}
-	s.Add(Tool{Definition: *d, Run: func(ctx context.Context, call *a2e.Call, arguments json.RawMessage) (any, error) {
-		v, err := wire.CheckJSON(arguments)
-		if err != nil {
-			return nil, refuse("arguments", a2e.ReasonType)
-		}
-		v = withoutNulls(v, parameters)
-		if err := resolved.Validate(schema.Instance(v)); err != nil {
-			return nil, refuse("arguments", a2e.ReasonValue)
-		}
-		var in In
-		if err := strictjson.Decode(v, &in); err != nil {
-			return nil, refuse("arguments", a2e.ReasonType)
-		}
-		out, err := fn(ctx, call, in)
-		if err != nil {
-			return nil, err
-		}
-		return out, nil
-	}})
-}
-
-// parametersOf turns the properties of a schema into parameters, in the order
-// in which the struct has them.
-func parametersOf(schema *jsonschema.Schema) a2e.OrderedObject[Parameter] {
-	names := slices.Clone(schema.PropertyOrder)
-	if len(names) == 0 {
-		for name := range schema.Properties {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-	}
-	var list a2e.OrderedObject[Parameter]
-	for _, name := range names {
-		property := schema.Properties[name]
-		if property == nil {
-			continue
-		}
-		p := Parameter{Name: name, Type: property.Type, Description: property.Description,
-			Required: slices.Contains(schema.Required, name)}
-		for _, t := range property.Types { // such as null or string
-			if t != "null" {
-				p.Type = t
-			}
-		}
-		if p.Type == "" {
-			p.Type = "any"
-		}
-		for _, e := range property.Enum {
-			if text, ok := e.(string); ok {
-				p.Enum = append(p.Enum, text)
-			} else if raw, err := json.Marshal(e); err == nil {
-				p.Enum = append(p.Enum, string(raw))
-			}
-		}
-		if p.Type == "object" && len(property.Properties) > 0 {
-			p.Properties = parametersOf(property)
-		}
-		list = append(list, a2e.Member[Parameter]{Name: name, Value: p})
-	}
-	return list
-}
-
-// withoutNulls removes arguments that are null, at every depth with parameters, because null means
-// absent (A2E-D32).
-func withoutNulls(v strictjson.Value, parameters a2e.OrderedObject[Parameter]) strictjson.Value {
-	out := []byte{'{'}
-	for m := v.Members(); m.Next(); {
-		value := m.Value
-		if p, ok := parameters.Get(string(m.Name)); ok && value.Kind() == 'n' {
-			continue
-		} else if ok && value.IsObject() && len(p.Properties) > 0 {
-			value = withoutNulls(value, p.Properties)
-		}
-		if len(out) > 1 {
-			out = append(out, ',')
-		}
-		out = append(append(append(out, m.Key...), ':'), value...)
-	}
-	return append(out, '}')
 }

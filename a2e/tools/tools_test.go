@@ -88,7 +88,7 @@ func TestAddFunc(t *testing.T) {
 		`{"a":"1","b":2}`:               "arguments.a",
 		`{"a":1,"b":2.5}`:               "arguments.b",
 		`{"a":1,"b":2,"deep":{}}`:       "arguments.deep.x",
-		`{"a":1,"b":1e30}`:              "arguments",
+		`{"a":1,"b":1e30}`:              "arguments.b",
 		`{"a":1,"b":2,"deep":{"x":{}}}`: "arguments.deep.x",
 	} {
 		_, _, err = call(args, false)

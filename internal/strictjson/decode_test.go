@@ -136,3 +136,22 @@ func TestDecodeTells(t *testing.T) {
 	err = Decode(check(t, `{"a":{"b":5}}`), &dst)
 	require.ErrorContains(t, err, "a.b", "the error says where")
 }
+
+func TestFaultOf(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"rows":[{"id":1},{"id":1e30}]}`: "rows.1.id int",
+		`{"rows":"x"}`:                    "rows []struct { ID int \"json:\\\"id\\\"\" }",
+		`{"addr":"nowhere"}`:              " ",
+	} {
+		v, err := Check([]byte(text), Options{})
+		require.NoError(t, err)
+		var dst struct {
+			Rows []struct {
+				ID int `json:"id"`
+			} `json:"rows"`
+			Addr netip.Addr `json:"addr"`
+		}
+		path, goType := FaultOf(Decode(v, &dst))
+		require.Equal(t, want, path+" "+goType)
+	}
+}

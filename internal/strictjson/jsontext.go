@@ -139,6 +139,17 @@ func Decode(v Value, dst any) error {
 	return json.Unmarshal(v, dst, rules)
 }
 
+// FaultOf returns the value that [Decode] could not store: the names and positions that lead to it,
+// separated by points, and the Go type that it does not fit. They are empty for an error of a type that
+// decodes itself.
+func FaultOf(err error) (path, goType string) {
+	var e *jsonv1.UnmarshalTypeError
+	if !errors.As(err, &e) {
+		return "", ""
+	}
+	return e.Field, e.Type.String()
+}
+
 // Encode returns v as JSON by the rules of encoding/json, without the escaping
 // that is meant for HTML pages.
 func Encode(v any) ([]byte, error) {

@@ -19,3 +19,7 @@ var Handshake func(ctx context.Context, c, r any) error
 // Serve passes a message of the handler of parent, an *a2e.Call, to the plugins of its session as if
 // the agent had sent it, and returns the body of the answer.
 var Serve func(ctx context.Context, parent any, msgType string, body any) (any, error)
+
+// State returns the state of the plugin for a capability in the session of call, an *a2e.Call. It is
+// nil without such a plugin.
+var State func(ctx context.Context, call any, capability string) (any, error)

@@ -42,3 +42,34 @@ func Seconds[L ~int64](n, unset L) time.Duration {
 	n = max(cmp.Or(n, unset), 0)
 	return time.Duration(min(int64(n), int64(1<<62/time.Second))) * time.Second
 }
+
+// Violation returns the text of a violation with the wanted and the received type or value, either of
+// which may be empty.
+func Violation(text, want, got string) string {
+	if want != "" {
+		text += ", want " + Clip(want)
+	}
+	if got != "" {
+		text += ", got " + Clip(got)
+	}
+	return text
+}
+
+// KindName returns the name of the JSON type of a value.
+func KindName(v strictjson.Value) string {
+	switch v.Kind() {
+	case '{':
+		return "object"
+	case '[':
+		return "array"
+	case '"':
+		return "string"
+	case '0':
+		return "number"
+	case 't', 'f':
+		return "boolean"
+	case 'n':
+		return "null"
+	}
+	return "nothing"
+}
