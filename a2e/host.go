@@ -285,10 +285,16 @@ func principalName(p *Principal, peer, number string) string {
 func (h *Host) ready() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch limit := h.opts.Limits.MaxItems; {
-	case h.closed:
+	if h.closed {
 		return ErrClosed
-	case limit > 0 && int64(len(h.sessions)-len(h.pending)) >= limit:
+	}
+	count := int64(0)
+	for s := range h.sessions { // an agent may know of its handshake before it has left h.pending
+		if !s.isPending.Load() {
+			count++
+		}
+	}
+	if limit := h.opts.Limits.MaxItems; limit > 0 && count >= limit {
 		return errTooManySessions
 	}
 	return nil
