@@ -143,8 +143,9 @@ type Client struct {
 
 	mu           sync.Mutex // guards everything below
 	closed       bool
-	link         *clientLink // nil: not connected
-	dialing      *attempt    // not nil while a dial is in progress
+	link         *clientLink          // for new calls; nil: not connected
+	links        map[*clientLink]bool // that are not lost: link, and the retired ones
+	dialing      *attempt             // not nil while a dial is in progress
 	calls        map[string]*pendingCall
 	retries      bool // a goroutine tries to reconnect
 	wasConnected bool // a message was received once
@@ -165,6 +166,9 @@ type clientLink struct {
 	done         chan struct{}         // closed after the end of the connection
 	err          error                 // why it ended; before done is closed
 	cause        error                 // why this side closed it; guarded by the lock of the client
+	retired      chan struct{}         // closed when the Host takes no new calls (ALT-D45)
+	refusal      error                 // of the first of them; not nil: retired is closed; guarded by the lock of the client
+	isEnding     bool                  // retired, and nothing runs there; likewise
 }
 
 type attempt struct {
@@ -179,7 +183,7 @@ func NewClient(dial Dialer, opts *ClientOptions) (*Client, error) {
 	if dial == nil {
 		return nil, errors.New("altar: client: missing Dialer")
 	}
-	c := &Client{dial: dial, calls: make(map[string]*pendingCall)}
+	c := &Client{dial: dial, calls: make(map[string]*pendingCall), links: make(map[*clientLink]bool)}
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -206,29 +210,49 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	isFirst := !c.closed
 	c.closed = true
-	l, canceled := c.link, slices.Collect(maps.Values(c.calls))
-	c.failCallsLocked(ErrClosed)
+	canceled := make(map[*clientLink][]*pendingCall)
+	for l := range c.links {
+		canceled[l] = nil
+	}
+	for _, p := range c.calls {
+		if p.link != nil {
+			canceled[p.link] = append(canceled[p.link], p)
+		}
+		p.abort(ErrClosed)
+	}
+	clear(c.calls)
 	c.mu.Unlock()
 	c.stop()
-	if l != nil && isFirst {
-		go func() {
-			for _, p := range canceled {
-				l.post(p.cancellation())
+	if isFirst {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		for l, list := range canceled {
+			go func() {
+				for _, p := range list {
+					l.post(p.cancellation())
+				}
+				l.flush()
+			}()
+		}
+		for l := range canceled {
+			select {
+			case <-l.done:
+			case <-ctx.Done():
+				l.close()
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
-			defer cancel()
-			l.finish(ctx, goodbyeEnd)
-		}()
-		select {
-		case <-l.done:
-		case <-time.After(closeTimeout):
-			l.close()
 		}
 	}
 	return c.life.Close()
 }
 
 const closeTimeout = 500 * time.Millisecond // of the peer
+
+// flush writes the queued messages and ends the connection.
+func (l *clientLink) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	l.finish(ctx, goodbyeEnd)
+}
 
 // connect returns the connection, making it if there is none. It may be lost
 // already.
@@ -267,7 +291,7 @@ func (c *Client) goLocked(what string, f func(ctx context.Context)) {
 	}
 }
 
-// open makes one attempt to connect, and repeats the calls in flight.
+// open makes one attempt to connect, and repeats the calls that wait for that.
 func (c *Client) open(ctx context.Context, a *attempt) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
 	defer cancel()
@@ -295,19 +319,20 @@ func (c *Client) open(ctx context.Context, a *attempt) {
 		a.err = fmt.Errorf("altar: connect: %w", err)
 		return
 	}
-	c.link, a.link = l, l
+	c.link, a.link, c.links[l] = l, l, true
 	_, isHTTP := conn.(*httpConn)
 	c.serveLocked(l, isHTTP)
-	var inFlight []*pendingCall
+	var waiting []*pendingCall
 	for _, p := range c.calls {
-		if p.sent {
-			inFlight = append(inFlight, p)
+		if p.link == nil {
+			p.link = l
+			waiting = append(waiting, p)
 		}
 	}
-	slices.SortFunc(inFlight, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
-	if len(inFlight) > 0 {
+	slices.SortFunc(waiting, func(a, b *pendingCall) int { return cmp.Compare(a.seq, b.seq) })
+	if len(waiting) > 0 {
 		c.goLocked("repeats", func(ctx context.Context) { // sending may wait, the lock may not
-			for _, p := range inFlight {
+			for _, p := range waiting {
 				if err := l.send(ctx, p.message()); asError(err) != nil {
 					p.abort(err)
 				}
@@ -349,6 +374,7 @@ func (c *Client) newLink(conn Conn) *clientLink {
 		requests: calls.New[Message](calls.Options{MaxPending: -1}),
 		done:     make(chan struct{}),
 		received: make(chan struct{}),
+		retired:  make(chan struct{}),
 	}
 	l.lastReceived.Store(l.opened.UnixNano())
 	l.renewal = newRenewal(c.opts.TokenSource, conn, l.link, c.opts.Logger)
@@ -367,7 +393,7 @@ func (c *Client) beat(l *clientLink) {
 	l.post(&Ping{})
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.link == l { // else the connection has ended
+	if c.links[l] {
 		l.heartbeat.Reset(c.opts.Heartbeat)
 	}
 }
@@ -392,7 +418,7 @@ func (c *Client) read(l *clientLink) {
 // receive handles one message.
 func (c *Client) receive(l *clientLink, m Message) {
 	l.lastReceived.Store(time.Now().UnixNano())
-	if !l.isProved {
+	if !l.isProved && drainingError(m) == nil {
 		l.isProved = true
 		close(l.received)
 		c.mu.Lock()
@@ -431,6 +457,7 @@ func (c *Client) lost(l *clientLink, err error) {
 	if c.link == l {
 		c.link = nil
 	}
+	delete(c.links, l)
 	if l.heartbeat != nil {
 		l.heartbeat.Stop()
 	}
@@ -440,13 +467,25 @@ func (c *Client) lost(l *clientLink, err error) {
 	if c.closed {
 		return
 	}
-	c.opts.Logger.WarnContext(context.Background(), "altar: connection lost", "err", err, "calls", len(c.calls))
-	if isTooLarge(err) {
-		c.failLargestLocked(errTooLargeAtHost(err))
-	} else if isFinal(err) || c.isRefusedLocked(err) {
-		c.failCallsLocked(err)
+	var own []*pendingCall
+	for _, p := range c.calls {
+		if p.link == l {
+			p.link = nil
+			own = append(own, p)
+		}
 	}
-	if len(c.calls) > 0 {
+	if l.refusal == nil || len(own) > 0 {
+		c.opts.Logger.WarnContext(context.Background(), "altar: connection lost", "err", err, "calls", len(own))
+	}
+	if isTooLarge(err) {
+		own, err = largest(own), errTooLargeAtHost(err)
+	} else if !isFinal(err) && !c.isRefusedLocked(err) {
+		own = nil
+	}
+	for _, p := range own {
+		c.failLocked(p, err)
+	}
+	if c.isWaitingLocked() {
 		c.retryLocked()
 	}
 }
@@ -476,18 +515,12 @@ func (c *Client) isRefusedLocked(err error) bool {
 	return !c.wasConnected || e.Status != http.StatusBadRequest && e.Status != http.StatusNotFound && e.Status != http.StatusMethodNotAllowed
 }
 
-// failLargestLocked ends the largest unanswered call. c.mu must be held.
-func (c *Client) failLargestLocked(err error) {
-	var largest *pendingCall
-	for _, p := range c.calls {
-		if p.sent && (largest == nil || len(p.call.Parameters) > len(largest.call.Parameters)) {
-			largest = p
-		}
+// largest returns the call with the most parameters.
+func largest(list []*pendingCall) []*pendingCall {
+	if len(list) == 0 {
+		return nil
 	}
-	if largest != nil {
-		delete(c.calls, largest.call.InvocationID)
-		largest.abort(err)
-	}
+	return []*pendingCall{slices.MaxFunc(list, func(a, b *pendingCall) int { return cmp.Compare(len(a.call.Parameters), len(b.call.Parameters)) })}
 }
 
 // isFinal reports whether another connection would end alike (ALT-D46).
@@ -519,7 +552,7 @@ func (c *Client) retryLocked() {
 	}
 }
 
-// reconnect restores the connection for the calls in flight. A Host that accepts and drops
+// reconnect makes a connection for the calls that wait for one. A Host that accepts and drops
 // connections is dialed at a decreasing rate and only until ReconnectTimeout.
 func (c *Client) reconnect(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
@@ -538,15 +571,21 @@ func (c *Client) reconnect(ctx context.Context) {
 	defer c.mu.Unlock()
 	c.retries = false
 	switch {
-	case c.closed || len(c.calls) == 0:
-	case err != nil:
-		c.failCallsLocked(fmt.Errorf("%w: %w", ErrDisconnected, err))
-	case c.link == nil: // it was lost again
+	case c.closed || !c.isWaitingLocked():
+	case err == nil: // it was lost again
 		c.retryLocked()
+	default:
+		err = fmt.Errorf("%w: %w", ErrDisconnected, err)
+		for _, p := range c.calls {
+			if p.link == nil {
+				c.failLocked(p, cmp.Or(p.refusal, err))
+			}
+		}
 	}
 }
 
-// proved waits until the connection has a received message, lasted for reconnectPause, or is lost.
+// proved waits until the connection has a received message, lasted for reconnectPause, is lost, or leads to a Host that
+// takes no calls.
 func (l *clientLink) proved(ctx context.Context) error {
 	t := time.NewTimer(reconnectPause)
 	defer t.Stop()
@@ -554,6 +593,8 @@ func (l *clientLink) proved(ctx context.Context) error {
 	case <-l.received:
 	case <-t.C:
 	case <-ctx.Done():
+	case <-l.retired:
+		return l.refusal
 	case <-l.done:
 		if !isTooLarge(l.err) {
 			return l.err
@@ -565,7 +606,17 @@ func (l *clientLink) proved(ctx context.Context) error {
 func (c *Client) isIdle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.calls) == 0 || c.closed
+	return !c.isWaitingLocked() || c.closed
+}
+
+// isWaitingLocked reports whether a call waits for a connection. c.mu must be held.
+func (c *Client) isWaitingLocked() bool {
+	for _, p := range c.calls {
+		if p.link == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // abandoned reports whether an unfinished call has no waiting caller.
@@ -579,16 +630,76 @@ func (c *Client) abandoned(p *pendingCall) bool {
 	return !waited && !done
 }
 
-// failCallsLocked ends all calls with a local error. c.mu must be held.
-func (c *Client) failCallsLocked(err error) {
-	for _, p := range c.calls {
-		p.abort(err)
+// failLocked ends a call with an error. c.mu must be held.
+func (c *Client) failLocked(p *pendingCall, err error) {
+	delete(c.calls, p.call.InvocationID)
+	p.abort(err)
+}
+
+// drainingError returns the error of a message that refuses a request because its Host shuts down, or nil.
+func drainingError(m Message) error {
+	var e *Error
+	switch m := m.(type) {
+	case *ToolResult:
+		e = m.Error
+	case *ErrorMessage:
+		e = m.Err
 	}
-	clear(c.calls)
+	if e == nil || e.Code != ErrInternal || e.Reason() != ReasonDraining {
+		return nil
+	}
+	return remote(e)
+}
+
+// retire makes the next call dial again: the Host of l shuts down, and m refuses a request. Calls that run there go on. A
+// call that m refuses waits for the new connection, and retire reports true (ALT-D45).
+func (c *Client) retire(l *clientLink, m Message, refusal error) bool {
+	id := m.head().RequestID
+	if r, ok := m.(*ToolResult); ok {
+		id = r.InvocationID
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l.refusal == nil {
+		l.refusal = refusal
+		close(l.retired)
+	}
+	if c.link == l {
+		c.link = nil
+	}
+	p := c.calls[id]
+	if p == nil || p.hasBegun() {
+		return false
+	}
+	if p.link == l {
+		p.link, p.refusal = nil, refusal
+		c.retryLocked()
+		c.endRetiredLocked(l)
+	}
+	return true
+}
+
+// endRetiredLocked ends a retired connection if nothing runs there. c.mu must be held.
+func (c *Client) endRetiredLocked(l *clientLink) {
+	if l.refusal == nil || l.isEnding || !c.links[l] {
+		return
+	}
+	for _, p := range c.calls {
+		if p.link == l {
+			return
+		}
+	}
+	if n, _ := l.requests.Stats(); n == 0 {
+		l.isEnding = true
+		c.goLocked("end of a connection", func(context.Context) { l.flush() })
+	}
 }
 
 // take deals with one message of the Host.
 func (c *Client) take(l *clientLink, m Message) {
+	if err := drainingError(m); err != nil && c.retire(l, m, err) {
+		return
+	}
 	switch m := m.(type) {
 	case *ToolResult:
 		c.toCall(m.InvocationID, m)
@@ -638,18 +749,52 @@ func (c *Client) broken(l *clientLink, bad *badFrame) {
 	}
 }
 
-// request sends a request other than a call and waits for its answer.
-func (c *Client) request(ctx context.Context, m Message) (Message, error) {
+// request sends a request other than a call and waits for its answer. One that a Host refuses because it shuts down is
+// sent to another one (ALT-D45).
+func (c *Client) request(ctx context.Context, m Message) (got Message, err error) {
 	l, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
+	got, err = c.exchange(ctx, l, m)
+	if !errors.Is(err, ReasonDraining) {
+		return got, err
+	}
+	refusal := err
+	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
+	defer cancel()
+	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: request", func(ctx context.Context, _ func()) error {
+		l, failed := c.connect(ctx)
+		if failed != nil {
+			return failed
+		}
+		if got, err = c.exchange(ctx, l, m); errors.Is(err, ReasonDraining) {
+			return err
+		}
+		return nil
+	})
+	switch {
+	case ctx.Err() != nil && failed != nil:
+		return nil, ctx.Err()
+	case failed != nil:
+		return nil, refusal
+	}
+	return got, err
+}
+
+// exchange sends a request over a connection and waits for its answer.
+func (c *Client) exchange(ctx context.Context, l *clientLink, m Message) (Message, error) {
 	id := randid.UUID4()
 	m.head().RequestID = id
 	call, err := l.requests.Add(id, time.Time{}, nil)
 	if err != nil {
 		return nil, err // the connection was lost
 	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.endRetiredLocked(l)
+	}()
 	if err := l.send(ctx, m); err != nil {
 		l.requests.Fail(id, l.lostBy(ctx, err))
 	}

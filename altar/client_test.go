@@ -5,14 +5,18 @@ package altar
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/store"
 	"github.com/stretchr/testify/require"
 )
 
@@ -242,4 +246,64 @@ func TestClientKeepsSessionParams(t *testing.T) {
 		require.Equal(t, map[string]string{"k": "before"}, sent.Metadata)
 		require.Equal(t, &SecurityContext{Claims: map[string]string{"k": "before"}}, sent.SecurityContext)
 	})
+}
+
+// A client whose Host shuts down has its next calls at another Host behind the same name. Its running calls end at the
+// first Host, and then their connection (ALT-D45).
+func TestClientRetiresDrainingHost(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			db := store.NewMemory()
+			running, release := make(chan struct{}), make(chan struct{})
+			slow := must(NewRuntime("slow", nil))
+			AddTool(slow, "wait", func(context.Context, waitIn) (string, error) {
+				close(running)
+				<-release
+				return "waited", nil
+			})
+			opts := func(id string) *HostOptions {
+				return &HostOptions{ID: id, Persistence: Persistence{Store: db}, Timing: Timing{CallTimeout: time.Minute}}
+			}
+			first := start(t, tr.dial, opts("first"), slow)
+			second := start(t, tr.dial, opts("second"), testRuntime("quick", nil))
+			var name atomic.Pointer[system]
+			name.Store(first)
+			c := must(NewClient(func(ctx context.Context) (Conn, error) { return name.Load().dial(testUser)(ctx) }, nil))
+			t.Cleanup(func() { require.NoError(t, c.Close()) })
+			sess, err := c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+
+			var got string
+			var failed, drained error
+			var calls, shutdown sync.WaitGroup
+			calls.Go(func() { got, failed = CallAs[string](t.Context(), sess, "wait", waitIn{}) })
+			<-running
+			shutdown.Go(func() { drained = first.h.Shutdown(t.Context()) })
+			require.Eventually(t, func() bool { return first.h.Ready() != nil }, time.Minute, time.Millisecond)
+			if tr.name == "websocket" {
+				_, err := first.dial(testUser)(t.Context())
+				refused, ok := errors.AsType[*httpx.Error](err)
+				require.True(t, ok, "%v", err)
+				require.Equal(t, http.StatusServiceUnavailable, refused.Status)
+			}
+			name.Store(second)
+			from, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			require.NoError(t, err)
+			require.Equal(t, "quick", from)
+			other, err := c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			require.NoError(t, other.Destroy(t.Context()))
+			close(release)
+			calls.Wait()
+			require.NoError(t, failed)
+			require.Equal(t, "waited", got)
+			shutdown.Wait()
+			require.NoError(t, drained)
+			require.Eventually(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return len(c.links) == 1
+			}, time.Minute, time.Millisecond)
+		})
+	}
 }

@@ -56,13 +56,14 @@ func decodePayload(payload json.RawMessage, dst any) error {
 
 // A pendingCall is a call in flight of a client.
 type pendingCall struct {
-	c      *Client
-	call   ToolCall
-	credit int64 // of call
-	seq    uint64
-	sent   bool          // guarded by the lock of the client
-	notify chan struct{} // has capacity 1
-	timer  *time.Timer   // nil without a timeout
+	c       *Client
+	call    ToolCall
+	credit  int64 // of call
+	seq     uint64
+	link    *clientLink   // that it was sent over; nil while it waits for one; guarded by the lock of the client
+	refusal error         // of a Host that shuts down; likewise
+	notify  chan struct{} // has capacity 1
+	timer   *time.Timer   // nil without a timeout
 
 	mu     sync.Mutex
 	stream callStream
@@ -98,6 +99,14 @@ func (p *pendingCall) abort(err error) {
 	}
 	p.mu.Unlock()
 	signal(p.notify)
+}
+
+// hasBegun reports whether the call has a chunk or its end.
+func (p *pendingCall) hasBegun() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done, _ := p.stream.End()
+	return p.stream.started || done
 }
 
 // message returns the call as it is sent, again after a lost connection.
@@ -158,7 +167,7 @@ func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok boo
 // grant sends a credit to the Host. After a lost connection the repeat of the call has it.
 func (p *pendingCall) grant(ctx context.Context, credit int64) {
 	p.c.mu.Lock()
-	l := p.c.link
+	l := p.link
 	p.c.mu.Unlock()
 	if l != nil {
 		_ = l.send(ctx, &StreamCredit{InvocationID: p.call.InvocationID, SessionID: p.call.SessionID, Credit: credit})
@@ -218,15 +227,18 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		return nil, err
 	}
 	c, call := s.c, &p.call
-	l, err := c.connect(ctx)
-	if err == nil {
-		l, err = c.enter(p, l)
+	if _, err := c.connect(ctx); err != nil {
+		return nil, err
 	}
+	l, err := c.enter(p)
 	if err != nil {
 		return nil, err
 	}
 	if o != nil && o.Timeout > 0 { // the Host may be silent (ALT-D46)
 		p.timer = time.AfterFunc(o.Timeout+deadlineSlack, func() { p.abort(errDeadline()) })
+	}
+	if l == nil {
+		return p, nil // the reconnect sends it
 	}
 	if err := l.send(ctx, call); asError(err) != nil { // else it waits for another connection, or for ctx
 		c.mu.Lock()
@@ -237,8 +249,8 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	return p, nil
 }
 
-// enter adds a call to those in flight, and returns the connection to send it on: l or a newer one.
-func (c *Client) enter(p *pendingCall, l *clientLink) (*clientLink, error) {
+// enter adds a call to those in flight, and returns the connection to send it on: nil if the call waits for one.
+func (c *Client) enter(p *pendingCall) (*clientLink, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -250,15 +262,11 @@ func (c *Client) enter(p *pendingCall, l *clientLink) (*clientLink, error) {
 	c.seq++
 	p.seq = c.seq
 	c.calls[p.call.InvocationID] = p
-	p.sent = true
-	switch {
-	case c.link == l:
-	case c.link != nil:
-		l = c.link
-	default:
-		c.retryLocked() // lost in between: the reconnect repeats the call
+	p.link = c.link
+	if p.link == nil { // lost in between
+		c.retryLocked()
 	}
-	return l, nil
+	return p.link, nil
 }
 
 // deadlineSlack is how long the Host's error of a call that takes too long is waited for.
@@ -275,7 +283,7 @@ func (p *pendingCall) finish() {
 	if c.calls[p.call.InvocationID] == p {
 		delete(c.calls, p.call.InvocationID)
 	}
-	l := c.link
+	l := p.link
 	c.mu.Unlock()
 	if p.timer != nil {
 		p.timer.Stop()
@@ -284,8 +292,18 @@ func (p *pendingCall) finish() {
 	p.mu.Lock()
 	done, _ := p.stream.End()
 	p.mu.Unlock()
-	if !done && l != nil && !l.tryPost(p.cancellation()) {
+	if l == nil {
+		return
+	}
+	if !done && !l.tryPost(p.cancellation()) {
 		_ = c.life.Go("cancel", func(context.Context) { l.post(p.cancellation()) })
+	}
+	select {
+	case <-l.retired:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.endRetiredLocked(l)
+	default:
 	}
 }
 

@@ -75,6 +75,11 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the subprotocol "+subprotocol+" is required", http.StatusBadRequest)
 		return
 	}
+	if h.drain.isStarted.Load() { // a client dials another Host (ALT-D45)
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the Host is shutting down", http.StatusServiceUnavailable)
+		return
+	}
 	id, refused := h.identify(r)
 	if refused != nil {
 		h.httpError(w, header{}, refused)
