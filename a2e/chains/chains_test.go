@@ -56,11 +56,33 @@ func node(id, name, next string, change func(*chains.Node)) chains.Node {
 func run(t *testing.T, c *chains.Client, input string, events *[]a2e.Event, nodes ...chains.Node) (*chains.Response, error) {
 	r := new(chains.Request)
 	r.ChainID, r.Nodes, r.EntryNode, r.InitialInput = "c0ffee00", nodes, nodes[0].NodeID, json.RawMessage(input)
-	return c.Run(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+	return checked(t)(c.Run(t.Context(), r, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
 		if events != nil {
 			*events = append(*events, e)
 		}
-	}})
+	}}))
+}
+
+// checked returns the answer of a failed chain without its error, which it checks.
+func checked(t *testing.T) func(resp *chains.Response, err error) (*chains.Response, error) {
+	return func(resp *chains.Response, err error) (*chains.Response, error) {
+		if resp == nil || resp.Success {
+			return resp, err
+		}
+		var want struct {
+			Code            a2e.Code
+			Message, Reason string
+		}
+		require.NoError(t, json.Unmarshal(resp.Error, &want))
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, []string{string(want.Code), want.Message, want.Reason}, []string{string(e.Code), e.Message, e.Reason})
+		require.True(t, e.Remote)
+		var details struct{ Outputs json.RawMessage }
+		require.NoError(t, json.Unmarshal(e.Details, &details))
+		require.Equal(t, string(resp.Outputs), string(details.Outputs))
+		return resp, nil
+	}
 }
 
 // A chain with tools, a branch and a map over a list (A2E-117, A2E-118, A2E-119,

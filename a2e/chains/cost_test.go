@@ -44,7 +44,7 @@ func echo(_ context.Context, _ *a2e.Call, _ string, input json.RawMessage) (json
 
 // runQuiet runs a chain without events.
 func runQuiet(t *testing.T, c *chains.Client, input string, nodes []chains.Node) (*chains.Response, error) {
-	return c.Run(t.Context(), &chains.Request{Nodes: nodes, EntryNode: nodes[0].NodeID, InitialInput: json.RawMessage(input), Streaming: new(false)}, nil)
+	return checked(t)(c.Run(t.Context(), &chains.Request{Nodes: nodes, EntryNode: nodes[0].NodeID, InitialInput: json.RawMessage(input), Streaming: new(false)}, nil))
 }
 
 // largeInput returns an object of 8 MiB with a list of objects.

@@ -95,17 +95,17 @@ type chain struct {
 
 func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Response, error) {
 	if len(req.Nodes) > r.opts.MaxNodes {
-		return nil, refused("nodes", a2e.ReasonValue, fmt.Sprintf("at most %d nodes", r.opts.MaxNodes), fmt.Sprint(len(req.Nodes)))
+		return nil, violation("nodes", a2e.ReasonValue, fmt.Sprintf("at most %d nodes", r.opts.MaxNodes), fmt.Sprint(len(req.Nodes)))
 	}
 	if err := Validate(req.Nodes, req.EntryNode); err != nil {
 		return nil, err
 	}
 	input, err := wire.CheckJSON(orEmpty(req.InitialInput))
 	if err != nil || !input.IsObject() {
-		return nil, refused("initial_input", a2e.ReasonType, "object", "")
+		return nil, violation("initial_input", a2e.ReasonType, "object", "")
 	}
 	if len(input) > r.opts.MaxBytes {
-		return nil, refused("initial_input", a2e.ReasonValue, fmt.Sprintf("at most %d bytes", r.opts.MaxBytes), fmt.Sprint(len(input)))
+		return nil, violation("initial_input", a2e.ReasonValue, fmt.Sprintf("at most %d bytes", r.opts.MaxBytes), fmt.Sprint(len(input)))
 	}
 	start := time.Now()
 	c := &chain{runner: r, call: call, request: req, nodes: map[string]*Node{}, scope: newScope(input), size: len(input)}
@@ -124,7 +124,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 	return resp, err
 }
 
-func refused(field, reason, want, got string) *a2e.Error {
+func violation(field, reason, want, got string) *a2e.Error {
 	err := a2e.SchemaViolation(field, reason)
 	err.Message = wire.Violation(err.Message, want, got)
 	err.Capability = Capability

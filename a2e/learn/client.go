@@ -4,6 +4,7 @@
 package learn
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -51,17 +52,32 @@ func (c *Client) ReviewRefinement(ctx context.Context, r *RefinementReviewReques
 	return a2e.CallAs[RefinementReviewResponse](ctx, c.client, "learn/refinement/review/req", r, opts)
 }
 
-// ApplyRefinement sends "learn/refinement/apply/req" and returns the answer.
+// ApplyRefinement sends "learn/refinement/apply/req" and returns the answer. Failed edits are an
+// error, with the number of applied edits in its details.
 func (c *Client) ApplyRefinement(ctx context.Context, r *RefinementApplyRequest, opts *a2e.CallOptions) (*RefinementApplyResponse, error) {
-	return a2e.CallAs[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", r, opts)
+	answer, err := a2e.CallAs[RefinementApplyResponse](ctx, c.client, "learn/refinement/apply/req", r, opts)
+	if err == nil && (answer.Error != "" || answer.FailedEdits > 0) {
+		err = refused(cmp.Or(answer.Error, "edits failed")).With("applied_edits", answer.AppliedEdits).With("refinement_id", answer.RefinementID)
+	}
+	return answer, err
 }
 
-// RollbackRefinement sends "learn/refinement/rollback/req" and returns the answer.
+// RollbackRefinement sends "learn/refinement/rollback/req" and returns the answer. A refinement
+// that was not rolled back is an error.
 func (c *Client) RollbackRefinement(ctx context.Context, r *RefinementRollbackRequest, opts *a2e.CallOptions) (*RefinementRollbackResponse, error) {
-	return a2e.CallAs[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", r, opts)
+	answer, err := a2e.CallAs[RefinementRollbackResponse](ctx, c.client, "learn/refinement/rollback/req", r, opts)
+	if err == nil && !answer.RolledBack {
+		err = refused(cmp.Or(answer.Error, "the refinement was not rolled back"))
+	}
+	return answer, err
 }
 
 // ListRefinements sends "learn/refinement/history/req" and returns the answer.
 func (c *Client) ListRefinements(ctx context.Context, r *RefinementHistoryRequest, opts *a2e.CallOptions) (*RefinementHistoryResponse, error) {
 	return a2e.CallAs[RefinementHistoryResponse](ctx, c.client, "learn/refinement/history/req", r, opts)
+}
+
+// refused returns the error of an answer that reports a failure.
+func refused(text string) *a2e.Error {
+	return &a2e.Error{Code: a2e.ErrRuntime, Message: text, Capability: Capability, Remote: true}
 }

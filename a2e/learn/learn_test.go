@@ -135,7 +135,7 @@ func TestRefinement(t *testing.T) {
 	require.True(t, back.RolledBack)
 	require.Equal(t, 1, r.value)
 	back, err = c.RollbackRefinement(ctx, &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}, nil)
-	require.NoError(t, err)
+	require.ErrorContains(t, err, "nothing to roll back")
 	require.False(t, back.RolledBack)
 	history, err := c.ListRefinements(ctx, nil, nil)
 	require.NoError(t, err)

@@ -208,10 +208,10 @@ func (r *rig) call(ctx context.Context, tool, arguments string, opts *a2e.CallOp
 	q := new(tools.CallRequest)
 	q.ToolName, q.Arguments, q.Streaming = tool, json.RawMessage(arguments), opts != nil && opts.OnEvent != nil
 	resp, err := r.tools.Call(ctx, q, opts)
-	if err != nil {
+	if resp == nil {
 		return nil, err
 	}
-	return &resp.Data, nil
+	return &resp.Data, err
 }
 
 func (r *rig) pushed(t *testing.T, method string) *mcp.ServerPush {
@@ -322,7 +322,7 @@ func TestServers(t *testing.T) {
 			require.NoError(t, err)
 			require.JSONEq(t, `[{"type":"image","mimeType":"image/png","data":"AQI="}]`, string(got.Data))
 			got, err = r.call(ctx, "box__soft", `{}`, nil)
-			require.NoError(t, err)
+			require.ErrorIs(t, err, a2e.ErrTool)
 			require.False(t, got.Success)
 			require.Equal(t, "no luck", *got.Error)
 			require.ErrorIs(t, got.Err(), a2e.ErrTool)

@@ -53,8 +53,9 @@ func TestCancel(t *testing.T) {
 			require.ErrorIs(t, err, a2e.ErrTimeout)
 			require.Equal(t, "began", <-hung)
 			require.Equal(t, "ended", <-hung)
-			_, err = r.call(t.Context(), "hasty__soft", `{}`, nil)
-			require.NoError(t, err, "the connection lives on")
+			got, err := r.call(t.Context(), "hasty__soft", `{}`, nil)
+			require.ErrorIs(t, err, a2e.ErrTool)
+			require.NotNil(t, got, "the connection lives on")
 		})
 	}
 }

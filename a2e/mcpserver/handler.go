@@ -6,6 +6,7 @@ package mcpserver
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/schema"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
@@ -205,7 +207,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 		Timeout: a2e.Limit((b.opts.Timeout + time.Second - 1) / time.Second)}
 	opts := &a2e.CallOptions{OnEvent: func(e a2e.Event) { c.Notify(textOf(e)) }}
 	answer, err := b.tools.Call(ctx, req, opts)
-	if err != nil {
+	if answer == nil {
 		return refusalOf(err)
 	}
 	return resultOf(d, &answer.Data)
@@ -229,7 +231,7 @@ func resultOf(d *tools.Definition, r *tools.Result) (*mcp.CallToolResult, error)
 		e, _ := errors.AsType[*a2e.Error](err)
 		return (&mcpserver.Refusal{Code: string(e.Code), Message: e.Message, Details: r.Data}).Result(), nil
 	}
-	if len(d.OutputParameters) > 0 && tools.ValidateArguments(d.OutputParameters, r.Data) != nil {
+	if len(d.OutputParameters) > 0 && !fitsOutput(d, r.Data) {
 		return (&mcpserver.Refusal{Code: string(a2e.ErrTool), Message: "the result does not match the output schema", Details: r.Data}).Result(), nil
 	}
 	summary, _ := strictjson.Value(r.Summary).Text()
@@ -241,6 +243,16 @@ func resultOf(d *tools.Definition, r *tools.Result) (*mcp.CallToolResult, error)
 		res.Content = slices.Insert(res.Content, 0, mcp.Content(&mcp.TextContent{Text: summary}))
 	}
 	return res, nil
+}
+
+// fitsOutput reports whether the data of a result fits the announced schema.
+func fitsOutput(d *tools.Definition, data json.RawMessage) bool {
+	if whole := d.Extra.Get("output_schema"); whole != nil {
+		if s, err := schema.Parse(whole); err == nil {
+			return schema.Fits(s, data)
+		}
+	}
+	return tools.ValidateArguments(d.OutputParameters, data) == nil
 }
 
 // refusalOf returns an error of the host as the result of a call.

@@ -4,8 +4,9 @@
 package proc
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -46,7 +47,7 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	}
 	answer, err := a2e.CallAs[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
 	if err == nil && !answer.OK {
-		err = errors.New("proc: spawn: " + answer.Error)
+		err = fmt.Errorf("proc: spawn: %w", refused(cmp.Or(answer.Error, "the program was not started")))
 	}
 	return answer, err
 }
@@ -55,17 +56,30 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 func (c *Client) Write(ctx context.Context, r *WriteRequest, opts *a2e.CallOptions) (*WriteResponse, error) {
 	answer, err := a2e.CallAs[WriteResponse](ctx, c.client, "proc/write/req", r, opts)
 	if err == nil && !answer.OK {
-		err = errors.New("proc: write: " + answer.Error)
+		err = fmt.Errorf("proc: write: %w", refused(cmp.Or(answer.Error, "the input was not written")))
 	}
 	return answer, err
 }
 
-// Kill sends "proc/kill/req" and returns the answer.
+// Kill sends "proc/kill/req" and returns the answer. A process that was not killed is an error.
 func (c *Client) Kill(ctx context.Context, r *KillRequest, opts *a2e.CallOptions) (*KillResponse, error) {
-	return a2e.CallAs[KillResponse](ctx, c.client, "proc/kill/req", r, opts)
+	answer, err := a2e.CallAs[KillResponse](ctx, c.client, "proc/kill/req", r, opts)
+	if err == nil && !answer.OK {
+		err = refused("the process was not killed").With("state", answer.State)
+	}
+	return answer, err
 }
 
-// GetStatus sends "proc/status/req" and returns the answer.
+// GetStatus sends "proc/status/req" and returns the answer. An answer with an error is one.
 func (c *Client) GetStatus(ctx context.Context, r *StatusRequest, opts *a2e.CallOptions) (*StatusResponse, error) {
-	return a2e.CallAs[StatusResponse](ctx, c.client, "proc/status/req", r, opts)
+	answer, err := a2e.CallAs[StatusResponse](ctx, c.client, "proc/status/req", r, opts)
+	if err == nil && answer.Error != "" {
+		err = refused(answer.Error).With("status", answer.Status)
+	}
+	return answer, err
+}
+
+// refused returns the error of an answer that reports a failure.
+func refused(text string) *a2e.Error {
+	return &a2e.Error{Code: a2e.ErrRuntime, Message: text, Capability: Capability, Remote: true}
 }

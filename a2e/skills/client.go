@@ -4,9 +4,11 @@
 package skills
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client uses the skills of a host. It is safe for concurrent use. A nil request means a request
@@ -26,7 +28,44 @@ func (c *Client) Discover(ctx context.Context, r *DiscoverRequest, opts *a2e.Cal
 	return a2e.CallAs[DiscoverResponse](ctx, c.client, "skill/discover/req", r, opts)
 }
 
-// Call sends "skill/call/req" and returns the answer.
+// Call sends "skill/call/req" and returns the answer. A skill that failed is an error,
+// with its data in the details.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.CallAs[CallResponse](ctx, c.client, "skill/call/req", r, opts)
+	answer, err := a2e.CallAs[CallResponse](ctx, c.client, "skill/call/req", r, opts)
+	if err == nil {
+		err = answer.failure()
+	}
+	return answer, err
+}
+
+// failure returns the error of a skill, or nil.
+func (r *CallResponse) failure() error {
+	var code, text string
+	switch {
+	case r.Error != nil:
+		if v, err := wire.CheckJSON(r.Error); err == nil {
+			code, _ = v.Get("code").Text()
+			text, _ = v.Get("message").Text()
+		}
+	case r.Data == nil || r.Data.Success:
+		return nil
+	default:
+		if r.Data.Error != nil {
+			text = *r.Data.Error
+		}
+		if r.Data.ErrorCode != nil {
+			code = *r.Data.ErrorCode
+		}
+	}
+	err := refused(cmp.Or(text, "the skill failed"))
+	err.Code = cmp.Or(a2e.Code(code), a2e.ErrSkill)
+	if r.Data != nil && r.Data.Data != nil {
+		err = err.With("data", r.Data.Data)
+	}
+	return err
+}
+
+// refused returns the error of an answer that reports a failure.
+func refused(text string) *a2e.Error {
+	return &a2e.Error{Code: a2e.ErrRuntime, Message: text, Capability: Capability, Remote: true}
 }

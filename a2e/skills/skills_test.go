@@ -96,7 +96,8 @@ func TestSkills(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrSkill)
 	require.ErrorContains(t, err, "no luck")
 	resp, _, err = call("soft", `{}`, nil)
-	require.NoError(t, err)
+	require.ErrorIs(t, err, a2e.ErrSkill)
+	require.ErrorContains(t, err, "soft failure")
 	require.False(t, resp.Data.Success)
 	override := func(provider string) func(*skills.CallRequest) {
 		return func(r *skills.CallRequest) {

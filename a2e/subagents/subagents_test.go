@@ -74,6 +74,11 @@ func TestMultiAgent(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, *resp.Accepted)
 			got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+			if got.Error != nil { // a failed task is an error
+				require.ErrorIs(t, err, a2e.ErrRuntime)
+				require.ErrorContains(t, err, *got.Error)
+				return got
+			}
 			require.NoError(t, err)
 			return got
 		}
@@ -95,7 +100,7 @@ func TestMultiAgent(t *testing.T) {
 		require.ErrorContains(t, err, "busy")
 		r.SubagentID = id
 		got, err = c.Await(ctx, r, &a2e.CallOptions{Timeout: time.Hour})
-		require.NoError(t, err)
+		require.ErrorContains(t, err, "the time of the task is over")
 		require.Equal(t, "the time of the task is over", *got.Error)
 		require.Equal(t, 10*time.Minute, time.Since(start))
 
@@ -177,6 +182,11 @@ func TestTaskAfterCancel(t *testing.T) {
 		}
 		await := func() *subagents.AwaitResponse {
 			got, err := c.Await(ctx, &subagents.AwaitRequest{SubagentID: id}, nil)
+			if got.Error != nil { // a failed task is an error
+				require.ErrorIs(t, err, a2e.ErrRuntime)
+				require.ErrorContains(t, err, *got.Error)
+				return got
+			}
 			require.NoError(t, err)
 			return got
 		}

@@ -4,6 +4,7 @@
 package toolkits
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -26,7 +27,29 @@ func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions
 	return a2e.CallAs[ListResponse](ctx, c.client, "toolkit/list/req", r, opts)
 }
 
-// Configure sends "toolkit/configure/req" and returns the answer.
+// Configure sends "toolkit/configure/req" and returns the answer. A configuration that was
+// refused is an error. [ErrPartialConfig] reports one that was accepted in part.
 func (c *Client) Configure(ctx context.Context, r *ConfigureRequest, opts *a2e.CallOptions) (*ConfigureResponse, error) {
-	return a2e.CallAs[ConfigureResponse](ctx, c.client, "toolkit/configure/req", r, opts)
+	answer, err := a2e.CallAs[ConfigureResponse](ctx, c.client, "toolkit/configure/req", r, opts)
+	if err == nil && answer.Status != StatusOK && answer.Status != "" {
+		err = configError(answer)
+	}
+	return answer, err
+}
+
+func configError(answer *ConfigureResponse) error {
+	text := ""
+	if answer.Message != nil {
+		text = *answer.Message
+	}
+	err := refused(cmp.Or(text, "the toolkit was not configured")).With("status", answer.Status)
+	if answer.Status == StatusPartial {
+		err.Cause = ErrPartialConfig
+	}
+	return err
+}
+
+// refused returns the error of an answer that reports a failure.
+func refused(text string) *a2e.Error {
+	return &a2e.Error{Code: a2e.ErrRuntime, Message: text, Capability: Capability, Remote: true}
 }

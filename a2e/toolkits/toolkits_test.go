@@ -46,7 +46,14 @@ func TestToolkits(t *testing.T) {
 	require.NoError(t, err)
 	configure := func(name, config string) (string, string) {
 		resp, err := c.Configure(t.Context(), &toolkits.ConfigureRequest{ToolkitName: name, Config: json.RawMessage(config)}, nil)
-		require.NoError(t, err)
+		switch resp.Status {
+		case toolkits.StatusOK:
+			require.NoError(t, err)
+		case toolkits.StatusPartial:
+			require.ErrorIs(t, err, toolkits.ErrPartialConfig)
+		default:
+			require.ErrorContains(t, err, *resp.Message)
+		}
 		if resp.Message == nil {
 			return resp.Status, ""
 		}

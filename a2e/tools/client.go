@@ -5,6 +5,7 @@ package tools
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -29,9 +30,19 @@ func (c *Client) List(ctx context.Context, r *ListRequest, opts *a2e.CallOptions
 	return a2e.CallAs[ListResponse](ctx, c.client, "tool/list/req", r, opts)
 }
 
-// Call sends "tool/call/req" and returns the answer.
+// Call sends "tool/call/req" and returns the answer. A tool that failed is the error of [Result.Err],
+// with its data in the details.
 func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions) (*CallResponse, error) {
-	return a2e.CallAs[CallResponse](ctx, c.client, "tool/call/req", r, opts)
+	answer, err := a2e.CallAs[CallResponse](ctx, c.client, "tool/call/req", r, opts)
+	var failed *a2e.Error
+	if err != nil || !errors.As(answer.Data.Err(), &failed) {
+		return answer, err
+	}
+	failed.Remote = true
+	if answer.Data.Data != nil {
+		failed = failed.With("data", answer.Data.Data)
+	}
+	return answer, failed
 }
 
 // CallAs calls a tool with arguments that encoding/json writes as an object, and decodes its result
@@ -50,12 +61,8 @@ func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, op
 		return out, err
 	}
 	r := &CallRequest{ToolName: name, Arguments: arguments, Streaming: opts != nil && opts.OnEvent != nil}
-	answer, err := client.Call(ctx, r, opts)
-	if err != nil {
-		return out, err
-	}
-	failure := answer.Data.Err()
-	if answer.Data.Data == nil {
+	answer, failure := client.Call(ctx, r, opts)
+	if answer == nil || answer.Data.Data == nil {
 		return out, failure
 	}
 	result, err := wire.CheckJSON(answer.Data.Data)

@@ -36,7 +36,7 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 		panic(fmt.Sprintf("tools: the arguments of %q are not a struct", name))
 	}
 	d := &Definition{Name: name, Description: description}
-	parameters := parametersOf(own)
+	parameters := parametersOf(own, false)
 	for _, p := range parameters {
 		d.InputParameters = append(d.InputParameters, p.Value)
 	}
@@ -44,10 +44,10 @@ func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.
 	withNulls(public, false)
 	setSchema(d, "input_schema", public)
 	if result, err := schemaOf[Out](); err == nil && reflect.TypeFor[Out]() != reflect.TypeFor[*Result]() {
-		for _, p := range parametersOf(result) {
+		withNulls(result, true)
+		for _, p := range parametersOf(result, true) {
 			d.OutputParameters = append(d.OutputParameters, p.Value)
 		}
-		withNulls(result, true)
 		setSchema(d, "output_schema", result)
 	}
 	if change != nil {
@@ -191,8 +191,8 @@ func withNulls(s *jsonschema.Schema, isOutput bool) {
 }
 
 // parametersOf turns the properties of a schema into parameters, in the order in which the struct has
-// them.
-func parametersOf(s *jsonschema.Schema) a2e.OrderedObject[Parameter] {
+// them. A result that may be null is not required, because null means absent.
+func parametersOf(s *jsonschema.Schema, isOutput bool) a2e.OrderedObject[Parameter] {
 	var list a2e.OrderedObject[Parameter]
 	for _, name := range s.PropertyOrder {
 		property := s.Properties[name]
@@ -200,8 +200,11 @@ func parametersOf(s *jsonschema.Schema) a2e.OrderedObject[Parameter] {
 			continue
 		}
 		p := Parameter{Name: name, Type: typeName(property), Description: property.Description,
-			Required: slices.Contains(s.Required, name), Properties: parametersOf(property)}
-		if items := itemsSchema(property); items != nil {
+			Required: slices.Contains(s.Required, name), Properties: parametersOf(property, isOutput)}
+		if isOutput && slices.Contains(property.Types, "null") {
+			p.Required = false
+		}
+		if items := itemsSchema(property, isOutput); items != nil {
 			_ = p.Extra.Set("items", items)
 		}
 		list = append(list, a2e.Member[Parameter]{Name: name, Value: p})
@@ -221,13 +224,13 @@ func typeName(s *jsonschema.Schema) string {
 
 // itemsSchema returns the member items of a parameter, or nil for elements that may be null, which it
 // would refuse (A2E-D32).
-func itemsSchema(s *jsonschema.Schema) json.RawMessage {
+func itemsSchema(s *jsonschema.Schema, isOutput bool) json.RawMessage {
 	if s.Items == nil || s.Items.Type == "" {
 		return nil
 	}
 	var items a2e.Members
 	_ = items.Set("type", s.Items.Type)
-	if properties := parametersOf(s.Items); len(properties) > 0 {
+	if properties := parametersOf(s.Items, isOutput); len(properties) > 0 {
 		text, err := a2e.EncodeModel(&struct {
 			Properties a2e.OrderedObject[Parameter] `json:"properties"`
 		}{properties})

@@ -83,6 +83,8 @@ func TestDefinitionOfFunction(t *testing.T) {
 	require.Len(t, d.OutputParameters, 4)
 	require.Equal(t, "rows", d.OutputParameters[0].Name)
 	require.Equal(t, "the rows", d.OutputParameters[0].Description)
+	require.False(t, d.OutputParameters[0].Required, "a nil slice is null")
+	require.True(t, d.OutputParameters[1].Required)
 	require.NotNil(t, d.OutputParameters[0].Extra.Get("items"))
 	require.JSONEq(t, `"string"`, string(member(t, d.Extra.Get("output_schema"), "properties", "host", "type")))
 	require.JSONEq(t, `"integer"`, string(member(t, d.Extra.Get("input_schema"), "properties", "rows", "items", "properties", "id", "type")))
@@ -160,7 +162,7 @@ func TestToolsOfToolkits(t *testing.T) {
 		c, err := toolkits.NewClient(agent)
 		require.NoError(t, err)
 		resp, err := c.Configure(t.Context(), &toolkits.ConfigureRequest{ToolkitName: name, Config: json.RawMessage(config)}, nil)
-		require.NoError(t, err)
+		require.Equal(t, status != toolkits.StatusOK, err != nil)
 		require.Equal(t, status, resp.Status)
 	}
 	require.Equal(t, []string{"fixed", "plain"}, names(agent))
