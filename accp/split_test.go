@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // drawLong draws a string or an array that may be longer than a frame.
@@ -78,12 +79,16 @@ func TestLongResults(t *testing.T) {
 	price, err := accp.Decimal("19.95")
 	require.NoError(t, err)
 	var rows []accp.Value
-	for i := range 10_000 {
+	count, pages := 10_000, 2800
+	if race.Enabled {
+		count, pages = 2000, 600
+	}
+	for i := range count {
 		rows = append(rows, accp.Array(accp.Int(int64(i)), accp.String("name"), accp.Bool(true), accp.Null(), accp.Int(7), price))
 	}
 	page := strings.Repeat("one page of text. ", 80)
 	values := map[string]accp.Value{
-		"page": accp.String(page), "long": accp.String(strings.Repeat(page, 2800)), "table": accp.Array(rows...)}
+		"page": accp.String(page), "long": accp.String(strings.Repeat(page, pages)), "table": accp.Array(rows...)}
 	d := newDesk(t, nil)
 	ran := 0
 	d.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{

@@ -18,6 +18,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // Many envelopes through a relay and an inbox over real connections: nothing is
@@ -25,7 +26,7 @@ import (
 // number; 100000 is a good one for a long run.
 func TestLoad(t *testing.T) {
 	total := 5000
-	if testing.Short() {
+	if testing.Short() || race.Enabled {
 		total = 500
 	}
 	if s := os.Getenv("AIR_LOAD"); s != "" {
