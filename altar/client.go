@@ -39,8 +39,9 @@ var ErrSlowReader = errors.New("altar: slow reader")
 type ClientOptions struct {
 	// ReconnectTimeout is how long a call outlives a lost connection: the client
 	// dials again and repeats the call under its old id, which never runs it
-	// twice (ALT-D22). Zero means 25 seconds, a little less than a Host waits.
-	// A negative value disables reconnecting.
+	// twice (ALT-D22). A call that a Host refuses because it shuts down is repeated
+	// in the same way (ALT-D45). Zero means 25 seconds, a little less than a Host
+	// waits. A negative value disables reconnecting.
 	ReconnectTimeout time.Duration
 
 	// Retry specifies the delays between the attempts to reconnect. Nil means the zero value.
