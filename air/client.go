@@ -299,10 +299,15 @@ func (c *Client) validate(d *Draft, seal bool) (*Envelope, error) {
 // emptyBox has the form of a sealed body.
 const emptyBox = `{"type":"encrypted","alg":"x25519-hkdf-sha256-chacha20poly1305","v":1,"epk":"","nonce":"","ct":""}`
 
-// deliverDraft makes one delivery of a message. first is its first form, if not nil; isRepeat is set if
+func errExpired() *Error { return ErrExpired.err("expires_at has passed") }
+
+// deliverDraft makes one delivery of a message, unless it has expired (AIR-D84). first is its first form, if not nil; isRepeat is set if
 // an earlier delivery may have arrived.
 func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *Envelope, isRepeat bool) (*Receipt, error) {
 	body := moveOf(d.Body)
+	if isExpired(d.Body, time.Now()) {
+		return nil, errExpired()
+	}
 	if err := c.checkThread(ctx, d, body); err != nil {
 		return nil, err
 	}
@@ -327,7 +332,7 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 			return nil, err
 		}
 	}
-	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
+	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: d.Body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
 	if err != nil {
 		return nil, err
 	}

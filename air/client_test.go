@@ -245,6 +245,38 @@ func TestOutboxIsWrittenFirst(t *testing.T) {
 	})
 }
 
+// An Offer that has expired is not sent, also after a failed attempt (AIR-D84).
+func TestExpiredOfferIsNotSent(t *testing.T) {
+	for _, tt := range []struct {
+		expires time.Duration
+		pushes  int
+	}{{-time.Second, 0}, {25 * time.Second, 3}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), DisableSelfCheck: true, Retry: &air.RetryPolicy{Base: 10 * time.Second}})
+			pushes := 0
+			w.setFail(func(r *http.Request) error {
+				if r.Method != http.MethodPost {
+					return nil
+				}
+				pushes++
+				return errors.New("the line is cut")
+			})
+			body := offer(5)
+			body.Expires = time.Now().Add(tt.expires)
+			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: body}, nil)
+			require.ErrorIs(t, err, air.ErrExpired)
+			require.Equal(t, tt.pushes, pushes)
+			list, err := c.Outbox(t.Context())
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.Equal(t, air.ErrExpired, list[0].Code)
+			require.False(t, list[0].Failed.IsZero())
+		})
+	}
+}
+
 // An outbox has at most 10,000 messages (AIR-D84).
 func TestOutboxIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

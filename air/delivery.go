@@ -46,6 +46,7 @@ type push struct {
 	wire    []byte
 	receipt Receipt
 
+	body      Body                                     // nil if makeForm is nil
 	makeForm  func(context.Context) (*Envelope, error) // nil: the same bytes are sent
 	isSealed  bool
 	isRepeat  bool // an earlier delivery may have arrived
@@ -128,6 +129,9 @@ func (p *push) try(ctx context.Context) (time.Duration, error) {
 // send makes one request. The verdict is empty if the request was not made or ctx ended.
 func (p *push) send(ctx context.Context) (verdict, error) {
 	c, r := p.client, &p.receipt
+	if isExpired(p.body, time.Now()) { // during the attempts
+		return verdict{}, p.failed(errExpired())
+	}
 	if p.makeForm != nil && time.Since(r.Envelope.Time) > maxFormAge {
 		if err := p.renew(ctx); err != nil {
 			return verdict{}, err

@@ -395,21 +395,16 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	if err == nil {
 		d.Body = body
 	}
-	var r *Receipt
-	if isExpired(d.Body, time.Now()) {
-		err = ErrExpired.err("expires_at has passed")
-	} else {
-		isRepeat := m.Attempted
-		if m.Attempted = true; !isRepeat { // stored before the first attempt, as by Send
-			if err := c.outbox.put(ctx, m); err != nil {
-				return nil, err
-			}
-		}
-		r, err = c.deliverDraft(ctx, d, m.IsSealed, nil, isRepeat)
-		var unrecorded *unrecordedError
-		if errors.As(err, &unrecorded) {
+	isRepeat := m.Attempted
+	if m.Attempted = true; !isRepeat { // stored before the first attempt, as by Send
+		if err := c.outbox.put(ctx, m); err != nil {
 			return nil, err
 		}
+	}
+	r, err := c.deliverDraft(ctx, d, m.IsSealed, nil, isRepeat)
+	var unrecorded *unrecordedError
+	if errors.As(err, &unrecorded) {
+		return nil, err
 	}
 	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
 }
