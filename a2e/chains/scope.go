@@ -177,7 +177,7 @@ type hashed struct{ hash, at uint32 }
 
 // child returns the member or element of that name, or nil.
 func (t *tree) child(name string) *tree {
-	if len(t.value) < indexed || len(t.value) >= math.MaxUint32 {
+	if len(t.value) < indexed || uint64(len(t.value)) >= math.MaxUint32 {
 		if v := step(t.value, name); v != nil {
 			return &tree{value: v}
 		}
