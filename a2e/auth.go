@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
 )
 
 // A Principal is an authenticated agent.
@@ -117,16 +118,40 @@ func (a *Auth) check() error {
 	return nil
 }
 
+// callAuthenticator calls the authenticator. It does not wait for one that ignores the end of ctx.
+func (h *Host) callAuthenticator(ctx context.Context, r *HandshakeRequest) (*Principal, error) {
+	work, err := h.life.Start(ctx, life.Idle)
+	if err != nil {
+		return nil, err
+	}
+	type result struct {
+		principal *Principal
+		err       error
+	}
+	results := make(chan result, 1)
+	var own result
+	go work.Run("authenticator", func(ctx context.Context) (err error) {
+		own.principal, err = h.opts.Auth.Authenticator.Authenticate(ctx, r)
+		return err
+	}, func(err error) {
+		own.err = err
+		results <- own
+	})
+	select {
+	case got := <-results:
+		return got.principal, got.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
 // authenticate checks a handshake (A2E-D22).
-func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (p *Principal, ok bool) {
+func (h *Host) authenticate(ctx context.Context, r *HandshakeRequest) (*Principal, bool) {
 	auth := &h.opts.Auth
 	if auth.AllowAnonymous && (auth.Authenticator == nil || r.AuthToken == "") {
 		return nil, true
 	}
-	err := guard.Call("authenticator", func() (err error) {
-		p, err = auth.Authenticator.Authenticate(ctx, r)
-		return err
-	})
+	p, err := h.callAuthenticator(ctx, r)
 	switch {
 	case err != nil:
 		logFailure(ctx, h.log, slog.LevelWarn, "a2e: handshake refused", err, "agent", clip(r.AgentID, 100), "reason", RejectAuthFailed)

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +23,8 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/chains"
+	"github.com/fivewire/fivewire/a2e/tools"
 )
 
 // causeOf returns the reason of the end of a session.
@@ -46,6 +50,8 @@ func TestConnectErrorHasExitOfChild(t *testing.T) {
 		c := a2etest.Must(a2e.NewClient(child, nil))
 		_, err = c.Connect(t.Context())
 		require.Equal(t, want, causeOf(t, err), command)
+		require.EqualError(t, err, "a2e: session closed: "+strings.TrimSuffix(fmt.Sprintf("child exited with status %d: %s", want.Code,
+			strings.TrimSpace(want.Text)), ": "))
 		_, err = c.Call(t.Context(), a2e.TypePing, nil, nil)
 		require.Equal(t, want, causeOf(t, err), command)
 		_ = c.Close()
@@ -110,12 +116,20 @@ func TestUnknownHTTPSessionHasStatus(t *testing.T) {
 	require.Equal(t, a2e.CloseError{Kind: "http", Code: 503, Text: web.URL}, causeOf(t, err))
 	require.NoError(t, c.Close())
 
+	refused := errors.New("connection refused")
 	refuse := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		return nil, errors.New("connection refused")
+		return nil, refused
 	}}}
 	c = a2etest.Must(a2e.NewClient(a2etest.Must(a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{HTTPClient: refuse})), nil))
 	_, err = c.Connect(t.Context())
-	require.EqualError(t, err, "a2e: handshake: a2e: closed: http: "+web.URL+": connection refused")
+	require.EqualError(t, err, "a2e: session closed: http: "+web.URL+": connection refused")
+	require.Equal(t, web.URL, causeOf(t, err).Text)
+	require.ErrorIs(t, err, refused)
+	require.NoError(t, c.Close())
+	c = a2etest.Must(a2e.NewClient(a2etest.Must(a2e.DialHTTP(t.Context(), web.URL+"?token=s3cret",
+		&a2e.HTTPDialOptions{HTTPClient: refuse})), nil))
+	_, err = c.Connect(t.Context())
+	require.Equal(t, web.URL, causeOf(t, err).Text, "without query")
 	require.NoError(t, c.Close())
 	require.NoError(t, h.Close())
 }
@@ -165,4 +179,26 @@ func TestHTTPHandshakeCreatesSession(t *testing.T) {
 		require.NoError(t, h.Close())
 		web.Close()
 	}
+}
+
+// The error of a capability that the agent does not have names the option that requests it.
+func TestMissingCapabilityNamesItsOption(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(chains.NewPlugin(nil))).AddPlugin(a2etest.Must(tools.NewSet(nil)).Plugin())
+	c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: []string{"tools"}})
+	_, err := c.Call(t.Context(), "chain/req", &chains.Request{}, nil)
+	require.ErrorIs(t, err, a2e.ErrCapabilityMissing)
+	require.ErrorContains(t, err, "the capability chains was not negotiated")
+	require.ErrorContains(t, err, "ClientOptions.Capabilities")
+}
+
+// Without a logger, the standard error of a child goes to slog.Default().
+func TestStandardErrorOfChildIsLogged(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	var log strings.Builder
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	child, err := a2e.StartCommand(exec.Command("sh", "-c", "echo no such file >&2"), nil)
+	require.NoError(t, err)
+	require.NoError(t, child.Close())
+	require.Contains(t, log.String(), `stderr="no such file"`)
 }

@@ -149,6 +149,7 @@ type Client struct {
 	ctx        context.Context // ends with the connection
 	cancel     context.CancelFunc
 	readerDone chan struct{} // closed when the reader has ended
+	causeReady chan struct{} // closed when cause is set
 	life       *life.Life    // handlers of host requests
 	workers    chan struct{}
 	wakeups    sync.Pool       // of calls, chan struct{}
@@ -196,7 +197,7 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 		o.SkipNonJSON, o.StripPrefix = n.noise()
 	}
 	c := &Client{rw: rw, opts: o, log: o.Logger, life: life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
-		readerDone: make(chan struct{}), slots: map[string]struct{}{},
+		readerDone: make(chan struct{}), causeReady: make(chan struct{}), slots: map[string]struct{}{},
 		caps: map[string]Capability{}, lacking: map[string]bool{},
 		workers: make(chan struct{}, 16), handlers: map[string]func(context.Context, *Message) (any, error){}}
 	types := &Registry{}
@@ -280,8 +281,11 @@ func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*Handshake
 		}
 	}
 	answer, err := c.roundTrip(ctx, TypeHandshakeRequest, &own, &CallOptions{Timeout: handshakeTimeout})
+	if _, isEnd := errors.AsType[*sessionError](err); err != nil && !isEnd {
+		err = fmt.Errorf("a2e: handshake: %w", err)
+	}
 	if err != nil {
-		return nil, c.failHandshake(fmt.Errorf("a2e: handshake: %w", err))
+		return nil, c.failHandshake(err)
 	}
 	resp, ok := answer.Body.(*HandshakeResponse)
 	switch {
@@ -540,10 +544,22 @@ func (c *Client) failCalls(err error) (wasClosed bool) {
 	wasClosed = c.state == clientClosed
 	if !wasClosed {
 		c.state, c.cause = clientClosed, err
+		close(c.causeReady)
 	}
 	c.mu.Unlock()
 	c.conn.replies.FailAll(err)
 	return wasClosed
+}
+
+// send writes a line. If the connection has ended, the error is the cause of all calls (A2E-D60).
+func (c *Client) send(ctx context.Context, line []byte) error {
+	err := c.out.send(ctx, line)
+	if errors.Is(err, ErrClosed) && waitFor(c.causeReady, 2*lastRead) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.cause
+	}
+	return err
 }
 
 // cut ends the calls after a failed write. If the connection has ended, the reader finds the cause

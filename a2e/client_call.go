@@ -301,7 +301,7 @@ func (c *Client) unsent(p *pending) *[]byte {
 func (c *Client) sendLate(ctx context.Context, deadline time.Time, p *pending, line *[]byte) error {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
-	err := c.out.send(ctx, *line)
+	err := c.send(ctx, *line)
 	if err == nil {
 		c.mu.Lock()
 		c.sentLocked(p)
@@ -344,7 +344,7 @@ func (c *Client) Send(ctx context.Context, msgType string, body any) error {
 		err = c.out.putControl(*p.line, true)
 	}
 	if errors.Is(err, sendq.ErrFull) {
-		err = c.out.send(ctx, *p.line)
+		err = c.send(ctx, *p.line)
 	}
 	return err
 }
@@ -488,10 +488,20 @@ func (c *Client) releaseCall(p *pending, err error) (mustCancel bool) {
 	var e *Error
 	if errors.As(err, &e) {
 		e.Events = append(slices.Clone(p.seen), p.events...)
-		if e.Remote && errors.Is(e, ErrUnsupported) {
-			namespace, _, _ := strings.Cut(p.msg.Type, "/")
-			c.lacking[namespace] = true
-		}
+		c.noteRefusalLocked(p.msg.Type, e)
 	}
 	return isSent && !p.isAnswered.Load() && c.state == clientReady && slices.Contains(c.peer.Features, featureCancel)
+}
+
+// noteRefusalLocked records that the host lacks a namespace, and names the option of a missing capability.
+// c.mu must be held.
+func (c *Client) noteRefusalLocked(msgType string, e *Error) {
+	switch {
+	case !e.Remote:
+	case errors.Is(e, ErrUnsupported):
+		namespace, _, _ := strings.Cut(msgType, "/")
+		c.lacking[namespace] = true
+	case e.Code == ErrCapabilityMissing && !slices.Contains(c.opts.Capabilities, e.Capability):
+		e.Message += " (ClientOptions.Capabilities lacks it)"
+	}
 }

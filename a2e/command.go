@@ -5,6 +5,7 @@ package a2e
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,8 +18,8 @@ import (
 
 // CommandOptions adjusts a [Command]. The zero value is right for production.
 type CommandOptions struct {
-	// Logger receives what the child writes to its standard error. Nil
-	// discards it; it is read in any case, so that the child never blocks.
+	// Logger receives the lines that the child writes to its standard error. Nil means
+	// slog.Default().
 	Logger *slog.Logger
 
 	// StripPrefix is taken off lines that have it. Hosts made with the public
@@ -79,6 +80,7 @@ func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
 	if opts != nil {
 		c.opts = *opts
 	}
+	c.opts.Logger = cmp.Or(c.opts.Logger, slog.Default())
 	if c.opts.CloseTimeout <= 0 {
 		c.opts.CloseTimeout = 3 * time.Second
 	}
@@ -106,10 +108,6 @@ func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
 
 // drainStderr reads the standard error of a child by lines of bounded length.
 func drainStderr(r io.Reader, log *slog.Logger) {
-	if log == nil {
-		_, _ = io.Copy(io.Discard, r)
-		return
-	}
 	in := bufio.NewReaderSize(r, 4096)
 	for {
 		line, _, err := in.ReadLine()

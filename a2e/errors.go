@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -270,9 +271,10 @@ type CloseError struct {
 	// response; or the code of a WebSocket close frame.
 	Code int
 
-	// Text is the end of the standard error of a child; the URL without query, followed by the error of
-	// the network if there was no response; or the reason of the peer.
+	// Text is the end of the standard error of a child; the URL without query; or the reason of the peer.
 	Text string
+
+	network error // of http without a response
 }
 
 // Error returns all fields in one text.
@@ -302,6 +304,9 @@ func (e *CloseError) Error() string {
 	if s := strings.TrimSpace(e.Text); s != "" {
 		text += ": " + s
 	}
+	if e.network != nil {
+		text += ": " + clip(e.network.Error(), 200)
+	}
 	return text
 }
 
@@ -311,13 +316,10 @@ type sessionError struct {
 	err   error // may be nil
 }
 
-func (e *sessionError) Error() string { return ErrClosed.Error() + ": " + e.cause.Error() }
+func (e *sessionError) Error() string { return "a2e: session closed: " + e.cause.Error() }
 
 func (e *sessionError) Unwrap() []error {
-	if e.err == nil {
-		return []error{ErrClosed, e.cause}
-	}
-	return []error{ErrClosed, e.cause, e.err}
+	return slices.DeleteFunc([]error{ErrClosed, e.cause, e.err, e.cause.network}, func(err error) bool { return err == nil })
 }
 
 // Reasons of a refused handshake (A2E-050).

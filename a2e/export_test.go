@@ -525,3 +525,6 @@ func faultOfInteger(t reflect.Type, v any) (path, reason string) {
 	}
 	return "", ""
 }
+
+// HeadMembers is headMembers.
+func HeadMembers(head []byte) (id, msgType, refID string) { return headMembers(head) }

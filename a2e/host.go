@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/sendq"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -289,7 +290,7 @@ func (h *Host) ready() error {
 		return ErrClosed
 	}
 	count := int64(0)
-	for s := range h.sessions { // an agent may know of its handshake before it has left h.pending
+	for s := range h.sessions { // the answer to a handshake precedes the end of its place in h.pending
 		if !s.isPending.Load() {
 			count++
 		}
@@ -404,7 +405,7 @@ func (h *Host) shut() []*Session {
 // Serve runs one session over a byte stream, such as a network connection or a
 // pair of pipes, until it ends: by a shutdown message, by the end of the input
 // after the work in flight was drained, or by ctx, which cuts it off. It closes
-// rw and returns nil unless the stream failed.
+// rw and returns nil unless the stream failed. An agent that reads nothing is a [*CloseError].
 func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 	peer := ""
 	if conn, ok := rw.(interface{ RemoteAddr() net.Addr }); ok {
@@ -418,7 +419,14 @@ func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
 // serve is Serve for an agent at an address.
 func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) error {
 	var s *Session
-	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(error) { s.abort(session.EndCut) })
+	var isStalled atomic.Bool
+	out := newLineQueue(rw, h.opts.Timing.WriteTimeout, func(err error) {
+		if errors.Is(err, sendq.ErrSlowReader) {
+			isStalled.Store(true)
+			h.log.WarnContext(ctx, "a2e: session ended", "session", s.ID(), "agent", s.AgentID(), "err", err)
+		}
+		s.abort(session.EndCut)
+	})
 	s, err := h.newSession(out, peer, h.extensions())
 	if err != nil {
 		out.finish(ctx)
@@ -438,8 +446,11 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 	defer cancel()
 	s.waitEnd(grace)
 	<-out.closed
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return ctx.Err()
+	case err == nil && isStalled.Load():
+		return &CloseError{Kind: "stall"}
 	}
 	return err
 }

@@ -266,11 +266,13 @@ func (c *httpConn) endedWith(e *httpx.Error) {
 	if e == nil {
 		return
 	}
-	text := c.base.Redacted()
-	if e.Status == 0 && e.Cause != nil {
-		text += ": " + clip(e.Cause.Error(), 200)
+	where := *c.base
+	where.RawQuery = ""
+	end := &CloseError{Kind: "http", Code: e.Status, Text: where.String()}
+	if e.Status == 0 {
+		end.network = e.Cause
 	}
-	c.end.CompareAndSwap(nil, &CloseError{Kind: "http", Code: e.Status, Text: text})
+	c.end.CompareAndSwap(nil, end)
 }
 
 func (c *httpConn) cause() *CloseError { return c.end.Load() }

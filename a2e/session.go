@@ -31,6 +31,7 @@ type Session struct {
 	cancel   context.CancelFunc
 	onEnd    []func(end session.End) // when all messages are sent
 	returned chan struct{}           // closed when all handlers have returned after the end
+	saved    chan struct{}           // closed when the snapshots after that are saved
 	finished chan struct{}           // closed when the states of the plugins are closed
 	work     sync.WaitGroup          // started handlers
 	todo     chan *Call              // received by idle workers
@@ -77,7 +78,7 @@ const maxControls = 16
 
 // newSession returns the next session of a host. h.mu must be held.
 func newSession(h *Host, out sink, peer string) *Session {
-	s := &Session{host: h, peer: peer, number: h.number, returned: make(chan struct{}), finished: make(chan struct{}),
+	s := &Session{host: h, peer: peer, number: h.number, returned: make(chan struct{}), saved: make(chan struct{}), finished: make(chan struct{}),
 		todo: make(chan *Call), created: time.Now()}
 	s.states.Gates = &h.gates
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -580,15 +581,20 @@ func (s *Session) cleanUp() {
 		}
 		cancel()
 	}
+	close(s.saved)
 	s.states.Close()
 	s.conn.recorder.flush(handlerGrace)
 }
 
-// waitEnd waits for the end of the session, but for its handlers only until ctx ends.
+// waitEnd waits for the end of the session, but for its handlers and its plugins only until ctx ends.
 func (s *Session) waitEnd(ctx context.Context) {
 	select {
 	case <-s.returned:
-		<-s.finished
+		<-s.saved
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.finished:
 	case <-ctx.Done():
 	}
 }

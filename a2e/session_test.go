@@ -130,7 +130,7 @@ func TestHostWaitsForEndedSessions(t *testing.T) {
 				var closed atomic.Bool
 				h := a2etest.NewHost(t, nil).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo",
 					Open:  func(*a2e.Session) (any, error) { return "state", nil },
-					Close: func(any) { time.Sleep(time.Second); closed.Store(true) },
+					Close: func(any) { time.Sleep(400 * time.Millisecond); closed.Store(true) },
 					Routes: []a2e.Route{a2e.NewRoute("demo/stay/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
 						time.Sleep(500 * time.Millisecond) // ignores its context
 						return nil, nil

@@ -45,8 +45,8 @@ func answering(t *testing.T, bodies map[string]any) *a2e.Client {
 	return a2etest.Connect(t, h, nil)
 }
 
-// An answer that reports a failure is an error of the client, with what succeeded in its details, and comes
-// with the error (A2E-D63).
+// An answer that reports a failure comes with an error of the client, whose details have the successful part
+// (A2E-D63).
 func TestAnswersOfFailuresAreErrors(t *testing.T) {
 	no := "no luck"
 	raw := func(s string) json.RawMessage { return json.RawMessage(s) }

@@ -249,7 +249,7 @@ func resultOf(d *tools.Definition, r *tools.Result) (*mcp.CallToolResult, error)
 func fitsOutput(d *tools.Definition, data json.RawMessage) bool {
 	if whole := d.Extra.Get("output_schema"); whole != nil {
 		if s, err := schema.Parse(whole); err == nil {
-			return schema.Fits(s, data)
+			return schema.Check(s, data) == nil
 		}
 	}
 	return tools.ValidateArguments(d.OutputParameters, data) == nil

@@ -205,10 +205,13 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 	if arguments == nil {
 		arguments = json.RawMessage("{}")
 	}
-	if e.input != nil && !schema.Fits(e.input, arguments) {
-		err := a2e.SchemaViolation("arguments", a2e.ReasonValue)
-		err.Capability = Capability
-		return nil, err
+	if e.input != nil {
+		if cause := schema.Check(e.input, arguments); cause != nil {
+			err := a2e.SchemaViolation("arguments", a2e.ReasonValue)
+			err.Message += ": " + wire.Clip(cause.Error())
+			err.Capability = Capability
+			return nil, err
+		}
 	}
 	run := &Run{Call: call, Request: r, Arguments: arguments}
 	start := time.Now()

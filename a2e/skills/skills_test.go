@@ -90,6 +90,8 @@ func TestSkills(t *testing.T) {
 	require.Equal(t, `[1.0]`, string(resp.Data.Data))
 	_, _, err = call("sum", `{}`, nil)
 	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
+	require.ErrorContains(t, err, "arguments has a value that is not allowed: ")
+	require.ErrorContains(t, err, "required")
 	_, _, err = call("old", `{}`, nil)
 	require.ErrorIs(t, err, a2e.ErrUnknownSkill)
 	_, _, err = call("bad", `{}`, nil)

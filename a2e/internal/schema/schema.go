@@ -27,10 +27,13 @@ func Parse(text json.RawMessage) (*jsonschema.Resolved, error) {
 	return s.Resolve(nil)
 }
 
-// Fits reports whether strict JSON is a valid instance of a schema.
-func Fits(s *jsonschema.Resolved, text json.RawMessage) bool {
+// Check checks that strict JSON is a valid instance of a schema. The error may repeat parts of the text.
+func Check(s *jsonschema.Resolved, text json.RawMessage) error {
 	v, err := wire.CheckJSON(text)
-	return err == nil && s.Validate(Instance(v)) == nil
+	if err != nil {
+		return err
+	}
+	return s.Validate(Instance(v))
 }
 
 // Instance returns v in the types of the validator. Small numbers become integers, other numbers
