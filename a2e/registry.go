@@ -6,7 +6,6 @@ package a2e
 import (
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -33,9 +32,6 @@ func TypeOf[T any](name string) Type {
 		model:      modelOf[T](),
 	}
 }
-
-// New returns a pointer to a new model.
-func (t *Type) New() any { return reflect.New(t.model.typ).Interface() }
 
 // baseTypes are always registered and cannot be replaced (A2E-026, A2E-027).
 func baseTypes() []Type {
