@@ -652,7 +652,7 @@ func drainingError(m Message) error {
 	return remote(e)
 }
 
-// retire makes the next call dial again: the Host of l shuts down, and m refuses a request. Calls that run there go on. A
+// retire makes the next call dial again: the Host of l shuts down, and m refuses a request. Calls that run there continue. A
 // call that m refuses waits for the new connection, and retire reports true (ALT-D45).
 func (c *Client) retire(l *clientLink, m Message, refusal error) bool {
 	id := m.head().RequestID
