@@ -44,9 +44,6 @@ type kept struct {
 	replied, claimed map[string]struct{} // ids of requests of the failed owner, until the session has them
 	isRecovering     bool                // used by the goroutine of the inbox only
 
-	turns sync.Mutex    // guards turn
-	turn  chan struct{} // closed when the claim before is made; nil for none
-
 	hold    budget.Hold // of its data in the store besides the inbox
 	isMoved bool        // another process continues; guarded by the mutex of the session
 

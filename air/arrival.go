@@ -50,11 +50,8 @@ func (e *classError) Unwrap() error { return e.err }
 func holdable(err error) error  { return &classError{err, ClassHeld} }
 func retryable(err error) error { return &classError{err, ClassLater} }
 
-// Outcomes that are no errors for the sender.
-var (
-	errCopy   = errors.New("the handler took another copy")
-	errQueued = errors.New("queued")
-)
+// errCopy is no error for the sender.
+var errCopy = errors.New("the handler took another copy")
 
 // classify returns the error and the class of an attempt that failed.
 func classify(err error, via via) (*Error, Class) {

@@ -29,10 +29,9 @@ func TestMutantsAreFound(t *testing.T) {
 
 // A naiveCall is all that has happened to a call.
 type naiveCall struct {
-	call                                   *session.Call
-	about                                  string // the name in its text
-	isSent                                 bool   // admitted
-	isStarted, isBegun, isReturned, isOver bool   // isOver: answered
+	call                          *session.Call
+	about                         string // the name in its text
+	isStarted, isReturned, isOver bool   // isOver: answered
 }
 
 func (n *naiveCall) deadline(limit time.Duration) time.Time {
