@@ -24,6 +24,8 @@ type attempt struct {
 	epoch  context.Context // of the lease
 	isFull bool            // the window has no room for the names
 	err    error           // the outcome for this copy
+
+	isMisplaced bool // the thread has refused the move
 }
 
 // handle handles an envelope that passed all checks, unless the ledger knows its message. A pushed copy of one that is
@@ -40,7 +42,7 @@ func (r *receiver) handle(ctx context.Context, a *arrival) error {
 	key := keyOf(a.env.From, &t.names)
 	key.NoWait = a.via != viaQueue
 	for {
-		_, isDone, err := table.Do(ctx, key, once.Repeat, t.run)
+		data, isDone, err := table.Do(ctx, key, once.Repeat, t.run)
 		isRunning := errors.Is(err, once.ErrBusy)
 		switch {
 		case isRunning && a.via == viaPush:
@@ -51,6 +53,8 @@ func (r *receiver) handle(ctx context.Context, a *arrival) error {
 			return elsewhere()
 		case err != nil:
 			return retryable(ErrRelay.because("", err))
+		case isDone && a.via == viaPush:
+			return repeated(data)
 		case isDone:
 			return replayed()
 		default:
@@ -77,6 +81,16 @@ func (t *attempt) join(ctx context.Context, table *once.Table, key once.Key) (is
 	return true, refusalOf(data)
 }
 
+// repeated returns the error of a pushed copy of a message that is done. A move that the thread has refused is refused
+// again: its sender would take a replay for a delivery if the first answer was lost.
+func repeated(outcome []byte) error {
+	var s storedRefusal
+	if len(outcome) > 0 && json.Unmarshal(outcome, &s) == nil && s.IsMove {
+		return refusalOf(outcome)
+	}
+	return replayed()
+}
+
 // A storedRefusal is the outcome of a message that was refused, for the copies that wait for it.
 type storedRefusal struct {
 	Code         Code
@@ -84,6 +98,7 @@ type storedRefusal struct {
 	Details      json.RawMessage `json:",omitempty"`
 	AIRID        string          `json:",omitempty"`
 	IsBadRequest bool            `json:",omitempty"`
+	IsMove       bool            `json:",omitempty"` // refused by the thread
 }
 
 func refusalOf(data []byte) error {
@@ -104,13 +119,13 @@ func (t *attempt) done(err error) once.Result {
 		return once.Result{}
 	}
 	e := asError(err)
-	s := storedRefusal{e.Code, e.Message, nil, e.AIRID, e.isBadRequest}
+	s := storedRefusal{Code: e.Code, Message: e.Message, AIRID: e.AIRID, IsBadRequest: e.isBadRequest, IsMove: t.isMisplaced}
 	if json.Valid(e.Details) {
 		s.Details = e.Details
 	}
 	data, failed := json.Marshal(s)
 	if failed != nil { // a text that is not JSON
-		data, _ = json.Marshal(storedRefusal{Code: e.Code})
+		data, _ = json.Marshal(storedRefusal{Code: e.Code, IsMove: t.isMisplaced})
 	}
 	return once.Result{Data: data}
 }
@@ -207,6 +222,7 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		var refusal *Error
 		switch {
 		case errors.As(err, &refusal):
+			t.isMisplaced = true
 			return t.done(err)
 		case err != nil:
 			return t.suspend(t.before, retryable(ErrRelay.because("", err)))

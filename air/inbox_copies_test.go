@@ -139,6 +139,21 @@ func TestCopyOfAFailure(t *testing.T) {
 	})
 }
 
+// A pushed copy of a refused move is refused again, because its sender would take a replay for a delivery.
+func TestCopyOfARefusedMove(t *testing.T) {
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: st()}})
+		data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Withdraw{WithdrawnID: air.NewID()} })
+		first := in.Receive(t.Context(), data, false)
+		require.Equal(t, air.ClassRefused, first.Class)
+		second := in.Receive(t.Context(), data, false)
+		require.Equal(t, first.Err.Code, second.Err.Code)
+		require.NotEqual(t, air.ErrReplay, second.Err.Code)
+	})
+}
+
 // A copy waits no longer than the time limit of a handler, even if the handler takes longer.
 func TestCopyWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
