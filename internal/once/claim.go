@@ -486,12 +486,12 @@ func (t *Table) get(ctx context.Context, path string) (slot, error) {
 func (t *Table) refresh() {
 	t.mu.Lock()
 	running := slices.Collect(maps.Keys(t.running))
-	isClosed := t.isClosed
-	if !isClosed {
+	isOver := t.ctx.Err() != nil // a Shutdown waits for the claims
+	if !isOver {
 		t.wg.Add(1)
 	}
 	t.mu.Unlock()
-	if isClosed {
+	if isOver {
 		return
 	}
 	defer t.wg.Done()

@@ -481,6 +481,26 @@ func TestDoRecordsOutcomeAfterClose(t *testing.T) {
 	})
 }
 
+// A claim lives as long as its work, also while Shutdown waits for that.
+func TestShutdownRenewsClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		one, two := startProcess(t, db, time.Hour, &fault.Plan{}), startProcess(t, db, time.Hour, &fault.Plan{})
+		go one.Do(t.Context(), key("1"), once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+			time.Sleep(90 * time.Hour)
+			return once.Result{}, nil
+		})
+		synctest.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- one.Table.Shutdown(context.Background()) }()
+		time.Sleep(80 * time.Hour)
+		state, _, err := two.Peek(t.Context(), key("1"))
+		require.NoError(t, err)
+		require.Equal(t, once.StateRunning, state)
+		require.NoError(t, <-ended)
+	})
+}
+
 // Shutdown lets work end, and waits until its end is stored, as long as its context allows.
 func TestShutdownStoresEnd(t *testing.T) {
 	for _, wait := range []time.Duration{time.Minute, time.Millisecond} {
