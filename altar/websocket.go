@@ -76,8 +76,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if h.drain.isStarted.Load() { // a client dials another Host (ALT-D45)
-		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the Host is shutting down", http.StatusServiceUnavailable)
+		h.httpError(w, header{}, errDraining())
 		return
 	}
 	id, refused := h.identify(r)
