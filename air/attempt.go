@@ -82,11 +82,12 @@ func (t *attempt) join(ctx context.Context, table *once.Table, key once.Key) (is
 }
 
 // repeated returns the error of a pushed copy of a message that is done. A move that the thread has refused is refused
-// again: its sender would take a replay for a delivery if the first answer was lost.
+// again while its outcome is kept, without a Store for memoryTTL: its sender would take a replay for a delivery if the
+// first answer was lost.
 func repeated(outcome []byte) error {
 	var s storedRefusal
 	if len(outcome) > 0 && json.Unmarshal(outcome, &s) == nil && s.IsMove {
-		return refusalOf(outcome)
+		return s.error()
 	}
 	return replayed()
 }
@@ -106,6 +107,10 @@ func refusalOf(data []byte) error {
 	if err := json.Unmarshal(data, &s); err != nil {
 		return ErrRelay.because("", err)
 	}
+	return s.error()
+}
+
+func (s *storedRefusal) error() *Error {
 	return &Error{Code: s.Code, Message: s.Message, Details: s.Details, AIRID: s.AIRID, isBadRequest: s.IsBadRequest}
 }
 
