@@ -397,7 +397,7 @@ func (hs *httpSession) attach(cancel context.CancelFunc, lastEventID string) *tu
 	return t
 }
 
-// detach removes the reader of a turn, unless another one has replaced it.
+// detach removes the reader of a turn, unless another reader has replaced it.
 func (hs *httpSession) detach(t *turn) {
 	hs.mu.Lock()
 	defer hs.mu.Unlock()
