@@ -167,8 +167,7 @@ type clientLink struct {
 	done         chan struct{}         // closed after the end of the connection
 	err          error                 // why it ended; before done is closed
 	cause        error                 // why this side closed it; guarded by the lock of the client
-	retired      chan struct{}         // closed when the Host takes no new calls (ALT-D45)
-	refusal      error                 // of the first of them; not nil: retired is closed; guarded by the lock of the client
+	isRetired    bool                  // its Host takes no new requests (ALT-D45); guarded by the lock of the client
 	isEnding     bool                  // retired, and nothing runs there; likewise
 }
 
@@ -375,7 +374,6 @@ func (c *Client) newLink(conn Conn) *clientLink {
 		requests: calls.New[Message](calls.Options{MaxPending: -1}),
 		done:     make(chan struct{}),
 		received: make(chan struct{}),
-		retired:  make(chan struct{}),
 	}
 	l.lastReceived.Store(l.opened.UnixNano())
 	l.renewal = newRenewal(c.opts.TokenSource, conn, l.link, c.opts.Logger)
@@ -419,7 +417,7 @@ func (c *Client) read(l *clientLink) {
 // receive handles one message.
 func (c *Client) receive(l *clientLink, m Message) {
 	l.lastReceived.Store(time.Now().UnixNano())
-	if !l.isProved && drainingError(m) == nil {
+	if !l.isProved {
 		l.isProved = true
 		close(l.received)
 		c.mu.Lock()
@@ -475,7 +473,7 @@ func (c *Client) lost(l *clientLink, err error) {
 			own = append(own, p)
 		}
 	}
-	if l.refusal == nil || len(own) > 0 {
+	if !l.isRetired || len(own) > 0 {
 		c.opts.Logger.WarnContext(context.Background(), "altar: connection lost", "err", err, "calls", len(own))
 	}
 	if isTooLarge(err) {
@@ -579,14 +577,13 @@ func (c *Client) reconnect(ctx context.Context) {
 		err = fmt.Errorf("%w: %w", ErrDisconnected, err)
 		for _, p := range c.calls {
 			if p.link == nil {
-				c.failLocked(p, cmp.Or(p.refusal, err))
+				c.failLocked(p, err)
 			}
 		}
 	}
 }
 
-// proved waits until the connection has a received message, lasted for reconnectPause, is lost, or leads to a Host that
-// takes no calls.
+// proved waits until the connection has a received message, lasted for reconnectPause, or is lost.
 func (l *clientLink) proved(ctx context.Context) error {
 	t := time.NewTimer(reconnectPause)
 	defer t.Stop()
@@ -594,8 +591,6 @@ func (l *clientLink) proved(ctx context.Context) error {
 	case <-l.received:
 	case <-t.C:
 	case <-ctx.Done():
-	case <-l.retired:
-		return l.refusal
 	case <-l.done:
 		if !isTooLarge(l.err) {
 			return l.err
@@ -637,8 +632,8 @@ func (c *Client) failLocked(p *pendingCall, err error) {
 	p.abort(err)
 }
 
-// drainingError returns the error of a message that refuses a request because its Host shuts down, or nil.
-func drainingError(m Message) error {
+// isDraining reports whether a message refuses a request because its Host shuts down.
+func isDraining(m Message) bool {
 	var e *Error
 	switch m := m.(type) {
 	case *ToolResult:
@@ -646,43 +641,52 @@ func drainingError(m Message) error {
 	case *ErrorMessage:
 		e = m.Err
 	}
-	if e == nil || e.Code != ErrInternal || e.Reason() != ReasonDraining {
-		return nil
-	}
-	return remote(e)
+	return e != nil && e.Code == ErrInternal && e.Reason() == ReasonDraining
 }
 
-// retire makes the next call dial again: the Host of l shuts down, and m refuses a request. Calls that run there continue. A
-// call that m refuses waits for the new connection, and retire reports true (ALT-D45).
-func (c *Client) retire(l *clientLink, m Message, refusal error) bool {
-	id := m.head().RequestID
-	if r, ok := m.(*ToolResult); ok {
-		id = r.InvocationID
-	}
+// retire makes later requests dial again, because the Host of l shuts down. What runs there continues (ALT-D45).
+func (c *Client) retire(l *clientLink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l.refusal == nil {
-		l.refusal = refusal
-		close(l.retired)
-	}
+	l.isRetired = true
 	if c.link == l {
 		c.link = nil
 	}
-	p := c.calls[id]
-	if p == nil || p.hasBegun() {
-		return false
+}
+
+// redial repeats f, which failed since a Host shuts down, over new connections, until another Host takes it or
+// ReconnectTimeout has passed (ALT-D45).
+func (c *Client) redial(ctx context.Context, refusal error, f func() error) error {
+	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	var err error
+	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: request", func(bounded context.Context, _ func()) error {
+		if _, failed := c.connect(bounded); failed != nil {
+			return failed
+		}
+		if err = f(); errors.Is(err, ReasonDraining) {
+			return err
+		}
+		if errors.Is(err, ErrDisconnected) { // it may have reached another Host
+			err = errors.Join(err, refusal)
+		}
+		return nil
+	})
+	switch {
+	case failed == nil:
+		return err
+	case c.ctx.Err() != nil:
+		return ErrClosed
+	case ctx.Err() != nil:
+		return ctx.Err()
 	}
-	if p.link == l {
-		p.link, p.refusal = nil, refusal
-		c.retryLocked()
-		c.endRetiredLocked(l)
-	}
-	return true
+	return refusal
 }
 
 // endRetiredLocked ends a retired connection if nothing runs there. c.mu must be held.
 func (c *Client) endRetiredLocked(l *clientLink) {
-	if l.refusal == nil || l.isEnding || !c.links[l] {
+	if !l.isRetired || l.isEnding || !c.links[l] {
 		return
 	}
 	for _, p := range c.calls {
@@ -698,8 +702,8 @@ func (c *Client) endRetiredLocked(l *clientLink) {
 
 // take deals with one message of the Host.
 func (c *Client) take(l *clientLink, m Message) {
-	if err := drainingError(m); err != nil && c.retire(l, m, err) {
-		return
+	if isDraining(m) {
+		c.retire(l)
 	}
 	switch m := m.(type) {
 	case *ToolResult:
@@ -753,38 +757,22 @@ func (c *Client) broken(l *clientLink, bad *badFrame) {
 // request sends a request other than a call and waits for its answer. One that a Host refuses because it shuts down is
 // sent to another one (ALT-D45).
 func (c *Client) request(ctx context.Context, m Message) (got Message, err error) {
-	l, err := c.connect(ctx)
-	if err != nil {
-		return nil, err
+	send := func() error {
+		got, err = c.exchange(ctx, m)
+		return err
 	}
-	got, err = c.exchange(ctx, l, m)
-	if !errors.Is(err, ReasonDraining) {
-		return got, err
-	}
-	refusal := err
-	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
-	defer cancel()
-	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: request", func(ctx context.Context, _ func()) error {
-		l, failed := c.connect(ctx)
-		if failed != nil {
-			return failed
-		}
-		if got, err = c.exchange(ctx, l, m); errors.Is(err, ReasonDraining) {
-			return err
-		}
-		return nil
-	})
-	switch {
-	case ctx.Err() != nil && failed != nil:
-		return nil, ctx.Err()
-	case failed != nil:
-		return nil, refusal
+	if err = send(); errors.Is(err, ReasonDraining) {
+		err = c.redial(ctx, err, send)
 	}
 	return got, err
 }
 
-// exchange sends a request over a connection and waits for its answer.
-func (c *Client) exchange(ctx context.Context, l *clientLink, m Message) (Message, error) {
+// exchange sends a request and waits for its answer.
+func (c *Client) exchange(ctx context.Context, m Message) (Message, error) {
+	l, err := c.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
 	id := randid.UUID4()
 	m.head().RequestID = id
 	call, err := l.requests.Add(id, time.Time{}, nil)

@@ -248,6 +248,52 @@ func TestClientKeepsSessionParams(t *testing.T) {
 	})
 }
 
+// If each Host that a client reaches shuts down, a request fails after ReconnectTimeout, and Close ends it at once. The
+// client does not dial without pauses (ALT-D45).
+func TestClientOfDrainingHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dials := 0
+		c := must(NewClient(func(context.Context) (Conn, error) {
+			dials++
+			var conn *scripted
+			conn = newScripted(func(m Message) {
+				switch m := m.(type) {
+				case *ToolCall:
+					conn.in <- &Ping{}
+					conn.in <- &ToolResult{InvocationID: m.InvocationID, Error: errDraining()}
+				case *CreateSession:
+					conn.in <- &ErrorMessage{Err: errDraining(), header: m.header}
+				}
+			})
+			return conn, nil
+		}, nil))
+		call := func() error {
+			_, err := c.Session("s").Call(t.Context(), "t", nil, nil)
+			return err
+		}
+		create := func() error {
+			_, err := c.CreateSession(t.Context(), nil)
+			return err
+		}
+		for _, f := range []func() error{call, create} {
+			start := time.Now()
+			dials = 0
+			require.ErrorIs(t, f(), ReasonDraining)
+			require.Equal(t, 25*time.Second, time.Since(start))
+			require.Less(t, dials, 20)
+		}
+		var failed error
+		var wg sync.WaitGroup
+		wg.Go(func() { failed = call() })
+		time.Sleep(time.Second)
+		start := time.Now()
+		require.NoError(t, c.Close())
+		wg.Wait()
+		require.ErrorIs(t, failed, ErrClosed)
+		require.Less(t, time.Since(start), time.Second)
+	})
+}
+
 // A client whose Host shuts down has its next calls at another Host behind the same name. Its running calls end at the
 // first Host, and then their connection (ALT-D45).
 func TestClientRetiresDrainingHost(t *testing.T) {

@@ -56,14 +56,13 @@ func decodePayload(payload json.RawMessage, dst any) error {
 
 // A pendingCall is a call in flight of a client.
 type pendingCall struct {
-	c       *Client
-	call    ToolCall
-	credit  int64 // of call
-	seq     uint64
-	link    *clientLink   // that it was sent over; nil while it waits for one; guarded by the lock of the client
-	refusal error         // of a Host that shuts down; likewise
-	notify  chan struct{} // has capacity 1
-	timer   *time.Timer   // nil without a timeout
+	c      *Client
+	call   ToolCall
+	credit int64 // of call
+	seq    uint64
+	link   *clientLink   // that it was sent over; nil while it waits for one; guarded by the lock of the client
+	notify chan struct{} // has capacity 1
+	timer  *time.Timer   // nil without a timeout
 
 	mu     sync.Mutex
 	stream callStream
@@ -99,14 +98,6 @@ func (p *pendingCall) abort(err error) {
 	}
 	p.mu.Unlock()
 	signal(p.notify)
-}
-
-// hasBegun reports whether the call has a chunk or its end.
-func (p *pendingCall) hasBegun() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	done, _ := p.stream.End()
-	return p.stream.started || done
 }
 
 // message returns the call as it is sent, again after a lost connection.
@@ -249,6 +240,44 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 	return p, nil
 }
 
+// begin sends a call and waits for its first payload or its end. One that a Host refuses because it shuts down is sent
+// to another one (ALT-D45). After an error the call is finished.
+func (s *Session) begin(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (
+	p *pendingCall, payload json.RawMessage, ok bool, err error) {
+	began := time.Now()
+	p, payload, ok, err = s.try(ctx, tool, params, o, collect)
+	if !errors.Is(err, ReasonDraining) {
+		return p, payload, ok, err
+	}
+	var opts CallOptions
+	if o != nil {
+		opts = *o
+	}
+	opts.InvocationID = p.call.InvocationID
+	err = s.c.redial(ctx, err, func() (err error) {
+		if o != nil && o.Timeout > 0 {
+			if opts.Timeout = o.Timeout - time.Since(began); opts.Timeout <= 0 {
+				return errDeadline()
+			}
+		}
+		p, payload, ok, err = s.try(ctx, tool, params, &opts, collect)
+		return err
+	})
+	return p, payload, ok, err
+}
+
+// try is begin with one connection.
+func (s *Session) try(ctx context.Context, tool string, params any, o *CallOptions, collect bool) (
+	p *pendingCall, payload json.RawMessage, ok bool, err error) {
+	if p, err = s.start(ctx, tool, params, o, collect); err != nil {
+		return nil, nil, false, err
+	}
+	if payload, ok, err = p.next(ctx); err != nil {
+		p.finish()
+	}
+	return p, payload, ok, err
+}
+
 // enter adds a call to those in flight, and returns the connection to send it on: nil if the call waits for one.
 func (c *Client) enter(p *pendingCall) (*clientLink, error) {
 	c.mu.Lock()
@@ -284,6 +313,7 @@ func (p *pendingCall) finish() {
 		delete(c.calls, p.call.InvocationID)
 	}
 	l := p.link
+	isRetired := l != nil && l.isRetired
 	c.mu.Unlock()
 	if p.timer != nil {
 		p.timer.Stop()
@@ -292,18 +322,13 @@ func (p *pendingCall) finish() {
 	p.mu.Lock()
 	done, _ := p.stream.End()
 	p.mu.Unlock()
-	if l == nil {
-		return
-	}
-	if !done && !l.tryPost(p.cancellation()) {
+	if !done && l != nil && !l.tryPost(p.cancellation()) {
 		_ = c.life.Go("cancel", func(context.Context) { l.post(p.cancellation()) })
 	}
-	select {
-	case <-l.retired:
+	if isRetired {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.endRetiredLocked(l)
-	default:
 	}
 }
 
@@ -327,15 +352,11 @@ func (s *Session) Call(ctx context.Context, tool string, params any, opts *CallO
 }
 
 func callTool(ctx context.Context, s *Session, tool string, params any, opts *CallOptions) (*Result, error) {
-	p, err := s.start(ctx, tool, params, opts, true)
+	p, payload, ok, err := s.begin(ctx, tool, params, opts, true)
 	if err != nil {
 		return nil, err
 	}
 	defer p.finish()
-	payload, ok, err := p.next(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if !ok {
 		payload = json.RawMessage("null") // a stream without payloads
 	}
@@ -355,21 +376,17 @@ func callTool(ctx context.Context, s *Session, tool string, params any, opts *Ca
 // the client reconnects, and the stream continues at the next payload.
 func (s *Session) Stream(ctx context.Context, tool string, params any, opts *CallOptions) iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
-		p, err := s.start(ctx, tool, params, opts, false)
+		p, payload, ok, err := s.begin(ctx, tool, params, opts, false)
 		if err != nil {
 			yield(nil, err)
 			return
 		}
 		defer p.finish()
-		for {
-			payload, ok, err := p.next(ctx)
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if !ok || !yield(payload, nil) {
-				return
-			}
+		for ok && err == nil && yield(payload, nil) {
+			payload, ok, err = p.next(ctx)
+		}
+		if err != nil {
+			yield(nil, err)
 		}
 	}
 }
