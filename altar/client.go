@@ -644,7 +644,7 @@ func isDraining(m Message) bool {
 	return e != nil && e.Code == ErrInternal && e.Reason() == ReasonDraining
 }
 
-// retire makes later requests dial again, because the Host of l shuts down. What runs there continues (ALT-D45).
+// retire makes later requests dial again, because the Host of l shuts down. Running requests continue there (ALT-D45).
 func (c *Client) retire(l *clientLink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

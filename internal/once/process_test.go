@@ -491,13 +491,13 @@ func TestShutdownRenewsClaims(t *testing.T) {
 			return once.Result{}, nil
 		})
 		synctest.Wait()
-		ended := make(chan error, 1)
-		go func() { ended <- one.Table.Shutdown(context.Background()) }()
+		done := make(chan error, 1)
+		go func() { done <- one.Table.Shutdown(context.Background()) }()
 		time.Sleep(80 * time.Hour)
 		state, _, err := two.Peek(t.Context(), key("1"))
 		require.NoError(t, err)
 		require.Equal(t, once.StateRunning, state)
-		require.NoError(t, <-ended)
+		require.NoError(t, <-done)
 	})
 }
 
