@@ -435,32 +435,47 @@ func (t *Turn) keep(reply []byte, name string, edit func(next *chatState)) error
 	return nil
 }
 
-// conclude stores the messages, responds, and releases the turn. A slow reader of the end of a stream does not prevent
-// callers from ending the chat. The context is that of the handler.
+// conclude stores the messages, releases the turn, and responds. In this order a caller who repeats the request on the
+// end of a stream does not meet the turn of the earlier attempt, and a slow reader of the end delays no other. The context
+// is that of the handler.
 func (t *Turn) conclude(work context.Context, reply []byte, err error) (result []byte, _ error) {
 	ctx := context.WithoutCancel(work)
 	var st *chatState
 	isCut := t.isEnded(ctx)
-	switch {
-	case isCut:
+	if isCut {
 		err = t.closedFault()
-	case err == nil:
+	} else if err == nil {
 		st, err = t.commit(reply)
 		isCut = isCode(err, wire.ChatAlreadyClosed) // by another process
 	}
+	var data []byte // of the event of an error
+	if err != nil && t.run != nil {
+		data = t.fail(work, reply, err, isCut)
+	}
+	t.release()
 	switch {
-	case err == nil && t.run != nil:
-		if err = t.begin(); err == nil {
-			err = t.run.finish(ctx, wire.EventDone, wire.AppendDone(nil, t.id, st.Status))
-		}
-	case err == nil:
+	case t.run == nil && err == nil:
 		result = st.result(reply, !t.m.IsStart)
-	case t.run != nil:
-		t.fail(work, reply, err, isCut)
+	case t.run == nil:
+	case err == nil:
+		err = t.run.finish(ctx, wire.EventDone, wire.AppendDone(nil, t.id, st.Status))
+		t.run.claim.end(false)
+	case data == nil:
+		t.run.w.Cut(streamlog.ErrNoReader)
+		t.run.claim.end(false)
+	default:
+		isPassing := IsPassing(t.run.fault.Code)
+		if isPassing {
+			t.run.claim.end(true)
+		}
+		t.run.finishFault(ctx, t.id, data, isCut)
+		t.run.claim.end(isPassing)
 	}
-	if t.run != nil {
-		t.run.claim.end(t.run.fault != nil && IsPassing(t.run.fault.Code))
-	}
+	return result, err
+}
+
+// release releases the turn.
+func (t *Turn) release() {
 	t.returnBytes()
 	if !t.m.IsStateless {
 		t.rec.renew()
@@ -470,7 +485,6 @@ func (t *Turn) conclude(work context.Context, reply []byte, err error) (result [
 	if !t.m.IsStateless {
 		t.pass()
 	}
-	return result, err
 }
 
 // isEnded reports whether the chat was ended during the turn.
@@ -515,40 +529,43 @@ func (t *Turn) commit(reply []byte) (*chatState, error) {
 	return t.rec.current(), err
 }
 
-// fail ends a stream with an error: as a plain answer if the stream has not begun, else in its last event (ARC-D22,
-// ARC-D23).
-func (t *Turn) fail(work context.Context, reply []byte, err error, isCut bool) {
+// fail keeps the pieces that were streamed before an error. It returns the data of the event that ends the stream: as a
+// plain answer if the stream has not begun, else as its last event (ARC-D22, ARC-D23). They are nil without a reader.
+func (t *Turn) fail(work context.Context, reply []byte, err error, isCut bool) []byte {
 	ctx, c, r := context.WithoutCancel(work), t.c, t.run
 	isPlain := t.pieces == 0 && r.conn.discard()
 	if !isPlain && !t.m.IsStateless && !isCut {
 		if t.pieces == 0 {
 			reply = nil
 		}
-		if keepErr := t.keep(reply, partName, func(*chatState) {}); keepErr != nil { // what was streamed stays
+		if keepErr := t.keep(reply, partName, func(*chatState) {}); keepErr != nil {
 			c.log.ErrorContext(ctx, "arc: chat message not stored", "chat", t.id, "err", keepErr)
 		}
 	}
 	cause := context.Cause(work)
 	if t.err != nil || errors.Is(cause, ErrNoReader) {
 		c.log.DebugContext(ctx, "arc: stream ended without reader", "chat", t.id, "err", err)
-		r.w.Cut(streamlog.ErrNoReader)
-		return
+		return nil
 	}
 	if errors.Is(cause, c.opts.Closed) && errors.Is(err, work.Err()) {
 		err = wire.NewFault(wire.AgentNotAvailable, "agentId", t.q.Target)
 	}
 	r.fault = c.opts.Fault(ctx, t.q, err)
-	data := wire.AppendError(nil, t.id, r.fault.JSON())
+	return wire.AppendError(nil, t.id, r.fault.JSON())
+}
+
+// finishFault sends the event of an error. If the chat was ended it is followed by the end of the stream.
+func (r *streamRun) finishFault(ctx context.Context, chatID string, data []byte, isCut bool) {
+	err := error(nil)
 	if isCut {
-		t.pieces++
 		if err = r.append(ctx, wire.EventError, data); err == nil {
-			err = r.finish(ctx, wire.EventDone, wire.AppendDone(nil, t.id, closed))
+			err = r.finish(ctx, wire.EventDone, wire.AppendDone(nil, chatID, closed))
 		}
 	} else {
 		err = r.finish(ctx, wire.EventError, data)
 	}
 	if err != nil {
-		c.log.DebugContext(ctx, "arc: end of stream not stored", "chat", t.id, "err", err)
+		r.s.log.DebugContext(ctx, "arc: end of stream not stored", "chat", chatID, "err", err)
 	}
 }
 
