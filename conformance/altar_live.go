@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -63,8 +64,9 @@ type altarLive struct {
 type altarLiveConn struct {
 	*liveConn
 	header   http.Header
-	announce []byte      // of a Runtime
-	closed   atomic.Bool // by a step
+	token    atomic.Pointer[string] // of the last Authenticate
+	announce []byte                 // of a Runtime
+	closed   atomic.Bool            // by a step
 }
 
 // altarSessions gives each run separate sessions: ids that the caller suggests have a suffix, and
@@ -201,6 +203,10 @@ func (f *altarLive) act(in *Input) error {
 		if bytes.Contains(wire, []byte(`"AnnounceRuntime"`)) {
 			c.announce = wire
 		}
+		var m struct{ Type, Token string }
+		if json.Unmarshal(wire, &m) == nil && m.Type == "Authenticate" {
+			c.token.Store(&m.Token)
+		}
 		f.t.Logf("sent     %s", wire)
 		_ = c.write(wire) // until the Host closes the connection
 	case in.Has("close"):
@@ -304,11 +310,15 @@ func (f *altarLive) serve(w http.ResponseWriter, r *http.Request) {
 func (f *altarLive) open(name string, header http.Header) error {
 	c := &altarLiveConn{header: header}
 	f.conns[name] = c
+	authorization := header.Get("Authorization")
 	var err error
 	c.liveConn, err = f.connect(header, func(frame []byte, err error) {
+		if token := c.token.Load(); token != nil && bytes.Contains(frame, []byte(`"Authenticated"`)) {
+			authorization = "Bearer " + *token
+		}
 		switch {
 		case err == nil:
-			f.created(header.Get("Authorization"), frame)
+			f.created(authorization, frame)
 			f.add(altarEvent{name: name, message: altarProjected(f.toScript(frame))})
 		case !c.closed.Load():
 			f.add(altarEvent{name: name, closed: true})

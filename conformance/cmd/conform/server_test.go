@@ -313,7 +313,7 @@ func TestServerURL(t *testing.T) {
 	for _, tt := range some([]server{
 		{"accp", "http", "", 8, ""}, {"air", "relaying", "", 60, ""}, {"air", "receiving", inbox, 20, ""},
 		{"arc", "conduct,server,server-edges", "auth", 13, ""}, {"arc", "conduct,server,server-edges", "", 50, ""},
-		{"a2e", "http,http-edges,host-edges", "", 8, ""}, {"altar", "scripts", "", 15, ""}, {"altar", "host", "", 15, "tcp"},
+		{"a2e", "http,http-edges,host-edges", "", 8, ""}, {"altar", "identities,scripts", "", 20, ""}, {"altar", "host", "", 15, "tcp"},
 	}...) {
 		t.Run(tt.protocol, func(t *testing.T) {
 			t.Parallel() // most of it is waiting
