@@ -4,6 +4,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,7 +82,11 @@ func (f *Failure) Error() string {
 		b.WriteString(" as " + f.Code)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Fields)) {
-		fmt.Fprintf(&b, " %s=%v", name, f.Fields[name])
+		v := f.Fields[name]
+		if text, ok := v.(json.RawMessage); ok { // of another process
+			v = string(text)
+		}
+		fmt.Fprintf(&b, " %s=%v", name, v)
 	}
 	if f.Err != nil {
 		b.WriteString(": " + f.Err.Error())

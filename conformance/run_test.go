@@ -490,4 +490,5 @@ func TestFailure(t *testing.T) {
 	require.EqualError(t, f, "refused as bad field=x status=400: something broke")
 	require.ErrorIs(t, f, errBroken)
 	require.EqualError(t, &Failure{}, "refused")
+	require.EqualError(t, &Failure{Fields: Answer{"field": json.RawMessage(`"x"`)}}, `refused field="x"`)
 }
