@@ -83,7 +83,8 @@ func TestRestartedHostWaitsForFulfilledTools(t *testing.T) {
 		w = connect(t, h, testUser)
 		begin := time.Now()
 		w.send(call("held", "math/add", `{"a":5,"b":6}`)) // other parameters: the id is free
-		go func() {
+		var serving sync.WaitGroup
+		serving.Go(func() {
 			time.Sleep(3 * time.Second)
 			back := connect(t, h, testService)
 			back.send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: ProtocolVersion})
@@ -93,9 +94,10 @@ func TestRestartedHostWaitsForFulfilledTools(t *testing.T) {
 			next[*AcknowledgeFulfillment](back)
 			m := next[*ToolCall](back)
 			back.send(&ToolResult{InvocationID: m.InvocationID, Payload: json.RawMessage("11")})
-		}()
+		})
 		require.Equal(t, json.RawMessage("11"), next[*ToolResult](w).Payload)
 		require.Equal(t, 3*time.Second, time.Since(begin))
+		serving.Wait()
 		w.send(call("none", "get", `{"key":"k"}`))
 		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonNotFulfilled)
 	})
