@@ -54,6 +54,10 @@ type ClientOptions struct {
 	// seconds, or as long as the peer requests, up to 5 minutes.
 	Retry *RetryPolicy
 
+	// RequestTimeout bounds each attempt of a delivery. Zero means 60 s, which is as long as an inbox
+	// without a Store waits for its handler; a negative value removes the bound.
+	RequestTimeout time.Duration
+
 	// MaxMessage bounds an envelope. Zero means 65,536; a negative value removes the
 	// bound.
 	MaxMessage int
@@ -128,7 +132,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		}
 	}
 	co := c.resolver.clientOptions(o.HTTPClient)
-	co.Secrets = o.Secrets
+	co.Secrets, co.Timeout = o.Secrets, o.RequestTimeout
 	c.http = exchange.New(co)
 	c.sender = c.send
 	err := guard.Call("interceptor", func() error {

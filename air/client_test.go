@@ -368,6 +368,31 @@ func TestDeliveryLimits(t *testing.T) {
 	})
 }
 
+// An attempt at a silent recipient ends after a minute, or as the option requests (AIR-D80).
+func TestRequestTimeout(t *testing.T) {
+	for option, want := range map[time.Duration]time.Duration{0: time.Minute, 5 * time.Second: 5 * time.Second, -1: time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			w.registry.Register(bob, "https://direct.example/")
+			w.setFail(func(r *http.Request) error {
+				if r.URL.Host != "direct.example" {
+					return nil
+				}
+				<-r.Context().Done()
+				return r.Context().Err()
+			})
+			c := w.client(t, alice, air.ClientOptions{RequestTimeout: option, Retry: &air.RetryPolicy{MaxAttempts: 1}})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			start := time.Now()
+			_, err := c.SendSigned(ctx, signedOffer(t, alice, bob.DID(), nil))
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+			require.Equal(t, want, time.Since(start))
+		})
+	}
+}
+
 // The cache: entries expire whatever HTTP headers say, concurrent callers share one request, and
 // the number of entries is bounded (AIR-025..030, AIR-D40, AIR-D59).
 func TestResolver(t *testing.T) {
