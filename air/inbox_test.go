@@ -4,9 +4,11 @@
 package air_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -704,4 +706,22 @@ func TestSealedBodies(t *testing.T) {
 			require.Nil(t, o.Delivery.Thread)
 		}
 	}
+}
+
+// An envelope that can never become good is no warning, and repetitions do not fill the log (AIR-D73).
+func TestRefusedEnvelopesAreNoWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))})
+		broken := bytes.Replace(signedOffer(t, alice, bob.DID(), nil), []byte(`"signature":"z`), []byte(`"signature":"z2`), 1)
+		for range 3 {
+			require.Equal(t, air.ClassRefused, in.Receive(t.Context(), broken, true).Class)
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "envelope not delivered"), log.String())
+		require.Contains(t, log.String(), `level=INFO msg="air: envelope not delivered" class=refused`)
+		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} }), true).Class)
+		require.Contains(t, log.String(), `level=WARN msg="air: envelope not delivered" class=held`)
+	})
 }

@@ -47,12 +47,15 @@ func (p *reports) audit(ctx context.Context, r *AuditRecord, e *Error, isHandled
 	}))
 }
 
-// refusal logs an envelope that is not delivered: a dead letter as a warning, others as one if it is
-// the first with its code in a minute.
+// refusal logs an envelope that is not delivered: a dead letter as a warning, and of the others the
+// first with its code in a minute, which is no warning if it can never become good (AIR-D73).
 func (p *reports) refusal(ctx context.Context, r *AuditRecord, o *ReceiveResult) {
 	e, level := o.Err, slog.LevelWarn
 	if o.Class != ClassHeld {
 		level = p.levels.Level(string(o.Err.Code))
+	}
+	if o.Class == ClassRefused {
+		level = min(level, slog.LevelInfo)
 	}
 	p.log.Log(ctx, level, "air: envelope not delivered", "class", string(o.Class),
 		"operation", r.Operation, "id", r.Object, "agent", r.Principal, "peer", r.Peer, "code", e.Code, "err", e)
