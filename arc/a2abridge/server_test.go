@@ -4,6 +4,7 @@
 package a2abridge_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -325,13 +326,13 @@ func TestLargeArtifact(t *testing.T) {
 			id = e.TaskInfo().TaskID
 			if e, ok := e.(*a2a.TaskArtifactUpdateEvent); ok {
 				artifacts++
-				require.Equal(t, a2a.Raw(big), e.Artifact.Parts[0].Content)
+				require.True(t, bytes.Equal(big, e.Artifact.Parts[0].Raw()))
 			}
 		}
 		require.Equal(t, 1, artifacts)
 		task, err := c.GetTask(ctx, &a2a.GetTaskRequest{ID: id})
 		require.NoError(t, err)
-		require.Equal(t, a2a.Raw(big), task.Artifacts[0].Parts[0].Content)
+		require.True(t, bytes.Equal(big, task.Artifacts[0].Parts[0].Raw()))
 	})
 }
 
@@ -457,7 +458,7 @@ func TestMapping(t *testing.T) {
 		require.Equal(t, &sent, task.History[0])
 		require.Equal(t, a2a.MessageRoleAgent, task.History[1].Role)
 		require.Equal(t, m.Parts, task.History[1].Parts)
-		require.Equal(t, a2a.Raw(big), task.Artifacts[0].Parts[0].Content)
+		require.Equal(t, big, string(task.Artifacts[0].Parts[0].Raw()))
 		require.Equal(t, "big.bin", task.Artifacts[0].Parts[0].Filename)
 	})
 }
