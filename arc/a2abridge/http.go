@@ -4,6 +4,9 @@
 package a2abridge
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
 	"net/http"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -14,13 +17,69 @@ import (
 
 // JSONRPCHandler returns a handler for the JSON-RPC binding, for one path.
 func (s *Server) JSONRPCHandler() http.Handler {
-	return s.checked(a2asrv.NewJSONRPCHandler(s, a2asrv.WithTransportKeepAlive(s.opts.Heartbeat)))
+	next := a2asrv.NewJSONRPCHandler(s, a2asrv.WithTransportKeepAlive(s.opts.Heartbeat))
+	return s.checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body) // checked has read it
+		if err == nil && bytes.Contains(body, []byte("DeleteTaskPushNotificationConfig")) {
+			w = &resultWriter{w}
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	}))
+}
+
+// A resultWriter adds the result that the SDK omits from the response to DeleteTaskPushNotificationConfig.
+type resultWriter struct{ http.ResponseWriter }
+
+// Write implements [http.ResponseWriter]; b is the whole response.
+func (w *resultWriter) Write(b []byte) (int, error) {
+	var res map[string]json.RawMessage
+	if json.Unmarshal(b, &res) != nil || res["jsonrpc"] == nil || res["result"] != nil || res["error"] != nil {
+		return w.ResponseWriter.Write(b)
+	}
+	res["result"] = json.RawMessage("{}")
+	whole, err := json.Marshal(res)
+	if err == nil {
+		_, err = w.ResponseWriter.Write(whole)
+	}
+	return len(b), err
 }
 
 // RESTHandler returns a handler for the HTTP+JSON binding, for the paths of that binding: use
 // [http.StripPrefix] in front of it for a base path.
 func (s *Server) RESTHandler() http.Handler {
-	return s.checked(a2asrv.NewRESTHandler(s, a2asrv.WithTransportKeepAlive(s.opts.Heartbeat)))
+	next := a2asrv.NewRESTHandler(s, a2asrv.WithTransportKeepAlive(s.opts.Heartbeat))
+	return s.checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodDelete {
+			next.ServeHTTP(w, r)
+			return
+		}
+		e := &emptyWriter{ResponseWriter: w}
+		next.ServeHTTP(e, r)
+		if !e.isWritten {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, "{}") // the reader reports a failure
+		}
+	}))
+}
+
+// An emptyWriter holds back the status of a response without a body, which the SDK gives to a deletion.
+type emptyWriter struct {
+	http.ResponseWriter
+	isWritten bool
+}
+
+// WriteHeader implements [http.ResponseWriter].
+func (w *emptyWriter) WriteHeader(status int) {
+	if w.isWritten = status > 299; w.isWritten {
+		w.ResponseWriter.WriteHeader(status)
+	}
+}
+
+// Write implements [http.ResponseWriter].
+func (w *emptyWriter) Write(b []byte) (int, error) {
+	w.isWritten = true
+	return w.ResponseWriter.Write(b)
 }
 
 // checked returns a handler that checks what the handlers of the SDK do not.

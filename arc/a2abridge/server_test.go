@@ -558,10 +558,13 @@ func TestNextProcess(t *testing.T) {
 	})
 }
 
-// Requests that the SDK would accept are refused: other versions, other origins, ambiguous JSON, and large bodies.
+// Requests that the SDK would accept are refused: other versions, other origins, ambiguous JSON, and large bodies. A deletion has a result.
 func TestRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil, ask)
+		made, err := sendTo(as(t.Context(), "alice"), f.clients[a2a.TransportProtocolJSONRPC], message("paint it"))
+		require.NoError(t, err)
+		task := string(made.ID)
 		body := `{"jsonrpc":"2.0","id":1,"method":"GetTask","params":{"id":"t"}}`
 		for _, tt := range []struct {
 			name, path, body string
@@ -579,6 +582,12 @@ func TestRefusals(t *testing.T) {
 			{"unknown version", "/rpc", body, map[string]string{"A2A-Version": "9"}, 200, `-32009`},
 			{"version 1.0", "/rpc", body, map[string]string{"A2A-Version": "1.0"}, 200, `-32001`},
 			{"version in the query", "/rpc?A2A-Version=1.0", body, nil, 200, `-32001`},
+			{"a result of nothing", "/rpc", `{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"` + task + `","id":"x"}}`,
+				map[string]string{"A2A-Version": "1.0"}, 200, `"result":{}`},
+			{"REST, a result of nothing", "/rest/tasks/" + task + "/pushNotificationConfigs/x", "", map[string]string{"A2A-Version": "1.0"}, 200, "{}"},
+			{"REST, an error of it", "/rest/tasks/t/pushNotificationConfigs/x", "", map[string]string{"A2A-Version": "1.0"}, 404, "TASK_NOT_FOUND"},
+			{"an error of it", "/rpc", `{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"x"}}`,
+				map[string]string{"A2A-Version": "1.0"}, 200, `-32001`},
 			{"origin", "/rpc", body, map[string]string{"A2A-Version": "1.0", "Origin": "https://evil.example"}, 403, "origin"},
 			{"duplicate member", "/rpc", `{"jsonrpc":"2.0","id":1,"id":2}`, nil, 400, "JSON"},
 			{"invalid UTF-8", "/rpc", "{\"jsonrpc\":\"\xff\"}", nil, 400, "JSON"},
@@ -587,6 +596,9 @@ func TestRefusals(t *testing.T) {
 			method := http.MethodPost
 			if tt.body == "" {
 				method = http.MethodGet
+			}
+			if strings.Contains(tt.path, "pushNotificationConfigs") {
+				method = http.MethodDelete
 			}
 			req, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+tt.path, strings.NewReader(tt.body))
 			require.NoError(t, err)
