@@ -55,9 +55,6 @@ type AgentOptions struct {
 	// RequireSealed refuses to send plain bodies, which every relay can read.
 	RequireSealed bool
 
-	// RequestTimeout bounds each attempt of a delivery; see [ClientOptions].
-	RequestTimeout time.Duration
-
 	// ResendEvery is the interval of a background [Client.Resend]. Zero and negative values mean none,
 	// as specified.
 	ResendEvery time.Duration
@@ -149,7 +146,7 @@ func (a *Agent) connect(id *Identity, h Handler) (err error) {
 		Resolver: o.Resolver, HTTPClient: o.HTTPClient, Profile: o.Profile, BodyTypes: slices.Clone(o.BodyTypes),
 		Secrets: o.Secrets, RequireSealed: o.RequireSealed, MaxMessage: o.Limits.MaxMessage,
 		ThreadStore: o.Persistence.ThreadStore, KeyPolicy: o.Auth.KeyPolicy, ResendEvery: o.ResendEvery,
-		RequestTimeout: o.RequestTimeout, Interceptors: o.Interceptors, Logger: o.Logger,
+		Retry: &RetryPolicy{Timeout: o.Timing.RequestTimeout}, Interceptors: o.Interceptors, Logger: o.Logger,
 	}
 	if o.Persistence.Store != nil {
 		c.Outbox = o.Persistence.Store

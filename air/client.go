@@ -50,13 +50,9 @@ type ClientOptions struct {
 	// sender's key (AIR-022, AIR-024).
 	DisableSelfCheck bool
 
-	// Retry adjusts the attempts of a delivery. Nil means 5 attempts with delays of 1, 2, 4 and 8
-	// seconds, or as long as the peer requests, up to 5 minutes.
+	// Retry adjusts the attempts of a delivery. Nil means 5 attempts of up to 60 s, with delays of 1, 2,
+	// 4 and 8 seconds, or as long as the peer requests, up to 5 minutes.
 	Retry *RetryPolicy
-
-	// RequestTimeout bounds each attempt of a delivery. Zero means 60 s, which is as long as an inbox
-	// without a Store waits for its handler; a negative value removes the bound.
-	RequestTimeout time.Duration
 
 	// MaxMessage bounds an envelope. Zero means 65,536; a negative value removes the
 	// bound.
@@ -132,7 +128,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		}
 	}
 	co := c.resolver.clientOptions(o.HTTPClient)
-	co.Secrets, co.Timeout = o.Secrets, o.RequestTimeout
+	co.Secrets, co.Timeout = o.Secrets, c.retry.Timeout
 	c.http = exchange.New(co)
 	c.sender = c.send
 	err := guard.Call("interceptor", func() error {

@@ -23,6 +23,7 @@ type RetryPolicy struct {
 	Base          time.Duration // first delay; zero is the default of the operation; a negative value disables delays
 	Max           time.Duration // longest delay; zero means 10 s; a negative value removes the bound
 	MaxRetryAfter time.Duration // longest delay that a peer requests; zero is the default of the operation; a negative value means none
+	Timeout       time.Duration // time of an attempt; zero is the default of the operation; a negative value removes the bound
 }
 
 func (p *RetryPolicy) withDefaults() RetryPolicy {

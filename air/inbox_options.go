@@ -179,6 +179,10 @@ type Timing struct {
 	// ReadTimeout bounds the arrival of a request body. It never extends the ReadTimeout of the
 	// [http.Server]. Zero means one minute; a negative value removes the bound.
 	ReadTimeout time.Duration
+
+	// RequestTimeout bounds each attempt of a delivery by an [Agent]. Zero means 60 s; a negative value
+	// removes the bound.
+	RequestTimeout time.Duration
 }
 
 // maxPullAge is the longest clock window for pulled mail.

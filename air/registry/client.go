@@ -44,8 +44,8 @@ type Options struct {
 	// Resolver, if set, drops the document of each agent that this client changes.
 	Resolver *air.Resolver
 
-	// Retry adjusts the attempts of calls that read or are idempotent. Nil means 4 attempts, delays of
-	// 500 ms to 10 s, and requested delays up to 30 s.
+	// Retry adjusts the attempts of calls that read or are idempotent. Nil means 4 attempts of up to
+	// 30 s, delays of 500 ms to 10 s, and requested delays up to 30 s.
 	Retry *air.RetryPolicy
 
 	// Logger receives events that no error reports, such as retries. Nil means slog.Default().
@@ -99,7 +99,7 @@ func NewClient(opts *Options) (*Client, error) {
 		MaxRetryAfter: cmp.Or(r.MaxRetryAfter, 30*time.Second), Logger: o.Logger, Subject: "air: registry request",
 	}
 	c.base = strings.TrimSuffix(o.RegistryURL, "/") + apiPath
-	c.http = exchange.New(exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Timeout: 30 * time.Second})
+	c.http = exchange.New(exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Timeout: cmp.Or(r.Timeout, 30*time.Second)})
 	return c, nil
 }
 
