@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -26,6 +25,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/subagents"
 )
 
 // Ten thousand sessions of strangers, from many addresses, delay no agent with a token.
@@ -74,13 +74,9 @@ func TestTenThousandStrangers(t *testing.T) {
 
 // heapGrowth returns by how much f increases the live heap.
 func heapGrowth(f func()) int64 {
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	before := heap()
 	f()
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	return int64(after.HeapAlloc) - int64(before.HeapAlloc)
+	return heap() - before
 }
 
 // A thousand calls to a host that reads nothing hold at most 64 MiB and end with the cause.
@@ -158,11 +154,12 @@ type largeAnswer struct {
 	Data  json.RawMessage `json:"data"`
 }
 
-// Neither a hundred handlers, nor the functions Close of plugins, nor an authenticator that ignore their
-// contexts delay the end of a host (A2E-D58).
+// Neither a hundred handlers, nor the functions Close of plugins, nor runners of subagents, nor an authenticator
+// that ignore their contexts delay the end of a host (A2E-D58).
 func TestShutdownWithHundredDeafHandlers(t *testing.T) {
 	for _, name := range []string{"shutdown", "close"} {
 		synctest.Test(t, func(t *testing.T) {
+			var returned atomic.Int32
 			admits := a2etest.KeyAuthenticator("s3cret")
 			auth := a2e.AuthenticatorFunc(func(ctx context.Context, r *a2e.HandshakeRequest) (*a2e.Principal, error) {
 				if r.AuthToken == "deaf" {
@@ -178,7 +175,11 @@ func TestShutdownWithHundredDeafHandlers(t *testing.T) {
 				Routes: []a2e.Route{a2e.NewRoute("demo/tidy/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
 					time.Sleep(time.Minute)
 					return nil, nil
-				})}})
+				})}}, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) {
+				time.Sleep(time.Minute)
+				returned.Add(1)
+				return nil, nil
+			}), nil)))
 			var agents []*raw
 			for i := range 26 {
 				r := open(t, h)
@@ -187,7 +188,11 @@ func TestShutdownWithHundredDeafHandlers(t *testing.T) {
 					r.send(message("handshake/req", "h", `,"agent_id":"t","agent_caps":["demo"],"auth_token":"deaf"`))
 					break
 				}
-				r.shake(`"demo"`)
+				r.shake(`"demo","multi_agent"`)
+				r.send(message("multi_agent/spawn", "s", `,"name":"n","role":"r"`))
+				id, _ := json.Marshal(r.next().Body.(*subagents.SpawnResponse).SubagentID)
+				r.send(message("multi_agent/delegate", "d", `,"subagent_id":`+string(id)+`,"task_name":"t","instruction":"i"`))
+				require.Equal(t, subagents.StatusRunning, r.next().Body.(*subagents.DelegateResponse).Status)
 				for n := range 4 {
 					r.send(message("demo/tidy/req", fmt.Sprint(n), ""))
 				}
@@ -217,7 +222,9 @@ func TestShutdownWithHundredDeafHandlers(t *testing.T) {
 				}
 			}
 			require.Equal(t, 100, stuck)
+			require.Zero(t, returned.Load())
 			time.Sleep(5 * time.Minute)
+			require.EqualValues(t, 25, returned.Load())
 			require.Empty(t, h.Stuck())
 		})
 	}

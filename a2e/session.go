@@ -568,12 +568,19 @@ func (s *Session) close() {
 	go s.cleanUp()
 }
 
-// cleanUp waits for the handlers and closes the states of the plugins.
+// cleanUp closes the states of the plugins when the handlers have returned, at the latest after the grace of
+// handlers (A2E-D58), and waits for the handlers.
 func (s *Session) cleanUp() {
 	defer close(s.finished)
 	defer s.host.removeEnding(s)
-	s.work.Wait()
-	close(s.returned)
+	go func() {
+		s.work.Wait()
+		close(s.returned)
+	}()
+	select {
+	case <-s.returned:
+	case <-time.After(handlerGrace):
+	}
 	if s.keepsSnapshots() {
 		ctx, cancel := context.WithTimeout(context.Background(), snapshotTime)
 		if err := s.SaveSnapshots(ctx); err != nil {
@@ -583,6 +590,7 @@ func (s *Session) cleanUp() {
 	}
 	close(s.saved)
 	s.states.Close()
+	<-s.returned
 	s.conn.recorder.flush(handlerGrace)
 }
 

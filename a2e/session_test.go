@@ -257,6 +257,36 @@ func TestHostEndsAlthoughHandlersIgnoreContexts(t *testing.T) {
 	}
 }
 
+// The states of an ended session are closed although a handler ignores the end of its context (A2E-D58).
+func TestStatesEndAlthoughHandlersIgnoreContexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := make(chan time.Time, 2)
+		route := func(name string, d time.Duration) *a2e.Plugin {
+			return &a2e.Plugin{Name: name, Capability: "demo", Open: func(*a2e.Session) (any, error) { return name, nil },
+				Close: func(any) { closed <- time.Now() },
+				Routes: []a2e.Route{a2e.NewRoute("demo/"+name+"/req", func(_ context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
+					call.PluginState()
+					time.Sleep(d)
+					return nil, nil
+				})}}
+		}
+		h := a2etest.NewHost(t, nil, route("deaf", time.Hour), route("quick", 0))
+		r := open(t, h)
+		r.shake(`"demo"`)
+		r.send(message("demo/quick/req", "1", ""))
+		r.next()
+		r.send(message("demo/deaf/req", "2", ""))
+		synctest.Wait()
+		start := time.Now()
+		r.send(message("shutdown", "3", `,"timeout":0`))
+		for range 2 {
+			require.LessOrEqual(t, (<-closed).Sub(start), time.Second)
+		}
+		require.Empty(t, h.Sessions())
+		time.Sleep(2 * time.Hour)
+	})
+}
+
 // An answer names its request, whatever id the handler set.
 func TestAnswersNameTheirRequest(t *testing.T) {
 	type demoResponse struct {

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -216,4 +218,62 @@ func checkAnswer(t *testing.T, client *memory.Client, r *memory.RetrieveRequest,
 		got = append(got, string(e.Key)+e.Tier)
 	}
 	require.Equal(t, want[:min(len(want), int(r.Limit))], got, "%+v", r)
+}
+
+// A search finds the same entries in the same order as the reference, whatever the texts, the tag and the query
+// are. Names of members are not searched (A2E-D65).
+func FuzzSearch(f *testing.F) {
+	f.Add("one two\nTwo three 7\ntwo\n\nO'ne 0", "straße", "two o")
+	f.Add("ſtop K\nstop k\n\u212a2", "ΣΑΣ", "S\u212a σας")
+	f.Add("cafe\u0301 e\u0301te\ncafé été", "-- true null", "cafe ca CAF")
+	f.Add("a a a a\na b\nab aba abab", "a", "a ab a")
+	f.Fuzz(func(t *testing.T, texts, tag, query string) {
+		lines := strings.Split(texts, "\n")
+		words := foldedWords(query)
+		isValid := utf8.ValidString(texts) && utf8.ValidString(tag) && utf8.ValidString(query)
+		if !isValid || len(lines) > 20 || len(texts) > 10_000 || len(tag) > 1000 || len(query) > 200 || len(words) > 32 || query == "" {
+			return
+		}
+		m, id := connect(t, store.NewMemory(), "ann", nil)
+		r := &memory.StoreRequest{MemoryID: id}
+		var list []modelEntry
+		for i, line := range lines {
+			e := modelEntry{key: fmt.Sprintf(`{"k":%d}`, i), tier: memory.TierSemantic, words: append(foldedWords(line), fmt.Sprint(i))}
+			if i == 0 {
+				e.tags, e.words = []string{tag}, append(e.words, foldedWords(tag)...)
+			}
+			raw, err := json.Marshal(map[string]any{"key": json.RawMessage(e.key), "tier": e.tier, "tags": slices.Concat([]string{}, e.tags),
+				"content": map[string]any{query: []any{line, true, nil}}})
+			require.NoError(t, err)
+			r.Entries = append(r.Entries, raw)
+			list = append(list, e)
+		}
+		_, err := m.Store(t.Context(), r, nil)
+		require.NoError(t, err)
+		found := search(list, strings.Join(words, " "))
+		answer, err := m.Retrieve(t.Context(), &memory.RetrieveRequest{MemoryID: id, Query: query, Limit: 100}, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, len(found), answer.Total)
+		for i, raw := range answer.Entries {
+			e, err := a2e.DecodeModel[memory.Entry](raw, "")
+			require.NoError(t, err)
+			require.Equal(t, found[i].key, string(e.Key))
+		}
+	})
+}
+
+// foldedWords returns the words of a text, with the smallest of the runes that are equal under simple case folding.
+func foldedWords(text string) []string {
+	words := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsMark(r) && !unicode.IsDigit(r) })
+	for i, word := range words {
+		words[i] = strings.Map(func(r rune) rune {
+			for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
+				if next < r {
+					r = next
+				}
+			}
+			return r
+		}, word)
+	}
+	return words
 }
