@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -78,9 +79,11 @@ type Options struct {
 const keepEnded = 100
 
 // NewPlugin returns a plugin that runs real processes. A process and its descendants end with the
-// session (A2E-D52, A2E-D62).
+// session (A2E-D52, A2E-D62). On Linux NewPlugin also ends the processes that hosts of this machine and this user
+// have left behind because they were killed (A2E-D67).
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
-	m := &manager{paths: map[string]string{}}
+	killOrphans()
+	m := &manager{paths: map[string]string{}, mark: markName + "=" + hostID(os.Getpid()) + "."}
 	if opts != nil {
 		m.opts = *opts
 	}
@@ -136,6 +139,7 @@ type manager struct {
 	opts     Options
 	paths    map[string]string // program as named to its path
 	launcher []string
+	mark     string // the beginning of those of its processes
 	roots    []string
 	trees    census
 }
@@ -189,7 +193,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	}
 	g.made++
 	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.ID(), group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
-		state: StateRunning, mark: markName + "=" + randid.New(""), limits: &m.opts.Limits, done: make(chan struct{})}
+		state: StateRunning, mark: m.mark + randid.New(""), limits: &m.opts.Limits, done: make(chan struct{})}
 	if r.Window != nil && *r.Window > 0 && call.Session.HasCapability(extension) {
 		p.window = newWindow(*r.Window)
 	}

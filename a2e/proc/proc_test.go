@@ -6,11 +6,14 @@
 package proc_test
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -188,6 +191,53 @@ func itoa(n int) string {
 		return string(rune('0' + n))
 	}
 	return itoa(n/10) + itoa(n%10)
+}
+
+// Processes of a killed host end at the start of the next host, and those of a running host do not (A2E-D67).
+func TestProcessesOfKilledHostEnd(t *testing.T) {
+	const name = "A2E_PROC_HOST"
+	if runtime.GOOS != "linux" {
+		t.Skip("needs setsid and /proc")
+	}
+	opts := &proc.Options{AllowedCommands: []string{"sh"}, InheritedEnv: []string{"PATH"}}
+	if os.Getenv(name) != "" {
+		c, w, _ := connect(t, opts)
+		spawn(t, c, &proc.SpawnRequest{Cmd: []string{"sh", "-c", "setsid sleep 600 & echo $! $$; exec sleep 600"}})
+		w.until(t, "stdout", "text")
+		var data struct{ Text string }
+		require.NoError(t, json.Unmarshal(w.events[0].Data, &data))
+		fmt.Print("\nstarted ", data.Text)
+		select {}
+	}
+	exe, err := os.Executable()
+	require.NoError(t, err)
+	host := exec.Command(exe, "-test.run=^"+t.Name()+"$")
+	host.Env = append(os.Environ(), name+"=1")
+	out, err := host.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, host.Start())
+	t.Cleanup(func() { _ = host.Process.Kill() })
+	var pids [2]int
+	for lines := bufio.NewScanner(out); pids[1] == 0 && lines.Scan(); {
+		_, _ = fmt.Sscanf(lines.Text(), "started %d %d", &pids[0], &pids[1])
+	}
+	require.Greater(t, min(pids[0], pids[1]), 1)
+	t.Cleanup(func() {
+		for _, pid := range pids {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	isAlive := func() []bool { return []bool{alive(pids[0]), alive(pids[1])} }
+	_, err = proc.NewPlugin(opts)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true}, isAlive(), "their host runs")
+	require.NoError(t, host.Process.Kill())
+	require.Eventually(t, func() bool { return !alive(host.Process.Pid) }, time.Minute, time.Millisecond)
+	require.Equal(t, []bool{true, true}, isAlive())
+	_, err = proc.NewPlugin(opts) // before the number of the host is free
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return !slices.Contains(isAlive(), true) }, 20*time.Second, time.Millisecond)
+	require.Error(t, host.Wait())
 }
 
 // Nothing runs that is not listed, and nowhere else than in a root (A2E-096).

@@ -5,11 +5,13 @@ package proc
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,28 +21,70 @@ import (
 const killTime = 100 * time.Millisecond
 
 // killMarked kills the processes with a variable in their environment, until none is left.
-func killMarked(mark string) {
-	for start := time.Now(); killOnce(mark) > 0 && time.Since(start) < killTime; {
+func killMarked(mark string) { killAll(func(found string) bool { return found == mark }) }
+
+// killOrphans kills the processes of hosts that have ended without their processes, such as by a signal
+// (A2E-D67).
+func killOrphans() {
+	killAll(func(mark string) bool {
+		id, _, _ := strings.Cut(strings.TrimPrefix(mark, markName+"="), ".")
+		return isDeadHost(id)
+	})
+}
+
+// killAll kills the processes with the marks that isWanted selects, until none is left.
+func killAll(isWanted func(mark string) bool) {
+	for start := time.Now(); killOnce(isWanted) > 0 && time.Since(start) < killTime; {
 		time.Sleep(time.Millisecond)
 	}
 }
 
-func killOnce(mark string) (killed int) {
+func killOnce(isWanted func(mark string) bool) (killed int) {
 	for pid, found := range marks() {
-		if found != mark {
+		if !isWanted(found) {
 			continue
 		}
 		p, err := os.FindProcess(pid) // keeps the process apart from a later one with its number
 		if err != nil {
 			continue
 		}
-		if markOf(pid) == mark {
+		if markOf(pid) == found {
 			_ = p.Kill()
 			killed++
 		}
 		_ = p.Release()
 	}
 	return killed
+}
+
+// hostID returns the identity of a running host: its namespace, its number and its start in ticks. It is "" for an
+// ended process, and if it cannot be read.
+func hostID(pid int) string {
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, fields, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ") // behind the name
+	list := strings.Fields(fields)
+	if namespace == "" || len(list) < 20 || list[0] == "Z" {
+		return ""
+	}
+	return fmt.Sprintf("%s-%d-%s", strings.Trim(namespace, "pid:[]"), pid, list[19])
+}
+
+// isDeadHost reports whether a host of the namespace of this process has ended. A host that cannot be seen counts as
+// running.
+func isDeadHost(id string) bool {
+	var namespace, start uint64
+	var pid int
+	n, _ := fmt.Sscanf(id, "%d-%d-%d", &namespace, &pid, &start)
+	own := hostID(os.Getpid())
+	if n < 3 || pid <= 0 || !strings.HasPrefix(own, fmt.Sprintf("%d-", namespace)) {
+		return false
+	}
+	if found := hostID(pid); found != "" {
+		return found != id
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return err == nil && bytes.Contains(stat, []byte(") Z ")) || errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 }
 
 // countMarks returns the number of processes with each mark.

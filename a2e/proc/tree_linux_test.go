@@ -48,3 +48,20 @@ func TestEarlyChildrenGetLimits(t *testing.T) {
 	l.restrictTree(mark)
 	require.Equal(t, fmt.Sprint(l.MaxFiles), files())
 }
+
+// Only a host of this namespace that has certainly ended is dead.
+func TestDeadHosts(t *testing.T) {
+	own := hostID(os.Getpid())
+	cmd := exec.Command("/bin/sleep", "60")
+	require.NoError(t, cmd.Start())
+	other := hostID(cmd.Process.Pid)
+	require.NotEqual(t, own, other)
+	require.False(t, isDeadHost(other))
+	require.NoError(t, cmd.Process.Kill())
+	require.Error(t, cmd.Wait())
+	require.True(t, isDeadHost(other))
+	require.True(t, isDeadHost(own+"0"), "another process had the number before")
+	for _, id := range []string{own, "", "1-2", "x-y-z", "1" + other} {
+		require.False(t, isDeadHost(id), id)
+	}
+}
