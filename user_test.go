@@ -54,3 +54,23 @@ func TestUserOfOnePackage(t *testing.T) {
 		require.NotRegexp(t, engines, m, "a program that uses arc loads it")
 	}
 }
+
+// Five plugins of a2e need nothing that a plugin of a user cannot have: copies of them build in another module.
+func TestPluginsBuildInOtherModules(t *testing.T) {
+	root, err := os.Getwd()
+	require.NoError(t, err)
+	sums, err := os.ReadFile("go.sum")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module user\n\ngo 1.26.0\n\nrequire "+module+" v0.0.0\n\nreplace "+
+		module+" => "+root+"\n"), 0o666))
+	for _, name := range []string{"learn", "planning", "skills", "subagents", "toolkits"} {
+		require.NoError(t, os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("a2e", name))))
+	}
+	cmd := exec.Command("go", "build", "./...")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}

@@ -16,9 +16,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -87,7 +84,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		k.opts.Store = store.NewMemory()
 	}
 	k.opts.Retention = max(cmp.Or(k.opts.Retention, 30*24*time.Hour), 0) // 0 is no end to the store
-	k.opts.MaxBatch = option.Count(k.opts.MaxBatch, 1000)
+	k.opts.MaxBatch = cmp.Or(k.opts.MaxBatch, 1000)
 	k.opts.Recorder = cmp.Or(k.opts.Recorder, &Recorder{})
 	return &a2e.Plugin{
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
@@ -139,7 +136,7 @@ func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int,
 }
 
 func (k *keeper) feedback(ctx context.Context, call *a2e.Call, r *FeedbackRequest) (*FeedbackResponse, error) {
-	if len(r.Feedbacks) > k.opts.MaxBatch {
+	if k.opts.MaxBatch > 0 && len(r.Feedbacks) > k.opts.MaxBatch {
 		return nil, a2e.SchemaViolation("feedbacks", a2e.ReasonValue)
 	}
 	for i := range r.Feedbacks {
@@ -203,7 +200,7 @@ func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
 }
 
 func (k *keeper) experience(ctx context.Context, call *a2e.Call, r *ExperienceRequest) (*ExperienceResponse, error) {
-	if len(r.Experiences) > k.opts.MaxBatch {
+	if k.opts.MaxBatch > 0 && len(r.Experiences) > k.opts.MaxBatch {
 		return nil, a2e.SchemaViolation("experiences", a2e.ReasonValue)
 	}
 	resp := &ExperienceResponse{}
@@ -250,7 +247,7 @@ func (k *keeper) plan(ctx context.Context, _ *a2e.Call, r *RefinementPlanRequest
 	if err != nil {
 		return nil, err
 	}
-	resp := &RefinementPlanResponse{PlanID: randid.New("plan-"), Proposals: proposals, Status: "ready"}
+	resp := &RefinementPlanResponse{PlanID: "plan-" + a2e.NewID(), Proposals: proposals, Status: "ready"}
 	if len(proposals) == 0 {
 		resp.Status = "empty"
 	}
@@ -272,7 +269,7 @@ func (k *keeper) apply(ctx context.Context, _ *a2e.Call, r *RefinementApplyReque
 	if err != nil {
 		return nil, err
 	}
-	resp := &RefinementApplyResponse{RefinementID: randid.New("ref-"), AppliedEdits: applied, FailedEdits: failed, RollbackAvailable: undo != nil}
+	resp := &RefinementApplyResponse{RefinementID: "ref-" + a2e.NewID(), AppliedEdits: applied, FailedEdits: failed, RollbackAvailable: undo != nil}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if undo != nil {
@@ -414,7 +411,7 @@ func (r *Recorder) records(component string) ([]json.RawMessage, error) {
 		p := &PerformanceRecord{ComponentName: name, CallsTotal: s.total, CallsSuccess: s.total - s.failed, CallsFailed: s.failed}
 		if s.total > 0 {
 			p.AvgDurationMs = float64(s.took.Microseconds()) / 1000 / float64(s.total)
-			p.LastCalled = wire.Timestamp(s.last)
+			p.LastCalled = float64(s.last.UnixMicro()) / 1e6
 			recent := slices.Clone(s.recent)
 			slices.Sort(recent)
 			p.P95DurationMs = float64(recent[len(recent)*95/100].Microseconds()) / 1000

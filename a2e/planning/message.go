@@ -51,8 +51,17 @@ type PlanListRequest struct {
 
 // A PlanListResponse is the message "planning/plan/list/resp".
 type PlanListResponse struct {
-	ReqID string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	Plans []json.RawMessage `json:"plans,omitzero" jsonmap:"always,object"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Plans []Plan `json:"plans,omitzero" jsonmap:"always"`
+}
+
+// A Plan is one plan of a session.
+type Plan struct {
+	PlanID  string   `json:"plan_id,omitzero" jsonmap:"always"`
+	Name    string   `json:"name,omitzero" jsonmap:"always"`
+	Columns []string `json:"columns,omitzero" jsonmap:"always"`
+
+	Extra a2e.Members // what the catalogue does not name
 }
 
 // A TaskAddRequest is the message "planning/task/add".
@@ -98,8 +107,22 @@ type TaskListRequest struct {
 
 // A TaskListResponse is the message "planning/task/list/resp".
 type TaskListResponse struct {
-	ReqID string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	Tasks []json.RawMessage `json:"tasks,omitzero" jsonmap:"always,object"`
+	ReqID string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Tasks []Task `json:"tasks,omitzero" jsonmap:"always"`
+}
+
+// A Task is one task of a plan.
+type Task struct {
+	TaskID      string          `json:"task_id,omitzero" jsonmap:"always"`
+	Title       string          `json:"title,omitzero" jsonmap:"always"`
+	Status      string          `json:"status,omitzero" jsonmap:"always"`
+	Assignee    string          `json:"assignee,omitzero" jsonmap:"always"`
+	PlanID      string          `json:"plan_id,omitzero"` // empty on a board
+	Description string          `json:"description,omitzero" jsonmap:"always"`
+	Deps        []string        `json:"deps,omitzero" jsonmap:"always"`
+	Metadata    json.RawMessage `json:"metadata,omitzero" jsonmap:"always,object"`
+
+	Extra a2e.Members // what the catalogue does not name
 }
 
 // A PlanBoardRequest is the message "planning/plan/board".
@@ -109,6 +132,16 @@ type PlanBoardRequest struct {
 
 // A PlanBoardResponse is the message "planning/plan/board/resp".
 type PlanBoardResponse struct {
-	ReqID  string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	Boards []json.RawMessage `json:"boards,omitzero" jsonmap:"always,object"`
+	ReqID  string  `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Boards []Board `json:"boards,omitzero" jsonmap:"always"`
+}
+
+// A Board is a plan with its tasks by column.
+type Board struct {
+	PlanID  string                    `json:"plan_id,omitzero" jsonmap:"always"`
+	Name    string                    `json:"name,omitzero" jsonmap:"always"`
+	Columns []string                  `json:"columns,omitzero" jsonmap:"always"`
+	Tasks   a2e.OrderedObject[[]Task] `json:"tasks,omitzero" jsonmap:"always"`
+
+	Extra a2e.Members // what the catalogue does not name
 }

@@ -12,8 +12,6 @@ import (
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Options adjusts the plugin. The zero value is right for production.
@@ -37,8 +35,8 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		p.opts = *opts
 	}
 	p.opts.Name = cmp.Or(p.opts.Name, Capability)
-	p.opts.MaxPlans = option.Count(p.opts.MaxPlans, 100)
-	p.opts.MaxTasks = option.Count(p.opts.MaxTasks, 10000)
+	p.opts.MaxPlans = cmp.Or(p.opts.MaxPlans, 100)
+	p.opts.MaxTasks = cmp.Or(p.opts.MaxTasks, 10000)
 	return &a2e.Plugin{
 		Name: p.opts.Name, Capability: Capability, Types: Types(),
 		Open:     func(*a2e.Session) (any, error) { return &desk{}, nil },
@@ -110,7 +108,7 @@ func (d *desk) selectLocked(id string) ([]*plan, error) {
 func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest) (*PlanCreateResponse, error) {
 	d, unlock := open(call)
 	defer unlock()
-	if len(d.plans) >= p.opts.MaxPlans {
+	if p.opts.MaxPlans > 0 && len(d.plans) >= p.opts.MaxPlans {
 		return nil, newError("too_many_plans", "the session has too many plans")
 	}
 	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: r.Name, columns: slices.Clone(r.Columns)}
@@ -126,15 +124,7 @@ func (p *planner) list(_ context.Context, call *a2e.Call, _ *PlanListRequest) (*
 	defer unlock()
 	resp := &PlanListResponse{}
 	for _, n := range d.plans {
-		raw, err := strictjson.Encode(struct {
-			PlanID  string   `json:"plan_id"`
-			Name    string   `json:"name"`
-			Columns []string `json:"columns"`
-		}{n.id, n.name, n.columns})
-		if err != nil {
-			return nil, err
-		}
-		resp.Plans = append(resp.Plans, raw)
+		resp.Plans = append(resp.Plans, Plan{PlanID: n.id, Name: n.name, Columns: n.columns})
 	}
 	return resp, nil
 }
@@ -146,7 +136,7 @@ func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*Ta
 	if err != nil {
 		return nil, err
 	}
-	if d.made >= p.opts.MaxTasks {
+	if p.opts.MaxTasks > 0 && d.made >= p.opts.MaxTasks {
 		return nil, newError("too_many_tasks", "the session has too many tasks")
 	}
 	if err := n.checkDeps("", r.Deps); err != nil {
@@ -226,27 +216,10 @@ func (n *plan) find(id string) *task {
 	return n.tasks[i]
 }
 
-// card is a task as the answers show it.
-type card struct {
-	TaskID      string          `json:"task_id"`
-	Title       string          `json:"title"`
-	Status      string          `json:"status"`
-	Assignee    string          `json:"assignee"`
-	PlanID      string          `json:"plan_id,omitempty"`
-	Description string          `json:"description"`
-	Deps        []string        `json:"deps"`
-	Metadata    json.RawMessage `json:"metadata"`
-}
-
-func (t *task) card(planID string) card {
-	c := card{t.id, t.title, t.status, t.assignee, planID, t.description, t.deps, t.metadata}
-	if c.Deps == nil {
-		c.Deps = []string{}
-	}
-	if len(c.Metadata) == 0 {
-		c.Metadata = json.RawMessage("{}")
-	}
-	return c
+// card returns the task as the answers show it.
+func (t *task) card(planID string) Task {
+	return Task{TaskID: t.id, Title: t.title, Status: t.status, Assignee: t.assignee, PlanID: planID, Description: t.description,
+		Deps: t.deps, Metadata: t.metadata}
 }
 
 func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (*TaskListResponse, error) {
@@ -262,11 +235,7 @@ func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (
 			if r.Status != "" && r.Status != t.status {
 				continue
 			}
-			raw, err := strictjson.Encode(t.card(n.id))
-			if err != nil {
-				return nil, err
-			}
-			resp.Tasks = append(resp.Tasks, raw)
+			resp.Tasks = append(resp.Tasks, t.card(n.id))
 		}
 	}
 	return resp, nil
@@ -283,36 +252,19 @@ func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) 
 	}
 	resp := &PlanBoardResponse{}
 	for _, n := range plans {
+		b := Board{PlanID: n.id, Name: n.name, Columns: n.columns}
 		order := slices.Clone(n.columns)
-		groups := map[string][]card{}
+		groups := map[string][]Task{}
 		for _, t := range n.tasks {
 			if !slices.Contains(order, t.status) {
 				order = append(order, t.status)
 			}
 			groups[t.status] = append(groups[t.status], t.card(""))
 		}
-		var tasks, m a2e.Members
 		for _, column := range order {
-			if groups[column] == nil {
-				groups[column] = []card{}
-			}
-			if err := tasks.Set(column, groups[column]); err != nil {
-				return nil, err
-			}
+			b.Tasks = append(b.Tasks, a2e.Member[[]Task]{Name: column, Value: groups[column]})
 		}
-		for _, kv := range []struct {
-			name  string
-			value any
-		}{{"plan_id", n.id}, {"name", n.name}, {"columns", n.columns}, {"tasks", tasks}} {
-			if err := m.Set(kv.name, kv.value); err != nil {
-				return nil, err
-			}
-		}
-		raw, err := m.MarshalJSON()
-		if err != nil {
-			return nil, err
-		}
-		resp.Boards = append(resp.Boards, raw)
+		resp.Boards = append(resp.Boards, b)
 	}
 	return resp, nil
 }

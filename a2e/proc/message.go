@@ -6,9 +6,9 @@ package proc
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -45,9 +45,9 @@ type SpawnRequest struct {
 }
 
 // CheckMember checks the time limit.
-func (s *SpawnRequest) CheckMember(name string) *jsonmap.Fault {
+func (s *SpawnRequest) CheckMember(name string) error {
 	if name == "timeout" && s.Timeout < 0 {
-		return &jsonmap.Fault{Reason: jsonmap.Invalid}
+		return errors.New("proc: the time limit is negative")
 	}
 	return nil
 }
@@ -93,17 +93,17 @@ func (r *ReadEvent) EventInfo() a2e.EventBody {
 }
 
 // ReadMember reads text as data, because deployed peers write the output itself (A2E-D20).
-func (r *ReadEvent) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
-	if name != "data" || c.Kind() != '"' {
-		return false, nil
+func (r *ReadEvent) ReadMember(name string, value json.RawMessage) (isRead bool) {
+	text, isText := strictjson.Value(value).Text()
+	if name != "data" || !isText {
+		return false
 	}
-	text, _ := c.TextBytes()
-	if v, err := strictjson.Check(text, strictjson.Options{}); err == nil && v.IsObject() {
+	if v, err := strictjson.Check([]byte(text), strictjson.Options{}); err == nil && v.IsObject() {
 		r.Data = bytes.Clone(v)
 	} else {
 		r.Data = append(strictjson.AppendString([]byte(`{"text":`), text), '}')
 	}
-	return true, nil
+	return true
 }
 
 // A WindowEvent is the message "proc/window/event": the host may send more output of a process

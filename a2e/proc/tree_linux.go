@@ -28,7 +28,7 @@ func killMarked(mark string) { killAll(func(found string) bool { return found ==
 func killOrphans() {
 	killAll(func(mark string) bool {
 		id, _, _ := strings.Cut(strings.TrimPrefix(mark, markName+"="), ".")
-		return isDeadHost(id)
+		return hasEnded(id)
 	})
 }
 
@@ -70,9 +70,9 @@ func hostID(pid int) string {
 	return fmt.Sprintf("%s-%d-%s", strings.Trim(namespace, "pid:[]"), pid, list[19])
 }
 
-// isDeadHost reports whether a host of the namespace of this process has ended. A host that cannot be seen counts as
+// hasEnded reports whether a host of the namespace of this process has ended. A host that cannot be seen counts as
 // running.
-func isDeadHost(id string) bool {
+func hasEnded(id string) bool {
 	var namespace, start uint64
 	var pid int
 	n, _ := fmt.Sscanf(id, "%d-%d-%d", &namespace, &pid, &start)

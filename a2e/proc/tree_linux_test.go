@@ -49,19 +49,19 @@ func TestEarlyChildrenGetLimits(t *testing.T) {
 	require.Equal(t, fmt.Sprint(l.MaxFiles), files())
 }
 
-// Only a host of this namespace that has certainly ended is dead.
-func TestDeadHosts(t *testing.T) {
+// A host counts as ended only if this is certain.
+func TestEndedHosts(t *testing.T) {
 	own := hostID(os.Getpid())
 	cmd := exec.Command("/bin/sleep", "60")
 	require.NoError(t, cmd.Start())
 	other := hostID(cmd.Process.Pid)
 	require.NotEqual(t, own, other)
-	require.False(t, isDeadHost(other))
+	require.False(t, hasEnded(other))
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
-	require.True(t, isDeadHost(other))
-	require.True(t, isDeadHost(own+"0"), "another process had the number before")
+	require.True(t, hasEnded(other))
+	require.True(t, hasEnded(own+"0"), "another process had the number before")
 	for _, id := range []string{own, "", "1-2", "x-y-z", "1" + other} {
-		require.False(t, isDeadHost(id), id)
+		require.False(t, hasEnded(id), id)
 	}
 }

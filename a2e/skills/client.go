@@ -8,7 +8,6 @@ import (
 	"context"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
 )
 
 // A Client uses the skills of a host. It is safe for concurrent use. A nil request means a request
@@ -43,9 +42,9 @@ func (r *CallResponse) failure() error {
 	var code, text string
 	switch {
 	case r.Error != nil:
-		if v, err := wire.CheckJSON(r.Error); err == nil {
-			code, _ = v.Get("code").Text()
-			text, _ = v.Get("message").Text()
+		if m, err := a2e.ParseMembers(r.Error); err == nil {
+			code, _ = m.Text("code")
+			text, _ = m.Text("message")
 		}
 	case r.Data == nil || r.Data.Success:
 		return nil

@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/internal/jsonmap"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Capability is the capability that agents negotiate for this namespace.
@@ -86,15 +84,12 @@ type Definition struct {
 }
 
 // ReadMember reads an empty object as no arguments, because deployed peers write one (A2E-D20).
-func (d *Definition) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
-	if name != "arguments" || c.Kind() != '{' {
-		return false, nil
-	}
-	if v, _, _ := c.Raw(); string(strictjson.AppendCompact(nil, v)) != "{}" {
-		f = &jsonmap.Fault{Reason: jsonmap.WrongType, Want: "array", Got: "object"}
+func (d *Definition) ReadMember(name string, value json.RawMessage) (isRead bool) {
+	if m, err := a2e.ParseMembers(value); name != "arguments" || err != nil || m.Len() > 0 {
+		return false
 	}
 	d.Arguments = []string{}
-	return true, f
+	return true
 }
 
 // An LLMConfig selects a model; it holds credentials and must not be logged.
@@ -108,9 +103,8 @@ type LLMConfig struct {
 }
 
 // ReadMember reads false as no configuration, because deployed peers write it (A2E-D20).
-func (l *LLMConfig) ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *jsonmap.Fault) {
-	isRead = name == "provider_config" && c.Kind() == 'f' && c.Skip()
-	return isRead, nil
+func (l *LLMConfig) ReadMember(name string, value json.RawMessage) (isRead bool) {
+	return name == "provider_config" && string(value) == "false"
 }
 
 // A Result is the outcome of a skill.

@@ -9,21 +9,21 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/schema"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // TimeLimit returns the time limit of the request.
 func (c *CallRequest) TimeLimit() time.Duration {
-	return wire.Seconds(c.Timeout, 60)
+	seconds := max(cmp.Or(c.Timeout, 60), 0)
+	return time.Duration(min(seconds, math.MaxInt64/a2e.Limit(time.Second))) * time.Second
 }
 
 // Statuses of a [Definition].
@@ -62,7 +62,7 @@ func (r *Run) Emit(kind string, data any) error {
 	raw := json.RawMessage("{}")
 	if data != nil {
 		var err error
-		if raw, err = strictjson.Encode(data); err != nil {
+		if raw, err = encode(data); err != nil {
 			return err
 		}
 	}
@@ -125,11 +125,14 @@ func (s *Set) Add(k Skill) *Set {
 	}
 	e := &entry{Skill: k}
 	if len(d.InputSchema) > 0 {
-		resolved, err := schema.Parse(d.InputSchema)
+		var input jsonschema.Schema
+		err := json.Unmarshal(d.InputSchema, &input)
+		if err == nil {
+			e.input, err = input.Resolve(nil)
+		}
 		if err != nil {
 			panic(fmt.Sprintf("skills: input schema of %q: %v", d.Name, err))
 		}
-		e.input = resolved
 	}
 	s.skills = append(s.skills, e)
 	return s
@@ -174,8 +177,16 @@ func (s *Set) discover(_ context.Context, _ *a2e.Call, r *DiscoverRequest) (*Dis
 	return resp, nil
 }
 
+// clip returns the beginning of a text for an error.
+func clip(s string) string {
+	if len(s) > 200 {
+		return strings.ToValidUTF8(s[:200], "")
+	}
+	return s
+}
+
 func failure(code a2e.Code, name, text string) *a2e.Error {
-	err := a2e.Errorf(code, "%s", text).With("name", wire.Clip(name))
+	err := a2e.Errorf(code, "%s", text).With("name", clip(name))
 	err.Capability = Capability
 	return err
 }
@@ -185,7 +196,7 @@ func (s *Set) call(ctx context.Context, call *a2e.Call, r *CallRequest) (*CallRe
 	if err != nil {
 		return nil, err
 	}
-	now := wire.Timestamp(time.Now())
+	now := float64(time.Now().UnixMicro()) / 1e6
 	return &CallResponse{Name: r.Name, Data: result, CreatedAt: &now}, nil
 }
 
@@ -206,9 +217,14 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 		arguments = json.RawMessage("{}")
 	}
 	if e.input != nil {
-		if cause := schema.Check(e.input, arguments); cause != nil {
+		var v any
+		cause := json.Unmarshal(arguments, &v)
+		if cause == nil {
+			cause = e.input.Validate(v)
+		}
+		if cause != nil {
 			err := a2e.SchemaViolation("arguments", a2e.ReasonValue)
-			err.Message += ": " + wire.Clip(cause.Error())
+			err.Message += ": " + clip(cause.Error())
 			err.Capability = Capability
 			return nil, err
 		}
@@ -235,6 +251,13 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 	return result, nil
 }
 
+// encode returns a value as JSON.
+func encode(v any) (json.RawMessage, error) {
+	var m a2e.Members
+	err := m.Set("value", v)
+	return m.Get("value"), err
+}
+
 // resultOf returns the result of a call whose skill returned out.
 func resultOf(out any, duration time.Duration) (*Result, error) {
 	if complete, ok := out.(*Result); ok && complete != nil {
@@ -248,7 +271,7 @@ func resultOf(out any, duration time.Duration) (*Result, error) {
 	case json.RawMessage:
 		result.Data = out
 	default:
-		result.Data, err = strictjson.Encode(out)
+		result.Data, err = encode(out)
 	}
 	return result, err
 }

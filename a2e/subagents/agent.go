@@ -10,7 +10,6 @@ import (
 	"fmt"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // An Agent is a subagent as its [Runner] sees it, or a child of that subagent. Its methods are safe for
@@ -78,11 +77,11 @@ func (a *Agent) Run(ctx context.Context, task *Task) (json.RawMessage, error) {
 func (a *Agent) Emit(ctx context.Context, event string, content any) error {
 	e := &SubagentEvent{SubagentID: a.ID, Event: event}
 	if content != nil {
-		raw, err := strictjson.Encode(content)
-		if err != nil {
+		var m a2e.Members
+		if err := m.Set("content", content); err != nil {
 			return fmt.Errorf("subagents: emit: %w", err)
 		}
-		e.Content = json.RawMessage(raw)
+		e.Content = m.Get("content")
 	}
 	return a.crew.session.Send(ctx, "SUBAGENT_EVENT", e)
 }

@@ -8,14 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/randid"
 )
 
 // Statuses of a subagent (A2E-133).
@@ -67,9 +65,12 @@ func (o *Options) withDefaults() Options {
 		d = *o
 	}
 	d.Name = cmp.Or(d.Name, Capability)
-	d.MaxAgents = option.Count(d.MaxAgents, 32)
-	d.MaxDepth = option.Count(d.MaxDepth, 4)
-	d.MaxRunTime = option.Duration(d.MaxRunTime, 10*time.Minute)
+	d.MaxAgents = cmp.Or(d.MaxAgents, 32)
+	d.MaxDepth = cmp.Or(d.MaxDepth, 4)
+	d.MaxRunTime = cmp.Or(d.MaxRunTime, 10*time.Minute)
+	if d.MaxRunTime < 0 {
+		d.MaxRunTime = math.MaxInt64 / 2 // ends with the session
+	}
 	return d
 }
 
@@ -149,13 +150,13 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 			alive++
 		}
 	}
-	if alive >= k.opts.MaxAgents || c.closed {
+	if k.opts.MaxAgents > 0 && alive >= k.opts.MaxAgents || c.closed {
 		return nil, newError("too_many_subagents", "the session has too many subagents")
 	}
-	if len(c.agents)/8 > k.opts.MaxAgents { // ended subagents are kept up to a bound
+	if k.opts.MaxAgents > 0 && len(c.agents)/8 > k.opts.MaxAgents { // ended subagents are kept up to a bound
 		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return a.status == StatusTerminated })
 	}
-	a := &agent{id: "sub_" + randid.UUID4Hex()[:8], config: config, status: StatusReady}
+	a := &agent{id: "sub_" + a2e.NewID()[:8], config: config, status: StatusReady}
 	if parentID != "" {
 		parent, err := c.findLocked(parentID)
 		if err != nil { // the depth could be evaded
@@ -163,7 +164,7 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 		}
 		a.parent, a.depth = parent, parent.depth+1
 	}
-	if a.depth >= k.opts.MaxDepth {
+	if k.opts.MaxDepth > 0 && a.depth >= k.opts.MaxDepth {
 		return nil, newError("too_deep", "subagents are nested too deep")
 	}
 	c.agents = append(c.agents, a)
@@ -241,7 +242,7 @@ func (k *keeper) run(ctx context.Context, agent *Agent, task *Task) (result json
 	}()
 	result, err = k.runner.Run(ctx, agent, task)
 	if err == nil && result != nil {
-		if v, e := wire.CheckJSON(result); e != nil || !v.IsObject() {
+		if _, err := a2e.ParseMembers(result); err != nil {
 			return nil, errors.New("subagents: the result is not an object")
 		}
 	}

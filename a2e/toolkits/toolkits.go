@@ -16,7 +16,6 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/a2e/internal/schema"
 )
 
 // Values of [ConfigureResponse.Status].
@@ -59,11 +58,14 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	for _, t := range toolkits {
 		k := kit{Toolkit: t}
 		if len(t.Definition.Schema) > 0 {
-			resolved, err := schema.Parse(t.Definition.Schema)
+			var config jsonschema.Schema
+			err := json.Unmarshal(t.Definition.Schema, &config)
+			if err == nil {
+				k.schema, err = config.Resolve(nil)
+			}
 			if err != nil {
 				return nil, fmt.Errorf("toolkits: schema of %q: %w", t.Definition.Name, err)
 			}
-			k.schema = resolved
 		}
 		b.kits = append(b.kits, k)
 	}
@@ -134,6 +136,12 @@ func tagged(own, wanted []string) bool {
 	return true
 }
 
+// fits reports whether a configuration fits its schema. The error may contain secrets.
+func fits(schema *jsonschema.Resolved, config json.RawMessage) bool {
+	var v any
+	return json.Unmarshal(config, &v) == nil && schema.Validate(v) == nil
+}
+
 // configure answers in the response what is wrong with a configuration (P-21).
 func (b *box) configure(ctx context.Context, call *a2e.Call, r *ConfigureRequest) (*ConfigureResponse, error) {
 	answer := func(status, text string) (*ConfigureResponse, error) {
@@ -155,7 +163,7 @@ func (b *box) configure(ctx context.Context, call *a2e.Call, r *ConfigureRequest
 	if config == nil {
 		config = json.RawMessage("{}")
 	}
-	if k.schema != nil && schema.Check(k.schema, config) != nil { // the error may contain secrets
+	if k.schema != nil && !fits(k.schema, config) {
 		return answer(StatusError, "the configuration does not fit the schema")
 	}
 	status := StatusOK

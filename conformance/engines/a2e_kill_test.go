@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -180,26 +181,14 @@ func (a *a2eAgent) work(t *testing.T, r *rotation, stop <-chan struct{}) error {
 		return fmt.Errorf("list of plans: %w", err)
 	}
 	for _, id := range a.plans {
-		if !containsPlan(list.Plans, id) {
-			return fmt.Errorf("%s is not among %s", id, list.Plans)
+		if !slices.ContainsFunc(list.Plans, func(p planning.Plan) bool { return p.PlanID == id }) {
+			return fmt.Errorf("%s is not among %v", id, list.Plans)
 		}
 	}
 	if c.SessionID() != session {
 		return errors.New("the session has changed")
 	}
 	return nil
-}
-
-func containsPlan(plans []json.RawMessage, id string) bool {
-	for _, raw := range plans {
-		var plan struct {
-			PlanID string `json:"plan_id"`
-		}
-		if json.Unmarshal(raw, &plan) == nil && plan.PlanID == id {
-			return true
-		}
-	}
-	return false
 }
 
 // TestA2EKilled kills hosts at random while agents call them. Each request gets one answer, and no tool runs

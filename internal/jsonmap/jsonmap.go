@@ -33,9 +33,10 @@
 //     AppendJSON([]byte) ([]byte, *Fault), with the methods of encoding/json, or, as an
 //     enumeration does, with UnmarshalText and MarshalText.
 //   - A struct may read a member that has a second form, with ReadMember(name string,
-//     c *strictjson.Cursor) (isRead bool, f *Fault). A member that it read counts as absent;
-//     it must not read a part of another one.
-//   - A struct may check its members with CheckMember(name string) *Fault. It is called for
+//     value json.RawMessage) (isRead bool). It is called for a value whose type does not fit the
+//     field. It must copy what it keeps. A member that it read counts as absent.
+//   - A struct may check its members with CheckMember(name string), which returns a *Fault, or an
+//     error for a value that is not allowed. It is called for
 //     each member that the text has, that is about to be written, or that has the option
 //     always or default, in the order of the type, when all members are read. The path of the fault is relative to the member.
 //

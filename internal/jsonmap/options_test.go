@@ -5,6 +5,7 @@ package jsonmap
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
@@ -88,27 +89,24 @@ func TestCheckRefusesOptions(t *testing.T) {
 	}
 }
 
-// A twoForms reads a text as a list of one, and refuses an empty one.
+// A twoForms reads a text as a list of one, except an empty one.
 type twoForms struct {
 	List []string `json:"list,omitzero" jsonmap:"always"`
 	Kind string   `json:"kind,omitzero" jsonmap:"always"`
 }
 
-func (f *twoForms) ReadMember(name string, c *strictjson.Cursor) (bool, *Fault) {
-	if name != "list" || c.Kind() != '"' {
-		return false, nil
+func (f *twoForms) ReadMember(name string, value json.RawMessage) bool {
+	var s string
+	if name != "list" || json.Unmarshal(value, &s) != nil || s == "" {
+		return false
 	}
-	s, _ := c.Text()
 	f.List = []string{s}
-	if s == "" {
-		return true, &Fault{Reason: Invalid}
-	}
-	return true, nil
+	return true
 }
 
-func (f *twoForms) CheckMember(name string) *Fault {
+func (f *twoForms) CheckMember(name string) error {
 	if name == "kind" && f.Kind == "" && len(f.List) == 1 {
-		return &Fault{Reason: Invalid, Want: "a kind"}
+		return errors.New("no kind")
 	}
 	return nil
 }

@@ -31,9 +31,10 @@ type (
 		AppendJSON([]byte) ([]byte, *Fault)
 	}
 	memberReader interface {
-		ReadMember(name string, c *strictjson.Cursor) (isRead bool, f *Fault)
+		ReadMember(name string, value json.RawMessage) (isRead bool)
 	}
-	checker interface{ CheckMember(name string) *Fault }
+	checker      interface{ CheckMember(name string) *Fault }
+	errorChecker interface{ CheckMember(name string) error }
 )
 
 // mappings is a cache by type, filled as types are met.
@@ -154,7 +155,7 @@ func (b *builder) plan(t reflect.Type) mapping {
 		return p
 	}
 	pointer := reflect.PointerTo(t)
-	p := &plan{checks: pointer.Implements(reflect.TypeFor[checker]()), reads: pointer.Implements(reflect.TypeFor[memberReader]())}
+	p := &plan{checks: pointer.Implements(reflect.TypeFor[checker]()) || pointer.Implements(reflect.TypeFor[errorChecker]()), reads: pointer.Implements(reflect.TypeFor[memberReader]())}
 	b.plans[t] = p
 	b.fields(p, t, t, nil)
 	if len(p.fields) > maxFields {
@@ -341,10 +342,10 @@ func (p *plan) readRest(c *strictjson.Cursor, dst reflect.Value, max int, rest *
 		}
 	}
 	if p.checks && !c.Failed() {
-		k := dst.Addr().Interface().(checker)
+		model := dst.Addr().Interface()
 		for i := range p.fields {
 			if r.has(i) && (r.faults == nil || r.faults[i] == nil) {
-				r.note(i, k.CheckMember(p.fields[i].name))
+				r.note(i, check(model, p.fields[i].name))
 			}
 		}
 	}
@@ -377,10 +378,6 @@ func (r *structReader) note(i int, f *Fault) {
 
 func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Other) {
 	var extra []byte
-	var self memberReader
-	if r.reads {
-		self = dst.Addr().Interface().(memberReader)
-	}
 	guess := 0
 	for c.Name() {
 		if other != nil && (guess == len(r.fields) || string(c.Key()) != r.fields[guess].name) && other.ReadOther(c) {
@@ -401,22 +398,44 @@ func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Ot
 		if !f.holdsNull && c.Null() {
 			continue
 		}
-		if self != nil {
-			if isRead, bad := self.ReadMember(f.name, c); isRead {
-				r.note(i, bad)
-				continue
-			}
-		}
-		r.seen[i/64] |= 1 << (i % 64)
 		if r.kept != nil {
+			r.seen[i/64] |= 1 << (i % 64)
 			r.readKept(c, dst, f)
 			continue
 		}
-		r.note(i, f.mapping.read(c, in(dst, f.index), r.max))
+		start := c.Offset()
+		bad := f.mapping.read(c, in(dst, f.index), r.max)
+		if bad != nil && r.readsOther(bad, dst, f.name, c, start) {
+			continue
+		}
+		r.seen[i/64] |= 1 << (i % 64)
+		r.note(i, bad)
 	}
 	if extra != nil {
 		r.rest.text = append(extra, '}')
 	}
+}
+
+// readsOther reports whether the struct reads the value at start, which has another type than its field.
+func (p *plan) readsOther(bad *Fault, dst reflect.Value, name string, c *strictjson.Cursor, start int) bool {
+	if !p.reads || bad.Reason != WrongType || bad.Path != "" {
+		return false
+	}
+	value := c.Since(start)
+	return value != nil && dst.Addr().Interface().(memberReader).ReadMember(name, json.RawMessage(value))
+}
+
+// check checks a member of a struct, to which model points.
+func check(model any, name string) *Fault {
+	switch k := model.(type) {
+	case checker:
+		return k.CheckMember(name)
+	case errorChecker:
+		if k.CheckMember(name) != nil {
+			return &Fault{Reason: Invalid}
+		}
+	}
+	return nil
 }
 
 // join returns the faults of the fields as one list.
@@ -432,9 +451,9 @@ func (p *plan) join(faults []*Fault, max int) *Fault {
 }
 
 func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
-	var k checker
+	var model any
 	if p.checks {
-		k = addressable(src).Interface().(checker)
+		model = addressable(src).Interface()
 	}
 	if p.kept != nil {
 		return p.appendKept(b, src, depth)
@@ -447,8 +466,8 @@ func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
 			continue
 		}
 		var ft *Fault
-		if k != nil {
-			if ft = k.CheckMember(f.name); ft != nil {
+		if model != nil {
+			if ft = check(model, f.name); ft != nil {
 				return b, ft.In(f.name)
 			}
 		}
