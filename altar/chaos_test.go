@@ -145,6 +145,6 @@ func chaos(t *testing.T, seed uint64) {
 	st := s.h.Stats()
 	require.Zero(t, st.InFlight)
 	require.Zero(t, st.StoredResults)
-	require.Zero(t, s.h.drain.busy.Load())
+	require.Zero(t, s.h.drain.count())
 	requireNoIDs(t, s.h)
 }

@@ -284,6 +284,33 @@ func (c *Client) connect(ctx context.Context) (*clientLink, error) {
 	}
 }
 
+// connected is connect, but dials again after a failure until ReconnectTimeout has passed (ALT-D46).
+func (c *Client) connected(ctx context.Context) (l *clientLink, err error) {
+	if l, err = c.connect(ctx); err == nil || c.opts.ReconnectTimeout == 0 || ctx.Err() != nil {
+		return l, err
+	}
+	first := err
+	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: connection", func(bounded context.Context, _ func()) error {
+		if err = first; err == nil {
+			l, err = c.connect(bounded)
+		}
+		first = nil
+		return err
+	})
+	switch {
+	case failed == nil:
+		return l, nil
+	case c.ctx.Err() != nil:
+		return nil, ErrClosed
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	}
+	return nil, failed
+}
+
 // goLocked starts a goroutine that Close ends. c.mu must be held.
 func (c *Client) goLocked(what string, f func(ctx context.Context)) {
 	if !c.closed {
@@ -445,11 +472,22 @@ func because(reason, err error) error {
 	return fmt.Errorf("%w: %w", reason, err)
 }
 
+// errDrained reports that a Host shut down after it had answered each request that it took (ALT-D45).
+var errDrained = errors.New("altar: the Host has shut down")
+
+// isElsewhere reports whether another Host may take a request that has failed.
+func isElsewhere(err error) bool {
+	return errors.Is(err, ReasonDraining) || errors.Is(err, errDrained)
+}
+
 // lost is the end of a connection. Calls in flight wait for another one, unless that would end
 // alike (ALT-D46).
 func (c *Client) lost(l *clientLink, err error) {
 	defer close(l.done)
 	err = because(l.reason, err)
+	if w, ok := l.conn.(*wsConn); ok && w.isDrained {
+		err = fmt.Errorf("%w: %w", errDrained, err)
+	}
 	l.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -665,7 +703,7 @@ func (c *Client) redial(ctx context.Context, refusal error, f func() error) erro
 		if _, failed := c.connect(bounded); failed != nil {
 			return failed
 		}
-		if err = f(); errors.Is(err, ReasonDraining) {
+		if err = f(); isElsewhere(err) {
 			return err
 		}
 		if errors.Is(err, ErrDisconnected) { // it may have reached another Host
@@ -761,7 +799,7 @@ func (c *Client) request(ctx context.Context, m Message) (got Message, err error
 		got, err = c.exchange(ctx, m)
 		return err
 	}
-	if err = send(); errors.Is(err, ReasonDraining) {
+	if err = send(); isElsewhere(err) {
 		err = c.redial(ctx, err, send)
 	}
 	return got, err
@@ -769,7 +807,7 @@ func (c *Client) request(ctx context.Context, m Message) (got Message, err error
 
 // exchange sends a request and waits for its answer.
 func (c *Client) exchange(ctx context.Context, m Message) (Message, error) {
-	l, err := c.connect(ctx)
+	l, err := c.connected(ctx)
 	if err != nil {
 		return nil, err
 	}

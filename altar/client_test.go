@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/wsconn"
 	"github.com/fivewire/fivewire/store"
 	"github.com/stretchr/testify/require"
 )
@@ -76,6 +78,90 @@ func TestClientOfDroppingHost(t *testing.T) {
 			synctest.Wait()
 		}
 	})
+}
+
+// A first connection that a Host refuses since it shuts down, or that fails otherwise, is dialed again for calls and
+// other requests, unless that would end alike (ALT-D45, ALT-D46).
+func TestClientDialsAgain(t *testing.T) {
+	refused := errors.New("connection refused")
+	for name, failure := range map[string]error{"draining": remote(errDraining()), "refused": refused} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dials := 0
+				c := must(NewClient(func(context.Context) (Conn, error) {
+					if dials++; dials%3 != 0 {
+						return nil, failure
+					}
+					var conn *scripted
+					conn = newScripted(func(m Message) {
+						switch m := m.(type) {
+						case *ToolCall:
+							conn.in <- &ToolResult{InvocationID: m.InvocationID, Payload: []byte("1")}
+						case *CreateSession:
+							conn.in <- &SessionCreated{SessionID: "s", header: m.header}
+						}
+					})
+					return conn, nil
+				}, nil))
+				defer func() { require.NoError(t, c.Close()) }()
+				_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
+				require.NoError(t, err)
+				require.Equal(t, 3, dials)
+				c.mu.Lock()
+				l := c.link
+				c.mu.Unlock()
+				l.close()
+				synctest.Wait()
+				_, err = c.CreateSession(t.Context(), nil)
+				require.NoError(t, err)
+				require.Equal(t, 6, dials)
+			})
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		failure := refused
+		c := must(NewClient(func(context.Context) (Conn, error) { return nil, failure }, nil))
+		defer func() { require.NoError(t, c.Close()) }()
+		start := time.Now()
+		_, err := c.Session("s").Call(t.Context(), "tool", nil, nil)
+		require.ErrorIs(t, err, refused)
+		require.InDelta(t, 25, time.Since(start).Seconds(), 1)
+		start = time.Now()
+		failure = errUnauthenticated()
+		require.ErrorIs(t, c.Ping(t.Context()), ReasonUnauthenticated)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// A request without an answer is repeated if the Host closed the connection because it shut down: it did not take the
+// request (ALT-D45).
+func TestRequestAfterDrain(t *testing.T) {
+	for code, wants := range map[int]error{wsconn.CodeShutdown: nil, wsconn.CodeNormal: ErrDisconnected} {
+		conns := 0
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: webSocketOptions(1<<20, 1<<20)})
+			if err != nil {
+				return
+			}
+			conns++
+			frame, err := conn.Read(r.Context())
+			if err != nil {
+				return
+			}
+			m, _ := DecodeMessage(frame, len(frame))
+			if conns == 2 {
+				answer, _ := appendMessage(nil, &SessionCreated{SessionID: "s", TTLSeconds: 60, header: *m.head()}, true)
+				_ = conn.Write(r.Context(), answer)
+				_, _ = conn.Read(r.Context())
+			}
+			conn.Close(code, "")
+		}))
+		c := must(NewClient(func(ctx context.Context) (Conn, error) { return DialWebSocket(ctx, "ws"+srv.URL[4:], nil) }, nil))
+		_, err := c.CreateSession(t.Context(), nil)
+		require.ErrorIs(t, err, wants)
+		require.NoError(t, c.Close())
+		srv.Close()
+	}
 }
 
 // A connection that is lost at the moment at which it is made is made again.

@@ -218,7 +218,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		return nil, err
 	}
 	c, call := s.c, &p.call
-	if _, err := c.connect(ctx); err != nil {
+	if _, err := c.connected(ctx); err != nil {
 		return nil, err
 	}
 	l, err := c.enter(p)
@@ -246,7 +246,7 @@ func (s *Session) begin(ctx context.Context, tool string, params any, o *CallOpt
 	p *pendingCall, payload json.RawMessage, ok bool, err error) {
 	began := time.Now()
 	p, payload, ok, err = s.try(ctx, tool, params, o, collect)
-	if !errors.Is(err, ReasonDraining) {
+	if p == nil || !errors.Is(err, ReasonDraining) {
 		return p, payload, ok, err
 	}
 	var opts CallOptions

@@ -397,6 +397,36 @@ func TestHostShutdown(t *testing.T) {
 	})
 }
 
+// A Host that shuts down answers the requests that it has taken before it closes their connections (ALT-D45).
+func TestShutdownAnswersRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, goOn := make(chan struct{}), make(chan struct{})
+		m, err := DecodeManifest([]byte(testManifest))
+		require.NoError(t, err)
+		h, err := newHost(m, AuthorizerFunc(func(_ context.Context, r *AuthorizeRequest) error {
+			if r.Contract.Name == "math/add" {
+				close(asked)
+				<-goOn
+			}
+			return nil
+		}), nil)
+		require.NoError(t, err)
+		attachRuntime(t, h, testService, "r1", "math/add")
+		w := connect(t, h, testUser)
+		w.session("s")
+		go w.send(&ListTools{SessionID: "s"}) // in this process it is handled there
+		<-asked
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the Runtime does not read the end
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- h.Shutdown(ctx) }()
+		time.Sleep(time.Second)
+		close(goOn)
+		require.Len(t, next[*ToolList](w).Tools, 1)
+		require.NoError(t, <-done)
+	})
+}
+
 // ALT-D36: a Runtime that is silent is taken for gone, and one that answers is not.
 func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -113,7 +113,7 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 		require.Zero(t, s.h.Stats().InFlight)
 		time.Sleep(10 * time.Minute)
 		require.Equal(t, 1, s.h.Stats().Sessions)
-		require.Zero(t, s.h.drain.busy.Load())
+		require.Zero(t, s.h.drain.count())
 		requireNoIDs(t, s.h)
 		require.Zero(t, s.h.outcomes.len())
 	})

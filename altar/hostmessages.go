@@ -84,12 +84,28 @@ func (h *Host) handleMessage(hc *hostConn, m Message) {
 		h.fulfill(hc, m)
 	case *AnnounceRuntime:
 		h.announce(hc, m)
+	case *CreateSession, *ListTools, *DestroySession:
+		h.handleRequest(hc, m)
+	default:
+		h.handleOther(hc, m)
+	}
+}
+
+// handleRequest processes a request of a client that is no call. Its answer is queued before a Host that shuts down
+// closes the connection.
+func (h *Host) handleRequest(hc *hostConn, m Message) {
+	if !h.drain.enter() {
+		h.answer(hc, m, errDraining())
+		return
+	}
+	defer h.drain.add(-1)
+	switch m := m.(type) {
 	case *CreateSession:
 		h.createSession(hc, m)
 	case *ListTools:
 		h.listTools(hc, m)
-	default:
-		h.handleOther(hc, m)
+	case *DestroySession:
+		h.destroySession(hc, m)
 	}
 }
 
@@ -105,8 +121,6 @@ func (h *Host) handleOther(hc *hostConn, m Message) {
 		h.cancelCall(hc, m)
 	case *StreamCredit:
 		h.streamCredit(hc, m)
-	case *DestroySession:
-		h.destroySession(hc, m)
 	case *SessionDestroyed:
 		h.endedElsewhere(hc, m)
 	case *hostOffers:

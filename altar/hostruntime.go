@@ -252,12 +252,17 @@ func (h *Host) loseRuntime(hc *hostConn, now time.Time) {
 	if own := f.owners[hc.runtime.ID]; own != nil && own.conn == hc {
 		own.conn = nil
 		h.background(func() { h.ledger.HoldOwner(own.id, 0) })
-		if forgotten := f.left.Add(own.id, own.principal, now.Add(h.opts.Persistence.TombstoneTTL)); forgotten != "" {
-			h.forgetRuntime(forgotten, now)
-		}
-		h.setForget()
+		h.rememberRuntime(own.id, own.principal, now)
 	}
 	h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime})
+}
+
+// rememberRuntime keeps what is known of a Runtime that is not connected (ALT-D16). All shards must be locked.
+func (h *Host) rememberRuntime(id string, p core.Principal, now time.Time) {
+	if forgotten := h.fleet.left.Add(id, p, now.Add(h.opts.Persistence.TombstoneTTL)); forgotten != "" {
+		h.forgetRuntime(forgotten, now)
+	}
+	h.setForget()
 }
 
 // setForget sets the timer of the first id that is forgotten.

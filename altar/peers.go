@@ -148,7 +148,7 @@ func (h *Host) losePeer(p *peer) {
 	p.conn, p.offers = nil, nil
 	for id, hc := range p.runtimes {
 		delete(p.runtimes, id)
-		h.withdraw(&hc.runtime, now)
+		h.missRemote(&hc.runtime, now)
 		hc.runtime.IsConnected, hc.runtime.LostAt = false, now
 		h.outcomes.disconnected(&hc.runtime)
 		h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime})
@@ -158,6 +158,24 @@ func (h *Host) losePeer(p *peer) {
 // withdraw removes the fulfilments of a Runtime of another Host. All shards must be locked.
 func (h *Host) withdraw(rt *core.Runtime, now time.Time) {
 	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry { return r.Without(rt) }})
+}
+
+// missRemote takes a Runtime of another Host out. Calls wait for it as for an absent one of this Host, since it may
+// connect to any Host (ALT-D24). All shards must be locked.
+func (h *Host) missRemote(rt *core.Runtime, now time.Time) {
+	own := h.fleet.owners[rt.ID]
+	absent := &core.Runtime{ID: rt.ID, LostAt: now}
+	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry {
+		contracts := r.Contracts(rt)
+		r = r.Without(rt)
+		if len(contracts) == 0 || own != nil && own.conn != nil {
+			return r
+		}
+		return r.Without(absent).WithAbsent(absent, contracts)
+	}})
+	if own == nil {
+		h.rememberRuntime(rt.ID, core.Principal{}, now)
+	}
 }
 
 // setOffers replaces the offers of another Host. Held calls may go there.
@@ -177,9 +195,11 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 	for _, o := range p.offers {
 		fulfilled[o.RuntimeID] = h.sameContracts(p, o)
 	}
-	for id, hc := range p.runtimes {
-		if len(fulfilled[id]) == 0 {
-			h.withdraw(&hc.runtime, now) // calls that it runs continue
+	for id, hc := range p.runtimes { // calls that they run continue
+		if names, isOffered := fulfilled[id]; !isOffered {
+			h.missRemote(&hc.runtime, now)
+		} else if len(names) == 0 {
+			h.withdraw(&hc.runtime, now)
 		}
 	}
 	for _, o := range p.offers {

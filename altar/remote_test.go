@@ -141,7 +141,7 @@ func (m *mesh) empty(t *testing.T) {
 	t.Helper()
 	synctest.Wait()
 	for name, h := range m.hosts {
-		require.Zero(t, h.drain.busy.Load(), name)
+		require.Zero(t, h.drain.count(), name)
 		require.Zero(t, h.Stats().InFlight, name)
 		requireNoIDs(t, h)
 	}
@@ -458,6 +458,143 @@ func TestHeldCallFollowsItsRuntime(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// A call waits for a Runtime that is at no Host for a moment: the Host that it was connected to shuts down, and it goes
+// to another one (ALT-D24, ALT-D45).
+func TestCallWaitsForRuntimeOfOtherHost(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, h *Host){
+		"shutdown": func(t *testing.T, h *Host) { require.NoError(t, h.Shutdown(t.Context())) },
+		"close":    func(t *testing.T, h *Host) { require.NoError(t, h.Close()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMesh(t, HostOptions{}, "a", "b", "c")
+				m.attach(t, "b", testRuntime("r", nil))
+				s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+				require.NoError(t, err)
+				end(t, m.hosts["b"])
+				synctest.Wait()
+				var stop func()
+				start := time.Now()
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					time.Sleep(4 * time.Second)
+					stop = m.attach(t, "c", testRuntime("r", nil))
+				})
+				for _, tool := range []string{"math/add", "r/math/add"} {
+					wg.Go(func() {
+						_, err := CallAs[int64](t.Context(), s, tool, addIn{1, 2})
+						require.NoError(t, err)
+						require.Equal(t, 4*time.Second, time.Since(start))
+					})
+				}
+				wg.Wait()
+				stop()
+				synctest.Wait()
+				start = time.Now()
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				require.ErrorIs(t, err, ReasonRuntimeDown)
+				require.Equal(t, 5*time.Second, time.Since(start))
+				time.Sleep(24 * time.Hour)
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				require.ErrorIs(t, err, ReasonUnknownSession)
+				s, err = m.client(t, "a").CreateSession(t.Context(), nil)
+				require.NoError(t, err)
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				require.ErrorIs(t, err, ReasonNotFulfilled, "it is forgotten")
+				m.empty(t)
+			})
+		})
+	}
+}
+
+// A scriptedPeer is another Host whose side of a stream is the test.
+type scriptedPeer struct {
+	id   string
+	t    *testing.T
+	conn *ndjson
+}
+
+// join enters a scripted Host in a mesh, and returns it once a Host has opened its stream.
+func (m *mesh) join(t *testing.T, id string) *scriptedPeer {
+	p := &scriptedPeer{id: id, t: t}
+	m.mu.Lock()
+	m.joined[id] = &meshHost{func([]string) {}, func(_ string, s io.ReadWriteCloser) {
+		p.conn = NewStreamConn(s, nil).(*ndjson)
+		p.conn.isPeer = true
+	}}
+	m.tellLocked()
+	m.mu.Unlock()
+	t.Cleanup(func() { m.remove(id) })
+	synctest.Wait()
+	return p
+}
+
+func (p *scriptedPeer) send(m Message) { require.NoError(p.t, p.conn.Send(m)) }
+
+// offer offers a Runtime with math/add, or none.
+func (p *scriptedPeer) offer(h *Host, ids ...string) {
+	o := &hostOffers{Offers: []hostOffer{}}
+	for _, id := range ids {
+		o.Offers = append(o.Offers, hostOffer{id, []string{"math/add"}, []string{h.manifest.Load().byName["math/add"].digest}})
+	}
+	p.send(o)
+}
+
+func (p *scriptedPeer) next() Message {
+	m, err := p.conn.Receive()
+	require.NoError(p.t, err)
+	return m
+}
+
+// A call that another Host refuses since its Runtime has just left waits for that Runtime.
+func TestRefusedCallWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a")
+		p := m.join(t, "x")
+		p.offer(m.hosts["a"], "r")
+		synctest.Wait()
+		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+			done <- err
+		}()
+		first := p.next().(*forwardedCall)
+		p.offer(m.hosts["a"])
+		p.send(&ErrorMessage{Err: Errorf(ErrToolNotFound, ReasonNotFulfilled, "the Runtime has left"), header: header{RequestID: first.call.InvocationID}})
+		time.Sleep(time.Second)
+		p.offer(m.hosts["a"], "r")
+		again := p.next().(*forwardedCall)
+		require.Equal(t, first.call.InvocationID, again.call.InvocationID)
+		p.send(&ToolResult{InvocationID: again.call.InvocationID, Payload: json.RawMessage("3")})
+		require.NoError(t, <-done)
+		m.empty(t)
+	})
+}
+
+// A Host refuses a forwarded call at once if its Runtime has left: the other Host knows where the Runtime is next.
+func TestForwardedCallDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a")
+		stop := m.attach(t, "a", testRuntime("r", nil))
+		near, err := m.Open(t.Context(), "x", "a")
+		require.NoError(t, err)
+		p := &scriptedPeer{id: "x", t: t, conn: NewStreamConn(near, nil).(*ndjson)}
+		p.conn.isPeer = true
+		require.Len(t, p.next().(*hostOffers).Offers, 1)
+		go stop()
+		require.Empty(t, p.next().(*hostOffers).Offers)
+		start := time.Now()
+		call := &ToolCall{InvocationID: "i", SessionID: "s", ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`), header: header{RequestID: "i"}}
+		p.send(&forwardedCall{Principal: "user", Tenant: "acme", Runtime: "r", Contract: "math/add", call: call})
+		require.Equal(t, "i", p.next().(*ErrorMessage).RequestID)
+		require.Zero(t, time.Since(start))
+		m.empty(t)
+		require.NoError(t, near.Close())
 	})
 }
 

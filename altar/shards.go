@@ -288,17 +288,38 @@ func (c *clock) close() {
 
 // A drain waits until no call is in flight.
 type drain struct {
-	busy      atomic.Int64 // calls in flight, and ended ones whose chunks wait for connections
+	busy      atomic.Int64 // calls in flight, ended ones whose chunks wait for connections, and requests; or from drained on
 	isStarted atomic.Bool
-	once      sync.Once
 	idle      chan struct{} // closed when the last call ends
 }
 
+// drained is added to busy when the last call has ended. From then on no request is handled.
+const drained = math.MinInt64 / 2
+
 // add counts calls.
 func (d *drain) add(n int) {
-	if d.busy.Add(int64(n)) == 0 && d.isStarted.Load() {
-		d.once.Do(func() { close(d.idle) })
+	if d.busy.Add(int64(n)) == 0 && d.isStarted.Load() && d.busy.CompareAndSwap(0, drained) {
+		close(d.idle)
 	}
+}
+
+// enter counts a request until add(-1). It reports false if the connections are being closed: the request is not
+// handled, and its client sends it to another Host (ALT-D45).
+func (d *drain) enter() bool {
+	if d.busy.Add(1) > 0 {
+		return true
+	}
+	d.busy.Add(-1)
+	return false
+}
+
+// count returns the number of calls and requests.
+func (d *drain) count() int64 {
+	n := d.busy.Load()
+	if n < 0 {
+		n -= drained
+	}
+	return n
 }
 
 // start makes the end of the last call close idle.

@@ -100,6 +100,8 @@ type wsConn struct {
 	max    int
 	recent strictjson.Strings // for Receive
 	source TokenSource        // of the handshake, or nil
+
+	isDrained bool // the Host has answered all that it took, and shut down; used by the reader
 }
 
 func (w *wsConn) Receive() (Message, error) {
@@ -108,6 +110,7 @@ func (w *wsConn) Receive() (Message, error) {
 		e, isClosed := errors.AsType[*wsconn.CloseError](err)
 		switch {
 		case isClosed && (e.Code == wsconn.CodeNormal || e.Code == wsconn.CodeShutdown):
+			w.isDrained = e.Code == wsconn.CodeShutdown
 			return nil, io.EOF
 		case errors.Is(err, wsconn.ErrClosed):
 			err = errors.Join(ErrClosed, err)

@@ -218,7 +218,7 @@ func (sh *Shard) route(c *Call) {
 	lack := sh.place(c)
 	switch {
 	case lack == NoLack:
-	case lack != NoSpace && sh.waits(c):
+	case lack != NoSpace && !c.session.IsLink && sh.waits(c): // the other Host finds another Runtime at once
 		c.session.hold(c)
 	case c.hasFailedOver:
 		sh.fail(c, lackCause[lack]) // it has run
@@ -351,8 +351,12 @@ func (sh *Shard) refusedBy(c *Call, err any) {
 	c.tried = append(c.tried, c.rt)
 	sh.leaveLane(c)
 	c.requeue(sh.now)
+	lack := sh.place(c)
 	switch {
-	case sh.place(c) == NoLack:
+	case lack == NoLack:
+	case lack != NoSpace && sh.waits(c):
+		c.tried = nil // each of them may take the call when it is judged again
+		c.session.hold(c)
 	case c.hasFailedOver:
 		sh.fail(c, CauseDisconnected)
 	default:
