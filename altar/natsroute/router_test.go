@@ -361,7 +361,7 @@ func TestOffers(t *testing.T) {
 	c.stop()
 	a.offered(t, "math/add", 0)
 	_, err := s.Call(t.Context(), "math/add", addIn{1, 2}, nil)
-	require.ErrorIs(t, err, altar.ErrToolNotFound)
+	require.ErrorIs(t, err, altar.ReasonRuntimeDown)
 	b.attach(t, newRuntime("rb").Runtime)
 	a.offered(t, "math/add", 1)
 	add()
@@ -546,4 +546,21 @@ func TestBadMessages(t *testing.T) {
 	require.EqualValues(t, 3, sum)
 	_, err = natsroute.NewCluster(nc, &natsroute.Options{SubjectPrefix: "a.b"})
 	require.Error(t, err)
+}
+
+// A stream whose other end has closed is closed at once, though frames of it were never read.
+func TestCloseAfterClose(t *testing.T) {
+	srv := startServer(t)
+	near, far := openStream(t, srv.ClientURL(), &natsroute.Options{Heartbeat: time.Minute})
+	_, err := near.Write([]byte("unread"))
+	require.NoError(t, err)
+	closed := make(chan error, 2)
+	go func() { closed <- near.Close() }()
+	require.NoError(t, far.Close())
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("Close waits for the end that has closed")
+	}
 }

@@ -124,7 +124,7 @@ func (s *stream) beat(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.askedFor = 0 // what was requested may be lost
-	if len(s.unacked) > 0 || n%4 == 0 {
+	if len(s.unacked) > 0 || s.freed > 0 || n%4 == 0 {
 		s.signLocked(kindAlive)
 	}
 	if n%4 != 0 || s.isEnded {
@@ -161,6 +161,7 @@ func (s *stream) handle(frame []byte) {
 		if number == s.got {
 			s.isEnded = true
 			signal(s.readable)
+			signal(s.space)
 		}
 	}
 	if number > s.got && s.askedFor != s.got+1 { // frames are missing
@@ -273,7 +274,8 @@ func (s *stream) endLocked(err error) {
 	}
 }
 
-// Close waits for the frames in flight, as long as the other end is treated as alive, and ends both directions.
+// Close waits for the frames in flight, as long as the other end is treated as alive and has not closed, and ends both
+// directions.
 func (s *stream) Close() error {
 	late := time.NewTimer(silence * s.r.opts.Heartbeat)
 	defer late.Stop()
@@ -299,5 +301,5 @@ func (s *stream) Close() error {
 func (s *stream) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.err == nil && len(s.unacked) > 0
+	return s.err == nil && !s.isEnded && len(s.unacked) > 0
 }
