@@ -1,0 +1,409 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package natsroute_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/altar/natsroute"
+	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/store"
+)
+
+const rollingManifest = `{"contracts":[
+	{"name":"once","parameters":[{"name":"key","type":"string","required":true},{"name":"ms","type":"integer","required":true}]},
+	{"name":"again","idempotent":true,"parameters":[{"name":"key","type":"string","required":true},{"name":"ms","type":"integer","required":true}]},
+	{"name":"chunks","streaming":true,"parameters":[{"name":"key","type":"string","required":true},{"name":"ms","type":"integer","required":true}]}]}`
+
+const chunksOfStream = 20
+
+var quiet = slog.New(slog.DiscardHandler)
+
+type rollingIn struct {
+	Key string `json:"key"`
+	MS  int64  `json:"ms"`
+}
+
+// A balancer is one address for all Hosts: it connects to those that accept connections, in turn.
+type balancer struct {
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	hosts []string // addresses; guarded by mu
+	next  int      // guarded by mu
+}
+
+func newBalancer(t *testing.T) *balancer {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	b := &balancer{l: l}
+	b.wg.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b.wg.Go(func() { b.serve(in) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		b.wg.Wait()
+	})
+	return b
+}
+
+// order returns the addresses of the Hosts, the next one first.
+func (b *balancer) order() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.hosts) == 0 {
+		return nil
+	}
+	b.next = (b.next + 1) % len(b.hosts)
+	return append(slices.Clone(b.hosts[b.next:]), b.hosts[:b.next]...)
+}
+
+func (b *balancer) add(addr string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hosts = append(b.hosts, addr)
+}
+
+func (b *balancer) remove(addr string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hosts = slices.DeleteFunc(b.hosts, func(h string) bool { return h == addr })
+}
+
+func (b *balancer) serve(in net.Conn) {
+	defer func() { _ = in.Close() }()
+	for _, addr := range b.order() {
+		out, err := net.DialTimeout("tcp", addr, time.Second)
+		if err == nil {
+			join(in, out)
+			return
+		}
+	}
+}
+
+// join copies between two connections until either ends.
+func join(a, b net.Conn) {
+	var wg sync.WaitGroup
+	for from, to := range map[net.Conn]net.Conn{a: b, b: a} {
+		wg.Go(func() {
+			buf := make([]byte, 32<<10)
+			for {
+				n, err := from.Read(buf)
+				if _, wrong := to.Write(buf[:n]); wrong != nil || err != nil {
+					break
+				}
+			}
+			_, _ = a.Close(), b.Close()
+		})
+	}
+	wg.Wait()
+}
+
+// A fleet is a set of Hosts on one store and one Cluster behind a balancer, with two Runtimes and their callers.
+type fleet struct {
+	t        *testing.T
+	url      string // of NATS
+	store    store.Store
+	lease    time.Duration
+	balancer *balancer
+	hosts    map[string]*replica
+	runtimes map[string]*replica
+
+	calls atomic.Int64
+
+	mu    sync.Mutex
+	runs  map[string]int    // of calls by key; guarded by mu
+	at    map[string]string // Runtime of each call; guarded by mu
+	fails []failure         // guarded by mu
+}
+
+type failure struct {
+	key  string
+	err  error
+	took time.Duration
+	at   time.Time
+}
+
+// A replica is one process: stop ends it in order, kill does not.
+type replica struct{ stop, kill func() }
+
+func newFleet(t *testing.T, lease time.Duration) *fleet {
+	f := &fleet{t: t, url: startServer(t).ClientURL(), store: store.NewMemory(), lease: lease, balancer: newBalancer(t),
+		hosts: make(map[string]*replica), runtimes: make(map[string]*replica), runs: make(map[string]int), at: make(map[string]string)}
+	for _, id := range []string{"a", "b", "c"} {
+		f.startHost(id)
+	}
+	for _, id := range []string{"r1", "r2"} {
+		f.startRuntime(id)
+	}
+	return f
+}
+
+type dialerFunc func(network, address string) (net.Conn, error)
+
+// Dial implements [nats.CustomDialer].
+func (f dialerFunc) Dial(network, address string) (net.Conn, error) { return f(network, address) }
+
+func (f *fleet) startHost(id string) {
+	t, plan := f.t, &fault.Plan{}
+	dial := fault.Dialer(nil, plan)
+	nc, err := nats.Connect(f.url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers(),
+		nats.SetCustomDialer(dialerFunc(func(network, address string) (net.Conn, error) { return dial(context.Background(), network, address) })))
+	require.NoError(t, err)
+	cluster, err := natsroute.NewCluster(nc, &natsroute.Options{Logger: quiet})
+	require.NoError(t, err)
+	m, err := altar.DecodeManifest([]byte(rollingManifest))
+	require.NoError(t, err)
+	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: cluster, Logger: quiet,
+		Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
+			return &altar.Principal{ID: r.Header.Get(altar.APIKeyHeader)}, nil
+		})},
+		Timing:      altar.Timing{RuntimeGracePeriod: 30 * time.Second}, // for slow machines
+		Persistence: altar.Persistence{Store: fault.Store(f.store, plan), LeaseTTL: f.lease}})
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(fault.Listener(l, plan)) }()
+	f.balancer.add(addr)
+
+	var end sync.Once
+	finish := func(isOrderly bool) {
+		end.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			defer cancel()
+			if isOrderly { // the balancer still connects to it: it refuses
+				if err := h.Shutdown(ctx); err != nil {
+					t.Errorf("shutdown of %s: %v", id, err)
+				}
+			}
+			f.balancer.remove(addr)
+			_ = srv.Close()
+			<-served
+			_ = h.Close()
+			if err := cluster.Close(); err != nil {
+				t.Errorf("cluster of %s: %v", id, err)
+			}
+			nc.Close()
+		})
+	}
+	r := &replica{stop: func() { finish(true) }}
+	r.kill = func() {
+		plan.Crash()
+		f.balancer.remove(addr)
+		_ = l.Close()
+	}
+	t.Cleanup(func() { finish(false) })
+	f.hosts[id] = r
+}
+
+// dial connects to a Host through the balancer.
+func (f *fleet) dial(principal string, plan *fault.Plan) altar.Dialer {
+	client := &http.Client{Transport: &http.Transport{DialContext: fault.Dialer(nil, plan)}}
+	return func(ctx context.Context) (altar.Conn, error) {
+		return altar.DialWebSocket(ctx, "ws://"+f.balancer.l.Addr().String(), &altar.WebSocketDialOptions{
+			HTTPClient: client, Header: http.Header{altar.APIKeyHeader: {principal}}})
+	}
+}
+
+func (f *fleet) startRuntime(id string) {
+	plan := &fault.Plan{}
+	rt := must(altar.NewRuntime(id, &altar.RuntimeOptions{Logger: quiet}))
+	run := func(ctx context.Context, in rollingIn, steps int, each func(i int) error) error {
+		f.mu.Lock()
+		f.runs[in.Key]++
+		f.at[in.Key] = id
+		f.mu.Unlock()
+		for i := range steps {
+			select {
+			case <-time.After(time.Duration(in.MS) * time.Millisecond / time.Duration(steps)):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if err := each(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, name := range []string{"once", "again"} {
+		altar.AddTool(rt, name, func(ctx context.Context, in rollingIn) (string, error) {
+			return in.Key, run(ctx, in, 1, func(int) error { return nil })
+		})
+	}
+	altar.AddStreamTool(rt, "chunks", func(ctx context.Context, in rollingIn, out *altar.ChunkWriter) error {
+		return run(ctx, in, chunksOfStream, func(i int) error { return out.Send(i) })
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := rt.RunWithReconnect(ctx, f.dial("service", plan)); err != nil {
+			f.t.Errorf("runtime %s: %v", id, err)
+		}
+	}()
+	r := &replica{stop: func() { cancel(); <-done }}
+	r.kill = plan.Crash
+	f.t.Cleanup(r.stop)
+	f.runtimes[id] = r
+}
+
+// call makes a call of one kind, and notes its failure.
+func (f *fleet) call(s *altar.Session, kind int, key string) {
+	start := time.Now()
+	err := func() error {
+		in := rollingIn{key, rand.Int64N(300)}
+		ctx := f.t.Context()
+		switch kind {
+		case 0:
+			return echoed(altar.CallAs[string](ctx, s, "once", in))(key)
+		case 1:
+			return echoed(altar.CallAs[string](ctx, s, "again", in))(key)
+		case 2:
+			return echoed(altar.CallAs[string](ctx, s, fmt.Sprintf("r%d/once", 1+rand.IntN(2)), in))(key)
+		}
+		n := int64(0)
+		for got, err := range altar.StreamAs[int64](ctx, s, "chunks", rollingIn{key, 1000}) {
+			if err != nil {
+				return err
+			}
+			if got != n {
+				return fmt.Errorf("chunk %d, want %d", got, n)
+			}
+			n++
+		}
+		if n != chunksOfStream {
+			return fmt.Errorf("%d chunks", n)
+		}
+		return nil
+	}()
+	f.calls.Add(1)
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.fails = append(f.fails, failure{key, err, time.Since(start), start})
+	}
+}
+
+func echoed(got string, err error) func(want string) error {
+	return func(want string) error {
+		if err == nil && got != want {
+			return errors.New("the result of another call")
+		}
+		return err
+	}
+}
+
+// run makes calls in 64 goroutines, each with its own connection, until the returned function is called.
+func (f *fleet) run() (stop func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var wg sync.WaitGroup
+	for i := range 64 {
+		wg.Go(func() {
+			c := must(altar.NewClient(f.dial(fmt.Sprint("user-", i%8), nil), &altar.ClientOptions{Logger: quiet}))
+			defer func() { _ = c.Close() }()
+			var s *altar.Session
+			for n := 0; ctx.Err() == nil; n++ {
+				if n%8 == 0 {
+					var err error
+					if s, err = c.CreateSession(f.t.Context(), nil); err != nil {
+						f.mu.Lock()
+						f.fails = append(f.fails, failure{fmt.Sprint("session ", i), err, 0, time.Now()})
+						f.mu.Unlock()
+						return
+					}
+				}
+				f.call(s, i%4, fmt.Sprintf("%d-%d-%d", i%4, i, n))
+			}
+		})
+	}
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// goOn waits until some calls have ended.
+func (f *fleet) goOn(n int64) {
+	f.t.Helper()
+	until := f.calls.Load() + n
+	require.Eventually(f.t, func() bool { return f.calls.Load() >= until }, time.Minute, time.Millisecond)
+}
+
+// awaitTools waits until all tools are known everywhere.
+func (f *fleet) awaitTools() {
+	f.t.Helper()
+	c := must(altar.NewClient(f.dial("user", nil), &altar.ClientOptions{Logger: quiet}))
+	defer func() { _ = c.Close() }()
+	s, err := c.CreateSession(f.t.Context(), nil)
+	require.NoError(f.t, err)
+	require.Eventually(f.t, func() bool {
+		tools, err := s.ListTools(f.t.Context())
+		return err == nil && len(tools) == 3 && len(tools[0].Runtimes) == 2
+	}, 20*time.Second, 5*time.Millisecond)
+}
+
+func rounds() int {
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		return 10
+	}
+	return 1
+}
+
+// Three Hosts on one store and two Runtimes are replaced one after the other, and no call fails or runs twice.
+func TestRolling(t *testing.T) {
+	f := newFleet(t, 0)
+	f.awaitTools()
+	stop := f.run()
+	f.goOn(64)
+	for range rounds() {
+		for _, id := range []string{"a", "b", "c"} {
+			f.hosts[id].stop()
+			f.goOn(20)
+			f.startHost(id)
+			f.goOn(20)
+		}
+		for _, id := range []string{"r1", "r2"} {
+			f.runtimes[id].stop()
+			f.goOn(20)
+			f.startRuntime(id)
+			f.goOn(20)
+		}
+	}
+	stop()
+	for _, e := range f.fails {
+		t.Errorf("call %s after %v: %v", e.key, e.took, e.err)
+	}
+	for key, n := range f.runs {
+		if n > 1 && key[0] != '1' {
+			t.Errorf("call %s ran %d times", key, n)
+		}
+	}
+	t.Logf("%d calls", f.calls.Load())
+}
