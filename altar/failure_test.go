@@ -400,12 +400,12 @@ func TestHostShutdown(t *testing.T) {
 // A Host that shuts down answers the requests that it has taken before it closes their connections (ALT-D45).
 func TestShutdownAnswersRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		asked, goOn := make(chan struct{}), make(chan struct{})
+		listed, goOn := make(chan struct{}), make(chan struct{})
 		m, err := DecodeManifest([]byte(testManifest))
 		require.NoError(t, err)
 		h, err := newHost(m, AuthorizerFunc(func(_ context.Context, r *AuthorizeRequest) error {
 			if r.Contract.Name == "math/add" {
-				close(asked)
+				close(listed)
 				<-goOn
 			}
 			return nil
@@ -415,7 +415,7 @@ func TestShutdownAnswersRequests(t *testing.T) {
 		w := connect(t, h, testUser)
 		w.session("s")
 		go w.send(&ListTools{SessionID: "s"}) // in this process it is handled there
-		<-asked
+		<-listed
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the Runtime does not read the end
 		defer cancel()
 		done := make(chan error, 1)

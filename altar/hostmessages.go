@@ -91,7 +91,7 @@ func (h *Host) handleMessage(hc *hostConn, m Message) {
 	}
 }
 
-// handleRequest processes a request of a client that is no call. Its answer is queued before a Host that shuts down
+// handleRequest processes a request of a client other than a call. Its answer is queued before a Host that shuts down
 // closes the connection.
 func (h *Host) handleRequest(hc *hostConn, m Message) {
 	if !h.drain.enter() {

@@ -257,7 +257,7 @@ func (h *Host) loseRuntime(hc *hostConn, now time.Time) {
 	h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime})
 }
 
-// rememberRuntime keeps what is known of a Runtime that is not connected (ALT-D16). All shards must be locked.
+// rememberRuntime keeps the fulfilments of a Runtime that is not connected (ALT-D16). All shards must be locked.
 func (h *Host) rememberRuntime(id string, p core.Principal, now time.Time) {
 	if forgotten := h.fleet.left.Add(id, p, now.Add(h.opts.Persistence.TombstoneTTL)); forgotten != "" {
 		h.forgetRuntime(forgotten, now)
