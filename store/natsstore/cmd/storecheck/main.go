@@ -11,6 +11,8 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -23,11 +25,20 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) != 1 {
-		fmt.Fprintln(stderr, "usage: storecheck DIR")
+	flags := flag.NewFlagSet("storecheck", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "Usage: storecheck DIR\n\nVerifies the folder of an embedded server that no process uses.")
+	}
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil || flags.NArg() != 1 {
+		if err == nil {
+			flags.Usage()
+		}
 		return 2
 	}
-	report, err := embedded.Verify(args[0])
+	report, err := embedded.Verify(flags.Arg(0))
 	if err != nil {
 		fmt.Fprintln(stderr, "storecheck:", err)
 		return 2

@@ -12,6 +12,8 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -28,11 +30,20 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	if len(args) != 1 {
-		fmt.Fprintln(stderr, "usage: storecheck FILE")
+	flags := flag.NewFlagSet("storecheck", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprintln(stderr, "Usage: storecheck FILE\n\nVerifies an SQLite file of package sqlstore that no process has open.")
+	}
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil || flags.NArg() != 1 {
+		if err == nil {
+			flags.Usage()
+		}
 		return 2
 	}
-	report, err := sqlstore.VerifyFile(ctx, args[0])
+	report, err := sqlstore.VerifyFile(ctx, flags.Arg(0))
 	if err != nil {
 		fmt.Fprintln(stderr, "storecheck:", err)
 		return 2

@@ -65,4 +65,7 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, 2, code)
 	code, _ = check()
 	require.Equal(t, 2, code)
+	var out, help bytes.Buffer
+	require.Zero(t, run(t.Context(), []string{"-h"}, &out, &help))
+	require.Contains(t, help.String(), "Usage: storecheck FILE")
 }
