@@ -9,6 +9,7 @@ require (
 	github.com/fivewire/fivewire/accp/a2abinding v0.0.0
 	github.com/fivewire/fivewire/accp/mcpbinding v0.0.0
 	github.com/fivewire/fivewire/accp/tokenizer v0.0.0
+	github.com/fivewire/fivewire/arc/a2abridge v0.0.0
 	github.com/fivewire/fivewire/arc/oauth v0.0.0
 	github.com/modelcontextprotocol/go-sdk v1.8.0
 	github.com/stretchr/testify v1.12.1
@@ -19,7 +20,7 @@ require (
 	filippo.io/edwards25519 v1.2.0 // indirect
 	github.com/a2aproject/a2a-go v0.3.15 // indirect
 	github.com/coder/websocket v1.8.15 // indirect
-	github.com/fivewire/fivewire/arc/a2abridge v0.0.0
+	github.com/cyberphone/json-canonicalization v0.0.0-20241213102144-19d51d7fe467 // indirect
 	github.com/fivewire/fivewire/internal/jwt v0.0.0 // indirect
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
