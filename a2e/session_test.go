@@ -257,7 +257,8 @@ func TestHostEndsAlthoughHandlersIgnoreContexts(t *testing.T) {
 	}
 }
 
-// The states of an ended session are closed although a handler ignores the end of its context (A2E-D58).
+// The states of an ended session are closed although a handler ignores the end of its context, and another state is
+// slow to close (A2E-D58).
 func TestStatesEndAlthoughHandlersIgnoreContexts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan time.Time, 2)
@@ -270,11 +271,15 @@ func TestStatesEndAlthoughHandlersIgnoreContexts(t *testing.T) {
 					return nil, nil
 				})}}
 		}
-		h := a2etest.NewHost(t, nil, route("deaf", time.Hour), route("quick", 0))
+		slow := route("slow", 0)
+		slow.Close = func(any) { time.Sleep(time.Hour) }
+		h := a2etest.NewHost(t, nil, route("deaf", time.Hour), route("quick", 0), slow)
 		r := open(t, h)
 		r.shake(`"demo"`)
-		r.send(message("demo/quick/req", "1", ""))
-		r.next()
+		for _, name := range []string{"quick", "slow"} {
+			r.send(message("demo/"+name+"/req", name, ""))
+			r.next()
+		}
 		r.send(message("demo/deaf/req", "2", ""))
 		synctest.Wait()
 		start := time.Now()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 )
 
@@ -145,25 +146,50 @@ type episode struct {
 	name string // of the environment
 	env  Environment
 
-	mu    sync.Mutex // held while the environment works
+	busy  chan struct{} // holds one value while the environment works; guards everything below
 	run   Episode
 	steps int64
 	done  bool
 	last  json.RawMessage // the state of the last observation
 }
 
+func newEpisode(id, name string, env Environment) *episode {
+	return &episode{id: id, name: name, env: env, busy: make(chan struct{}, 1)}
+}
+
+// lock waits until the environment is idle, at most until ctx ends. The caller calls unlock after success.
+func (e *episode) lock(ctx context.Context) error {
+	select {
+	case e.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (e *episode) unlock() { <-e.busy }
+
 type transition struct {
 	episode string
 	text    json.RawMessage
 }
 
+// close closes the episodes. It waits for those whose environment ignores the end of its context, but they do not
+// delay the others (A2E-D58).
 func (r *episodeSet) close() {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	for id, e := range r.episodes {
-		_ = e.run.Close()
-		delete(r.episodes, id)
+	episodes := r.episodes
+	r.episodes = nil
+	r.mu.Unlock()
+	var work sync.WaitGroup
+	for _, e := range episodes {
+		work.Go(func() {
+			e.busy <- struct{}{}
+			defer e.unlock()
+			_ = guard.Call("episode", e.run.Close)
+		})
 	}
+	work.Wait()
 }
 
 func (g *gym) environment(name string) (Environment, error) {
@@ -180,8 +206,10 @@ func find(call *a2e.Call, id string) (*episode, error) {
 	if e := r.episodes[id]; e != nil {
 		return e, nil
 	}
-	return nil, newError("unknown_episode", "there is no such episode")
+	return nil, unknownEpisode()
 }
+
+func unknownEpisode() error { return newError("unknown_episode", "there is no such episode") }
 
 func newError(reason, text string) *a2e.Error {
 	err := a2e.Errorf(a2e.ErrRuntime, "%s", text)
@@ -201,7 +229,7 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 		return nil, a2e.Errorf(a2e.ErrResetDenied, "too many open episodes").With("env_name", wire.Clip(r.EnvName))
 	}
 	all.made++
-	e := &episode{id: "ep-" + strconv.Itoa(all.made), name: r.EnvName, env: env}
+	e := newEpisode("ep-"+strconv.Itoa(all.made), r.EnvName, env)
 	all.mu.Unlock()
 	run, obs, err := env.Reset(ctx, r)
 	if err != nil {
@@ -214,12 +242,19 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	e.run = run
 	e.fillLocked(obs)
 	all.mu.Lock()
-	all.episodes[e.id] = e
+	isOpen := all.episodes != nil
+	if isOpen {
+		all.episodes[e.id] = e
+	}
 	all.mu.Unlock()
+	if !isOpen { // the session has ended
+		_ = run.Close()
+		return nil, a2e.ErrClosed
+	}
 	return &ResetResponse{Obs: *obs}, nil
 }
 
-// fillLocked completes an observation and records it. e.mu must be held if the episode is shared.
+// fillLocked completes an observation and records it. The lock must be held if the episode is shared.
 func (e *episode) fillLocked(obs *Observation) {
 	obs.EpisodeID, obs.StepNum = e.id, e.steps
 	if obs.Reward == nil {
@@ -252,8 +287,10 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 	if err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	if e.done {
 		return nil, newError("episode_done", "the episode is over")
 	}
@@ -304,8 +341,10 @@ func (g *gym) observe(ctx context.Context, call *a2e.Call, r *ObserveRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	obs, err := e.run.Observe(ctx)
 	if err != nil {
 		return nil, err
@@ -314,17 +353,23 @@ func (g *gym) observe(ctx context.Context, call *a2e.Call, r *ObserveRequest) (*
 	return &ObserveResponse{Obs: *obs}, nil
 }
 
-func (g *gym) close(_ context.Context, call *a2e.Call, r *CloseRequest) (*CloseResponse, error) {
+func (g *gym) close(ctx context.Context, call *a2e.Call, r *CloseRequest) (*CloseResponse, error) {
 	e, err := find(call, r.EpisodeID)
 	if err != nil {
 		return nil, err
 	}
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	all := call.PluginState().(*episodeSet)
 	all.mu.Lock()
+	isOpen := all.episodes[e.id] == e
 	delete(all.episodes, e.id)
 	all.mu.Unlock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if !isOpen { // closed while the request waited
+		return nil, unknownEpisode()
+	}
 	if err := e.run.Close(); err != nil {
 		return nil, err
 	}
@@ -356,8 +401,10 @@ func (g *gym) render(ctx context.Context, call *a2e.Call, r *RenderRequest) (*Re
 	if !ok {
 		return nil, a2e.ErrNextPlugin
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	picture, err := renderer.Render(ctx, r.Mode)
 	if err != nil {
 		return nil, err
@@ -377,9 +424,11 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 	if !ok {
 		return nil, a2e.ErrNextPlugin
 	}
-	e.mu.Lock()
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
 	state := e.last
-	e.mu.Unlock()
+	e.unlock()
 	if r.State != nil {
 		state = r.State
 	}
@@ -387,15 +436,7 @@ func (g *gym) plan(ctx context.Context, call *a2e.Call, r *PlanRequest) (*PlanRe
 	if err != nil {
 		return nil, err
 	}
-	resp := &PlanResponse{}
-	for i := range actions {
-		raw, err := a2e.EncodeModel(&actions[i])
-		if err != nil {
-			return nil, err
-		}
-		resp.SuggestedActions = append(resp.SuggestedActions, raw)
-	}
-	return resp, nil
+	return &PlanResponse{SuggestedActions: actions}, nil
 }
 
 // batch steps several episodes, one after the other. A failed step is replaced by an error message,

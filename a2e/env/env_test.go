@@ -7,7 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -16,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/env"
 	"github.com/fivewire/fivewire/a2e/env/envtest"
+	"github.com/fivewire/fivewire/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -178,6 +182,60 @@ func TestLateReset(t *testing.T) {
 	_, err = c.Reset(ctx, r, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	<-m.closed
+}
+
+// A deaf environment ignores the end of contexts in the episodes that begin with the seed 1.
+type deaf struct{ closed chan time.Time }
+
+type deafEpisode struct {
+	*deaf
+	isDeaf bool
+}
+
+func (d *deaf) Reset(_ context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	return &deafEpisode{d, r.Seed != nil}, &env.Observation{}, nil
+}
+
+func (e *deafEpisode) Step(context.Context, *env.Action) (*env.Observation, error) {
+	if e.isDeaf {
+		time.Sleep(time.Hour)
+	}
+	return &env.Observation{}, nil
+}
+
+func (e *deafEpisode) Observe(context.Context) (*env.Observation, error) {
+	return &env.Observation{}, nil
+}
+
+func (e *deafEpisode) Close() error {
+	e.closed <- time.Now()
+	return nil
+}
+
+// A snapshot does not wait for a busy episode beyond the end of its context, and a busy episode does not delay the end
+// of the others (A2E-D58).
+func TestBusyEpisodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deaf{closed: make(chan time.Time, 2)}
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: store.NewMemory()}},
+			a2etest.Must(env.NewPlugin(map[string]env.Environment{"deaf": d}, nil)))
+		client := a2etest.Connect(t, h, nil)
+		c, err := env.NewClient(client)
+		require.NoError(t, err)
+		for _, seed := range []*int64{new(int64(1)), nil} {
+			_, err := c.Reset(t.Context(), &env.ResetRequest{EnvName: "deaf", Seed: seed}, nil)
+			require.NoError(t, err)
+		}
+		step := json.RawMessage(`{"action_type":"go"}`)
+		late, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = c.Step(late, &env.StepRequest{EpisodeID: "ep-1", Action: step}, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		end := time.Now()
+		require.NoError(t, client.Close())
+		require.LessOrEqual(t, (<-d.closed).Sub(end), 20*time.Second)
+		require.Greater(t, (<-d.closed).Sub(end), time.Minute)
+	})
 }
 
 // Reset gives an agent an episode with the methods of one in the process.

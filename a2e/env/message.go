@@ -116,8 +116,8 @@ type PlanRequest struct {
 
 // A PlanResponse is the message "env/plan/resp".
 type PlanResponse struct {
-	ReqID            string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	SuggestedActions []json.RawMessage `json:"suggested_actions,omitzero" jsonmap:"always,object"`
+	ReqID            string   `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	SuggestedActions []Action `json:"suggested_actions,omitzero" jsonmap:"always"`
 }
 
 // A BatchStepRequest is the message "env/batch_step/req".

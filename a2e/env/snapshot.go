@@ -64,8 +64,10 @@ func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
 
 // save returns nil for an episode that ends with its session.
 func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	if err := e.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	saver, ok := e.run.(SnapshotSaver)
 	if _, back := e.env.(SnapshotRestorer); !ok || !back {
 		return nil, nil
@@ -99,7 +101,9 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 		if err != nil {
 			return fmt.Errorf("env: %s: %w", kept.Env, err)
 		}
-		r.episodes[kept.ID] = &episode{id: kept.ID, name: kept.Env, env: g.environments[kept.Env], run: run, steps: kept.Steps, done: kept.Done, last: kept.Last}
+		e := newEpisode(kept.ID, kept.Env, g.environments[kept.Env])
+		e.run, e.steps, e.done, e.last = run, kept.Steps, kept.Done, kept.Last
+		r.episodes[kept.ID] = e
 	}
 	return nil
 }

@@ -230,13 +230,11 @@ func (k *keeper) adapt(ctx context.Context, _ *a2e.Call, r *AdaptRequest) (*Adap
 	if err != nil {
 		return nil, err
 	}
-	updated, err := k.opts.Recorder.records(r.ComponentName)
-	return &AdaptResponse{Updated: updated, Message: message}, err
+	return &AdaptResponse{Updated: k.opts.Recorder.records(r.ComponentName), Message: message}, nil
 }
 
 func (k *keeper) stats(_ context.Context, _ *a2e.Call, r *StatsRequest) (*StatsResponse, error) {
-	list, err := k.opts.Recorder.records(r.ComponentName)
-	return &StatsResponse{Components: list}, err
+	return &StatsResponse{Components: k.opts.Recorder.records(r.ComponentName)}, nil
 }
 
 func (k *keeper) plan(ctx context.Context, _ *a2e.Call, r *RefinementPlanRequest) (*RefinementPlanResponse, error) {
@@ -399,16 +397,16 @@ func (r *Recorder) add(name string, took time.Duration, err error) {
 	s.recent = append(s.recent, took)
 }
 
-func (r *Recorder) records(component string) ([]json.RawMessage, error) {
+func (r *Recorder) records(component string) []PerformanceRecord {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var list []json.RawMessage
+	var list []PerformanceRecord
 	for _, name := range slices.Sorted(maps.Keys(r.stats)) {
 		if component != "" && component != name {
 			continue
 		}
 		s := r.stats[name]
-		p := &PerformanceRecord{ComponentName: name, CallsTotal: s.total, CallsSuccess: s.total - s.failed, CallsFailed: s.failed}
+		p := PerformanceRecord{ComponentName: name, CallsTotal: s.total, CallsSuccess: s.total - s.failed, CallsFailed: s.failed}
 		if s.total > 0 {
 			p.AvgDurationMs = float64(s.took.Microseconds()) / 1000 / float64(s.total)
 			p.LastCalled = float64(s.last.UnixMicro()) / 1e6
@@ -416,11 +414,7 @@ func (r *Recorder) records(component string) ([]json.RawMessage, error) {
 			slices.Sort(recent)
 			p.P95DurationMs = float64(recent[len(recent)*95/100].Microseconds()) / 1000
 		}
-		raw, err := a2e.EncodeModel(p)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, raw)
+		list = append(list, p)
 	}
-	return list, nil
+	return list
 }

@@ -67,9 +67,9 @@ type AdaptRequest struct {
 
 // An AdaptResponse is the message "learn/adapt/resp".
 type AdaptResponse struct {
-	ReqID   string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	Updated []json.RawMessage `json:"updated,omitzero" jsonmap:"always,object"`
-	Message string            `json:"message,omitzero" jsonmap:"always"`
+	ReqID   string              `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Updated []PerformanceRecord `json:"updated,omitzero" jsonmap:"always"`
+	Message string              `json:"message,omitzero" jsonmap:"always"`
 }
 
 // A StatsRequest is the message "learn/stats/req".
@@ -79,8 +79,8 @@ type StatsRequest struct {
 
 // A StatsResponse is the message "learn/stats/resp".
 type StatsResponse struct {
-	ReqID      string            `json:"req_id,omitzero" jsonmap:"always"` // the request answered
-	Components []json.RawMessage `json:"components,omitzero" jsonmap:"always,object"`
+	ReqID      string              `json:"req_id,omitzero" jsonmap:"always"` // the request answered
+	Components []PerformanceRecord `json:"components,omitzero" jsonmap:"always"`
 }
 
 // A RefinementPlanRequest is the message "learn/refinement/plan/req".

@@ -159,7 +159,7 @@ func (s *States[K]) Outlives() bool {
 	return s.key != ""
 }
 
-// Close closes the states of a sealed session, whose handlers have returned.
+// Close closes the states of a sealed session. A state whose close is slow does not delay the others.
 func (s *States[K]) Close() {
 	s.mu.Lock()
 	states, key := s.states, s.key
@@ -168,10 +168,14 @@ func (s *States[K]) Close() {
 	if key != "" {
 		s.Gates.end(key)
 	}
+	var work sync.WaitGroup
 	for _, st := range states {
-		<-st.ready
-		st.close()
+		work.Go(func() {
+			<-st.ready
+			st.close()
+		})
 	}
+	work.Wait()
 }
 
 // Keep saves the state of a plugin, if it has changed.
