@@ -157,7 +157,7 @@ func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 	}
 	if typ == nil {
 		if !r.raw.Value().IsObject() {
-			return nil, reasoned(ErrInvalidMessage, ReasonNotObject, "message is not an object")
+			return nil, reasoned(ErrInvalidMessage, reasonNotObject, "message is not an object")
 		}
 		r.base.walk(r.raw.Value())
 	} else if r.base.a2e == nil {

@@ -167,25 +167,25 @@ func TestEmitVersion(t *testing.T) {
 func TestErrorSelection(t *testing.T) {
 	codec := &a2e.Codec{MaxDepth: 3}
 	for line, want := range map[string]string{
-		`{"a":1,"a":2,}`:                   a2e.ReasonDuplicateKey,
-		`{"a":1,,"a":2}`:                   a2e.ReasonInvalidJSON,
+		`{"a":1,"a":2,}`:                   "duplicate_key",
+		`{"a":1,,"a":2}`:                   "invalid_json",
 		`{"a":[[[`:                         a2e.ReasonTooDeep,
-		`{"a":[[],"b":[[[1]]]}`:            a2e.ReasonInvalidJSON,
+		`{"a":[[],"b":[[[1]]]}`:            "invalid_json",
 		`{"b":[[[1]]],"b":1}`:              a2e.ReasonTooDeep,
-		`{"\u0061":1,"a":[[[`:              a2e.ReasonDuplicateKey,
-		`{"a":tru}`:                        a2e.ReasonInvalidJSON,
-		`{"a":01}`:                         a2e.ReasonInvalidJSON,
-		`{"a" 1}`:                          a2e.ReasonInvalidJSON,
-		`{"a":1} x`:                        a2e.ReasonInvalidJSON,
-		"{\"a\":\"\x01\"}":                 a2e.ReasonInvalidJSON,
-		`{"a":"\q"}`:                       a2e.ReasonInvalidJSON,
-		`{"a":"`:                           a2e.ReasonInvalidJSON,
-		`{1:2}`:                            a2e.ReasonInvalidJSON,
-		`[1`:                               a2e.ReasonInvalidJSON,
-		`[1}`:                              a2e.ReasonInvalidJSON,
-		``:                                 a2e.ReasonInvalidJSON,
-		"{\"a\":\"\xff\",,":                a2e.ReasonInvalidUTF8,
-		`7`:                                a2e.ReasonNotObject,
+		`{"\u0061":1,"a":[[[`:              "duplicate_key",
+		`{"a":tru}`:                        "invalid_json",
+		`{"a":01}`:                         "invalid_json",
+		`{"a" 1}`:                          "invalid_json",
+		`{"a":1} x`:                        "invalid_json",
+		"{\"a\":\"\x01\"}":                 "invalid_json",
+		`{"a":"\q"}`:                       "invalid_json",
+		`{"a":"`:                           "invalid_json",
+		`{1:2}`:                            "invalid_json",
+		`[1`:                               "invalid_json",
+		`[1}`:                              "invalid_json",
+		``:                                 "invalid_json",
+		"{\"a\":\"\xff\",,":                "invalid_utf8",
+		`7`:                                "not_object",
 		strings.Repeat(`{"a":`, 1_000_000): a2e.ReasonTooDeep,
 		strings.Repeat(`[`, 1_000_000):     a2e.ReasonTooDeep,
 	} {
@@ -369,7 +369,7 @@ func TestErrors(t *testing.T) {
 	require.Equal(t, "a2e: parse_error", a2e.ErrParse.Error())
 	require.ErrorContains(t, &a2e.HandshakeError{Reason: "auth_failed"}, "auth_failed")
 	for _, unsupported := range []*a2e.Error{
-		{Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnknownType}, {Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnsupported},
+		{Code: a2e.ErrInvalidMessage, Reason: "unknown_type"}, {Code: a2e.ErrInvalidMessage, Reason: a2e.ReasonUnsupported},
 		{Code: a2e.ErrUnknownType}, {Code: a2e.ErrParse, Message: "Unknown type env/space/req"},
 	} {
 		require.True(t, errors.Is(unsupported, a2e.ErrUnsupported), "%v (A2E-D17)", unsupported)

@@ -99,23 +99,23 @@ func (c Code) Retryable() bool {
 
 // Values of [Error.Reason] that this package sends.
 const (
-	ReasonInvalidUTF8   = "invalid_utf8"
-	ReasonInvalidJSON   = "invalid_json"
-	ReasonTruncated     = "truncated"
-	ReasonNotObject     = "not_object"
-	ReasonDuplicateKey  = "duplicate_key"
+	reasonInvalidUTF8   = "invalid_utf8"
+	reasonInvalidJSON   = "invalid_json"
+	reasonTruncated     = "truncated"
+	reasonNotObject     = "not_object"
+	reasonDuplicateKey  = "duplicate_key"
 	ReasonTooLarge      = "too_large"
 	ReasonTooDeep       = "too_deep"
 	ReasonRequired      = "required"
 	ReasonType          = "type"
 	ReasonValue         = "value"
-	ReasonUnknownType   = "unknown_type"
+	reasonUnknownType   = "unknown_type"
 	ReasonUnsupported   = "unsupported"
 	ReasonDraining      = "draining"
-	ReasonDuplicateID   = "duplicate_id"
-	ReasonNoHandshake   = "no_handshake"
-	ReasonNotNegotiated = "not_negotiated"
-	ReasonSessionID     = "session_id"
+	reasonDuplicateID   = "duplicate_id"
+	reasonNoHandshake   = "no_handshake"
+	reasonNotNegotiated = "not_negotiated"
+	reasonSessionID     = "session_id"
 	ReasonOverloaded    = "overloaded"
 	reasonInterrupted   = "interrupted"
 	ReasonDeadline      = "deadline"
@@ -241,7 +241,7 @@ func (e *Error) Is(target error) bool {
 	case ErrUnsupported:
 		switch {
 		case e.Code == ErrInvalidMessage:
-			return e.Reason == ReasonUnknownType || e.Reason == ReasonUnsupported
+			return e.Reason == reasonUnknownType || e.Reason == ReasonUnsupported
 		case e.Code == ErrParse: // how deployed hosts put it
 			return strings.HasPrefix(e.Message, "Unknown type ")
 		}

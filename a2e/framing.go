@@ -72,13 +72,13 @@ func (r *lineReader) last(line []byte) ([]byte, error) {
 	if !r.codec.Strict && complete(line) {
 		return line, nil
 	}
-	return nil, reasoned(ErrParse, ReasonTruncated, "the stream ended inside a message")
+	return nil, reasoned(ErrParse, reasonTruncated, "the stream ended inside a message")
 }
 
 // validText returns a line of valid UTF-8, or an error.
 func validText(line []byte) ([]byte, error) {
 	if !utf8.Valid(line) {
-		return nil, reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
+		return nil, reasoned(ErrParse, reasonInvalidUTF8, "line is not valid UTF-8")
 	}
 	return line, nil
 }

@@ -95,10 +95,10 @@ func TestHostileAgent(t *testing.T) {
 	require.Equal(t, "pong", r.next().Type)
 	for line, reason := range map[string]string{
 		strings.Repeat("[", 60_000):                                     a2e.ReasonTooDeep,
-		`{"a2e":"1.0","type":"ping","type":"shutdown","id":"i","ts":1}`: a2e.ReasonDuplicateKey,
-		"\xff": a2e.ReasonInvalidUTF8,
-		"7":    a2e.ReasonNotObject,
-		message("tool/call/req", "c", `,"tool_name":"x","arguments":{}`): a2e.ReasonNoHandshake,
+		`{"a2e":"1.0","type":"ping","type":"shutdown","id":"i","ts":1}`: "duplicate_key",
+		"\xff": "invalid_utf8",
+		"7":    "not_object",
+		message("tool/call/req", "c", `,"tool_name":"x","arguments":{}`): "no_handshake",
 		message(strings.Repeat("x", 257), "c2", ""):                      a2e.ReasonValue,
 		message("ping", strings.Repeat("x", 257), ""):                    a2e.ReasonValue,
 	} {

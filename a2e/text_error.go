@@ -15,23 +15,23 @@ import (
 // (A2E-D15).
 func textError(line []byte, maxDepth int) *Error {
 	if !utf8.Valid(line) {
-		return reasoned(ErrParse, ReasonInvalidUTF8, "line is not valid UTF-8")
+		return reasoned(ErrParse, reasonInvalidUTF8, "line is not valid UTF-8")
 	}
 	s := scanner{text: line, maxDepth: maxDepth}
 	s.space()
 	reason := s.value(0)
 	if reason == "" {
 		if s.space(); s.at < len(s.text) {
-			reason = ReasonInvalidJSON
+			reason = reasonInvalidJSON
 		}
 	}
 	switch reason {
 	case ReasonTooDeep:
 		return reasoned(ErrInvalidMessage, reason, "message is nested too deep")
-	case ReasonDuplicateKey:
+	case reasonDuplicateKey:
 		return reasoned(ErrInvalidMessage, reason, "a member name stands twice in one object")
 	}
-	return reasoned(ErrParse, ReasonInvalidJSON, "line is not valid JSON")
+	return reasoned(ErrParse, reasonInvalidJSON, "line is not valid JSON")
 }
 
 // A scanner reads text that is valid UTF-8 but otherwise unchecked.
@@ -109,7 +109,7 @@ func (s *scanner) value(depth int) string {
 			s.at++
 		}
 		if _, err := strictjson.Check(s.text[start:s.at], strictjson.Options{}); err != nil {
-			return ReasonInvalidJSON
+			return reasonInvalidJSON
 		}
 		return ""
 	}
@@ -124,19 +124,19 @@ func (s *scanner) object(depth int) string {
 			return ""
 		}
 		if s.peek() != '"' {
-			return ReasonInvalidJSON
+			return reasonInvalidJSON
 		}
 		name, reason := s.str()
 		if reason != "" {
 			return reason
 		}
 		if names[name] && !s.repeats {
-			return ReasonDuplicateKey
+			return reasonDuplicateKey
 		}
 		names[name] = true
 		s.space()
 		if s.peek() != ':' {
-			return ReasonInvalidJSON
+			return reasonInvalidJSON
 		}
 		s.at++
 		s.space()
@@ -155,7 +155,7 @@ func (s *scanner) object(depth int) string {
 			s.at++
 			return ""
 		default:
-			return ReasonInvalidJSON
+			return reasonInvalidJSON
 		}
 	}
 }
@@ -178,7 +178,7 @@ func (s *scanner) array(depth int) string {
 			s.at++
 			return ""
 		default:
-			return ReasonInvalidJSON
+			return reasonInvalidJSON
 		}
 	}
 }
@@ -191,18 +191,18 @@ func (s *scanner) str() (string, string) {
 		case c == '\\':
 			s.at++
 		case c < ' ':
-			return "", ReasonInvalidJSON
+			return "", reasonInvalidJSON
 		case c == '"':
 			s.at++
 			v, err := strictjson.Check(s.text[start:s.at], strictjson.Options{})
 			if err != nil {
-				return "", ReasonInvalidJSON
+				return "", reasonInvalidJSON
 			}
 			text, _ := v.Text()
 			return text, ""
 		}
 	}
-	return "", ReasonInvalidJSON
+	return "", reasonInvalidJSON
 }
 
 // dropNonFinite replaces the three tokens of some writers for non-finite floats, outside strings

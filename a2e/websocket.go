@@ -234,7 +234,7 @@ func (s *socket) setEnd(end session.End) {
 	case session.EndRefused:
 		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, RejectAuthFailed})
 	case session.EndHandshake:
-		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, ReasonNoHandshake})
+		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, reasonNoHandshake})
 	case session.EndExpired:
 		s.reason.Store(&closeReason{wsconn.CodeNotAllowed, "expired"})
 	case session.EndEvicted:
