@@ -120,6 +120,8 @@ func (h *Host) followPeer(ctx context.Context, network cluster.Network, p *peer)
 		p.conn = hc
 		h.unlockAll()
 		connected()
+		stop := context.AfterFunc(ctx, func() { h.losePeer(p) }) // closing the stream may take long
+		defer stop()
 		err = h.serveConn(ctx, hc)
 		h.losePeer(p)
 		if err == nil {
@@ -146,12 +148,16 @@ func (h *Host) losePeer(p *peer) {
 	now := h.lockAll()
 	defer h.unlockAll()
 	p.conn, p.offers = nil, nil
-	for id, hc := range p.runtimes {
-		delete(p.runtimes, id)
+	lost := make([]*core.Runtime, 0, len(p.runtimes))
+	for _, hc := range p.runtimes {
 		h.missRemote(&hc.runtime, now)
 		hc.runtime.IsConnected, hc.runtime.LostAt = false, now
-		h.outcomes.disconnected(&hc.runtime)
-		h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime})
+		lost = append(lost, &hc.runtime)
+	}
+	clear(p.runtimes)
+	for _, rt := range lost { // none of them gets the calls of another
+		h.outcomes.disconnected(rt)
+		h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: rt})
 	}
 }
 

@@ -31,7 +31,8 @@ type mesh struct {
 	joined  map[string]*meshHost
 	streams map[net.Conn]string // open ends, with the Host that has accepted the stream
 	joins   int
-	hinder  func(n int) // called by the n-th Join
+	hinder  func(n int)                         // called by the n-th Join
+	wrap    func(c net.Conn) io.ReadWriteCloser // of the streams that are opened; nil: none
 }
 
 type meshHost struct {
@@ -100,6 +101,9 @@ func (m *mesh) Open(_ context.Context, from, to string) (io.ReadWriteCloser, err
 	near, far := net.Pipe()
 	m.streams[near], m.streams[far] = to, to
 	h.accept(from, far)
+	if m.wrap != nil {
+		return m.wrap(near), nil
+	}
 	return near, nil
 }
 
@@ -572,6 +576,77 @@ func TestRefusedCallWaits(t *testing.T) {
 		require.Equal(t, first.call.InvocationID, second.call.InvocationID)
 		p.send(&ToolResult{InvocationID: second.call.InvocationID, Payload: json.RawMessage("3")})
 		require.NoError(t, <-done)
+		m.empty(t)
+	})
+}
+
+// A call of a lost Host is not given to another Runtime of that Host.
+func TestFailoverLeavesLostHost(t *testing.T) {
+	for range 10 { // the order of the Runtimes is random
+		synctest.Test(t, func(t *testing.T) {
+			m := newMesh(t, HostOptions{}, "a", "b", "c")
+			for _, id := range []string{"r1", "r2"} {
+				rt := testRuntime(id, nil)
+				rt.names["get"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				m.attach(t, "b", rt)
+			}
+			s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					id, err := CallAs[string](t.Context(), s, "get", map[string]string{"key": "k"})
+					require.NoError(t, err)
+					require.Equal(t, "rc", id)
+				})
+			}
+			synctest.Wait()
+			m.attach(t, "c", testRuntime("rc", nil))
+			m.cut("b")
+			wg.Wait()
+		})
+	}
+}
+
+// A slowStream is one whose Close waits.
+type slowStream struct {
+	net.Conn
+	closing chan struct{}
+}
+
+func (s *slowStream) Close() error {
+	<-s.closing
+	return s.Conn.Close()
+}
+
+// The calls of a lost Host end though closing its stream takes long.
+func TestLostHostIsNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a")
+		closing := make(chan struct{})
+		m.wrap = func(c net.Conn) io.ReadWriteCloser { return &slowStream{c, closing} }
+		p := m.join(t, "x")
+		p.offer(m.hosts["a"], "r")
+		synctest.Wait()
+		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		done := make(chan error, 1)
+		go func() {
+			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+			done <- err
+		}()
+		p.next()
+		start := time.Now()
+		m.mu.Lock()
+		delete(m.joined, "x")
+		m.tellLocked()
+		m.mu.Unlock()
+		require.ErrorIs(t, <-done, ReasonDisconnected)
+		require.Zero(t, time.Since(start))
+		close(closing)
 		m.empty(t)
 	})
 }
