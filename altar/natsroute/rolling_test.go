@@ -46,15 +46,16 @@ type balancer struct {
 	l  net.Listener
 	wg sync.WaitGroup
 
-	mu    sync.Mutex
-	hosts []string // addresses; guarded by mu
-	next  int      // guarded by mu
+	mu     sync.Mutex
+	hosts  []string          // addresses; guarded by mu
+	next   int               // guarded by mu
+	places map[string]string // address of the Host by that of the other side; guarded by mu
 }
 
 func newBalancer(t *testing.T) *balancer {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	b := &balancer{l: l}
+	b := &balancer{l: l, places: make(map[string]string)}
 	b.wg.Go(func() {
 		for {
 			in, err := l.Accept()
@@ -99,10 +100,24 @@ func (b *balancer) serve(in net.Conn) {
 	for _, addr := range b.order() {
 		out, err := net.DialTimeout("tcp", addr, time.Second)
 		if err == nil {
+			b.mu.Lock()
+			b.places[in.RemoteAddr().String()] = addr
+			b.mu.Unlock()
 			join(in, out)
 			return
 		}
 	}
+}
+
+// A place is the last connection of a peer to the balancer.
+type place struct{ addr atomic.Value }
+
+// isAt reports whether the last connection of a peer goes to a Host.
+func (b *balancer) isAt(p *place, host string) bool {
+	addr, _ := p.addr.Load().(string)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.places[addr] == host
 }
 
 // join copies between two connections until either ends.
@@ -133,27 +148,60 @@ type fleet struct {
 	hosts    map[string]*replica
 	runtimes map[string]*replica
 
+	mayLose bool // a session that is being made may be lost
+
 	calls atomic.Int64
 
-	mu    sync.Mutex
-	runs  map[string]int    // of calls by key; guarded by mu
-	at    map[string]string // Runtime of each call; guarded by mu
-	fails []failure         // guarded by mu
+	mu      sync.Mutex
+	runs    map[string]int    // of calls by key; guarded by mu
+	at      map[string]string // Runtime of each call; guarded by mu
+	running map[string]*place // of the callers of calls in flight, by key; guarded by mu
+	met     map[string]bool   // calls that a kill has met; guarded by mu
+	killed  []time.Time       // guarded by mu
+	fails   []failure         // guarded by mu
+}
+
+// isMet reports whether a kill has met a call: one that was running, or that a Host has sent to the killed process
+// before it noticed.
+func (f *fleet) isMet(e *failure) bool {
+	return f.met[e.key] || f.runs[e.key] == 0 && slices.ContainsFunc(f.killed, func(at time.Time) bool {
+		return e.began.After(at) && e.began.Before(at.Add(5*time.Second))
+	})
+}
+
+// awaitMet waits until the calls that a kill has met have ended.
+func (f *fleet) awaitMet() {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for key := range f.met {
+			if f.running[key] != nil {
+				return false
+			}
+		}
+		return true
+	}, time.Minute, time.Millisecond)
 }
 
 type failure struct {
-	key  string
-	err  error
-	took time.Duration
-	at   time.Time
+	key   string
+	err   error
+	took  time.Duration
+	began time.Time
 }
 
 // A replica is one process: stop ends it in order, kill does not.
-type replica struct{ stop, kill func() }
+type replica struct {
+	stop, kill func()
+	addr       string // of a Host
+	place      *place // of a Runtime
+}
 
 func newFleet(t *testing.T, lease time.Duration) *fleet {
 	f := &fleet{t: t, url: startServer(t).ClientURL(), store: store.NewMemory(), lease: lease, balancer: newBalancer(t),
-		hosts: make(map[string]*replica), runtimes: make(map[string]*replica), runs: make(map[string]int), at: make(map[string]string)}
+		hosts: make(map[string]*replica), runtimes: make(map[string]*replica), runs: make(map[string]int),
+		at: make(map[string]string), running: make(map[string]*place), met: make(map[string]bool)}
 	for _, id := range []string{"a", "b", "c"} {
 		f.startHost(id)
 	}
@@ -213,7 +261,7 @@ func (f *fleet) startHost(id string) {
 			nc.Close()
 		})
 	}
-	r := &replica{stop: func() { finish(true) }}
+	r := &replica{stop: func() { finish(true) }, addr: addr}
 	r.kill = func() {
 		plan.Crash()
 		f.balancer.remove(addr)
@@ -224,8 +272,15 @@ func (f *fleet) startHost(id string) {
 }
 
 // dial connects to a Host through the balancer.
-func (f *fleet) dial(principal string, plan *fault.Plan) altar.Dialer {
-	client := &http.Client{Transport: &http.Transport{DialContext: fault.Dialer(nil, plan)}}
+func (f *fleet) dial(principal string, p *place, plan *fault.Plan) altar.Dialer {
+	dial := fault.Dialer(nil, plan)
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := dial(ctx, network, address)
+		if err == nil {
+			p.addr.Store(c.LocalAddr().String())
+		}
+		return c, err
+	}}}
 	return func(ctx context.Context) (altar.Conn, error) {
 		return altar.DialWebSocket(ctx, "ws://"+f.balancer.l.Addr().String(), &altar.WebSocketDialOptions{
 			HTTPClient: client, Header: http.Header{altar.APIKeyHeader: {principal}}})
@@ -233,7 +288,7 @@ func (f *fleet) dial(principal string, plan *fault.Plan) altar.Dialer {
 }
 
 func (f *fleet) startRuntime(id string) {
-	plan := &fault.Plan{}
+	plan, p := &fault.Plan{}, &place{}
 	rt := must(altar.NewRuntime(id, &altar.RuntimeOptions{Logger: quiet}))
 	run := func(ctx context.Context, in rollingIn, steps int, each func(i int) error) error {
 		f.mu.Lock()
@@ -264,19 +319,21 @@ func (f *fleet) startRuntime(id string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := rt.RunWithReconnect(ctx, f.dial("service", plan)); err != nil {
+		if err := rt.RunWithReconnect(ctx, f.dial("service", p, plan)); err != nil {
 			f.t.Errorf("runtime %s: %v", id, err)
 		}
 	}()
-	r := &replica{stop: func() { cancel(); <-done }}
-	r.kill = plan.Crash
+	r := &replica{stop: func() { cancel(); <-done }, place: p, kill: plan.Crash}
 	f.t.Cleanup(r.stop)
 	f.runtimes[id] = r
 }
 
 // call makes a call of one kind, and notes its failure.
-func (f *fleet) call(s *altar.Session, kind int, key string) {
+func (f *fleet) call(s *altar.Session, p *place, kind int, key string) {
 	start := time.Now()
+	f.mu.Lock()
+	f.running[key] = p
+	f.mu.Unlock()
 	err := func() error {
 		in := rollingIn{key, rand.Int64N(300)}
 		ctx := f.t.Context()
@@ -304,9 +361,10 @@ func (f *fleet) call(s *altar.Session, kind int, key string) {
 		return nil
 	}()
 	f.calls.Add(1)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.running, key)
 	if err != nil {
-		f.mu.Lock()
-		defer f.mu.Unlock()
 		f.fails = append(f.fails, failure{key, err, time.Since(start), start})
 	}
 }
@@ -326,26 +384,54 @@ func (f *fleet) run() (stop func()) {
 	var wg sync.WaitGroup
 	for i := range 64 {
 		wg.Go(func() {
-			c := must(altar.NewClient(f.dial(fmt.Sprint("user-", i%8), nil), &altar.ClientOptions{Logger: quiet}))
+			p := &place{}
+			c := must(altar.NewClient(f.dial(fmt.Sprint("user-", i%8), p, nil), &altar.ClientOptions{Logger: quiet}))
 			defer func() { _ = c.Close() }()
 			var s *altar.Session
 			for n := 0; ctx.Err() == nil; n++ {
 				if n%8 == 0 {
 					var err error
-					if s, err = c.CreateSession(f.t.Context(), nil); err != nil {
-						f.mu.Lock()
-						f.fails = append(f.fails, failure{fmt.Sprint("session ", i), err, 0, time.Now()})
-						f.mu.Unlock()
+					s, err = c.CreateSession(f.t.Context(), nil)
+					for f.mayLose && errors.Is(err, altar.ErrDisconnected) {
+						s, err = c.CreateSession(f.t.Context(), nil)
+					}
+					if err != nil {
+						f.t.Errorf("session of caller %d: %v", i, err)
 						return
 					}
 				}
-				f.call(s, i%4, fmt.Sprintf("%d-%d-%d", i%4, i, n))
+				f.call(s, p, i%4, fmt.Sprintf("%d-%d-%d", i%4, i, n))
 			}
 		})
 	}
 	return func() {
 		cancel()
 		wg.Wait()
+	}
+}
+
+// kill ends a process, and notes the calls that run on it, through it, or on a Runtime that is connected to it. So may
+// those that no Runtime has begun.
+func (f *fleet) kill(r *replica) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost := map[string]bool{"": true} // Runtimes
+	for id, rt := range f.runtimes {
+		lost[id] = rt == r || r.addr != "" && f.balancer.isAt(rt.place, r.addr)
+	}
+	for key, p := range f.running {
+		f.met[key] = f.met[key] || lost[f.at[key]] || r.addr != "" && f.balancer.isAt(p, r.addr)
+	}
+	f.killed = append(f.killed, time.Now())
+	r.kill()
+}
+
+// ranOnce fails if a call that is not idempotent ran twice.
+func (f *fleet) ranOnce() {
+	for key, n := range f.runs {
+		if n > 1 && key[0] != '1' {
+			f.t.Errorf("call %s ran %d times", key, n)
+		}
 	}
 }
 
@@ -359,7 +445,7 @@ func (f *fleet) goOn(n int64) {
 // awaitTools waits until all tools are known everywhere.
 func (f *fleet) awaitTools() {
 	f.t.Helper()
-	c := must(altar.NewClient(f.dial("user", nil), &altar.ClientOptions{Logger: quiet}))
+	c := must(altar.NewClient(f.dial("user", &place{}, nil), &altar.ClientOptions{Logger: quiet}))
 	defer func() { _ = c.Close() }()
 	s, err := c.CreateSession(f.t.Context(), nil)
 	require.NoError(f.t, err)
@@ -400,10 +486,44 @@ func TestRolling(t *testing.T) {
 	for _, e := range f.fails {
 		t.Errorf("call %s after %v: %v", e.key, e.took, e.err)
 	}
-	for key, n := range f.runs {
-		if n > 1 && key[0] != '1' {
-			t.Errorf("call %s ran %d times", key, n)
+	f.ranOnce()
+	t.Logf("%d calls", f.calls.Load())
+}
+
+// Hosts and Runtimes are killed: only calls that this meets fail, unless they are idempotent, as disconnected within
+// 25 seconds, and none that is not idempotent runs twice.
+func TestRollingKilled(t *testing.T) {
+	lease, hosts, runtimes := 2*time.Second, []string{"a"}, []string{"r1"}
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		lease, hosts, runtimes = 0, []string{"a", "b", "c"}, []string{"r1", "r2"}
+	}
+	f := newFleet(t, lease)
+	f.mayLose = true
+	f.awaitTools()
+	stop := f.run()
+	f.goOn(64)
+	for range rounds() {
+		for _, id := range hosts {
+			f.kill(f.hosts[id])
+			f.goOn(20)
+			f.startHost(id)
+			f.goOn(50)
+			f.awaitMet()
+		}
+		for _, id := range runtimes {
+			f.kill(f.runtimes[id])
+			f.goOn(20)
+			f.startRuntime(id)
+			f.goOn(50)
+			f.awaitMet()
 		}
 	}
-	t.Logf("%d calls", f.calls.Load())
+	stop()
+	for _, e := range f.fails {
+		if !f.isMet(&e) || e.key[0] == '1' || e.took > 25*time.Second || !errors.Is(e.err, altar.ReasonDisconnected) {
+			t.Errorf("call %s (met: %v, runs: %d) after %v: %v", e.key, f.isMet(&e), f.runs[e.key], e.took, e.err)
+		}
+	}
+	f.ranOnce()
+	t.Logf("%d calls, %d failed", f.calls.Load(), len(f.fails))
 }
