@@ -18,23 +18,17 @@ import (
 // JSONRPCHandler returns a handler for the JSON-RPC binding, for one path.
 func (s *Server) JSONRPCHandler() http.Handler {
 	next := a2asrv.NewJSONRPCHandler(s, a2asrv.WithTransportKeepAlive(s.opts.Heartbeat))
-	return s.checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // checked has read it
-		if err == nil && bytes.Contains(body, []byte("DeleteTaskPushNotificationConfig")) {
-			w = &resultWriter{w}
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		next.ServeHTTP(w, r)
-	}))
+	return s.checked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { next.ServeHTTP(&resultWriter{w}, r) }))
 }
 
-// A resultWriter adds the result that the SDK omits from the response to DeleteTaskPushNotificationConfig.
+// A resultWriter adds the result that the SDK omits from the response to a deletion.
 type resultWriter struct{ http.ResponseWriter }
 
-// Write implements [http.ResponseWriter]; b is the whole response.
+// Write implements [http.ResponseWriter]; b is a whole response, or a part of a stream.
 func (w *resultWriter) Write(b []byte) (int, error) {
 	var res map[string]json.RawMessage
-	if json.Unmarshal(b, &res) != nil || res["jsonrpc"] == nil || res["result"] != nil || res["error"] != nil {
+	if !bytes.HasPrefix(b, []byte("{")) || bytes.Contains(b, []byte(`"result":`)) || bytes.Contains(b, []byte(`"error":`)) ||
+		json.Unmarshal(b, &res) != nil {
 		return w.ResponseWriter.Write(b)
 	}
 	res["result"] = json.RawMessage("{}")
@@ -44,6 +38,9 @@ func (w *resultWriter) Write(b []byte) (int, error) {
 	}
 	return len(b), err
 }
+
+// Flush implements [http.Flusher], for streams.
+func (w *resultWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // RESTHandler returns a handler for the HTTP+JSON binding, for the paths of that binding: use
 // [http.StripPrefix] in front of it for a base path.

@@ -588,6 +588,9 @@ func TestRefusals(t *testing.T) {
 			{"REST, an error of it", "/rest/tasks/t/pushNotificationConfigs/x", "", map[string]string{"A2A-Version": "1.0"}, 404, "TASK_NOT_FOUND"},
 			{"an error of it", "/rpc", `{"jsonrpc":"2.0","id":1,"method":"DeleteTaskPushNotificationConfig","params":{"taskId":"t","id":"x"}}`,
 				map[string]string{"A2A-Version": "1.0"}, 200, `-32001`},
+			{"a stream of a message that names it", "/rpc", `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage","params":{"message":` +
+				`{"messageId":"m","role":"ROLE_USER","parts":[{"text":"DeleteTaskPushNotificationConfig"}]}}}`,
+				map[string]string{"A2A-Version": "1.0"}, 200, `data: {`},
 			{"origin", "/rpc", body, map[string]string{"A2A-Version": "1.0", "Origin": "https://evil.example"}, 403, "origin"},
 			{"duplicate member", "/rpc", `{"jsonrpc":"2.0","id":1,"id":2}`, nil, 400, "JSON"},
 			{"invalid UTF-8", "/rpc", "{\"jsonrpc\":\"\xff\"}", nil, 400, "JSON"},
