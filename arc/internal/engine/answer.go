@@ -436,8 +436,7 @@ func (t *Turn) keep(reply []byte, name string, edit func(next *chatState)) error
 }
 
 // conclude stores the messages, releases the turn, and responds. In this order a caller who repeats the request on the
-// end of a stream does not meet the turn of the earlier attempt, and a slow reader of the end delays no other. The context
-// is that of the handler.
+// end of a stream does not meet the turn of the earlier attempt. The context is that of the handler.
 func (t *Turn) conclude(work context.Context, reply []byte, err error) (result []byte, _ error) {
 	ctx := context.WithoutCancel(work)
 	var st *chatState
@@ -453,24 +452,24 @@ func (t *Turn) conclude(work context.Context, reply []byte, err error) (result [
 		data = t.fail(work, reply, err, isCut)
 	}
 	t.release()
+	if t.run == nil {
+		if err == nil {
+			result = st.result(reply, !t.m.IsStart)
+		}
+		return result, err
+	}
 	switch {
-	case t.run == nil && err == nil:
-		result = st.result(reply, !t.m.IsStart)
-	case t.run == nil:
 	case err == nil:
 		err = t.run.finish(ctx, wire.EventDone, wire.AppendDone(nil, t.id, st.Status))
-		t.run.claim.end(false)
 	case data == nil:
 		t.run.w.Cut(streamlog.ErrNoReader)
-		t.run.claim.end(false)
 	default:
-		isPassing := IsPassing(t.run.fault.Code)
-		if isPassing {
+		if IsPassing(t.run.fault.Code) {
 			t.run.claim.end(true)
 		}
 		t.run.finishFault(ctx, t.id, data, isCut)
-		t.run.claim.end(isPassing)
 	}
+	t.run.claim.end(false) // no effect after the other end
 	return result, err
 }
 
