@@ -290,25 +290,35 @@ func (c *Client) connected(ctx context.Context) (l *clientLink, err error) {
 		return l, err
 	}
 	first := err
-	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: connection", func(bounded context.Context, _ func()) error {
+	_, err = c.persist(ctx, "altar: connection", func(bounded context.Context) (err error) {
 		if err = first; err == nil {
 			l, err = c.connect(bounded)
 		}
 		first = nil
 		return err
 	})
-	switch {
-	case failed == nil:
-		return l, nil
-	case c.ctx.Err() != nil:
-		return nil, ErrClosed
-	case ctx.Err() != nil:
-		return nil, ctx.Err()
+	if err != nil {
+		return nil, err
 	}
-	return nil, failed
+	return l, nil
+}
+
+// persist repeats f until it succeeds or ReconnectTimeout has passed; then isLate is true, and the error is that of f.
+// Otherwise it is that of ctx or of a closed client.
+func (c *Client) persist(ctx context.Context, what string, f func(ctx context.Context) error) (isLate bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	err = c.opts.Retry.loop(bounded, c.opts.Logger, what, func(bounded context.Context, _ func()) error { return f(bounded) })
+	switch {
+	case err == nil:
+		return false, nil
+	case c.ctx.Err() != nil:
+		return false, ErrClosed
+	case ctx.Err() != nil:
+		return false, ctx.Err()
+	}
+	return true, err
 }
 
 // goLocked starts a goroutine that Close ends. c.mu must be held.
@@ -695,11 +705,8 @@ func (c *Client) retire(l *clientLink) {
 // redial repeats f, which failed since a Host shuts down, over new connections, until another Host takes it or
 // ReconnectTimeout has passed (ALT-D45).
 func (c *Client) redial(ctx context.Context, refusal error, f func() error) error {
-	bounded, cancel := context.WithTimeout(ctx, c.opts.ReconnectTimeout)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
 	var err error
-	failed := c.opts.Retry.loop(bounded, c.opts.Logger, "altar: request", func(bounded context.Context, _ func()) error {
+	isLate, failed := c.persist(ctx, "altar: request", func(bounded context.Context) error {
 		if _, failed := c.connect(bounded); failed != nil {
 			return failed
 		}
@@ -712,14 +719,12 @@ func (c *Client) redial(ctx context.Context, refusal error, f func() error) erro
 		return nil
 	})
 	switch {
-	case failed == nil:
-		return err
-	case c.ctx.Err() != nil:
-		return ErrClosed
-	case ctx.Err() != nil:
-		return ctx.Err()
+	case isLate:
+		return refusal
+	case failed != nil:
+		return failed
 	}
-	return refusal
+	return err
 }
 
 // endRetiredLocked ends a retired connection if nothing runs there. c.mu must be held.
