@@ -244,7 +244,7 @@ func TestOptionsAcceptNegativeAndZero(t *testing.T) {
 		c := must(NewClient(s.dial(testUser), client))
 		sess, err := c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), got)
 		require.NoError(t, c.Close())

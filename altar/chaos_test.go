@@ -100,7 +100,7 @@ func chaos(t *testing.T, seed uint64) {
 		wg.Go(func() {
 			time.Sleep(delay)
 			if i%2 == 0 {
-				got, err := CallAs[int64](t.Context(), one, "wait", waitIn{int64(1000 + i)})
+				got, err := CallAs[int64](t.Context(), one, "wait", waitIn{int64(1000 + i)}, nil)
 				if err != nil {
 					expected(err)
 				} else if good.Add(1); got != int64(1000+i) {
@@ -109,7 +109,7 @@ func chaos(t *testing.T, seed uint64) {
 				return
 			}
 			want := int64(0)
-			for n, err := range StreamAs[int64](t.Context(), one, "count", countIn{50}) {
+			for n, err := range StreamAs[int64](t.Context(), one, "count", countIn{50}, nil) {
 				if err != nil {
 					expected(err)
 					return

@@ -485,7 +485,7 @@ func because(reason, err error) error {
 // errDrained reports that a Host shut down after it had answered each request that it took (ALT-D45).
 var errDrained = errors.New("altar: the Host has shut down")
 
-// isElsewhere reports whether another Host may take a request that has failed.
+// isElsewhere reports whether another Host may take a request that has failed without a result.
 func isElsewhere(err error) bool {
 	return errors.Is(err, ReasonDraining) || errors.Is(err, errDrained)
 }
@@ -680,12 +680,15 @@ func (c *Client) failLocked(p *pendingCall, err error) {
 	p.abort(err)
 }
 
-// isDraining reports whether a message refuses a request because its Host shuts down.
+// isDraining reports whether a message refuses a request because its Host shuts down. The result of a Runtime has
+// metadata then.
 func isDraining(m Message) bool {
 	var e *Error
 	switch m := m.(type) {
 	case *ToolResult:
-		e = m.Error
+		if m.RuntimeMetadata == nil {
+			e = m.Error
+		}
 	case *ErrorMessage:
 		e = m.Err
 	}
@@ -703,14 +706,15 @@ func (c *Client) retire(l *clientLink) {
 }
 
 // redial repeats f, which failed since a Host shuts down, over new connections, until another Host takes it or
-// ReconnectTimeout has passed (ALT-D45).
-func (c *Client) redial(ctx context.Context, refusal error, f func() error) error {
+// ReconnectTimeout has passed (ALT-D45). f also reports whether another Host may take it.
+func (c *Client) redial(ctx context.Context, refusal error, f func() (isRefused bool, err error)) error {
 	var err error
 	isLate, failed := c.persist(ctx, "altar: request", func(bounded context.Context) error {
 		if _, failed := c.connect(bounded); failed != nil {
 			return failed
 		}
-		if err = f(); isElsewhere(err) {
+		var isRefused bool
+		if isRefused, err = f(); isRefused {
 			return err
 		}
 		if errors.Is(err, ErrDisconnected) { // it may have reached another Host
@@ -800,11 +804,12 @@ func (c *Client) broken(l *clientLink, bad *badFrame) {
 // request sends a request other than a call and waits for its answer. One that a Host refuses because it shuts down is
 // sent to another one (ALT-D45).
 func (c *Client) request(ctx context.Context, m Message) (got Message, err error) {
-	send := func() error {
+	send := func() (isRefused bool, err error) {
 		got, err = c.exchange(ctx, m)
-		return err
+		return isElsewhere(err), err
 	}
-	if err = send(); isElsewhere(err) {
+	isRefused, err := send()
+	if isRefused {
 		err = c.redial(ctx, err, send)
 	}
 	return got, err

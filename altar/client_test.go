@@ -408,7 +408,7 @@ func TestClientRetiresDrainingHost(t *testing.T) {
 			var got string
 			var failed, drained error
 			var calls, shutdown sync.WaitGroup
-			calls.Go(func() { got, failed = CallAs[string](t.Context(), sess, "wait", waitIn{}) })
+			calls.Go(func() { got, failed = CallAs[string](t.Context(), sess, "wait", waitIn{}, nil) })
 			<-running
 			shutdown.Go(func() { drained = first.h.Shutdown(t.Context()) })
 			require.Eventually(t, func() bool { return first.h.Ready() != nil }, time.Minute, time.Millisecond)
@@ -419,7 +419,7 @@ func TestClientRetiresDrainingHost(t *testing.T) {
 				require.Equal(t, http.StatusServiceUnavailable, refused.Status)
 			}
 			name.Store(second)
-			from, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			from, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
 			require.Equal(t, "quick", from)
 			other, err := c.CreateSession(t.Context(), nil)
@@ -436,6 +436,66 @@ func TestClientRetiresDrainingHost(t *testing.T) {
 				defer c.mu.Unlock()
 				return len(c.links) == 1
 			}, time.Minute, time.Millisecond)
+		})
+	}
+}
+
+// A tool that fails like a Host that shuts down ends its call at once: its client neither dials again nor repeats the
+// call. The second Runtime sends no metadata with its results.
+func TestToolErrorIsNotDraining(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			rt := must(NewRuntime("r1", nil))
+			var runs, dials atomic.Int64
+			rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) {
+				runs.Add(1)
+				return nil, errDraining()
+			}))
+			s := start(t, tr.dial, nil, rt)
+			dial := s.dial(testUser)
+			c := must(NewClient(func(ctx context.Context) (Conn, error) {
+				dials.Add(1)
+				return dial(ctx)
+			}, nil))
+			t.Cleanup(func() { require.NoError(t, c.Close()) })
+			sess, err := c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			raw, err := s.dial(testService)(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = raw.Close() })
+			require.NoError(t, raw.Send(&AnnounceRuntime{RuntimeID: "raw", ProtocolVersion: ProtocolVersion}))
+			_, err = raw.Receive()
+			require.NoError(t, err)
+			require.NoError(t, raw.Send(&FulfillTools{SessionID: "*", ToolNames: []string{"get"}}))
+			var served sync.WaitGroup
+			defer served.Wait()
+			served.Go(func() {
+				for {
+					m, err := raw.Receive()
+					if call, ok := m.(*ToolCall); ok {
+						runs.Add(1)
+						err = raw.Send(&ToolResult{InvocationID: call.InvocationID, Error: errDraining()})
+					}
+					if err != nil {
+						return
+					}
+				}
+			})
+			require.Eventually(t, func() bool {
+				tools, err := sess.ListTools(t.Context())
+				return err == nil && len(tools) == 1 && len(tools[0].Runtimes) == 2
+			}, time.Minute, time.Millisecond)
+			began := dials.Load()
+			for i, tool := range []string{"r1/get", "raw/get", "r1/get", "raw/get"} {
+				_, err := sess.Call(t.Context(), tool, map[string]string{"key": "k"}, nil)
+				require.ErrorIs(t, err, ReasonDraining)
+				require.EqualValues(t, i+1, runs.Load())
+				c.mu.Lock()
+				require.Len(t, c.links, 1)
+				c.mu.Unlock()
+			}
+			require.Equal(t, began, dials.Load())
+			require.NoError(t, raw.Close())
 		})
 	}
 }

@@ -246,7 +246,7 @@ func (s *Session) begin(ctx context.Context, tool string, params any, o *CallOpt
 	p *pendingCall, payload json.RawMessage, ok bool, err error) {
 	began := time.Now()
 	p, payload, ok, err = s.try(ctx, tool, params, o, collect)
-	if p == nil || !errors.Is(err, ReasonDraining) {
+	if p == nil || !p.isRefused(err) {
 		return p, payload, ok, err
 	}
 	var opts CallOptions
@@ -254,16 +254,29 @@ func (s *Session) begin(ctx context.Context, tool string, params any, o *CallOpt
 		opts = *o
 	}
 	opts.InvocationID = p.call.InvocationID
-	err = s.c.redial(ctx, err, func() (err error) {
+	err = s.c.redial(ctx, err, func() (isRefused bool, err error) {
 		if o != nil && o.Timeout > 0 {
 			if opts.Timeout = o.Timeout - time.Since(began); opts.Timeout <= 0 {
-				return errDeadline()
+				return false, errDeadline()
 			}
 		}
 		p, payload, ok, err = s.try(ctx, tool, params, &opts, collect)
-		return err
+		if p == nil {
+			return isElsewhere(err), err
+		}
+		return p.isRefused(err), err
 	})
 	return p, payload, ok, err
+}
+
+// isRefused reports whether an error of the call is the refusal of a Host that shuts down.
+func (p *pendingCall) isRefused(err error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r := p.stream.result; r != nil {
+		return isDraining(r)
+	}
+	return p.err != nil && isElsewhere(err)
 }
 
 // try is begin with one connection.
@@ -392,9 +405,9 @@ func (s *Session) Stream(ctx context.Context, tool string, params any, opts *Cal
 }
 
 // CallAs runs a tool and decodes its result. See [Session.Call].
-func CallAs[Out any](ctx context.Context, s *Session, tool string, params any) (Out, error) {
+func CallAs[Out any](ctx context.Context, s *Session, tool string, params any, opts *CallOptions) (Out, error) {
 	var out Out
-	r, err := s.Call(ctx, tool, params, nil)
+	r, err := s.Call(ctx, tool, params, opts)
 	if err == nil {
 		err = r.Decode(&out)
 	}
@@ -402,9 +415,9 @@ func CallAs[Out any](ctx context.Context, s *Session, tool string, params any) (
 }
 
 // StreamAs runs a tool and decodes each payload. See [Session.Stream].
-func StreamAs[Out any](ctx context.Context, s *Session, tool string, params any) iter.Seq2[Out, error] {
+func StreamAs[Out any](ctx context.Context, s *Session, tool string, params any, opts *CallOptions) iter.Seq2[Out, error] {
 	return func(yield func(Out, error) bool) {
-		for payload, err := range s.Stream(ctx, tool, params, nil) {
+		for payload, err := range s.Stream(ctx, tool, params, opts) {
 			var out Out
 			if err == nil {
 				err = decodePayload(payload, &out)

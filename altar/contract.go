@@ -200,8 +200,8 @@ func (m *Manifest) Validate() error {
 	return nil
 }
 
-// Contract returns the contract of that name, or nil.
-func (m *Manifest) Contract(name string) *Contract {
+// contract returns the contract of that name, or nil.
+func (m *Manifest) contract(name string) *Contract {
 	for _, c := range m.Contracts {
 		if c.Name == name {
 			return c

@@ -64,11 +64,17 @@ func TestContractFor(t *testing.T) {
 	}, c.Parameters)
 	_ = everything{}.skip
 
-	type loop struct{ Next *loop }
-	type bad1 struct{ C chan int }
-	type bad2 struct{ M map[int]string }
+	type loop struct {
+		Next *loop `json:"next"`
+	}
+	type bad1 struct {
+		C chan int `json:"c"`
+	}
+	type bad2 struct {
+		M map[int]string `json:"m"`
+	}
 	type bad3 struct {
-		N int `json:",string"`
+		N int `json:"n,string"`
 	}
 	for _, f := range []func() error{
 		func() error { _, err := ContractOf[loop]("t"); return err },
@@ -263,8 +269,8 @@ func TestContractValidate(t *testing.T) {
 	require.ErrorIs(t, m.Validate(), reasonWrongType)
 	m = &Manifest{Version: "1.0", Contracts: []*Contract{{Name: "a"}, {Name: "b"}}, Metadata: json.RawMessage(`{"x":1}`)}
 	require.NoError(t, m.Validate())
-	require.NotNil(t, m.Contract("b"))
-	require.Nil(t, m.Contract("c"))
+	require.NotNil(t, m.contract("b"))
+	require.Nil(t, m.contract("c"))
 	text, err := json.Marshal(m)
 	require.NoError(t, err)
 	reread, err := DecodeManifest(text)
@@ -460,18 +466,18 @@ func TestNonFinite(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- rt.Run(ctx, conn) }()
-		for len(h.Runtimes()) == 0 {
+		for h.Stats().Runtimes == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		c := must(NewClient(func(context.Context) (Conn, error) { return h.Dial(testUser) }, nil))
 		s, err := c.CreateSession(ctx, nil)
 		require.NoError(t, err)
 		sent := []nonfinite.Float{1.5, nonfinite.Float(math.Inf(1)), nonfinite.Float(math.Inf(-1)), -0.25}
-		got, err := CallAs[[]nonfinite.Float](ctx, s, "floats", in{sent})
+		got, err := CallAs[[]nonfinite.Float](ctx, s, "floats", in{sent}, nil)
 		if opts != nil {
 			require.NoError(t, err)
 			require.Equal(t, sent, got)
-			got, err = CallAs[[]nonfinite.Float](ctx, s, "floats", in{[]nonfinite.Float{nonfinite.Float(math.NaN())}})
+			got, err = CallAs[[]nonfinite.Float](ctx, s, "floats", in{[]nonfinite.Float{nonfinite.Float(math.NaN())}}, nil)
 			require.NoError(t, err)
 			require.True(t, math.IsNaN(float64(got[0])))
 		} else {

@@ -38,8 +38,8 @@
 //	...
 //	s, err := c.CreateSession(ctx, nil)
 //	...
-//	sum, err := altar.CallAs[int64](ctx, s, "math/add", Sum{A: 1, B: 2})
-//	for n, err := range altar.StreamAs[int64](ctx, s, "count", params) {
+//	sum, err := altar.CallAs[int64](ctx, s, "math/add", Sum{A: 1, B: 2}, nil)
+//	for n, err := range altar.StreamAs[int64](ctx, s, "count", params, nil) {
 //
 // To encode or decode messages only, use [DecodeMessage] and [AppendMessage].
 //

@@ -255,13 +255,13 @@ func (s *system) run(t testing.TB, rt *Runtime) {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	s.stop, s.done = append(s.stop, stop), append(s.done, done)
-	want := len(s.h.Runtimes()) + 1
+	want := s.h.Stats().Runtimes + 1
 	go func() {
 		done <- rt.RunWithReconnect(ctx, s.dial(testService))
 		close(done)
 	}()
 	for range 5000 {
-		if len(s.h.Runtimes()) >= want {
+		if s.h.Stats().Runtimes >= want {
 			return
 		}
 		time.Sleep(time.Millisecond)
@@ -281,7 +281,7 @@ func TestTransports(t *testing.T) {
 			require.Equal(t, "work", sess.ID())
 			require.Equal(t, time.Minute, sess.TTL())
 
-			sum, err := CallAs[int64](ctx, sess, "math/add", addIn{math.MaxInt64 - 1, 1})
+			sum, err := CallAs[int64](ctx, sess, "math/add", addIn{math.MaxInt64 - 1, 1}, nil)
 			require.NoError(t, err)
 			require.Equal(t, int64(math.MaxInt64), sum)
 
@@ -291,7 +291,7 @@ func TestTransports(t *testing.T) {
 			require.Contains(t, string(r.RuntimeMetadata), "execution_time_ms")
 
 			var got []int64
-			for n, err := range StreamAs[int64](ctx, sess, "count", countIn{100}) {
+			for n, err := range StreamAs[int64](ctx, sess, "count", countIn{100}, nil) {
 				require.NoError(t, err)
 				got = append(got, n)
 			}
@@ -299,7 +299,7 @@ func TestTransports(t *testing.T) {
 			for i, n := range got {
 				require.Equal(t, int64(i), n)
 			}
-			list, err := CallAs[[]int64](ctx, sess, "count", countIn{3}) // collected
+			list, err := CallAs[[]int64](ctx, sess, "count", countIn{3}, nil) // collected
 			require.NoError(t, err)
 			require.Equal(t, []int64{0, 1, 2}, list)
 			for n, err := range sess.Stream(ctx, "math/add", addIn{1, 1}, nil) { // a result in place of a stream
@@ -390,7 +390,7 @@ func TestManyCallsAtOnce(t *testing.T) {
 	errs := make(chan error, 200)
 	for i := range 200 {
 		wg.Go(func() {
-			got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), 1})
+			got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), 1}, nil)
 			if err == nil && got != int64(i)+1 {
 				err = fmt.Errorf("%d: %d", i, got)
 			}

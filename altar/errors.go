@@ -296,9 +296,9 @@ type ParamError struct {
 	Got      string `json:"got,omitzero"`      // the JSON type of the value; empty if there is none
 }
 
-// String returns path, reason and types, such as
+// text returns path, reason and types, such as
 // "/n wrong_type (expected integer, got string)".
-func (f ParamError) String() string {
+func (f ParamError) text() string {
 	s := f.Path + " " + string(f.Reason)
 	switch {
 	case f.Expected == "":
@@ -314,11 +314,11 @@ func (f ParamError) String() string {
 func paramsError(faults []ParamError) *Error {
 	list, err := strictjson.Encode(faults)
 	if err != nil {
-		return formFault(faults[0].Reason, faults[0].Path, faults[0].String()) // not reached
+		return formFault(faults[0].Reason, faults[0].Path, faults[0].text()) // not reached
 	}
 	text := make([]string, len(faults))
 	for i, f := range faults {
-		text[i] = f.String()
+		text[i] = f.text()
 	}
 	e := formFault(faults[0].Reason, faults[0].Path, strings.Join(text, "; "))
 	return e.with("errors", list)

@@ -60,7 +60,7 @@ func Example() {
 	}
 	done := make(chan error, 1)
 	go func() { done <- rt.Run(ctx, conn) }()
-	for len(host.Runtimes()) == 0 { // a call does not wait for a Runtime that is not announced
+	for host.Stats().Runtimes == 0 { // a call does not wait for a Runtime that is not announced
 	}
 
 	client, err := altar.NewClient(func(context.Context) (altar.Conn, error) {
@@ -74,15 +74,15 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	three, err := altar.CallAs[int64](ctx, s, "math/add", sum{1, 2})
+	three, err := altar.CallAs[int64](ctx, s, "math/add", sum{1, 2}, nil)
 	fmt.Println(three, err)
-	for n, err := range altar.StreamAs[int64](ctx, s, "count", upTo{3}) {
+	for n, err := range altar.StreamAs[int64](ctx, s, "count", upTo{3}, nil) {
 		fmt.Println(n, err)
 	}
 	_, err = s.Call(ctx, "math/add", map[string]any{"a": 1.5}, nil)
 	var e *altar.Error
 	if errors.As(err, &e) {
-		fmt.Println(string(e.Code), e.ParamErrors())
+		fmt.Println(string(e.Code), e.Message)
 	}
 	stop()
 	fmt.Println(<-done)
@@ -91,6 +91,6 @@ func Example() {
 	// 0 <nil>
 	// 1 <nil>
 	// 2 <nil>
-	// INVALID_PARAMETERS [/a not_integer (expected integer, got number) /b missing_required (expected integer)]
+	// INVALID_PARAMETERS /a not_integer (expected integer, got number); /b missing_required (expected integer)
 	// <nil>
 }

@@ -78,7 +78,7 @@ func TestRuntimeKilledInCall(t *testing.T) {
 		_, err := sess.Call(t.Context(), "wait", waitIn{5000}, nil)
 		require.ErrorIs(t, err, ErrRuntimeUnavailable)
 		require.ErrorIs(t, err, ReasonDisconnected)
-		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{1})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{1}, nil)
 		require.NoError(t, err)
 		require.Equal(t, "waited", got, "the call waits for the Runtime")
 		require.Equal(t, 2, p.dials())
@@ -124,7 +124,7 @@ func TestFailover(t *testing.T) {
 			time.Sleep(time.Second)
 			p.pull()
 		}()
-		got, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+		got, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"}, nil)
 		require.NoError(t, err)
 		require.Equal(t, "r2", got)
 		require.Equal(t, uint64(2), s.h.Stats().Dispatched)
@@ -163,12 +163,12 @@ func TestClientReconnects(t *testing.T) {
 			time.Sleep(time.Second)
 			p.pull()
 		}()
-		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{5000})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{5000}, nil)
 		require.NoError(t, err)
 		require.Equal(t, "done", got)
 
 		var numbers []int64
-		for n, err := range StreamAs[int64](t.Context(), sess, "count", countIn{20}) {
+		for n, err := range StreamAs[int64](t.Context(), sess, "count", countIn{20}, nil) {
 			require.NoError(t, err)
 			numbers = append(numbers, n)
 			if n == 5 || n == 11 {
@@ -336,14 +336,14 @@ func TestRuntimeDrains(t *testing.T) {
 			s.stop[0]()
 		}()
 		for range 2 { // one at each
-			got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000})
+			got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000}, nil)
 			require.NoError(t, err)
 			require.Equal(t, "waited", got)
 		}
 		require.NoError(t, <-s.done[0])
-		require.Equal(t, []string{"r2"}, s.h.Runtimes())
+		require.Equal(t, []string{"r2"}, s.h.runtimeIDs())
 		for range 5 {
-			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{1})
+			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{1}, nil)
 			require.NoError(t, err)
 		}
 	})
@@ -358,7 +358,7 @@ func TestRuntimeDrainTimeout(t *testing.T) {
 			time.Sleep(time.Second)
 			s.stop[0]()
 		}()
-		_, err := CallAs[string](t.Context(), sess, "wait", waitIn{30_000})
+		_, err := CallAs[string](t.Context(), sess, "wait", waitIn{30_000}, nil)
 		require.ErrorIs(t, err, ReasonDisconnected)
 	})
 }
@@ -378,7 +378,7 @@ func TestHostShutdown(t *testing.T) {
 			_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
 			require.ErrorIs(t, err, ReasonDraining)
 		})
-		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000})
+		got, err := CallAs[string](t.Context(), sess, "wait", waitIn{3000}, nil)
 		require.NoError(t, err)
 		require.Equal(t, "waited", got)
 		wg.Wait()
@@ -450,15 +450,15 @@ func TestHeartbeat(t *testing.T) {
 		})
 		require.NoError(t, conn.Send(&AnnounceRuntime{RuntimeID: "mute", ProtocolVersion: "1.0.0", Capabilities: []string{capHeartbeat}}))
 		synctest.Wait()
-		require.Equal(t, []string{"mute"}, h.Runtimes())
+		require.Equal(t, []string{"mute"}, h.runtimeIDs())
 		time.Sleep(3500 * time.Millisecond)
-		require.Empty(t, h.Runtimes())
+		require.Empty(t, h.runtimeIDs())
 		require.Equal(t, int32(2), pings.Load())
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, pipeTransport, &HostOptions{Timing: Timing{Heartbeat: time.Second}}, testRuntime("r1", &RuntimeOptions{Timing: RuntimeTiming{Heartbeat: time.Second}}))
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"r1"}, s.h.Runtimes())
+		require.Equal(t, []string{"r1"}, s.h.runtimeIDs())
 	})
 	synctest.Test(t, func(t *testing.T) { // a silent Host
 		near, far := net.Pipe()
@@ -527,7 +527,7 @@ func TestSlowReader(t *testing.T) {
 	n := 0
 	for _, err := range sess.Stream(t.Context(), "count", countIn{5000}, nil) {
 		if n++; n == 1 {
-			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 1})
+			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 1}, nil)
 			require.NoError(t, err)
 			require.Equal(t, int64(2), sum)
 			time.Sleep(50 * time.Millisecond)

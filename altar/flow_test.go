@@ -54,7 +54,7 @@ func TestSlowReaderHoldsTheTool(t *testing.T) {
 						time.Sleep(time.Minute) // longer than the time limit of the contract
 						synctest.Wait()
 						require.LessOrEqual(t, sent.Load(), n+maxClientCredit+64, "the tool is ahead")
-						sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+						sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 						require.NoError(t, err)
 						require.Equal(t, int64(3), sum)
 						other := 0

@@ -28,7 +28,7 @@ func TestRedeployedRuntimeCostsNoError(t *testing.T) {
 				time.Sleep(time.Duration(i) * 100 * time.Millisecond)
 				sess, err := s.c.CreateSession(t.Context(), nil)
 				require.NoError(t, err)
-				got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300})
+				got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300}, nil)
 				require.NoError(t, err, "call %d", i)
 				require.Equal(t, "waited", got)
 			})

@@ -37,7 +37,7 @@ func TestReturns(t *testing.T) {
 				"math/add": {Type: "integer"}, "fail": id, "get": id, "count": {Type: "integer"}}}, rt)
 			sess, err := s.c.CreateSession(t.Context(), nil)
 			require.NoError(t, err)
-			_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+			_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 			require.NoError(t, err)
 			_, err = sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
@@ -71,7 +71,7 @@ func TestReturnsRemote(t *testing.T) {
 		m.attach(t, "b", testRuntime("rb", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.ErrorIs(t, err, reasonInvalidResult)
 		m.empty(t)
 	})
@@ -194,9 +194,9 @@ func TestMiddlewareFirstIsOutermost(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	sess, err := c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+	_, err = CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 	require.NoError(t, err)
-	for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{7}) {
+	for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{7}, nil) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"first math/add", "second math/add", "outer r1/math/add", "inner r1/math/add", "stream r1/count"}, seen)
@@ -217,9 +217,9 @@ func TestAuditMeasures(t *testing.T) {
 		m.attach(t, "a", testRuntime("ra", nil))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = CallAs[string](t.Context(), sess, "wait", waitIn{1500})
+		_, err = CallAs[string](t.Context(), sess, "wait", waitIn{1500}, nil)
 		require.NoError(t, err)
-		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{5}) {
+		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{5}, nil) {
 			require.NoError(t, err)
 		}
 		synctest.Wait() // the hook is called after the response is sent

@@ -135,7 +135,7 @@ func (h *Host) ledgerOptions() ledger.Options {
 				h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: h.restored(f)})
 			}
 		},
-		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.Runtimes, Go: h.background,
+		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.runtimeIDs, Go: h.background,
 	}
 }
 

@@ -67,7 +67,7 @@ func testPrincipalAtItsBounds(t *testing.T, limit string, limits Limits, request
 		}
 		sess, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		sum, err := CallAs[int64](t.Context(), sess, "fast/math/add", addIn{1, 2})
+		sum, err := CallAs[int64](t.Context(), sess, "fast/math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		require.NoError(t, sess.Destroy(t.Context()))
@@ -102,7 +102,7 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 			})
 		}
 		for range 200 {
-			sum, err := CallAs[int64](t.Context(), honest, "math/add", addIn{1, 2})
+			sum, err := CallAs[int64](t.Context(), honest, "math/add", addIn{1, 2}, nil)
 			require.NoError(t, err)
 			require.Equal(t, int64(3), sum)
 		}
@@ -259,7 +259,7 @@ func TestHostileHour(t *testing.T) {
 	highest := int64(0)
 	for ctx.Err() == nil {
 		begin := time.Now()
-		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		took = append(took, time.Since(begin))

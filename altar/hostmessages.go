@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -290,6 +291,9 @@ func (h *Host) answered(hc *hostConn, m Message) {
 	case *ToolResult:
 		id, payload = m.InvocationID, m.Payload
 		m.header = header{}
+		if isDraining(m) { // the client must not take it for the refusal of this Host (ALT-D45)
+			m.RuntimeMetadata = json.RawMessage("{}")
+		}
 		e = core.Event{Kind: core.ResultReceived, Data: m, Result: resultOf(m.Error)}
 		if m.Error != nil {
 			e.Err, payload = m.Error, nil

@@ -302,8 +302,8 @@ func (hc *hostConn) beat(now time.Time) {
 	h.setTimer(&hc.heartbeat, now.Add(h.opts.Timing.Heartbeat))
 }
 
-// Runtimes returns the ids of the connected Runtimes in order of handshake.
-func (h *Host) Runtimes() []string {
+// runtimeIDs returns the ids of the connected Runtimes in order of handshake.
+func (h *Host) runtimeIDs() []string {
 	h.lockAll()
 	defer h.unlockAll()
 	ids := make([]string, len(h.fleet.order))

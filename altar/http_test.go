@@ -86,11 +86,11 @@ func TestSlowCallAfterBody(t *testing.T) {
 	s := start(t, httpTransport, &HostOptions{Timing: Timing{ReadTimeout: 100 * time.Millisecond}}, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300})
+	got, err := CallAs[string](t.Context(), sess, "wait", waitIn{300}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "waited", got)
 	n := 0
-	for _, err := range StreamAs[int](t.Context(), sess, "ticks", nil) {
+	for _, err := range StreamAs[int](t.Context(), sess, "ticks", nil, nil) {
 		require.NoError(t, err)
 		if n++; n == 4 {
 			break

@@ -149,7 +149,7 @@ func TestReplacedRuntimeEndsForGood(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- newer.RunWithReconnect(ctx, dial) }()
 	require.ErrorIs(t, <-s.done[0], ReasonReplaced)
-	require.Equal(t, []string{"r1"}, s.h.Runtimes())
+	require.Equal(t, []string{"r1"}, s.h.runtimeIDs())
 	require.Equal(t, int32(1), dials.Load(), "connections")
 	stop()
 	require.NoError(t, <-done)

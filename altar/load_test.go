@@ -78,7 +78,7 @@ func load(t *testing.T, state store.Store) {
 		require.NoError(t, err)
 		for k := range calls / sessions {
 			wg.Go(func() {
-				got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), int64(k)})
+				got, err := CallAs[int64](t.Context(), sess, "math/add", addIn{int64(i), int64(k)}, nil)
 				if err != nil || got != int64(i+k) {
 					t.Errorf("%d %d: %d %v", i, k, got, err)
 				}
@@ -165,7 +165,7 @@ func TestFairness(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := CallAs[int64](t.Context(), busy, "math/add", addIn{1, 2}); err != nil {
+				if _, err := CallAs[int64](t.Context(), busy, "math/add", addIn{1, 2}, nil); err != nil {
 					t.Error(err)
 					return
 				}
@@ -181,7 +181,7 @@ func TestFairness(t *testing.T) {
 	}
 	before, start := answered.Load(), time.Now()
 	for range calls {
-		_, err := CallAs[int64](t.Context(), quiet, "math/add", addIn{1, 2})
+		_, err := CallAs[int64](t.Context(), quiet, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 	}
 	each := float64(answered.Load()-before) / callers

@@ -180,14 +180,14 @@ func TestRemoteCalls(t *testing.T) {
 		sess, err := m.client(t, "a").CreateSession(ctx, &CreateSessionParams{ID: "s"})
 		require.NoError(t, err)
 
-		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
-		_, err = CallAs[int64](ctx, sess, "r1/math/add", addIn{1, 2})
+		_, err = CallAs[int64](ctx, sess, "r1/math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
-		_, err = CallAs[int64](ctx, sess, "r2/math/add", addIn{1, 2})
+		_, err = CallAs[int64](ctx, sess, "r2/math/add", addIn{1, 2}, nil)
 		require.ErrorIs(t, err, ReasonNotFulfilled)
-		_, err = CallAs[int64](ctx, sess, "fail", nil)
+		_, err = CallAs[int64](ctx, sess, "fail", nil, nil)
 		require.ErrorIs(t, err, ErrExecutionFailed)
 
 		tools, err := sess.ListTools(ctx)
@@ -196,7 +196,7 @@ func TestRemoteCalls(t *testing.T) {
 		require.Equal(t, []string{"r1"}, tools[0].Runtimes)
 
 		var got []int64
-		for n, err := range StreamAs[int64](ctx, sess, "count", countIn{40}) {
+		for n, err := range StreamAs[int64](ctx, sess, "count", countIn{40}, nil) {
 			require.NoError(t, err)
 			got = append(got, n)
 		}
@@ -204,7 +204,7 @@ func TestRemoteCalls(t *testing.T) {
 
 		short, stop := context.WithCancel(ctx)
 		time.AfterFunc(time.Second, stop)
-		_, err = CallAs[string](short, sess, "wait", waitIn{1})
+		_, err = CallAs[string](short, sess, "wait", waitIn{1}, nil)
 		require.ErrorIs(t, err, context.Canceled)
 		require.ErrorIs(t, <-cancelled, context.Canceled)
 
@@ -238,7 +238,7 @@ func TestRemoteRouting(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait() // ra has announced its tools
 		who := func() string {
-			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
 			return id
 		}
@@ -355,7 +355,7 @@ func TestRemoteShutdown(t *testing.T) {
 		require.NoError(t, err)
 		done := make(chan error, 1)
 		go func() {
-			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{2_000})
+			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{2_000}, nil)
 			done <- err
 		}()
 		synctest.Wait()
@@ -363,7 +363,7 @@ func TestRemoteShutdown(t *testing.T) {
 		go func() { _ = m.hosts["b"].Shutdown(t.Context()) }()
 		synctest.Wait()
 		for range 4 {
-			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"})
+			id, err := CallAs[string](t.Context(), sess, "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
 			require.Equal(t, "rc", id)
 		}
@@ -391,12 +391,12 @@ func TestRemoteStreamWaitsForItsReader(t *testing.T) {
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		n := int64(0)
-		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{1}) {
+		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{1}, nil) {
 			require.NoError(t, err)
 			if n++; n%100 == 0 {
 				synctest.Wait()
 				require.LessOrEqual(t, sent.Load(), n+3*64+2, "client, Host and Host hold 64 chunks each")
-				_, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+				_, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 				require.NoError(t, err)
 			}
 			if n == 1000 {
@@ -414,7 +414,7 @@ func TestRemoteRuntimeThatIsAsked(t *testing.T) {
 		m.attach(t, "b", testRuntime("rb", &RuntimeOptions{DisableStanding: true}))
 		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
-		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		m.empty(t)
@@ -458,7 +458,7 @@ func TestHeldCallFollowsItsRuntime(t *testing.T) {
 		detach()
 		time.AfterFunc(time.Second, func() { m.attach(t, "b", testRuntime("r", nil)) })
 		start := time.Now()
-		sum, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		require.Equal(t, time.Second, time.Since(start))
@@ -489,7 +489,7 @@ func TestCallWaitsForRuntimeOfOtherHost(t *testing.T) {
 				})
 				for _, tool := range []string{"math/add", "r/math/add"} {
 					wg.Go(func() {
-						_, err := CallAs[int64](t.Context(), s, tool, addIn{1, 2})
+						_, err := CallAs[int64](t.Context(), s, tool, addIn{1, 2}, nil)
 						require.NoError(t, err)
 						require.Equal(t, 4*time.Second, time.Since(start))
 					})
@@ -498,15 +498,15 @@ func TestCallWaitsForRuntimeOfOtherHost(t *testing.T) {
 				stop()
 				synctest.Wait()
 				start = time.Now()
-				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 				require.ErrorIs(t, err, ReasonRuntimeDown)
 				require.Equal(t, 5*time.Second, time.Since(start))
 				time.Sleep(24 * time.Hour)
-				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 				require.ErrorIs(t, err, ReasonUnknownSession)
 				s, err = m.client(t, "a").CreateSession(t.Context(), nil)
 				require.NoError(t, err)
-				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+				_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 				require.ErrorIs(t, err, ReasonNotFulfilled, "it is forgotten")
 				m.empty(t)
 			})
@@ -564,7 +564,7 @@ func TestRefusedCallWaits(t *testing.T) {
 		require.NoError(t, err)
 		done := make(chan error, 1)
 		go func() {
-			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 			done <- err
 		}()
 		first := p.next().(*forwardedCall)
@@ -598,7 +598,7 @@ func TestFailoverLeavesLostHost(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 2 {
 				wg.Go(func() {
-					id, err := CallAs[string](t.Context(), s, "get", map[string]string{"key": "k"})
+					id, err := CallAs[string](t.Context(), s, "get", map[string]string{"key": "k"}, nil)
 					require.NoError(t, err)
 					require.Equal(t, "rc", id)
 				})
@@ -635,7 +635,7 @@ func TestLostHostIsNotAwaited(t *testing.T) {
 		require.NoError(t, err)
 		done := make(chan error, 1)
 		go func() {
-			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+			_, err := CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 			done <- err
 		}()
 		p.next()
@@ -688,7 +688,7 @@ func TestNetworkIsJoinedAgain(t *testing.T) {
 		s, err := m.client(t, "a").CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		_, err = CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 	})
 }

@@ -110,7 +110,7 @@ func TestTokenSourceKeepsConnections(t *testing.T) {
 				source.mu.Lock()
 				source.bad, source.failed = map[int]bool{4: true}, map[int]bool{6: true, 7: true}
 				source.mu.Unlock()
-				out, err := CallAs[string](ctx, s, "wait", waitIn{int64(time.Hour / time.Millisecond)})
+				out, err := CallAs[string](ctx, s, "wait", waitIn{int64(time.Hour / time.Millisecond)}, nil)
 				require.NoError(t, err)
 				require.Equal(t, "waited", out)
 				require.Equal(t, 2, dials)
@@ -140,7 +140,7 @@ func TestRuntimeReplacesRefusedToken(t *testing.T) {
 		rt := testRuntime("r1", &RuntimeOptions{TokenSource: source})
 		go func() { done <- rt.RunWithReconnect(ctx, pipeTransport(t, h)(nil)) }()
 		time.Sleep(time.Minute)
-		require.Len(t, h.Runtimes(), 1)
+		require.Len(t, h.runtimeIDs(), 1)
 		require.Equal(t, 3, source.issued()-int(time.Minute/(4*time.Minute)))
 		stop()
 		require.NoError(t, <-done)

@@ -124,7 +124,7 @@ func TestRuntimeQueueWithoutLimit(t *testing.T) {
 				c.send(add(fmt.Sprint("i", i), fmt.Sprint("s", i)))
 			}
 			synctest.Wait()
-			require.Equal(t, []string{"r"}, h.Runtimes())
+			require.Equal(t, []string{"r"}, h.runtimeIDs())
 			for i := range 5 {
 				require.Equal(t, fmt.Sprint("i", i), next[*ToolCall](rt).InvocationID)
 			}

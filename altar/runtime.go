@@ -46,6 +46,12 @@ type RuntimeOptions struct {
 	// takes. Zero means 4 MiB.
 	MaxMessage int
 
+	// Manifest has the contracts of the Host. A tool without a contract there panics when it is
+	// added, and so does a typed tool that does not fit its contract (see [AddTool]); parameters that do
+	// not match the contract never reach the tool. Nil means that a tool added by [Runtime.Handle]
+	// trusts the checks of the Host.
+	Manifest *Manifest
+
 	// DropUnknown and AllowNonFinite adjust how parameters are checked against the contracts of this side,
 	// see [Runtime.HandleContract]. They should be the same as at the Host.
 	DropUnknown, AllowNonFinite bool
@@ -133,27 +139,41 @@ func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
 	if _, ok := parseSemver(r.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: runtime: invalid ProtocolVersion %q", r.opts.ProtocolVersion)
 	}
+	if r.opts.Manifest != nil {
+		if err := r.opts.Manifest.Validate(); err != nil {
+			return nil, fmt.Errorf("altar: runtime: Manifest: %w", err)
+		}
+	}
 	return r, nil
 }
 
 // Handle adds a tool that implements the Host's contract of that name. It panics
-// if the name is not one of a contract, or taken.
-func (r *Runtime) Handle(name string, t Handler) { r.add(&runtimeTool{name: name, tool: t}, nil) }
-
-// HandleStream adds a tool that answers in chunks.
-func (r *Runtime) HandleStream(name string, t StreamHandler) {
-	r.add(&runtimeTool{name: name, stream: t}, nil)
+// if the name is not one of a contract, is taken, or is not in the manifest of this side.
+func (r *Runtime) Handle(name string, t Handler) {
+	r.add(&runtimeTool{name: name, tool: t}, r.expected(name))
 }
 
-// HandleContract adds a tool with the contract that this Runtime expects: parameters that do not
-// match it never reach the tool. It panics like Handle, and if the contract is invalid.
+// HandleStream adds a tool that answers in chunks. The contract must permit that.
+func (r *Runtime) HandleStream(name string, t StreamHandler) {
+	r.add(&runtimeTool{name: name, stream: t}, r.expected(name))
+}
+
+// HandleContract adds a tool with a contract that is not in the manifest of this side: parameters
+// that do not match it never reach the tool. It panics like Handle, and if the contract is invalid.
 func (r *Runtime) HandleContract(c *Contract, t Handler) {
 	r.add(&runtimeTool{name: c.Name, tool: t}, c)
 }
 
-// HandleContractStream is HandleContract for a tool that answers in chunks.
-func (r *Runtime) HandleContractStream(c *Contract, t StreamHandler) {
-	r.add(&runtimeTool{name: c.Name, stream: t}, c)
+// expected returns the contract that the manifest of this side has for a tool, nil without a manifest.
+func (r *Runtime) expected(name string) *Contract {
+	if r.opts.Manifest == nil {
+		return nil
+	}
+	c := r.opts.Manifest.contract(name)
+	if c == nil {
+		panic(fmt.Sprintf("altar: the manifest has no contract %q", name))
+	}
+	return c
 }
 
 func (r *Runtime) add(t *runtimeTool, c *Contract) {
@@ -165,6 +185,9 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 	}
 	if r.names[t.name] != nil {
 		panic(fmt.Sprintf("altar: the tool %q is added twice", t.name))
+	}
+	if t.stream != nil && r.opts.Manifest != nil && c != nil && !c.Streaming {
+		panic(fmt.Sprintf("altar: the contract %q of the manifest is not streaming", t.name))
 	}
 	if c != nil {
 		v, err := newValidator(c, validation{r.opts.DropUnknown, r.opts.AllowNonFinite})

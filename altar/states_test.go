@@ -106,7 +106,7 @@ func TestConnectionCells(t *testing.T) {
 					require.NoError(t, near.Close()) // any, transport closed
 					synctest.Wait()
 					require.Zero(t, h.Stats().Connections)
-					require.Empty(t, h.Runtimes())
+					require.Empty(t, h.runtimeIDs())
 				})
 			})
 		}

@@ -797,7 +797,7 @@ func TestClientSurvivesRestart(t *testing.T) {
 		require.Equal(t, `"waited"`, string(got.Payload))
 		require.Equal(t, int64(2), runs.Load(), "it is what was recorded")
 		time.Sleep(time.Minute) // the Runtime is back
-		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2})
+		sum, err := CallAs[int64](ctx, sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
 		require.NoError(t, sess.Destroy(ctx))

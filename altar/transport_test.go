@@ -385,7 +385,7 @@ func TestGoodbye(t *testing.T) {
 					require.NoError(t, <-got)
 				}
 				require.NoError(t, <-s.done[0])
-				for len(s.h.Runtimes()) > 0 { // the Host sees it a moment later
+				for s.h.Stats().Runtimes > 0 { // the Host sees it a moment later
 					time.Sleep(time.Millisecond)
 				}
 

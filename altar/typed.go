@@ -17,42 +17,84 @@ import (
 )
 
 // AddTool adds a tool that takes its parameters as a struct and returns a value
-// that is written as JSON. Its contract is made of the struct (see
-// [ContractOf]), so that what does not fit never reaches f. It panics like
-// [Runtime.Handle], and if In is no struct that fits a contract.
+// that is written as JSON. Its contract is that of [RuntimeOptions].Manifest, or is
+// made of the struct (see [ContractOf]), so that what does not fit never reaches f.
+// It panics like [Runtime.Handle], if In is no struct that fits a contract, and if In
+// cannot hold all that the contract of the manifest permits.
 func AddTool[In, Out any](r *Runtime, name string, f func(ctx context.Context, in In) (Out, error)) {
-	r.HandleContract(mustContract[In](name, false), HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+	r.add(&runtimeTool{name: name, tool: HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
 		var in In
 		if err := call.Decode(&in); err != nil {
 			return nil, err
 		}
 		return f(ctx, in)
-	}))
+	})}, typedContract[In](r, name))
 }
 
 // AddStreamTool is [AddTool] for a tool that answers in chunks.
 func AddStreamTool[In any](r *Runtime, name string, f func(ctx context.Context, in In, out *ChunkWriter) error) {
-	r.HandleContractStream(mustContract[In](name, true), StreamHandlerFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+	r.add(&runtimeTool{name: name, stream: StreamHandlerFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
 		var in In
 		if err := call.Decode(&in); err != nil {
 			return err
 		}
 		return f(ctx, in, out)
-	}))
+	})}, typedContract[In](r, name))
 }
 
-func mustContract[In any](name string, streaming bool) *Contract {
+// typedContract returns the contract of a tool with the parameters In: that of the manifest, if there is one.
+func typedContract[In any](r *Runtime, name string) *Contract {
 	c, err := ContractOf[In](name)
 	if err != nil {
 		panic(err.Error())
 	}
-	c.Streaming = streaming
-	return c
+	expected := r.expected(name)
+	if expected == nil {
+		return c
+	}
+	if err := holds(c.Parameters, expected.Parameters, ""); err != nil {
+		panic(fmt.Sprintf("altar: %s does not fit the contract %q of the manifest: %v", reflect.TypeFor[In](), name, err))
+	}
+	return expected
+}
+
+// holds returns an error unless the parameters of a struct hold all values that a contract permits.
+func holds(fields, contract []Parameter, path string) error {
+	var list []error
+	add := func(name, format string, args ...any) {
+		list = append(list, fmt.Errorf("%s: %s", path+"/"+name, fmt.Sprintf(format, args...)))
+	}
+	byName := make(map[string]Parameter)
+	for _, f := range fields {
+		byName[f.Name] = f
+	}
+	for _, p := range contract {
+		f, ok := byName[p.Name]
+		delete(byName, p.Name)
+		switch {
+		case !ok:
+			add(p.Name, "no field")
+		case f.Type != p.Type:
+			add(p.Name, "the contract has %s, the field %s", p.Type, f.Type)
+		case f.Required && !p.Required:
+			add(p.Name, "optional in the contract, so the field must be a pointer, omitempty or omitzero")
+		case len(f.Properties) > 0 && len(p.Properties) == 0:
+			add(p.Name, "a free-form object in the contract, so the field must be a map or json.RawMessage")
+		case len(f.Properties) > 0:
+			list = append(list, holds(f.Properties, p.Properties, path+"/"+p.Name))
+		}
+	}
+	for _, f := range fields {
+		if _, isExtra := byName[f.Name]; isExtra {
+			add(f.Name, "no parameter of the contract")
+		}
+	}
+	return errors.Join(list...)
 }
 
 // ContractOf returns the contract of a tool whose parameters are the struct In.
 //
-// A field is a parameter under the name in its json tag, or its own. It is
+// A field is a parameter under the name in its json tag, which must have one. It is
 // required unless it is a pointer, or omitempty or omitzero. Its description is
 // its tag "description" or, as other libraries have it, "jsonschema". Types map
 // so: string and whatever reads itself from text to string, integers to
@@ -111,7 +153,10 @@ func structParams(t reflect.Type, above []reflect.Type) ([]Parameter, error) {
 		if !f.IsExported() {
 			continue
 		}
-		p, err := fieldParam(f, cmp.Or(name, f.Name), options, above)
+		if name == "" {
+			return nil, fmt.Errorf("field %s.%s: no name in a json tag", t, f.Name)
+		}
+		p, err := fieldParam(f, name, options, above)
 		if err != nil {
 			return nil, fmt.Errorf("field %s.%s: %w", t, f.Name, err)
 		}

@@ -504,8 +504,13 @@ func openAltarRuntime(t *testing.T, in *Input) (Step, error) {
 
 // newAltarRuntime returns a Runtime with the options and tools of the scripts.
 func newAltarRuntime(o *Input) (*altar.Runtime, error) {
+	m, err := altar.DecodeManifest([]byte(altarRuntimeManifest))
+	if err != nil {
+		return nil, err
+	}
 	rt, err := altar.NewRuntime("rt-go", &altar.RuntimeOptions{
-		Timing: altar.RuntimeTiming{Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond},
+		Manifest: m,
+		Timing:   altar.RuntimeTiming{Heartbeat: time.Duration(o.Int64Or("heartbeat_ms", -1)) * time.Millisecond},
 	})
 	if err != nil {
 		return nil, err
@@ -573,24 +578,25 @@ func (f *altarRuntime) start() {
 	})
 }
 
+// altarRuntimeManifest has the contracts of the tools of scripted Runtimes.
+const altarRuntimeManifest = `{"contracts":[
+ {"name":"math/add","parameters":[{"name":"a","type":"integer","required":true},{"name":"b","type":"integer","required":true}]},
+ {"name":"text/echo","parameters":[{"name":"text","type":"string","required":true}]},
+ {"name":"stream/count","streaming":true,"parameters":[{"name":"n","type":"integer","required":true}]},
+ {"name":"stream/last","streaming":true,"parameters":[{"name":"n","type":"integer","required":true}]},
+ {"name":"stream/fail","streaming":true,"parameters":[{"name":"n","type":"integer","required":true}]},
+ {"name":"fault/panic"},{"name":"fault/error"},{"name":"fault/altar"},
+ {"name":"slow/wait","parameters":[{"name":"ms","type":"integer","required":true}]},
+ {"name":"bin/len","parameters":[{"name":"data","type":"binary","required":true}]}]}`
+
 // altarTools adds the tools of the fixture, in their order.
 func altarTools(rt *altar.Runtime) {
-	contract := func(name, parameters string) *altar.Contract {
-		c, err := altar.DecodeContract([]byte(`{"name":"` + name + `","parameters":[` + parameters + `]}`))
-		if err != nil {
-			panic(err) // the texts below are valid
-		}
-		return c
-	}
-	required := func(name, kind string) string { return `{"name":"` + name + `","type":"` + kind + `","required":true}` }
-	one := func(name, param, kind string, f altar.HandlerFunc) {
-		rt.HandleContract(contract(name, required(param, kind)), f)
-	}
+	one := func(name string, f altar.HandlerFunc) { rt.Handle(name, f) }
 	stream := func(name string, f func(n int64, out *altar.ChunkWriter) error) {
-		rt.HandleContractStream(contract(name, required("n", "integer")), altarStreamFunc(f))
+		rt.HandleStream(name, altarStreamFunc(f))
 	}
-	rt.HandleContract(contract("math/add", required("a", "integer")+","+required("b", "integer")), altar.HandlerFunc(altarAdd))
-	one("text/echo", "text", "string", func(_ context.Context, call *altar.ToolCall) (any, error) {
+	one("math/add", altarAdd)
+	one("text/echo", func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {
 			Text string `json:"text"`
 		}
@@ -611,13 +617,13 @@ func altarTools(rt *altar.Runtime) {
 		return errors.New("stream broke")
 	})
 	fault := func(name string, f func() error) {
-		rt.HandleContract(contract(name, ""), altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, f() }))
+		one(name, func(context.Context, *altar.ToolCall) (any, error) { return nil, f() })
 	}
 	fault("fault/panic", func() error { panic("a secret") })
 	fault("fault/error", func() error { return errors.New("disk full") })
 	fault("fault/altar", func() error { return altar.Errorf(altar.ErrRuntimeUnavailable, "", "backend down") })
-	one("slow/wait", "ms", "integer", altarWait)
-	one("bin/len", "data", "binary", func(_ context.Context, call *altar.ToolCall) (any, error) {
+	one("slow/wait", altarWait)
+	one("bin/len", func(_ context.Context, call *altar.ToolCall) (any, error) {
 		var in struct {
 			Data []byte `json:"data"`
 		}

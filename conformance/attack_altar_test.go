@@ -18,13 +18,13 @@ var altarAttacks = []attack{
 	{name: "ALTAR/Calls of 3 MiB", start: func(t *testing.T) *victim {
 		text := strings.Repeat("x", 3<<20)
 		return startALTAR(t, func(ctx context.Context, _ *altar.Client, s *altar.Session) error {
-			_, err := altar.CallAs[string](ctx, s, "echo", map[string]string{"text": text})
+			_, err := altar.CallAs[string](ctx, s, "echo", map[string]string{"text": text}, nil)
 			return err
 		})
 	}},
 	{name: "ALTAR/Small calls", start: func(t *testing.T) *victim {
 		return startALTAR(t, func(ctx context.Context, _ *altar.Client, s *altar.Session) error {
-			_, err := altar.CallAs[string](ctx, s, "echo", map[string]string{"text": "x"})
+			_, err := altar.CallAs[string](ctx, s, "echo", map[string]string{"text": "x"}, nil)
 			return err
 		})
 	}},
@@ -92,7 +92,7 @@ func startALTAR(t *testing.T, hostile func(ctx context.Context, c *altar.Client,
 	return &victim{
 		hostile: func(ctx context.Context, _, _ int) error { return hostile(ctx, badClient, bad) },
 		honest: func(ctx context.Context) error {
-			_, err := altar.CallAs[string](ctx, good, "echo", map[string]string{"text": "x"})
+			_, err := altar.CallAs[string](ctx, good, "echo", map[string]string{"text": "x"}, nil)
 			return err
 		},
 	}

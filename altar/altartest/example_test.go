@@ -39,7 +39,7 @@ func ExampleNewPair() {
 		panic(err)
 	}
 	for range 2 {
-		text, err := altar.CallAs[string](context.Background(), session, "upper", nil)
+		text, err := altar.CallAs[string](context.Background(), session, "upper", nil, nil)
 		fmt.Println(text, err)
 		plans[0].Crash() // of the first connection
 	}

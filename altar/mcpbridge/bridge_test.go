@@ -14,6 +14,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -164,7 +165,12 @@ func call(t *testing.T, s *altar.Session, tool, params string) (string, error) {
 // The description of a parameter has the keywords that a contract cannot express.
 func TestContracts(t *testing.T) {
 	m, _ := accept(t, newBox().dial)
-	c := m.Contract("box/note")
+	contract := func(name string) *altar.Contract {
+		i := slices.IndexFunc(m.Contracts, func(c *altar.Contract) bool { return c.Name == name })
+		require.GreaterOrEqual(t, i, 0)
+		return m.Contracts[i]
+	}
+	c := contract("box/note")
 	require.Equal(t, "Text of the server", c.Description)
 	text, err := json.Marshal(c.Parameters)
 	require.NoError(t, err)
@@ -174,7 +180,7 @@ func TestContracts(t *testing.T) {
 		{"name":"level","type":"integer","required":true,"description":"How urgent (at least 1; at most 5)"},
 		{"name":"tags","type":"array[string]","description":"Each item: (characters at least 1)"},
 		{"name":"text","type":"string","required":true,"description":"The note (characters at most 20)"}]`, string(text))
-	require.Empty(t, m.Contract("box/plain").Parameters)
+	require.Empty(t, contract("box/plain").Parameters)
 }
 
 // The tools of a server work over each transport of the SDK.

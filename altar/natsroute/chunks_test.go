@@ -110,7 +110,7 @@ func TestManyChunks(t *testing.T) {
 	for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
 		t.Run(fmt.Sprint("pause ", pause), func(t *testing.T) {
 			total, before, n := manyChunks(), liveHeap(), int64(0)
-			for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}) {
+			for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 				require.NoError(t, err)
 				if want := fmt.Sprintf("%018d", n); text != want {
 					t.Fatalf("got %s, want %s", text, want)
@@ -178,7 +178,7 @@ func testCutChunks(t *testing.T, total int64, digits int) {
 		all = 60
 	}
 	before, n, done := liveHeap(), int64(0), 0
-	for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}) {
+	for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 		require.NoError(t, err)
 		if want := fmt.Sprintf("%0*d", digits, n); text != want {
 			t.Fatalf("got %s, want %s", text[max(0, len(text)-18):], want[digits-18:])

@@ -120,7 +120,7 @@ func TestProcessKilled(t *testing.T) {
 		wg.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				key := fmt.Sprintf("%d-%d", i, n)
-				id, err := altar.CallAs[string](t.Context(), s, "once", onceIn{key})
+				id, err := altar.CallAs[string](t.Context(), s, "once", onceIn{key}, nil)
 				mu.Lock()
 				switch {
 				case err == nil:

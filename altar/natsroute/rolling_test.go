@@ -339,14 +339,14 @@ func (f *fleet) call(s *altar.Session, p *place, kind int, key string) {
 		ctx := f.t.Context()
 		switch kind {
 		case 0:
-			return echoed(altar.CallAs[string](ctx, s, "once", in))(key)
+			return echoed(altar.CallAs[string](ctx, s, "once", in, nil))(key)
 		case 1:
-			return echoed(altar.CallAs[string](ctx, s, "again", in))(key)
+			return echoed(altar.CallAs[string](ctx, s, "again", in, nil))(key)
 		case 2:
-			return echoed(altar.CallAs[string](ctx, s, fmt.Sprintf("r%d/once", 1+rand.IntN(2)), in))(key)
+			return echoed(altar.CallAs[string](ctx, s, fmt.Sprintf("r%d/once", 1+rand.IntN(2)), in, nil))(key)
 		}
 		n := int64(0)
-		for got, err := range altar.StreamAs[int64](ctx, s, "chunks", rollingIn{key, 1000}) {
+		for got, err := range altar.StreamAs[int64](ctx, s, "chunks", rollingIn{key, 1000}, nil) {
 			if err != nil {
 				return err
 			}

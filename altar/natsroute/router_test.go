@@ -184,7 +184,7 @@ func TestCalls(t *testing.T) {
 	a.offered(t, "math/add", 1)
 	s := a.session(t)
 	for i := range int64(50) {
-		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{i, 1})
+		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{i, 1}, nil)
 		require.NoError(t, err)
 		require.Equal(t, i+1, sum)
 	}
@@ -210,10 +210,10 @@ func TestLong(t *testing.T) {
 	b.attach(t, rt)
 	a.offered(t, "echo", 1)
 	s := a.session(t)
-	text, err := altar.CallAs[string](t.Context(), s, "echo", echoIn{"x"})
+	text, err := altar.CallAs[string](t.Context(), s, "echo", echoIn{"x"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, strings.Repeat("x", 3<<20), text)
-	text, err = altar.CallAs[string](t.Context(), s, "size", echoIn{strings.Repeat("x", 3<<20)})
+	text, err = altar.CallAs[string](t.Context(), s, "size", echoIn{strings.Repeat("x", 3<<20)}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "3145728", text)
 }
@@ -230,7 +230,7 @@ func TestStreams(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			want := int64(0)
-			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{2000}) {
+			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{2000}, nil) {
 				if err != nil || n != want {
 					t.Errorf("got %d and error %v, want %d", n, err, want)
 					return
@@ -346,7 +346,7 @@ func TestOffers(t *testing.T) {
 	s := a.session(t)
 	add := func() {
 		t.Helper()
-		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{1, 2})
+		sum, err := altar.CallAs[int64](t.Context(), s, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.EqualValues(t, 3, sum)
 	}
@@ -463,7 +463,7 @@ func TestCut(t *testing.T) {
 			a.offered(t, "count", 1)
 			s := a.session(t)
 			want, cuts := int64(0), 0
-			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{600}) {
+			for n, err := range altar.StreamAs[int64](t.Context(), s, "count", countIn{600}, nil) {
 				require.NoError(t, err)
 				require.Equal(t, want, n)
 				if want++; want%150 == 0 && cuts < 3 {
@@ -541,7 +541,7 @@ func TestBadMessages(t *testing.T) {
 		}
 	}
 	require.NoError(t, nc.Flush())
-	sum, err := altar.CallAs[int64](t.Context(), a.session(t), "math/add", addIn{1, 2})
+	sum, err := altar.CallAs[int64](t.Context(), a.session(t), "math/add", addIn{1, 2}, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, sum)
 	_, err = natsroute.NewCluster(nc, &natsroute.Options{SubjectPrefix: "a.b"})

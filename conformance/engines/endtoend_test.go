@@ -189,10 +189,10 @@ func serveALTAR(tb testing.TB, e environment) link {
 		require.NoError(tb, err)
 		altartest.WaitTools(tb, h, 1)
 		return func(ctx context.Context) error {
-			_, err := altar.CallAs[string](ctx, session, "echo", text{"hello"})
+			_, err := altar.CallAs[string](ctx, session, "echo", text{"hello"}, nil)
 			if errors.Is(err, altar.ErrSessionInvalid) { // expired
 				if session, err = c.CreateSession(ctx, nil); err == nil {
-					_, err = altar.CallAs[string](ctx, session, "echo", text{"hello"})
+					_, err = altar.CallAs[string](ctx, session, "echo", text{"hello"}, nil)
 				}
 			}
 			return err

@@ -63,14 +63,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		fmt.Fprintf(out, "tool %s: %s\n", tool.Name, tool.Description)
 	}
 
-	upper, err := altar.CallAs[string](ctx, session, "text/upper", map[string]string{"text": "hello"})
+	upper, err := altar.CallAs[string](ctx, session, "text/upper", map[string]string{"text": "hello"}, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintln(out, "upper:", upper)
 
 	// A lost connection is restored, and the stream continues at the same position.
-	for word, err := range altar.StreamAs[string](ctx, session, "text/words", map[string]string{"text": "one two three"}) {
+	for word, err := range altar.StreamAs[string](ctx, session, "text/words", map[string]string{"text": "one two three"}, nil) {
 		if err != nil {
 			return err
 		}
@@ -83,8 +83,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if !errors.As(err, &refused) {
 		return fmt.Errorf("the Host took parameters that are wrong: %w", err)
 	}
-	for _, fault := range refused.ParamErrors() {
-		fmt.Fprintln(out, "fault", fault)
-	}
+	fmt.Fprintln(out, "refused:", refused.Message)
 	return nil
 }

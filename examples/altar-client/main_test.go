@@ -64,8 +64,7 @@ upper: HELLO
 word: one
 word: two
 word: three
-fault /text missing_required (expected string)
-fault /txet unknown_parameter
+refused: /text missing_required (expected string); /txet unknown_parameter
 `, out.String())
 	stop()
 	<-done

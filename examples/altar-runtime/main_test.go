@@ -36,7 +36,7 @@ func TestRun(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, []string{"-url", "ws" + strings.TrimPrefix(web.URL, "http")}, io.Discard) }()
-	for len(host.Runtimes()) == 0 {
+	for host.Stats().Runtimes == 0 {
 		select {
 		case err := <-done:
 			t.Fatal(err)
@@ -49,11 +49,11 @@ func TestRun(t *testing.T) {
 	defer client.Close()
 	session, err := client.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	upper, err := altar.CallAs[string](t.Context(), session, "text/upper", text{Text: "hello"})
+	upper, err := altar.CallAs[string](t.Context(), session, "text/upper", text{Text: "hello"}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "HELLO", upper)
 	var words []string
-	for word, err := range altar.StreamAs[string](t.Context(), session, "text/words", text{Text: "one two"}) {
+	for word, err := range altar.StreamAs[string](t.Context(), session, "text/words", text{Text: "one two"}, nil) {
 		require.NoError(t, err)
 		words = append(words, word)
 	}

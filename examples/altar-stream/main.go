@@ -114,7 +114,7 @@ func read(ctx context.Context, out io.Writer, near *host, sent *atomic.Int64, li
 	}
 	var n, ahead int64
 	start, before, growth := time.Now(), liveHeap(), int64(0)
-	for line, err := range altar.StreamAs[string](ctx, session, "log/read", readIn{lines}) {
+	for line, err := range altar.StreamAs[string](ctx, session, "log/read", readIn{lines}, nil) {
 		if err != nil {
 			return fmt.Errorf("after %d lines: %w", n, err)
 		}

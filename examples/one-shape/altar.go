@@ -68,7 +68,7 @@ func callALTAR(ctx context.Context, url, text string) (answer string, err error)
 	if err != nil {
 		return "", err
 	}
-	n, err := altar.CallAs[int](ctx, session, "words/count", map[string]string{"text": text})
+	n, err := altar.CallAs[int](ctx, session, "words/count", map[string]string{"text": text}, nil)
 	if err != nil {
 		return "", err
 	}

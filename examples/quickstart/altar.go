@@ -106,12 +106,12 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	upper, err := altar.CallAs[string](ctx, session, "text/upper", text{"hello"})
+	upper, err := altar.CallAs[string](ctx, session, "text/upper", text{"hello"}, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "text/upper answers %s\n", upper)
-	for word, err := range altar.StreamAs[string](ctx, session, "text/words", text{"one two three"}) {
+	for word, err := range altar.StreamAs[string](ctx, session, "text/words", text{"one two three"}, nil) {
 		if err != nil {
 			return err
 		}
@@ -122,8 +122,6 @@ func showALTAR(ctx context.Context, out io.Writer) (err error) {
 	if !errors.As(err, &refused) {
 		return fmt.Errorf("the host took wrong parameters: %w", err)
 	}
-	for _, fault := range refused.ParamErrors() {
-		fmt.Fprintln(out, "refused:", fault)
-	}
+	fmt.Fprintln(out, "refused:", refused.Message)
 	return session.Destroy(ctx)
 }

@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 		"answer  3 words",
 		"text/upper answers HELLO",
 		"text/words sends three",
-		"refused: /txet unknown_parameter",
+		"refused: /text missing_required (expected string); /txet unknown_parameter",
 		"frame   @planner>req:schedule{pri:high|task:impl_auth_module|who:dev_team}",
 		"answer  2 + 3 = 5",
 		"E4003 TOOL_SCHEMA_MISMATCH",

@@ -96,18 +96,9 @@ func (c *caller) session(ctx context.Context, s *command.IO, url string, f func(
 func status(err error) error {
 	var refused *altar.Error
 	if errors.As(err, &refused) {
-		return fmt.Errorf("%w%s", err, faults(refused))
+		return err
 	}
 	return command.CouldNot(err)
-}
-
-// faults returns the faults of the parameters, one a line.
-func faults(e *altar.Error) string {
-	var b strings.Builder
-	for _, f := range e.ParamErrors() {
-		fmt.Fprintf(&b, "\n  %s", f)
-	}
-	return b.String()
 }
 
 func prepareTools(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -138,7 +139,7 @@ func runtimeOf(contracts *altar.Manifest, lines []string, timeout time.Duration,
 		switch {
 		case !ok || line == "":
 			return nil, command.Usage("-exec %q: want TOOL=COMMAND", l)
-		case contracts.Contract(name) == nil:
+		case !slices.ContainsFunc(contracts.Contracts, func(c *altar.Contract) bool { return c.Name == name }):
 			return nil, command.Usage("-exec: the manifest has no contract %q", name)
 		case seen[name]:
 			return nil, command.Usage("-exec: two commands for %q", name)
