@@ -97,6 +97,7 @@ type backend struct {
 	opts   *Options
 	client *a2e.Client // nil before connect
 	tools  *tools.Client
+	found  []tools.Definition // all tools, nil before the first is looked for
 	end    context.CancelFunc
 	served chan struct{}
 }
@@ -170,39 +171,69 @@ func (b *backend) ListTools(ctx context.Context) (out []*mcp.Tool, err error) {
 		return nil, err
 	}
 	for i := range list.Tools {
-		d := &list.Tools[i]
-		t := &mcp.Tool{Name: nameOf(d.Name), Description: d.Description}
-		t.Title, _ = d.Extra.Text("title")
-		if t.Title == "" && t.Name != d.Name {
-			t.Title = d.Name
-		}
-		if d.Idempotent {
-			t.Annotations = &mcp.ToolAnnotations{IdempotentHint: true}
-		}
-		if t.InputSchema, err = schemaOfTool(d, "input_schema", d.InputParameters); err != nil {
+		t, err := toolOf(&list.Tools[i])
+		if err != nil {
 			return nil, err
-		}
-		if len(d.OutputParameters) > 0 {
-			if t.OutputSchema, err = schemaOfTool(d, "output_schema", d.OutputParameters); err != nil {
-				return nil, err
-			}
 		}
 		out = append(out, t)
 	}
 	return out, nil
 }
 
+// toolOf returns a tool of the host as one of MCP.
+func toolOf(d *tools.Definition) (*mcp.Tool, error) {
+	t := &mcp.Tool{Name: nameOf(d.Name), Description: d.Description}
+	t.Title, _ = d.Extra.Text("title")
+	if t.Title == "" && t.Name != d.Name {
+		t.Title = d.Name
+	}
+	if d.Idempotent {
+		t.Annotations = &mcp.ToolAnnotations{IdempotentHint: true}
+	}
+	var err error
+	if t.InputSchema, err = schemaOfTool(d, "input_schema", d.InputParameters); err != nil {
+		return nil, err
+	}
+	if len(d.OutputParameters) > 0 {
+		t.OutputSchema, err = schemaOfTool(d, "output_schema", d.OutputParameters)
+	}
+	return t, err
+}
+
+// find returns a tool of the host by its name in MCP, or nil.
+func (b *backend) find(ctx context.Context, name string) (*tools.Definition, error) {
+	if b.found == nil {
+		list, err := b.tools.List(ctx, &tools.ListRequest{IncludeDeferred: true}, nil)
+		if err != nil {
+			return nil, err
+		}
+		b.found = list.Tools
+	}
+	i := slices.IndexFunc(b.found, func(d tools.Definition) bool { return nameOf(d.Name) == name })
+	if i < 0 {
+		return nil, nil
+	}
+	return &b.found[i], nil
+}
+
+// Tool returns a tool of the host, or nil.
+func (b *backend) Tool(ctx context.Context, name string) (*mcp.Tool, error) {
+	d, err := b.find(ctx, name)
+	if d == nil {
+		return nil, err
+	}
+	return toolOf(d)
+}
+
 // CallTool calls a tool.
 func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, error) {
-	list, err := b.tools.List(ctx, &tools.ListRequest{IncludeDeferred: true}, nil)
+	d, err := b.find(ctx, c.Name)
 	if err != nil {
 		return refusalOf(err)
 	}
-	i := slices.IndexFunc(list.Tools, func(d tools.Definition) bool { return nameOf(d.Name) == c.Name })
-	if i < 0 {
+	if d == nil {
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
-	d := &list.Tools[i]
 	req := &tools.CallRequest{ToolName: d.Name, Arguments: c.Arguments, Streaming: d.Streaming == nil || *d.Streaming,
 		Timeout: a2e.Limit((b.opts.Timeout + time.Second - 1) / time.Second)}
 	opts := &a2e.CallOptions{OnEvent: func(e a2e.Event) { c.Notify(textOf(e)) }}

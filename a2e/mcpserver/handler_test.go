@@ -99,6 +99,9 @@ func newFixture(t *testing.T, auth a2e.Auth, options *mcpserver.Options) *fixtur
 	odd := tools.Definition{Name: "odd"} // the SDK refuses its schema
 	require.NoError(t, odd.Extra.Set("input_schema", json.RawMessage(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)))
 	set.Add(tools.Tool{Definition: odd, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return 1, nil }})
+	region := tools.Definition{Name: "region"}
+	require.NoError(t, region.Extra.Set("input_schema", json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","x-mcp-header":"Region"}}}`)))
+	set.Add(tools.Tool{Definition: region, Run: func(_ context.Context, _ *a2e.Call, in json.RawMessage) (any, error) { return in, nil }})
 	set.Add(tools.Tool{Definition: tools.Definition{Name: "summarized"}, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
 		return &tools.Result{Success: true, Summary: json.RawMessage(`"two lines"`), Data: json.RawMessage(`[1,2]`)}, nil
 	}})
@@ -221,6 +224,28 @@ func TestTools(t *testing.T) {
 			require.ErrorContains(t, err, `unknown tool "absent"`)
 		})
 	}
+}
+
+// A parameter that a schema puts in a header too has the same value there.
+func TestParameterHeader(t *testing.T) {
+	f := newFixture(t, a2e.Auth{AllowAnonymous: true}, nil)
+	post := func(tool, value string) int {
+		body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":{"name":"west"},` +
+			`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},` +
+			`"io.modelcontextprotocol/clientCapabilities":{}}}}`
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		for name, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+			"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": tool, "Mcp-Param-Region": value} {
+			r.Header.Set(name, v)
+		}
+		w := httptest.NewRecorder()
+		f.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	require.Equal(t, http.StatusOK, post("region", "west"))
+	require.Equal(t, http.StatusBadRequest, post("region", "east"))
+	require.Equal(t, http.StatusBadRequest, post("region", ""))
+	require.Equal(t, http.StatusOK, post("odd", "east"), "the SDK refuses its schema")
 }
 
 // A number of structured content is exact on the wire, where a client of another language reads it.

@@ -35,7 +35,8 @@
 //
 // MCP 2026-07-28, stateless, and the older versions that the SDK speaks. Each agent is a tool with an output
 // schema. Messages of the agent are progress notifications. A failed task and a refusal have isError, and a
-// refusal names the path of each invalid argument. Numbers are exact, except in the form of an answer. Notifications
+// refusal names the path of each invalid argument. Images, audio and files of artifacts are content of their kind, and
+// have no content in the structured result. Numbers are exact, except in the form of an answer. Notifications
 // of tasks, which the SDK has no subscription for, and chats are not implemented.
 //
 // # Deviations

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -166,11 +167,14 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 	if !slices.ContainsFunc(b.agents, func(a arc.AgentInfo) bool { return a.AgentID == c.Name }) {
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
-	id, isNew := c.State, false
+	var id string
+	isNew := false
 	var in *arc.ServerRequest
 	var err error
-	if id != "" { // a repeated call with the answer to a question
-		in, err = b.answer(ctx, c.Name, id, c.Inputs)
+	if c.State != "" { // a repeated call with the answer to a question
+		if in, id, err = b.repeat(ctx, c); err != nil {
+			return nil, err
+		}
 	} else {
 		var a arguments
 		if refusal := a.decode(c.Arguments); refusal != nil {
@@ -197,7 +201,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 	case isTask && !t.state.Status.Final() && (t.state.Status != arc.TaskInputRequired || canElicit(c.Client)):
 		return b.handle(t, "task")
 	case t.state.Status == arc.TaskInputRequired && canElicit(c.Client):
-		return &mcp.CallToolResult{InputRequests: t.inputRequests(), RequestState: t.state.ID}, nil
+		return &mcp.CallToolResult{InputRequests: t.inputRequests(), RequestState: stateOf(&t)}, nil
 	}
 	return t.result()
 }
@@ -347,10 +351,47 @@ type output struct {
 	Artifacts []arc.Artifact `json:"artifacts,omitempty"`
 }
 
-// result returns the task as the result of a call; its text is that of the artifacts or else of the last message.
+// contentOf returns a part as content, or nil.
+func contentOf(task string, p *arc.Part) mcp.Content {
+	data, err := p.Bytes()
+	switch {
+	case err != nil:
+		return nil
+	case p.Type == arc.PartTypeText, p.Type == arc.PartTypeData:
+		return &mcp.TextContent{Text: string(data)}
+	case p.Type == arc.PartTypeImage:
+		return &mcp.ImageContent{MIMEType: p.MIMEType, Data: data}
+	case p.Type == arc.PartTypeAudio:
+		return &mcp.AudioContent{MIMEType: p.MIMEType, Data: data}
+	case p.Type == arc.PartTypeFile:
+		uri := "arc:/" + url.PathEscape(task) + "/" + url.PathEscape(cmp.Or(p.Filename, "file"))
+		return &mcp.EmbeddedResource{Resource: &mcp.ResourceContents{URI: uri, MIMEType: p.MIMEType, Blob: data}}
+	}
+	return nil
+}
+
+// without returns parts without the data that their contents have: models may read structured content as text.
+func without(parts []arc.Part) []arc.Part {
+	parts = slices.Clone(parts)
+	for i := range parts {
+		switch parts[i].Type {
+		case arc.PartTypeImage, arc.PartTypeAudio, arc.PartTypeFile:
+			parts[i].Content = ""
+		}
+	}
+	return parts
+}
+
+// result returns the task as the result of a call. Its content is that of the artifacts or else of the last message.
 func (t *task) result() (*mcp.CallToolResult, error) {
 	s := t.state
-	out := output{TaskID: s.ID, Status: s.Status, Reason: s.Reason, Messages: s.Messages, Artifacts: s.Artifacts}
+	out := output{TaskID: s.ID, Status: s.Status, Reason: s.Reason, Messages: slices.Clone(s.Messages), Artifacts: slices.Clone(s.Artifacts)}
+	for i := range out.Messages {
+		out.Messages[i].Parts = without(out.Messages[i].Parts)
+	}
+	for i := range out.Artifacts {
+		out.Artifacts[i].Parts = without(out.Artifacts[i].Parts)
+	}
 	if s.Status == arc.TaskInputRequired {
 		out.Question, out.Reason = t.question(), ""
 	}
@@ -360,12 +401,15 @@ func (t *task) result() (*mcp.CallToolResult, error) {
 	}
 	res := &mcp.CallToolResult{StructuredContent: json.RawMessage(value), IsError: s.Status == arc.TaskFailed || s.Status == arc.TaskCanceled}
 	add := func(text string) { res.Content = append(res.Content, &mcp.TextContent{Text: text}) }
-	for _, a := range s.Artifacts {
-		for _, p := range a.Parts {
-			if p.Type == arc.PartTypeText || p.Type == arc.PartTypeData {
-				add(p.Content)
+	addParts := func(parts []arc.Part) {
+		for i := range parts {
+			if c := contentOf(s.ID, &parts[i]); c != nil {
+				res.Content = append(res.Content, c)
 			}
 		}
+	}
+	for _, a := range s.Artifacts {
+		addParts(a.Parts)
 	}
 	switch n := len(s.Messages); {
 	case s.Status == arc.TaskInputRequired:
@@ -375,8 +419,9 @@ func (t *task) result() (*mcp.CallToolResult, error) {
 	case s.Reason != "":
 		add(s.Reason)
 	case len(res.Content) == 0 && n > 0:
-		add(s.Messages[n-1].Text())
-	case len(res.Content) == 0:
+		addParts(s.Messages[n-1].Parts)
+	}
+	if len(res.Content) == 0 {
 		add(string(s.Status))
 	}
 	return res, nil

@@ -5,6 +5,8 @@ package mcpserver_test
 
 import (
 	"context"
+	"encoding/base64"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -62,6 +64,11 @@ func (f *fixture) work(ctx context.Context, run *arc.TaskRun) error {
 	switch m := run.Message(); m.Text() {
 	case "fail":
 		return arc.Errorf(arc.ErrTaskExecutionFailed, "no paint")
+	case "crash":
+		panic("a failure")
+	case "files":
+		return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.ImagePart("image/png", []byte("i")), arc.AudioPart("audio/wav", []byte("a")),
+			arc.FilePart("a b.txt", "text/plain", []byte("f")), {Type: arc.PartTypeImage, Content: "%"}, arc.TextPart("seen")}})
 	case "ask":
 		answer, err := run.WaitInput(ctx, "which color?")
 		if err != nil {
@@ -147,6 +154,15 @@ func TestAgents(t *testing.T) {
 			require.True(t, res.IsError)
 			require.Equal(t, "FAILED", out["status"])
 			require.Contains(t, textOf(res), "no paint")
+
+			res, out = call(t, s, map[string]any{"message": "files"})
+			require.Len(t, res.Content, 4)
+			require.Equal(t, []byte("i"), res.Content[0].(*mcp.ImageContent).Data)
+			require.Equal(t, []byte("a"), res.Content[1].(*mcp.AudioContent).Data)
+			require.Equal(t, &mcp.ResourceContents{URI: fmt.Sprintf("arc:/%s/a%%20b.txt", out["taskId"]), MIMEType: "text/plain", Blob: []byte("f")},
+				res.Content[2].(*mcp.EmbeddedResource).Resource)
+			require.Equal(t, "seen", res.Content[3].(*mcp.TextContent).Text)
+			require.NotContains(t, fmt.Sprint(out), base64.StdEncoding.EncodeToString([]byte("f")))
 
 			res, out = call(t, s, map[string]any{"message": "ask"})
 			require.False(t, res.IsError)

@@ -4,12 +4,16 @@
 package mcpserver
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -46,8 +50,8 @@ func missing(capability string) error {
 // taskParams are the params of the three methods.
 type taskParams struct {
 	mcp.ParamsBase
-	TaskID         string               `json:"taskId"`
-	InputResponses mcp.InputResponseMap `json:"inputResponses"`
+	TaskID         string                     `json:"taskId"`
+	InputResponses map[string]json.RawMessage `json:"inputResponses"`
 }
 
 // A handle is a task of MCP, or an acknowledgment without one.
@@ -68,6 +72,7 @@ type state struct {
 	PollInterval  int64               `json:"pollIntervalMs"`
 	InputRequests mcp.InputRequestMap `json:"inputRequests,omitempty"`
 	Result        *mcp.CallToolResult `json:"result,omitempty"`
+	Error         *jsonrpc.Error      `json:"error,omitempty"`
 }
 
 // extend adds the methods of the extension to the server of a request.
@@ -77,6 +82,9 @@ func extend(s mcpserver.Server, server *mcp.Server, b mcpserver.Backend) error {
 		return mcpserver.AddMethod(s, server, method, func(ctx context.Context, client *mcp.ClientCapabilities, p *taskParams) (*handle, error) {
 			if !hasTasks(client) {
 				return nil, missing(`{"extensions":{"` + tasksExtension + `":{}}}`)
+			}
+			if name := tasks.in.Header.Get("Mcp-Name"); name != "" && name != p.TaskID {
+				return nil, &jsonrpc.Error{Code: mcp.CodeHeaderMismatch, Message: "header mismatch: Mcp-Name is not the taskId"}
 			}
 			agent, err := tasks.agentOf(ctx, p.TaskID)
 			if err != nil {
@@ -170,7 +178,12 @@ func (b *backend) getTask(ctx context.Context, agent string, client *mcp.ClientC
 
 // updateTask serves tasks/update. Responses to other questions than the present one are ignored.
 func (b *backend) updateTask(ctx context.Context, agent string, _ *mcp.ClientCapabilities, p *taskParams) (*handle, error) {
-	in, err := b.answer(ctx, agent, p.TaskID, p.InputResponses)
+	in, err := b.answer(ctx, agent, p.TaskID, func(n int) (response *mcp.ElicitResult, err error) {
+		if text := p.InputResponses[question(n)]; text != nil && json.Unmarshal(text, &response) != nil {
+			err = &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "invalid response to " + question(n)}
+		}
+		return response, err
+	})
 	if err == nil {
 		err = b.do(ctx, in)
 	}
@@ -210,22 +223,43 @@ func (t *task) inputRequests() mcp.InputRequestMap {
 // answerSchema is the form of an answer.
 var answerSchema = json.RawMessage(`{"type":"object","properties":{"answer":{"type":"string","title":"Answer"}},"required":["answer"]}`)
 
+// stateOf returns the state of a call that has to be repeated: its task, and its question.
+func stateOf(t *task) string { return t.state.ID + "/" + question(t.inputs) }
+
+// repeat returns the request of a repeated call, and its task.
+func (b *backend) repeat(ctx context.Context, c *mcpserver.Call) (in *arc.ServerRequest, id string, err error) {
+	id, number, _ := strings.Cut(c.State, "/question-")
+	asked, err := strconv.Atoi(number)
+	if err != nil || c.State != id+"/"+question(asked) {
+		asked = math.MaxInt
+	}
+	in, err = b.answer(ctx, c.Name, id, func(n int) (*mcp.ElicitResult, error) {
+		if asked > n {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown requestState"}
+		}
+		response, _ := c.Inputs[question(n)].(*mcp.ElicitResult)
+		return response, nil
+	})
+	return in, id, faultOf(err)
+}
+
 // answer returns the request with which a response to the question of a task is given to it, and without one the request
 // for the task. A question that is declined cancels the task.
-func (b *backend) answer(ctx context.Context, agent, id string, inputs mcp.InputResponseMap) (*arc.ServerRequest, error) {
+func (b *backend) answer(ctx context.Context, agent, id string, responseTo func(question int) (*mcp.ElicitResult, error)) (*arc.ServerRequest, error) {
 	t, err := b.read(ctx, agent, id)
 	if err != nil {
 		return nil, err
 	}
-	key := question(t.inputs)
-	response, _ := inputs[key].(*mcp.ElicitResult)
+	response, err := responseTo(t.inputs)
 	switch {
+	case err != nil:
+		return nil, err
 	case t.state.Status != arc.TaskInputRequired || response == nil:
 		return b.info(agent, id)
 	case response.Action != "accept":
 		return b.request(agent, arc.MethodTaskCancel, &arc.CancelTaskParams{TaskID: id, Reason: "the question was declined"})
 	}
-	return b.keyed("mcp/"+id+"/"+key, agent, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: id, Message: answerOf(response)})
+	return b.keyed("mcp/"+stateOf(&t), agent, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: id, Message: answerOf(response)})
 }
 
 // answerOf returns the content of a form: the text of its member answer, or else all of it as data.
@@ -256,6 +290,10 @@ func (b *backend) handle(t task, resultType string) (*handle, error) {
 	case arc.TaskCanceled:
 		out.Status, out.StatusMessage = "cancelled", s.Reason
 	case arc.TaskCompleted, arc.TaskFailed:
+		if e := s.Error; e != nil && e.Code == arc.ErrInternal {
+			out.Status, out.Error = "failed", &jsonrpc.Error{Code: int64(e.Code), Message: cmp.Or(e.Message, e.Code.Message())}
+			break
+		}
 		var err error
 		out.Status = "completed"
 		if out.Result, err = t.result(); err != nil {

@@ -145,6 +145,9 @@ func TestTaskQuestion(t *testing.T) {
 		require.Equal(t, "complete", r.Result.ResultType, text)
 	}
 	update(`{"question-2":{"action":"accept","content":{"answer":"blue"}}}`)
+	update(`{"question-0":{"unknown":true},"other":1}`)
+	r, text = rpc(t, f.handler, "alice", both, "tasks/update", `"taskId":"`+id+`","inputResponses":{"question-1":1}`)
+	require.Equal(t, -32602, r.Error.Code, text)
 	get(t, f, id, "input_required")
 	update(`{"question-1":{"action":"accept","content":{"answer":"red"}}}`)
 	update(`{"question-1":{"action":"accept","content":{"answer":"blue"}}}`)
@@ -168,6 +171,30 @@ func TestTaskResults(t *testing.T) {
 	require.Equal(t, "done", get(t, f, id, "completed").Result.Result.Content[0].Text)
 	r, _ = rpc(t, f.handler, "alice", both, "tools/call", call1+`"fail"}`)
 	require.True(t, get(t, f, r.Result.StructuredContent.TaskID, "completed").Result.Result.IsError)
+	r, _ = rpc(t, f.handler, "alice", both, "tools/call", call1+`"crash"}`)
+	id = r.Result.StructuredContent.TaskID
+	require.Nil(t, get(t, f, id, "failed").Result.Result.Content)
+	_, text = rpc(t, f.handler, "alice", both, "tasks/get", `"taskId":"`+id+`"`)
+	require.Contains(t, text, `"error":{"code":-32603,"message":"Internal error"}`)
+}
+
+// A request whose header names another task is refused.
+func TestTaskHeader(t *testing.T) {
+	f := newFixture(t, nil, nil)
+	r, _ := rpc(t, f.handler, "alice", both, "tools/call", call1+`"ask"}`)
+	id := r.Result.TaskID
+	named := func(name string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			r.Header.Set("Mcp-Name", name)
+			f.handler.ServeHTTP(w, r)
+		})
+	}
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		r, text := rpc(t, named(id), "alice", both, method, `"taskId":"`+id+`"`)
+		require.Equal(t, "complete", r.Result.ResultType, text)
+		r, text = rpc(t, named("task-0"), "alice", both, method, `"taskId":"`+id+`"`)
+		require.Equal(t, -32020, r.Error.Code, text)
+	}
 }
 
 // The methods of tasks need the extension, a question needs a form, and a task belongs to its caller.
@@ -222,11 +249,15 @@ func TestRepeatedCallAnswersTask(t *testing.T) {
 	id := r.Result.RequestState
 	repeated := call1 + `"ask"},"requestState":"` + id + `","inputResponses":{"question-1":{"action":"accept","content":{"answer":"red"}}}`
 	r, text = rpc(t, f.handler, "bob", elicits, "tools/call", repeated)
-	require.Contains(t, text, `"isError":true`, "the task of another principal")
+	require.Equal(t, -32602, r.Error.Code, "the task of another principal: %s", text)
+	for _, other := range []string{id + "-x", id[:len(id)-1], id + "1", "x", "/question-1", strings.Replace(id, "question-1", "question-01", 1)} {
+		r, text = rpc(t, f.handler, "alice", elicits, "tools/call", strings.Replace(repeated, id, other, 1))
+		require.Equal(t, -32602, r.Error.Code, "state %q: %s", other, text)
+	}
 	for range 2 {
 		r, text = rpc(t, f.handler, "alice", elicits, "tools/call", repeated)
 		require.Equal(t, "complete", r.Result.ResultType, text)
-		require.Equal(t, id, r.Result.StructuredContent.TaskID)
+		require.Equal(t, id, r.Result.StructuredContent.TaskID+"/question-1")
 		require.Equal(t, "red", r.Result.Content[0].Text)
 	}
 	r, text = rpc(t, f.handler, "alice", neither, "tools/call", call1+`"ask"}`)

@@ -34,6 +34,14 @@ type Backend interface {
 	CallTool(ctx context.Context, c *Call) (mcp.Result, error)
 }
 
+// A HeaderBackend has tools whose schemas ask for parameters in HTTP headers too, which the SDK checks.
+type HeaderBackend interface {
+	Backend
+
+	// Tool returns a tool, or nil if the caller does not have it.
+	Tool(ctx context.Context, name string) (*mcp.Tool, error)
+}
+
 // A Call is a call of a tool.
 type Call struct {
 	Name      string
@@ -88,8 +96,22 @@ func (s Server) Handler(backend func(r *http.Request) Backend) http.Handler {
 				s.Logger.ErrorContext(r.Context(), "mcpserver: extension not added", "extension", s.Extension, "err", err)
 			}
 		}
+		if headers, ok := b.(HeaderBackend); ok && r.Header.Get("Mcp-Method") == "tools/call" {
+			announce(r.Context(), server, headers, r.Header.Get("Mcp-Name"))
+		}
 		server.AddReceivingMiddleware(s.middleware(r.Context(), server, b))
 		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), serverKey{}, server)))
+	})
+}
+
+// announce adds a tool whose headers the SDK is to check.
+func announce(ctx context.Context, server *mcp.Server, b HeaderBackend, name string) {
+	_ = guard.Call("tools/call", func() error { // the call fails for the same reason, and a tool with a refused schema has no headers
+		t, err := b.Tool(ctx, name)
+		if err == nil && t != nil {
+			server.AddTool(t, nil)
+		}
+		return err
 	})
 }
 
