@@ -260,6 +260,20 @@ func TestProgress(t *testing.T) {
 	require.True(t, res.IsError)
 }
 
+// Methods of capabilities that the server does not announce are unknown.
+func TestOtherMethods(t *testing.T) {
+	f := newFixture(t, nil)
+	for _, version := range eras {
+		s, err := f.dial(t, "key-a", version, nil)
+		require.NoError(t, err)
+		_, err = s.ListPrompts(t.Context(), nil)
+		require.ErrorContains(t, err, "prompts/list")
+		require.Nil(t, s.InitializeResult().Capabilities.Prompts)
+		_, err = s.ListResources(t.Context(), nil)
+		require.ErrorContains(t, err, "resources/list")
+	}
+}
+
 // The end of the request cancels the call at the Runtime.
 func TestCancel(t *testing.T) {
 	f := newFixture(t, nil)

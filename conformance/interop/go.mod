@@ -21,7 +21,11 @@ require (
 	github.com/a2aproject/a2a-go v0.3.15 // indirect
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/cyberphone/json-canonicalization v0.0.0-20241213102144-19d51d7fe467 // indirect
+	github.com/fivewire/fivewire/a2e/mcpserver v0.0.0
+	github.com/fivewire/fivewire/altar/mcpserver v0.0.0
+	github.com/fivewire/fivewire/arc/mcpserver v0.0.0
 	github.com/fivewire/fivewire/internal/jwt v0.0.0 // indirect
+	github.com/fivewire/fivewire/internal/mcpserver v0.0.0
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect

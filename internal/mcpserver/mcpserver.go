@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -150,6 +151,10 @@ func capabilitiesOf(session *mcp.ServerSession) *mcp.ClientCapabilities {
 func (s Server) middleware(request context.Context, server *mcp.Server, b Backend) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+			switch kind, _, _ := strings.Cut(method, "/"); kind {
+			case "prompts", "resources", "completion", "logging": // which the SDK answers also if they are not announced
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "no method " + strconv.Quote(method)}
+			}
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()
 			defer context.AfterFunc(request, cancel)()

@@ -14,7 +14,7 @@ serve({
   connect: async ({ url, command, env }) => {
     client = new Client({ name: 'ts-client', version: '1.0.0' });
     await client.connect(url ? new StreamableHTTPClientTransport(new URL(url)) : new StdioClientTransport({ command, env }));
-    return { server: client.getServerVersion(), instructions: client.getInstructions() ?? null };
+    return { version: client.transport.protocolVersion, server: client.getServerVersion(), instructions: client.getInstructions() ?? null };
   },
   tools: async () => (await client.listTools()).tools,
   call: ({ name, args, meta }) => client.callTool({ name, arguments: args, ...(meta ? { _meta: meta } : {}) }),
