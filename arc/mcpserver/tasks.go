@@ -229,12 +229,12 @@ func stateOf(t *task) string { return t.state.ID + "/" + question(t.inputs) }
 // repeat returns the request of a repeated call, and its task.
 func (b *backend) repeat(ctx context.Context, c *mcpserver.Call) (in *arc.ServerRequest, id string, err error) {
 	id, number, _ := strings.Cut(c.State, "/question-")
-	asked, err := strconv.Atoi(number)
-	if err != nil || c.State != id+"/"+question(asked) {
-		asked = math.MaxInt
+	last, err := strconv.Atoi(number)
+	if err != nil || c.State != id+"/"+question(last) {
+		last = math.MaxInt
 	}
 	in, err = b.answer(ctx, c.Name, id, func(n int) (*mcp.ElicitResult, error) {
-		if asked > n {
+		if last > n {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown requestState"}
 		}
 		response, _ := c.Inputs[question(n)].(*mcp.ElicitResult)

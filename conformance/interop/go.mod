@@ -25,7 +25,7 @@ require (
 	github.com/fivewire/fivewire/altar/mcpserver v0.0.0
 	github.com/fivewire/fivewire/arc/mcpserver v0.0.0
 	github.com/fivewire/fivewire/internal/jwt v0.0.0 // indirect
-	github.com/fivewire/fivewire/internal/mcpserver v0.0.0
+	github.com/fivewire/fivewire/internal/mcpserver v0.0.0 // indirect
 	github.com/go-jose/go-jose/v4 v4.1.8 // indirect
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // indirect
 	github.com/google/jsonschema-go v0.4.3 // indirect

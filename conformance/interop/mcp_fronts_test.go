@@ -191,7 +191,7 @@ func parts(list ...arc.Part) arc.TaskHandlerFunc {
 	}
 }
 
-// ask is an agent that asks n questions.
+// ask is an agent with n questions.
 func ask(n int) arc.TaskHandlerFunc {
 	return func(ctx context.Context, run *arc.TaskRun) error {
 		for range n {
@@ -254,8 +254,8 @@ func serveFront(t *testing.T, name string) string {
 	return server.URL
 }
 
-// toolScenarios are the scenarios of the conformance package that are about tools and what they need; the others are
-// about resources, prompts, completion, logs, and sessions. Scenarios of the extension run alone.
+// toolScenarios are the scenarios of the conformance package for tools; the others are for resources, prompts,
+// completion, logs, and sessions. Scenarios of the extension run alone.
 var (
 	toolScenarios = regexp.MustCompile(`^(server-initialize|server-stateless|ping|tools-.*|json-schema-2020-12|elicitation-.*|dns-rebinding-protection|` +
 		`caching|http-.*|input-required-result-.*)$`)
@@ -303,8 +303,8 @@ func TestMCPConformance(t *testing.T) {
 	peers(t, "node")
 	text, err := os.ReadFile(filepath.Join("peers", "node", "mcp_known.json"))
 	require.NoError(t, err)
-	var known []struct{ Checks, Reason string }
-	require.NoError(t, json.Unmarshal(text, &known))
+	var exceptions []struct{ Checks, Reason string }
+	require.NoError(t, json.Unmarshal(text, &exceptions))
 	var list []checkVerdict
 	for front := range fronts {
 		url := serveFront(t, front)
@@ -320,7 +320,7 @@ func TestMCPConformance(t *testing.T) {
 	require.Greater(t, len(list), 200)
 	failures := map[int]int{}
 	for _, v := range list {
-		i := slices.IndexFunc(known, func(k struct{ Checks, Reason string }) bool {
+		i := slices.IndexFunc(exceptions, func(k struct{ Checks, Reason string }) bool {
 			return regexp.MustCompile("^(" + k.Checks + ")$").MatchString(v.name)
 		})
 		if strings.HasSuffix(v.name, " wire-schema-valid") {
@@ -332,10 +332,10 @@ func TestMCPConformance(t *testing.T) {
 		case v.isFailure:
 			failures[i]++
 		case i >= 0:
-			t.Errorf("%s passes, and is listed as %q", v.name, known[i].Checks)
+			t.Errorf("%s passes, and is listed as %q", v.name, exceptions[i].Checks)
 		}
 	}
-	for i, k := range known {
+	for i, k := range exceptions {
 		if failures[i] == 0 {
 			t.Errorf("no check is %q", k.Checks)
 		}

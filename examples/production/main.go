@@ -3,7 +3,7 @@
 
 // Command production is a template for an ARC service that several processes run behind one name:
 // digest-01 sends the text of a task to a slow backend, once for each task, whatever happens to the
-// processes. State is in SQLite (processes on one machine) or PostgreSQL (many machines), callers
+// processes; in a chat it streams a digest of each word. State is in SQLite (processes on one machine) or PostgreSQL (many machines), callers
 // have tokens, and each caller has its bounds.
 //
 //	go run ./examples/production -addr localhost:8080 -tokens tokens.txt -store state.db
@@ -20,7 +20,9 @@
 // work is refused, running tasks may end within -grace, and the store is closed. The termination
 // grace of the orchestrator must exceed the sum of -drain and -grace by five seconds for the
 // telemetry. Tasks that are cut off continue in another process: at once after a shutdown, and
-// after -lease if the process was killed. A second signal ends the process immediately.
+// after -lease if the process was killed. The reader of a stream whose connection is lost continues
+// in any process, without a gap; the stream of a killed process ends there with an error, after
+// -lease. A second signal ends the process immediately.
 //
 // Nothing here has TLS: a proxy in front ends it, on the same machine or in a private network.
 package main
@@ -109,7 +111,8 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) (err error) {
 		Auth:   arc.Auth{Authenticator: authenticator, RequireForDiscovery: true},
 		Limits: limits(),
 		Persistence: arc.Persistence{Store: db, InstanceID: c.instance, LeaseTTL: c.lease,
-			ResultTTL: 10 * time.Minute}, // a request that is repeated creates no second task
+			ResultTTL:    10 * time.Minute, // a request that is repeated creates no second task
+			EnableResume: true},            // streams
 		Timing:     arc.Timing{TaskTimeout: time.Hour},
 		Middleware: []arc.Middleware{tel.Middleware()},
 		Audit:      arc.AuditLog(logger), // with the names of callers, without their tokens
@@ -128,6 +131,7 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) (err error) {
 	srv.Register(arc.Agent{
 		AgentInfo:   arc.AgentInfo{AgentID: "digest-01", Description: "Makes a digest of a text.", Version: "1.0.0"},
 		TaskHandler: tel.TaskHandler(arc.TaskHandlerFunc(d.task)),
+		ChatHandler: arc.ChatHandlerFunc(d.chat),
 		// A task that was cut off before its step began does no harm either when it runs again.
 		RerunInterrupted: true,
 	})
@@ -223,7 +227,7 @@ func readTokens(file string) (arc.Authenticator, error) {
 		if len(fields) != 2 || len(fields[1]) < 32 || keys[fields[1]] != nil {
 			return nil, fmt.Errorf("tokens: %s:%d: want a name and an unused token of 32 characters or more", file, n)
 		}
-		keys[fields[1]] = &arc.Principal{ID: fields[0], Scopes: []string{arc.ScopeTaskController, arc.ScopeAgentCaller}}
+		keys[fields[1]] = &arc.Principal{ID: fields[0], Scopes: []string{arc.ScopeTaskController, arc.ScopeChatController, arc.ScopeAgentCaller}}
 	}
 	if lines.Err() != nil || len(keys) == 0 {
 		return nil, fmt.Errorf("tokens: %s: no tokens, or a line that is too long", file)
@@ -292,6 +296,20 @@ func (d *digests) task(ctx context.Context, run *arc.TaskRun) error {
 	return run.AddArtifact(ctx, &arc.Artifact{Name: "digest", Parts: []arc.Part{arc.TextPart(digest)}})
 }
 
+// chat streams the digests of words.
+func (d *digests) chat(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	for word := range strings.FieldsSeq(turn.Message.Text()) {
+		digest, err := d.digest(ctx, "", word)
+		if err == nil {
+			err = out.Send(digest + "\n")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // digest is slow. A process that ends between the effect of a request and the storing of its result leads to a second
 // request with the same key, by which the backend finds its earlier response.
 func (d *digests) digest(ctx context.Context, stepID, text string) (string, error) {
@@ -302,7 +320,9 @@ func (d *digests) digest(ctx context.Context, stepID, text string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	req.Header.Set("Idempotency-Key", stepID)
+	if stepID != "" {
+		req.Header.Set("Idempotency-Key", stepID)
+	}
 	res, err := d.client.Do(req)
 	if err != nil {
 		return "", err

@@ -68,6 +68,10 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.mu.Lock()
 	b.waiting[text]++
 	b.mu.Unlock()
+	if key == "" && !strings.HasPrefix(text, "wait") { // a word of a chat
+		fmt.Fprint(w, "digest of "+text)
+		return
+	}
 	select {
 	case <-b.gate:
 	case <-r.Context().Done():
@@ -75,6 +79,10 @@ func (b *backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if key == "" {
+		fmt.Fprint(w, "digest of "+text)
+		return
+	}
 	if b.keys[key] == "" {
 		b.keys[key] = text
 		b.effects[text]++
@@ -179,7 +187,7 @@ func client(t *testing.T, token string, instances ...*instance) *arc.Client {
 		return new(net.Dialer).DialContext(ctx, network, instances[last].addr)
 	}
 	opts := &arc.ClientOptions{Idempotent: true, Retry: &arc.RetryPolicy{MaxAttempts: 10},
-		HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+		MaxResumes: 10, HTTPClient: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
 	if token != "" {
 		opts.TokenSource = arc.StaticTokenSource(token)
 	}
@@ -299,6 +307,45 @@ func TestTasksContinueElsewhere(t *testing.T) {
 			s.requireResults(ctx, t, both, more)
 		})
 	}
+}
+
+// The stream of an instance that is killed in the middle continues in the other one, and ends there with an error after
+// all that was sent.
+func TestStreamOfKilledInstance(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := startService(t)
+	c := client(t, token, s.one, s.two)
+	read := func(text string, piece func(n int)) (got string, err error) {
+		n := 0
+		for event, err := range c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: arc.UserText(text)}, nil) {
+			if err != nil {
+				return got, err
+			}
+			got += event.Text
+			if event.Message != nil {
+				n++
+				piece(n)
+			}
+		}
+		return got, nil
+	}
+	var killed time.Time
+	got, err := read("first second wait-third", func(n int) {
+		if n < 2 {
+			return
+		}
+		require.Eventually(t, func() bool { return s.backend.requested(1, "wait-third") }, time.Minute, time.Millisecond)
+		require.NoError(t, s.one.Process.Kill())
+		killed = time.Now()
+	})
+	require.ErrorIs(t, err, arc.ErrAgentNotAvailable)
+	require.Less(t, time.Since(killed), 20*time.Second)
+	require.Equal(t, "digest of first\ndigest of second\n", got)
+	close(s.backend.gate)
+	got, err = read("first second wait-third", func(int) {})
+	require.NoError(t, err)
+	require.Equal(t, "digest of first\ndigest of second\ndigest of wait-third\n", got)
 }
 
 // Callers need a token of the file. No token is in the output.
