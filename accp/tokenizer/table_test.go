@@ -418,6 +418,8 @@ func TestREADME(t *testing.T) {
 		"choices":   choiceTable(t),
 		"hops":      hopTable(t),
 		"worse":     worseTable(t),
+		"runs":      runTable(t),
+		"ratios":    ratioTable(t),
 	} {
 		begin, end := "<!-- measured: "+name+" -->\n", "<!-- end -->"
 		before, rest, ok := strings.Cut(want, begin)
@@ -457,6 +459,9 @@ func TestREADMEProse(t *testing.T) {
 			saved(history.frames, history.prose), saved(history.frames, history.json)),
 		fmt.Sprintf("| ten hops, summary and hops since | %.0f %% fewer | %.0f %% fewer |",
 			saved(since.frames, since.prose), saved(since.frames, since.json)),
+		fmt.Sprintf("| %d generated runs, median cost with a prompt cache | %.0f %% less | %.0f %% less |", generatedRuns,
+			100-100*quantile(ratios(t, func(r *runResult) float64 { return r.view[isACCP].cached / r.view[0].cached }), 0.5),
+			100-100*quantile(ratios(t, (*runResult).ratio), 0.5)),
 	} {
 		require.Contains(t, readme, want)
 	}

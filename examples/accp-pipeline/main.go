@@ -1,20 +1,18 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Command accp-pipeline runs one workflow of five agents three times: in natural language, in JSON,
-// and in ACCP frames. For each step it prints the number of tokens that the model of the receiving
-// agent reads, counted with the vocabulary o200k_base:
+// Command accp-pipeline runs one workflow of five agents and prints what the models of the receiving agents read, in
+// natural language, in JSON, and in ACCP frames, counted with the vocabulary o200k_base:
 //
 //	go run ./examples/accp-pipeline
 //
-// Text and JSON represent agents without a protocol: each step contains the whole history. The
-// frames pass through sessions, one per agent, which make checkpoints, share a state by deltas, and
-// keep long texts in a store for the agents that need them. Most of the savings result from that,
-// and not from the notation; the program prints both.
+// The whole history in text and JSON represents agents without a protocol. The frames pass through sessions, one per agent,
+// which make checkpoints, share a state by deltas, and keep long texts in a store for the agents that need them. The last
+// columns have the same information in each notation: the lines of [accp.Session.ModelContext], and the same summaries and
+// messages as text and as JSON. Costs are given with and without a prompt cache.
 package main
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -46,79 +44,121 @@ func main() {
 
 var count = o200k.Counter{}.Count
 
-// contextBudget is the number of context tokens that an agent gives its model in addition to the
-// frame.
+// contextBudget is the number of context tokens that an agent gives its model.
 const contextBudget = 500
+
+// Prices of a token with a prompt cache. One that is read without a cache costs 1.
+const priceWritten, priceCached = 1.25, 0.1
+
+// columns are the contexts that the program compares. The first two are whole histories.
+var columns = []string{"text", "JSON", "text", "JSON", "ACCP"}
+
+// A bill is the cost of the contexts of one column. A model has a cache of the last context of its agent.
+type bill struct {
+	tokens int
+	cached float64
+	last   map[string][]string
+}
+
+// add adds a context of an agent and returns its number of tokens.
+func (b *bill) add(agent string, lines []string) (tokens int) {
+	stable := true
+	for i, line := range lines {
+		n := count(line) + 1 // with the line feed
+		stable = stable && i < len(b.last[agent]) && b.last[agent][i] == line
+		price := priceWritten
+		if stable {
+			price = priceCached
+		}
+		b.cached += price * float64(n)
+		tokens += n
+	}
+	b.tokens += tokens
+	b.last[agent] = lines
+	return tokens
+}
+
+// same returns the context of a session in another notation: the texts of its messages, and its summaries as they are.
+func same(lines []string, texts map[string]string) []string {
+	out := slices.Clone(lines)
+	for i, line := range lines {
+		if text, ok := texts[line]; ok {
+			out[i] = text
+		}
+	}
+	return out
+}
 
 func run(ctx context.Context, out io.Writer, opts accp.SessionOptions) error {
 	team, err := newTeam(opts, "planner", "research", "analyst", "writer", "reviewer")
 	if err != nil {
 		return err
 	}
-	var text, json strings.Builder // the history
-	var sum struct{ text, json, frame, read int }
+	var text, json []string // the history
+	textOf, jsonOf := map[string]string{}, map[string]string{}
+	bills := make([]bill, len(columns))
+	for i := range bills {
+		bills[i].last = map[string][]string{}
+	}
 
-	fmt.Fprintln(out, "Tokens that the model of the receiving agent reads, by o200k_base.")
-	fmt.Fprintln(out, "Frame is the new frame alone, and read what comes with it: summary, frames since, texts looked up.")
-	fmt.Fprintf(out, "\n%4s  %-20s  %6s  %6s  %6s  %6s\n", "step", "", "text", "JSON", "frame", "read")
+	fmt.Fprintln(out, "Tokens that the model of the receiving agent reads, by o200k_base: the whole history, or the same")
+	fmt.Fprintln(out, "summaries, messages since and looked-up texts in three notations.")
+	fmt.Fprintf(out, "\n%4s  %-20s  %6s  %6s  %6s  %6s  %6s\n", "step", "", "history", "", "same", "", "")
+	fmt.Fprintf(out, "%4s  %-20s  %6s  %6s  %6s  %6s  %6s\n", "", "", columns[0], columns[1], columns[2], columns[3], columns[4])
 	for i, s := range workflow() {
-		text.WriteString(s.text + "\n")
-		history, err := s.json(i + 1)
-		if err != nil {
-			return err
-		}
-		json.WriteString(history + "\n")
-
-		// The context of the receiver before the frame, and the frame.
-		lines := slices.Clone(team.sessions[s.to].ModelContext(contextBudget, 0).Lines)
 		sent, received, err := team.say(ctx, s)
 		if err != nil {
 			return fmt.Errorf("step %d: %w", i+1, err)
 		}
-		frames := string(bytes.Join(sent.Frames, []byte{'\n'}))
-		read := count(strings.Join(append(lines, frames), "\n"))
+		history, err := s.json()
+		if err != nil {
+			return err
+		}
+		text, json = append(text, s.text), append(json, history)
+		line, err := contextLine(received.Unresolved)
+		if err != nil {
+			return err
+		}
+		textOf[line] = s.short(received.Unresolved)
+		if jsonOf[line], err = messageJSON(received.Unresolved); err != nil {
+			return err
+		}
+		lines := team.sessions[s.to].ModelContext(contextBudget, 0).Lines
+		contexts := [][]string{slices.Clone(text), slices.Clone(json), same(lines, textOf), same(lines, jsonOf), slices.Clone(lines)}
 		for _, key := range s.reads {
 			// The message has the value; the frame has a reference only.
 			v, _ := received.Message.Params.Get(key)
 			value, _ := v.Text()
-			read += count(value)
+			for k := 2; k < len(contexts); k++ {
+				contexts[k] = append(contexts[k], value)
+			}
 		}
 
-		row := [4]int{count(text.String()), count(json.String()), count(frames), read}
 		to := s.to
 		if s.state != nil {
 			to = "all"
 		}
-		fmt.Fprintf(out, "%4d  %-20s  %6d  %6d  %6d  %6d\n", i+1, s.from+" → "+to, row[0], row[1], row[2], row[3])
-		sum.text, sum.json, sum.frame, sum.read = sum.text+row[0], sum.json+row[1], sum.frame+row[2], sum.read+row[3]
-
-		if v, state := team.sessions[s.to].State(); s.state != nil {
-			whole, err := new(accp.Codec).AppendValue(nil, accp.Map(state...))
-			if err != nil {
-				return err
-			}
-			delta, _ := sent.Message.Params.Get("delta")
-			changed, err := new(accp.Codec).AppendValue(nil, delta)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(out, "      state %d: a delta of %d tokens instead of %d\n", v, count(string(changed)), count(string(whole)))
+		fmt.Fprintf(out, "%4d  %-20s", i+1, s.from+" → "+to)
+		for k, lines := range contexts {
+			fmt.Fprintf(out, "  %6d", bills[k].add(s.to, lines))
 		}
-		for _, key := range s.reads {
-			v, _ := received.Unresolved.Params.Get(key)
-			if ref, ok := v.Ref(); ok {
-				fmt.Fprintf(out, "      %s looks up $%s\n", s.to, ref)
-			}
-		}
-		if c := received.Checkpoint; c != nil {
-			fmt.Fprintf(out, "      checkpoint %s (%s): %d frames of %d tokens become %d facts in %d\n",
-				c.ID, strings.Join(c.Trigger, ", "), c.Frames, c.HotTokensBefore, len(c.Facts), c.SummaryTokens)
+		fmt.Fprintln(out)
+		if err := describe(out, team, s, sent, received); err != nil {
+			return err
 		}
 	}
-	fmt.Fprintf(out, "\n%4s  %-20s  %6d  %6d  %6d  %6d\n", "", "in total", sum.text, sum.json, sum.frame, sum.read)
-	fmt.Fprintf(out, "\nACCP needs %.0f %% less than text and %.0f %% less than JSON.\n", saved(sum.read, sum.text), saved(sum.read, sum.json))
-	fmt.Fprintf(out, "Without the history, each message for itself: %d in text, %d in JSON, %d in frames.\n",
-		count(text.String()), count(json.String()), sum.frame)
+	fmt.Fprintf(out, "\n%4s  %-20s", "", "in total")
+	for _, b := range bills {
+		fmt.Fprintf(out, "  %6d", b.tokens)
+	}
+	fmt.Fprintf(out, "\n%4s  %-20s", "", "cost with caching")
+	for _, b := range bills {
+		fmt.Fprintf(out, "  %6.0f", b.cached)
+	}
+	fmt.Fprintf(out, "\n\nWith the same information, ACCP needs %.0f %% less than text and %.0f %% less than JSON.\n",
+		saved(bills[4].tokens, bills[2].tokens), saved(bills[4].tokens, bills[3].tokens))
+	fmt.Fprintf(out, "With a prompt cache, it costs %.0f %% less than text and %.0f %% less than JSON.\n",
+		saved(bills[4].cached, bills[2].cached), saved(bills[4].cached, bills[3].cached))
 
 	// All agents know the same now.
 	version, state := team.sessions["planner"].State()
@@ -130,7 +170,42 @@ func run(ctx context.Context, out io.Writer, opts accp.SessionOptions) error {
 	return nil
 }
 
-func saved(now, before int) float64 { return 100 - 100*float64(now)/float64(before) }
+// describe prints what sessions did in a step.
+func describe(out io.Writer, team *team, s step, sent *accp.SendResult, received *accp.ReceiveResult) error {
+	if v, state := team.sessions[s.to].State(); s.state != nil {
+		whole, err := new(accp.Codec).AppendValue(nil, accp.Map(state...))
+		if err != nil {
+			return err
+		}
+		delta, _ := sent.Message.Params.Get("delta")
+		changed, err := new(accp.Codec).AppendValue(nil, delta)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "      state %d: a delta of %d tokens instead of %d\n", v, count(string(changed)), count(string(whole)))
+	}
+	for _, key := range s.reads {
+		v, _ := received.Unresolved.Params.Get(key)
+		if ref, ok := v.Ref(); ok {
+			fmt.Fprintf(out, "      %s looks up $%s\n", s.to, ref)
+		}
+	}
+	if c := received.Checkpoint; c != nil {
+		fmt.Fprintf(out, "      checkpoint %s (%s): %d frames of %d tokens become %d facts in %d\n",
+			c.ID, strings.Join(c.Trigger, ", "), c.Frames, c.HotTokensBefore, len(c.Facts), c.SummaryTokens)
+	}
+	return nil
+}
+
+// contextLine returns the line of a message in the context of a model: its frame without metadata.
+func contextLine(m *accp.Message) (string, error) {
+	bare := *m
+	bare.Meta = nil
+	frame, err := new(accp.Codec).Append(nil, &bare)
+	return string(frame), err
+}
+
+func saved[T int | float64](now, before T) float64 { return 100 - 100*float64(now)/float64(before) }
 
 // A team is a group of agents that receive all messages, each in its own session. Here frames are
 // passed within one process; over HTTP or WebSocket, accp.Server and accp.Client do the same.
@@ -145,6 +220,7 @@ func newTeam(opts accp.SessionOptions, names ...string) (*team, error) {
 		if err != nil {
 			return nil, err
 		}
+		s.ModelContext(contextBudget, 0) // from now on, each message adds a line
 		t.sessions[name] = s
 	}
 	return t, nil

@@ -4,8 +4,9 @@
 package main
 
 import (
-	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
@@ -25,7 +26,7 @@ type step struct {
 
 // json returns the step as compact JSON with full names, as agents send it today. A
 // text that an earlier message holds is not repeated: the history is sent anyway.
-func (s *step) json(seq int) (string, error) {
+func (s *step) json() (string, error) {
 	params := s.params
 	if s.state != nil {
 		params = accp.Params{{Key: "state", Value: accp.Map(s.state...)}}
@@ -33,14 +34,38 @@ func (s *step) json(seq int) (string, error) {
 	for _, key := range s.reads {
 		params = slices.Clone(params).Set(key, accp.String("see above"))
 	}
+	return messageJSON(&accp.Message{From: s.from, Intent: s.intent, Op: s.op, Params: params})
+}
+
+// messageJSON returns a message as compact JSON. A reference is a string.
+func messageJSON(m *accp.Message) (string, error) {
+	params := slices.Clone(m.Params)
+	for i, p := range params {
+		if ref, ok := p.Value.Ref(); ok {
+			params[i].Value = accp.String("$" + ref)
+		}
+	}
+	if m.Op == profile.OpState {
+		params = slices.DeleteFunc(params, func(p accp.Param) bool { return p.Key == "base" }) // only frames need the digest
+	}
 	payload, err := accp.Map(params...).AppendJSON(nil)
 	if err != nil {
 		return "", err
 	}
-	b, err := json.Marshal(map[string]any{
-		"sequence": seq, "from": s.from, "type": s.intent, "operation": s.op, "payload": json.RawMessage(payload),
-	})
-	return string(b), err
+	return fmt.Sprintf(`{"from":%q,"type":%q,"operation":%q,"payload":%s}`, m.From, m.Intent, m.Op, payload), nil
+}
+
+// short returns the text of the step with the references of its message in place of long texts.
+func (s *step) short(m *accp.Message) string {
+	text := s.text
+	for _, p := range s.params {
+		long, _ := p.Value.Text()
+		v, _ := m.Params.Get(p.Key)
+		if ref, ok := v.Ref(); ok {
+			text = strings.ReplaceAll(text, long, "$"+ref)
+		}
+	}
+	return text
 }
 
 func str(key, value string) accp.Param { return accp.Param{Key: key, Value: accp.String(value)} }
