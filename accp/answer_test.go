@@ -347,7 +347,7 @@ func TestErrorsWithoutSession(t *testing.T) {
 // No change of several writers of one state is lost (ACCP-D46).
 func TestUpdatesOfSeveralWriters(t *testing.T) {
 	d := newDesk(t, nil)
-	const writers, changes = 8, 25
+	const writers, changes = 8, 100
 	var work sync.WaitGroup
 	for i := range writers {
 		c, err := accp.NewClient(d.ts.URL+accp.FramesPath, fmt.Sprint("writer", i), &accp.ClientOptions{

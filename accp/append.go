@@ -77,7 +77,7 @@ func (c *Codec) appendFrame(dst []byte, m *Message, keys []string) ([]byte, cut,
 	e := encoder{c: c, limits: c.FrameLimits.withDefaults()}
 	at := cut{start: len(dst)}
 	out := e.name(append(dst, '@'), m.From, "agent-id")
-	if !m.Intent.Valid() {
+	if !m.Intent.valid() {
 		if !alpha(string(m.Intent)) {
 			e.fault("malformed intent " + quoted(m.Intent))
 		}

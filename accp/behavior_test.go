@@ -557,3 +557,32 @@ func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {
 		}
 	})
 }
+
+// A handler with structs gets and sends params. It does not run for params of another form, and its errors reach the caller.
+func TestTypedHandlersAndCalls(t *testing.T) {
+	type order struct {
+		Item  string `json:"item"`
+		Count int    `json:"count"`
+	}
+	type receipt struct {
+		Total string `json:"total" accp:"dec"`
+	}
+	d := newDesk(t, nil)
+	runs := 0
+	d.Handle(accp.IntentReq, "order", accp.HandlerOf(func(_ context.Context, in order) (receipt, error) {
+		if runs++; in.Item == "" {
+			return receipt{}, accp.Errorf(accp.ErrPolicyDenied, "no item")
+		}
+		return receipt{fmt.Sprintf("%d.25", in.Count)}, nil
+	}))
+	c := d.http(t, nil)
+	out, err := accp.CallAs[receipt](t.Context(), c, "order", order{"pen", 3}, nil)
+	require.NoError(t, err)
+	require.Equal(t, receipt{"3.25"}, out)
+	_, err = accp.CallAs[receipt](t.Context(), c, "order", order{}, nil)
+	require.ErrorIs(t, err, accp.ErrPolicyDenied)
+	require.Equal(t, 2, runs)
+	_, err = accp.CallAs[receipt](t.Context(), c, "order", struct{ Count string }{"many"}, nil)
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	require.Equal(t, 2, runs)
+}

@@ -76,7 +76,7 @@ type Checkpoint struct {
 
 // isContext reports whether a message is part of hot state (ACCP-D40).
 func isContext(m *Message) bool {
-	return m.Intent != IntentPing && m.Intent != IntentPong && !isUnlimited(m)
+	return m.Intent != intentPing && m.Intent != intentPong && !isUnlimited(m)
 }
 
 // commitMessage commits the change by a message, with the checkpoints that are due before and after it (ACCP-D40). One that
@@ -199,7 +199,7 @@ func (h *history) reserveHot(ctx context.Context, intent Intent) error {
 			return nil
 		}
 	}
-	if intent.isControl() && hot() < 2*h.hotLimit || intent == IntentPing || intent == IntentPong {
+	if intent.isControl() && hot() < 2*h.hotLimit || intent == intentPing || intent == intentPong {
 		return nil
 	}
 	return fail(ErrInternal, "hot state is full and no checkpoint could be made")
@@ -208,7 +208,7 @@ func (h *history) reserveHot(ctx context.Context, intent Intent) error {
 // isControl reports whether a message with this intent may exceed the bounds of a session.
 func (i Intent) isControl() bool {
 	switch i {
-	case IntentAck, IntentFail, IntentCancel, IntentPing, IntentPong:
+	case IntentAck, IntentFail, IntentCancel, intentPing, intentPong:
 		return true
 	}
 	return false

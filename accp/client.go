@@ -734,7 +734,7 @@ func (c *Client) responder() *responder {
 		audit:  func(context.Context, *AuditRecord) {},
 		find: func(m *Message) (Handler, bool) {
 			switch {
-			case o.Handler == nil, m.Intent == IntentPing, m.Intent == IntentPong, m.Intent == IntentAck, isStateQuery(m):
+			case o.Handler == nil, m.Intent == intentPing, m.Intent == intentPong, m.Intent == IntentAck, isStateQuery(m):
 				return HandlerFunc(byDefault), false
 			}
 			return o.Handler, true

@@ -397,7 +397,7 @@ func (t *connTransport) abort(op, chain string) {
 // last reports whether m is the last answer to a message with this intent.
 func last(intent Intent, m *Message) bool {
 	switch m.Intent {
-	case IntentDone, IntentFail, IntentEnd, IntentPong, IntentSync:
+	case IntentDone, IntentFail, IntentEnd, intentPong, IntentSync:
 		return true
 	case IntentStream:
 		v, _ := m.Params.Get("is_final")

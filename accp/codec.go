@@ -372,10 +372,10 @@ func intern(s []byte) Intent {
 		return IntentStream
 	case IntentEnd:
 		return IntentEnd
-	case IntentPing:
-		return IntentPing
-	case IntentPong:
-		return IntentPong
+	case intentPing:
+		return intentPing
+	case intentPong:
+		return intentPong
 	default:
 		return Intent(s)
 	}

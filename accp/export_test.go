@@ -101,3 +101,21 @@ func (c *Codec) Canonical(frame []byte) ([]byte, error) {
 
 // BuiltinSchemas returns the schemas of every registry.
 func BuiltinSchemas() []Schema { return builtinSchemas() }
+
+// Float returns the decimal with the shortest text for f.
+func Float(f float64) (Value, error) { return floatValue(f) }
+
+// Valid reports whether i is one of the intents.
+func (i Intent) Valid() bool { return i.valid() }
+
+// Canonical returns the canonical text of a schema.
+func (s *Schema) Canonical() (string, error) { return s.canonical() }
+
+// Validate returns an error if a schema is malformed.
+func (s *Schema) Validate() error { return s.validate() }
+
+// Delta returns the custom schemas.
+func (r *Registry) Delta() Value { return r.delta() }
+
+// Merge adds the schemas of a peer.
+func (r *Registry) Merge(delta Value, hash string) error { return r.merge(delta, hash) }

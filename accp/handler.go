@@ -35,6 +35,26 @@ func (f HandlerFunc) ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) 
 	return f(ctx, w, m)
 }
 
+// HandlerOf returns a handler that calls f with the params of the message as a struct (see [Unmarshal]) and sends done with
+// the params of the result (see [Marshal]). Params of another form are [ErrInvalidType], and f does not run.
+func HandlerOf[In, Out any](f func(ctx context.Context, in In) (Out, error)) Handler {
+	return HandlerFunc(func(ctx context.Context, w *ReplyWriter, m *Message) error {
+		var in In
+		if err := Unmarshal(m.Params, &in); err != nil {
+			return err
+		}
+		out, err := f(ctx, in)
+		if err != nil {
+			return err
+		}
+		params, err := Marshal(out)
+		if err != nil {
+			return err
+		}
+		return w.SendResult(params)
+	})
+}
+
 // Middleware wraps handlers.
 type Middleware func(Handler) Handler
 
@@ -122,9 +142,9 @@ func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
 		return w.Send((&sharedState{version: version, params: state}).message())
 	}
 	switch m.Intent {
-	case IntentPing:
-		return w.Send(&Message{Intent: IntentPong, Op: m.Op})
-	case IntentAck, IntentPong, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp,
+	case intentPing:
+		return w.Send(&Message{Intent: intentPong, Op: m.Op})
+	case IntentAck, intentPong, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp,
 		IntentStream, IntentEnd, IntentSync, IntentCancel:
 		return nil
 	}
@@ -246,7 +266,7 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 }
 
 // isAnswered reports whether messages of an intent get an answer.
-func isAnswered(i Intent) bool { return i != IntentAck && i != IntentPong && i != IntentFail }
+func isAnswered(i Intent) bool { return i != IntentAck && i != intentPong && i != IntentFail }
 
 // negotiate answers sync:registry.
 func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, frame []byte) error {
@@ -287,7 +307,7 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 		e.failed = sent == 0
 		return e.sendError(err, m)
 	}
-	if sent == 0 && m.Intent != IntentAck && m.Intent != IntentPong && m.Intent != IntentPing {
+	if sent == 0 && m.Intent != IntentAck && m.Intent != intentPong && m.Intent != intentPing {
 		return e.ack(m)
 	}
 	return nil

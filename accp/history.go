@@ -238,7 +238,7 @@ func (h *history) commit(ctx context.Context, e *change) error {
 func (h *history) append(ctx context.Context, e *change) error {
 	hash := h.registry.Hash()
 	if hash != h.recorded {
-		text, err := storedCodec.AppendValue(nil, h.registry.Delta())
+		text, err := storedCodec.AppendValue(nil, h.registry.delta())
 		if err != nil {
 			return err
 		}
@@ -261,7 +261,7 @@ func (h *history) compact(ctx context.Context) {
 	all := &record.Snapshot{Version: c.shared.version, Tiers: c.tiers}
 	all.SetNumbers(&c.numbers)
 	state, err := storedCodec.AppendValue(nil, Value{kind: KindMap, list: c.shared.params})
-	schemas, serr := storedCodec.AppendValue(nil, h.registry.Delta())
+	schemas, serr := storedCodec.AppendValue(nil, h.registry.delta())
 	if err = errors.Join(err, serr); err == nil {
 		all.State, all.Schemas = string(state), string(schemas)
 		err = h.record.Compact(ctx, all)

@@ -27,18 +27,18 @@ const (
 	IntentCancel Intent = "cancel" // abort a chain
 	IntentStream Intent = "stream" // one chunk of a stream
 	IntentEnd    Intent = "end"    // close a stream
-	IntentPing   Intent = "ping"   // heartbeat
-	IntentPong   Intent = "pong"   // answer to a heartbeat
+	intentPing   Intent = "ping"   // heartbeat
+	intentPong   Intent = "pong"   // answer to a heartbeat
 )
 
 // String returns the intent as frames have it.
 func (i Intent) String() string { return string(i) }
 
-// Valid reports whether i is one of the intents.
-func (i Intent) Valid() bool {
+// valid reports whether i is one of the intents.
+func (i Intent) valid() bool {
 	switch i {
 	case IntentReq, IntentDone, IntentFail, IntentWait, IntentEsc, IntentComp, IntentSync,
-		IntentQry, IntentAck, IntentCancel, IntentStream, IntentEnd, IntentPing, IntentPong:
+		IntentQry, IntentAck, IntentCancel, IntentStream, IntentEnd, intentPing, intentPong:
 		return true
 	}
 	return false
@@ -71,9 +71,9 @@ func (i Intent) description() string {
 		return "stream chunk"
 	case IntentEnd:
 		return "end of stream"
-	case IntentPing:
+	case intentPing:
 		return "heartbeat"
-	case IntentPong:
+	case intentPong:
 		return "heartbeat answer"
 	}
 	return "unknown intent"

@@ -39,14 +39,16 @@ func (x *negotiation) reset() {
 }
 
 func (x *negotiation) message(hasDelta bool) *Message {
-	m := &Message{Intent: IntentSync, Op: opRegistry, Params: Params{
-		{"version", Int(x.registry.Version())},
-		{"hash", String(x.registry.Hash()[:shortHash])},
-	}}
+	return &Message{Intent: IntentSync, Op: opRegistry, Params: x.registry.hello(hasDelta)}
+}
+
+// hello returns the params of sync:registry.
+func (r *Registry) hello(hasDelta bool) Params {
+	p := Params{{"version", Int(r.Version())}, {"hash", String(r.Hash()[:shortHash])}}
 	if hasDelta {
-		m.Params = append(m.Params, Param{"delta", x.registry.Delta()})
+		p = append(p, Param{"delta", r.delta()})
 	}
-	return m
+	return p
 }
 
 // hasGreeted reports whether the registry was announced.
@@ -99,7 +101,7 @@ func (x *negotiation) answer(m *Message) (*Message, error) {
 	}
 	delta, hasDelta := m.Params.Get("delta")
 	if hasDelta {
-		if err := x.registry.Merge(delta, hash); err != nil {
+		if err := x.registry.merge(delta, hash); err != nil {
 			return nil, err
 		}
 	}

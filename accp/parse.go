@@ -173,7 +173,7 @@ func (p *parser) frame() bool {
 		return false
 	}
 	f.body = f.intent[1]
-	if !Intent(f.intentText()).Valid() {
+	if !Intent(f.intentText()).valid() {
 		p.late, p.lateAt, p.lateIs = ErrInvalidIntent, int(f.intent[0]), "unknown intent "+quoted(f.intentText())
 	}
 	p.space()

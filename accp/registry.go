@@ -34,7 +34,7 @@ type tables struct {
 var builtin = sync.OnceValue(func() *tables {
 	t := &tables{byCode: map[string]*compiled{}, byName: map[string]*compiled{}}
 	for _, s := range builtinSchemas() {
-		text, _ := s.Canonical()
+		text, _ := s.canonical()
 		c := compile(s, text, false)
 		t.byCode[s.Code], t.byName[s.Name] = c, c
 	}
@@ -169,10 +169,10 @@ func (t *tables) add(s *compiled, from origin) (isAdded bool, err error) {
 // a lower version, and a second code for a name are [ErrPolicyDenied] (ACCP-D47, ACCP-D49). More than
 // 256 custom schemas, or 256 KiB of their canonical texts, are [ErrBudgetExceeded] (ACCP-D48).
 func (r *Registry) Register(s Schema) error {
-	if err := s.Validate(); err != nil {
+	if err := s.validate(); err != nil {
 		return err
 	}
-	text, err := s.Canonical()
+	text, err := s.canonical()
 	if err != nil {
 		return err
 	}
@@ -207,8 +207,8 @@ func (r *Registry) Version() int64 { return r.tables().version() }
 // twelve digits (ACCP-D47). To pin a registry, compare all digits (ACCP-D49).
 func (r *Registry) Hash() string { return r.tables().hash }
 
-// Delta returns the custom schemas in the form that is sent to a peer with another hash.
-func (r *Registry) Delta() Value {
+// delta returns the custom schemas in the form that is sent to a peer with another hash.
+func (r *Registry) delta() Value {
 	var list []Param
 	for code, c := range r.tables().byCode {
 		if c.custom {
@@ -219,12 +219,12 @@ func (r *Registry) Delta() Value {
 	return Map(list...)
 }
 
-// Merge adds the custom schemas of a peer. With the built-in schemas they must have the announced
+// merge adds the custom schemas of a peer. With the built-in schemas they must have the announced
 // hash, and they must not contradict the schemas of r; otherwise nothing changes and the error is
 // [ErrPolicyDenied] (ACCP-D48, ACCP-D49). A hash that is not 6 to 64 hex digits, or a malformed
 // schema, is [ErrInvalidType]. More custom schemas than [Registry.Register] permits are
 // [ErrBudgetExceeded].
-func (r *Registry) Merge(delta Value, hash string) error {
+func (r *Registry) merge(delta Value, hash string) error {
 	if !validHash(hash) {
 		return fail(ErrInvalidType, "hash must be 6 to 64 hex digits")
 	}

@@ -82,8 +82,8 @@ func DecodeSchemas(document []byte) ([]Schema, error) {
 			if len(s.Abbr) == 0 {
 				s.Abbr = old.Abbr
 			}
-			a, _ := s.Canonical()
-			if b, _ := old.Canonical(); a != b {
+			a, _ := s.canonical()
+			if b, _ := old.canonical(); a != b {
 				return nil, fail(ErrPolicyDenied, "schema %s is built in", code)
 			}
 			continue

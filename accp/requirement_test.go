@@ -115,7 +115,7 @@ func TestIntents(t *testing.T) {
 	meanings := map[string]bool{}
 	for _, i := range []accp.Intent{
 		accp.IntentReq, accp.IntentDone, accp.IntentFail, accp.IntentWait, accp.IntentEsc, accp.IntentComp, accp.IntentSync,
-		accp.IntentQry, accp.IntentAck, accp.IntentCancel, accp.IntentStream, accp.IntentEnd, accp.IntentPing, accp.IntentPong,
+		accp.IntentQry, accp.IntentAck, accp.IntentCancel, accp.IntentStream, accp.IntentEnd, "ping", "pong",
 	} {
 		require.True(t, i.Valid())
 		require.False(t, meanings[accp.Description(i)], "each has a meaning of its own")

@@ -77,8 +77,8 @@ func validSchemaCode(s string) bool {
 	return true
 }
 
-// Validate returns an [ErrInvalidType] error if the schema is malformed (ACCP-D47).
-func (s *Schema) Validate() error {
+// validate returns an [ErrInvalidType] error if the schema is malformed (ACCP-D47).
+func (s *Schema) validate() error {
 	switch {
 	case !validSchemaCode(s.Code):
 		return fail(ErrInvalidType, "schema code %.20q", s.Code)
@@ -144,8 +144,8 @@ func (s *Schema) value() Value {
 	)
 }
 
-// Canonical returns the canonical text of the schema, without its code (ACCP-D47).
-func (s *Schema) Canonical() (string, error) { return canonicalValue(s.value()) }
+// canonical returns the canonical text of the schema, without its code (ACCP-D47).
+func (s *Schema) canonical() (string, error) { return canonicalValue(s.value()) }
 
 func canonicalValue(v Value) (string, error) {
 	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
@@ -153,12 +153,12 @@ func canonicalValue(v Value) (string, error) {
 	return string(out), err
 }
 
-// canonicalText returns [Schema.Canonical] of the schema with the value v in a delta. If v has each member, and no other,
+// canonicalText returns the canonical text of the schema with the value v in a delta. If v has each member, and no other,
 // the text is that of v.
 func canonicalText(s *Schema, v Value) (string, error) {
 	for _, key := range []string{"abbr", "defaults", "fields", "name", "version"} {
 		if _, ok := Params(v.list).Get(key); !ok || v.Len() != 5 {
-			return s.Canonical()
+			return s.canonical()
 		}
 	}
 	return canonicalValue(v)
@@ -210,7 +210,7 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 			}
 		}
 	}
-	return s, s.Validate()
+	return s, s.validate()
 }
 
 // texts returns the elements of an array, and whether all are strings.

@@ -96,6 +96,15 @@ func init() {
 	hook.SetIDs = func(opts any, next func() string) { opts.(*SessionOptions).newID = next }
 	hook.Digest = func(v any) (string, error) { return digest(v.(Value)) }
 	hook.Address = checkpointAddress
+	hook.Hello = func(registry any, hasDelta bool) any { return registry.(*Registry).hello(hasDelta) }
+	hook.Merge = func(registry, delta any, hash string) error { return registry.(*Registry).merge(delta.(Value), hash) }
+	hook.Canonical = func(schema any) (string, error) {
+		s := schema.(Schema)
+		if err := s.validate(); err != nil {
+			return "", err
+		}
+		return s.canonical()
+	}
 	hook.Hot = func(session any) (frames []string) {
 		s := session.(*Session)
 		s.mu.Lock()

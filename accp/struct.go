@@ -178,7 +178,7 @@ func valueOf(rv reflect.Value) (Value, error) {
 	case reflect.Float32:
 		return Decimal(strconv.FormatFloat(rv.Float(), 'f', -1, 32))
 	case reflect.Float64:
-		return Float(rv.Float())
+		return floatValue(rv.Float())
 	case reflect.Slice, reflect.Array:
 		return arrayOf(rv)
 	case reflect.Map:
@@ -387,5 +387,5 @@ func SchemaOf(name, code string, version int64, v any) (Schema, error) {
 			s.Defaults = append(s.Defaults, Param{f.name, d})
 		}
 	}
-	return s, s.Validate()
+	return s, s.validate()
 }

@@ -190,7 +190,7 @@ func TestCalls(t *testing.T) {
 		}
 		m, err = c.Call(ctx, msg("ping", "heartbeat"), nil)
 		require.NoError(t, err)
-		require.Equal(t, accp.IntentPong, m.Intent, "ACCP-D50")
+		require.Equal(t, accp.Intent("pong"), m.Intent, "ACCP-D50")
 
 		_, err = c.Call(ctx, msg("req", "nothing"), nil)
 		var e *accp.Error

@@ -65,9 +65,9 @@ func Decimal(s string) (Value, error) {
 	return Value{kind: KindDecimal, text: trimDecimal(s)}, nil
 }
 
-// Float returns the decimal with the shortest text for f. NaN and the infinities are
+// floatValue returns the decimal with the shortest text for f. NaN and the infinities are
 // [ErrInvalidType] (ACCP-D09). For money, use [Decimal].
-func Float(f float64) (Value, error) {
+func floatValue(f float64) (Value, error) {
 	s, err := floatText(f)
 	if err != nil {
 		return Value{}, err

@@ -22,8 +22,8 @@ import (
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
-// Subprotocol is offered by clients. Peers need not support it (ACCP-D56).
-const Subprotocol = "accp.v1"
+// subprotocol is offered by clients. Peers need not support it (ACCP-D56).
+const subprotocol = "accp.v1"
 
 var (
 	errSilent     = errors.New("accp: peer silent for too long")
@@ -114,7 +114,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *calle
 // the bound of slow readers, so that of the connection is longer.
 func (s *responder) socketOptions() wsconn.Options {
 	return wsconn.Options{MaxMessage: s.session.FrameLimits.withDefaults().MaxFrame, MaxOutput: -1,
-		Heartbeat: -1, WriteTimeout: 2 * s.timing.WriteTimeout, Subprotocols: []string{Subprotocol}}
+		Heartbeat: -1, WriteTimeout: 2 * s.timing.WriteTimeout, Subprotocols: []string{subprotocol}}
 }
 
 func (s *responder) newConn(ctx context.Context, conn *wsconn.Conn, p *caller) *wsConn {
@@ -439,7 +439,7 @@ func (c *wsConn) watch() {
 			c.finish(wsconn.CodeShutdown, "silent")
 			return
 		}
-		err := c.send(c.session, &Message{Intent: IntentPing, Op: opHeartbeat})
+		err := c.send(c.session, &Message{Intent: intentPing, Op: opHeartbeat})
 		if errors.Is(err, ErrSessionEnded) {
 			c.because(err)
 			c.finish(wsconn.CodeShutdown, "the session has ended")

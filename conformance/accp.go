@@ -100,19 +100,31 @@ func accpJSON[T any](in *Input, name string) (T, error) {
 
 func accpRegistry(in *Input) (*accp.Registry, error) {
 	r := accp.NewRegistry()
-	if !in.Has("schemas") {
-		return r, nil
-	}
-	for _, o := range in.Objects("schemas") {
-		s, err := accpSchema(o)
+	schemas, err := accpSchemas(in)
+	for _, s := range schemas {
 		if err == nil {
 			err = r.Register(s)
 		}
-		if err != nil {
-			return nil, accpRefused(err)
-		}
+	}
+	if err != nil {
+		return nil, accpRefused(err)
 	}
 	return r, nil
+}
+
+func accpSchemas(in *Input) ([]accp.Schema, error) {
+	out := []accp.Schema{}
+	if !in.Has("schemas") {
+		return out, nil
+	}
+	for _, o := range in.Objects("schemas") {
+		s, err := accpSchema(o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, nil
 }
 
 func accpSchema(in *Input) (accp.Schema, error) {
@@ -249,7 +261,9 @@ func accpDecimal(_ T, in *Input) (Answer, error) {
 		if perr != nil && !errors.Is(perr, strconv.ErrRange) {
 			in.Fail("float64", "%v", perr)
 		}
-		v, err = accp.Float(f)
+		var params accp.Params
+		params, err = accp.Marshal(struct{ V float64 }{f})
+		v, _ = params.Get("v")
 	} else {
 		v, err = accp.Decimal(in.String("value"))
 	}
@@ -340,13 +354,10 @@ func accpDeltaDiff(_ T, in *Input) (Answer, error) {
 
 func accpRegistryCanonical(_ T, in *Input) (Answer, error) {
 	s, err := accpSchema(in.Object("schema"))
-	if err == nil {
-		err = s.Validate()
+	if err != nil {
+		return nil, accpRefused(err)
 	}
-	text := ""
-	if err == nil {
-		text, err = s.Canonical()
-	}
+	text, err := vector.Call[string](accptest.Vector, "registry-canonical", s)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
@@ -354,28 +365,24 @@ func accpRegistryCanonical(_ T, in *Input) (Answer, error) {
 }
 
 func accpRegistryHash(_ T, in *Input) (Answer, error) {
-	r, err := accpRegistry(in)
+	schemas, err := accpSchemas(in)
 	if err != nil {
-		return nil, err
+		return nil, accpRefused(err)
 	}
-	return Answer{"json": Answer{"version": r.Version(), "short": r.Hash()[:12], "full": r.Hash()}}, nil
+	return accpVector("registry-hash", Answer{"schemas": schemas})
 }
 
 func accpRegistryMerge(_ T, in *Input) (Answer, error) {
 	hash := in.String("hash")
 	delta, err := accpJSON[accp.Value](in, "delta")
-	r, err2 := accpRegistry(in)
-	if err = errors.Join(err2, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	if err := r.Merge(delta, hash); err != nil {
+	schemas, err := accpSchemas(in)
+	if err != nil {
 		return nil, accpRefused(err)
 	}
-	codes := r.Codes()
-	if codes == nil {
-		codes = []string{}
-	}
-	return Answer{"json": Answer{"version": r.Version(), "full": r.Hash(), "codes": codes}}, nil
+	return accpVector("registry-merge", Answer{"schemas": schemas, "delta": delta, "hash": hash})
 }
 
 func accpDigest(_ T, in *Input) (Answer, error) {

@@ -219,7 +219,7 @@ func accpDial(base string, transport http.RoundTripper) (*websocket.Conn, error)
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	ws, _, err := websocket.Dial(ctx, base+accp.WebSocketPath, &websocket.DialOptions{
-		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{accp.Subprotocol},
+		HTTPClient: &http.Client{Transport: transport}, Subprotocols: []string{"accp.v1"},
 	})
 	return ws, err
 }

@@ -194,9 +194,9 @@ func TestConversation(t *testing.T) {
 			answer, err = c.Call(t.Context(), request(profile.OpNotify, "x"), nil)
 			require.NoError(t, err)
 			require.Equal(t, accp.IntentAck, answer.Intent)
-			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentPing, Op: profile.OpHeartbeat}, nil)
+			answer, err = c.Call(t.Context(), &accp.Message{Intent: "ping", Op: profile.OpHeartbeat}, nil)
 			require.NoError(t, err)
-			require.Equal(t, accp.IntentPong, answer.Intent)
+			require.Equal(t, accp.Intent("pong"), answer.Intent)
 			answer, err = c.Call(t.Context(), &accp.Message{Intent: accp.IntentAck, Op: profile.OpAnalyze, Meta: &accp.Meta{CID: "000000000001"}}, nil)
 			require.NoError(t, err)
 			require.Nil(t, answer) // nothing answers an ack
@@ -413,7 +413,7 @@ func TestOrdinaryClient(t *testing.T) {
 	}
 
 	// A frame without a request creates no task.
-	res, err := send(&accp.Message{Intent: accp.IntentPing, Op: profile.OpHeartbeat})
+	res, err := send(&accp.Message{Intent: "ping", Op: profile.OpHeartbeat})
 	require.NoError(t, err)
 	require.IsType(t, &a2a.Message{}, res)
 	require.Len(t, a2abinding.ExtractFrames(res.(*a2a.Message).Parts), 1)

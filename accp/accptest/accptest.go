@@ -35,14 +35,16 @@ func SkipGreeting(o *accp.ClientOptions) { hook.SkipGreeting(o) }
 // The operations mcp-resource, mcp-result, mcp-plain and mcp-call return the data of MCP for a frame in base64,
 // a2a-wrap a part of an A2A message of a version, a2a-unwrap the frame in a part in base64, and
 // a2a-state the state of a task for an intent. The operation digest returns the digest of a value, and
-// checkpoint-id the hash and the id of a checkpoint. The operation "bpe" returns the ranks of the tokens of a text, -1 for a byte outside the
+// checkpoint-id the hash and the id of a checkpoint. The operation registry-canonical returns the canonical text of a
+// schema; registry-hash and registry-merge return the version and the hash of a registry, before and after a merge. The operation "bpe" returns the ranks of the tokens of a text, -1 for a byte outside the
 // vocabulary. Its input has the members text and ranks, the tokens in base64, the lowest rank first.
 func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return vectors.Run(op, in) }
 
 var vectors = vector.Ops{"bpe": vector.New(bpe), "mcp-resource": vector.New(mcpResource), "mcp-result": vector.New(mcpResult),
 	"mcp-plain": vector.New(mcpPlain),
 	"mcp-call":  vector.New(mcpCall), "a2a-wrap": vector.New(a2aWrap), "a2a-unwrap": vector.New(a2aUnwrap),
-	"a2a-state": vector.New(a2aState), "digest": vector.New(digest), "checkpoint-id": vector.New(checkpointID)}
+	"a2a-state": vector.New(a2aState), "digest": vector.New(digest), "checkpoint-id": vector.New(checkpointID),
+	"registry-canonical": vector.New(registryCanonical), "registry-hash": vector.New(registryHash), "registry-merge": vector.New(registryMerge)}
 
 type frameInput struct {
 	Frame   []byte `json:"frame"`
@@ -72,6 +74,44 @@ func checkpointID(in struct {
 	hash, digits := hook.Address(in.Frames, in.Summary)
 	return map[string]string{"hash": hash, "id": "cp" + digits[:8]}, nil
 }
+
+// A registryInput has the custom schemas of a registry, and those of a peer with their hash.
+type registryInput struct {
+	Schemas []accp.Schema `json:"schemas"`
+	Delta   accp.Value    `json:"delta"`
+	Hash    string        `json:"hash"`
+}
+
+func (in *registryInput) registry() (*accp.Registry, error) {
+	r := accp.NewRegistry()
+	for _, s := range in.Schemas {
+		if err := r.Register(s); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func registryHash(in registryInput) (any, error) {
+	r, err := in.registry()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"version": r.Version(), "short": r.Hash()[:12], "full": r.Hash()}, nil
+}
+
+func registryMerge(in registryInput) (any, error) {
+	r, err := in.registry()
+	if err == nil {
+		err = hook.Merge(r, in.Delta, in.Hash)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"version": r.Version(), "full": r.Hash(), "codes": append([]string{}, r.Codes()...)}, nil
+}
+
+func registryCanonical(in accp.Schema) (any, error) { return hook.Canonical(in) }
 
 func mcpCall(in frameInput) (any, error) {
 	m, err := new(accp.Codec).Decode(in.Frame)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/accp/profile"
 )
 
@@ -115,13 +116,8 @@ func Instructions(self string, registry *accp.Registry) (string, error) {
 	if registry == nil {
 		registry = accp.NewRegistry()
 	}
-	m := &accp.Message{From: self, Intent: accp.IntentSync, Op: profile.OpRegistry, Meta: envelope(0), Params: accp.Params{
-		{Key: "version", Value: accp.Int(registry.Version())},
-		{Key: "hash", Value: accp.String(registry.Hash()[:12])},
-	}}
-	if len(registry.Codes()) > 0 {
-		m.Params = append(m.Params, accp.Param{Key: "delta", Value: registry.Delta()})
-	}
+	params := hook.Hello(registry, len(registry.Codes()) > 0).(accp.Params)
+	m := &accp.Message{From: self, Intent: accp.IntentSync, Op: profile.OpRegistry, Meta: envelope(0), Params: params}
 	frame, err := new(accp.Codec).Append(nil, m)
 	if err != nil {
 		return "", err

@@ -16,6 +16,15 @@ var Digest func(v any) (string, error)
 // Address returns the hash of the frames of a checkpoint, and the digits of its id (ACCP-D40).
 var Address func(frames []string, summary string) (hash, digits string)
 
+// Hello returns the params of the sync:registry message of an *accp.Registry, with its schemas if hasDelta.
+var Hello func(registry any, hasDelta bool) any
+
+// Merge adds the schemas of a delta, an accp.Value, to an *accp.Registry (ACCP-D48).
+var Merge func(registry, delta any, hash string) error
+
+// Canonical returns the canonical text of an accp.Schema (ACCP-D47).
+var Canonical func(schema any) (string, error)
+
 // Hot returns the frames of the messages in hot state of an *accp.Session.
 var Hot func(session any) []string
 
