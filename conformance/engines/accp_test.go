@@ -44,7 +44,7 @@ func TestACCPSession(t *testing.T) {
 		for _, s := range sessions {
 			wg.Go(func() {
 				for range each {
-					sent, err := s.Send(ctx, &accp.Message{Intent: accp.IntentPing, Op: "heartbeat"})
+					sent, err := s.Send(ctx, &accp.Message{Intent: "ping", Op: "heartbeat"})
 					if err != nil {
 						t.Error(err)
 						return
@@ -87,7 +87,7 @@ func TestACCPSession(t *testing.T) {
 
 		// A later process continues at the same state.
 		later := accpSession(t, p.open(t))
-		sent, err := later.Send(ctx, &accp.Message{Intent: accp.IntentPing, Op: "heartbeat"})
+		sent, err := later.Send(ctx, &accp.Message{Intent: "ping", Op: "heartbeat"})
 		require.NoError(t, err)
 		require.Greater(t, sent.Message.Meta.Seq.N, total)
 	})
