@@ -22,7 +22,7 @@ type Fact struct {
 
 // SummaryOptions is a group of [SessionOptions].
 type SummaryOptions struct {
-	// Summarizer refines the summaries of checkpoints. Nil means that they stay.
+	// Summarizer refines the summaries of checkpoints. Nil means no refinement.
 	Summarizer Summarizer
 
 	// AdoptFromPeer permits the peer to refine the summary of a checkpoint of the same frames. The
