@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
+	"github.com/fivewire/fivewire/store"
 )
 
 func ExampleCodec() {
@@ -183,6 +184,62 @@ func ExampleClient() {
 	// Output:
 	// weather Oslo clear
 	// true
+}
+
+// A transaction runs once: its agent is killed, its server is restarted, and the next life of the agent, which sends it again
+// under the same id, gets the outcome of the only run.
+func ExampleClient_Call_transaction() {
+	runs, began, finish := 0, make(chan struct{}, 1), make(chan struct{})
+	kv := store.NewMemory() // a database, which both lives of the server share
+	open := func() (*accp.Server, *httptest.Server) {
+		srv, err := accp.NewServer("bank", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Persistence: accp.Persistence{Store: kv}})
+		if err != nil {
+			log.Fatal(err)
+		}
+		srv.Handle(accp.IntentReq, profile.OpTransaction, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			runs++
+			began <- struct{}{}
+			<-finish
+			return w.SendResult(accp.Params{{Key: "status", Value: accp.String("settled")}})
+		}))
+		return srv, httptest.NewServer(srv)
+	}
+	pay := func(ctx context.Context, ts *httptest.Server) (*accp.Message, error) {
+		client, err := accp.NewClient(ts.URL+accp.FramesPath, "payer", &accp.ClientOptions{SessionID: "payments"})
+		if err != nil {
+			return nil, err
+		}
+		defer client.Close()
+		m := &accp.Message{Intent: accp.IntentReq, Op: profile.OpTransaction, Params: accp.Params{{Key: "schema", Value: accp.String(profile.SchemaTransaction)},
+			{Key: "transaction_id", Value: accp.String("txn_001")}, {Key: "amount", Value: accp.Int(142)}}}
+		return client.Call(ctx, m, nil)
+	}
+
+	srv, ts := open()
+	life, kill := context.WithCancel(context.Background())
+	go func() {
+		<-began
+		kill() // in the middle of the call
+	}()
+	_, err := pay(life, ts)
+	fmt.Println("first life:", errors.Is(err, context.Canceled))
+	close(finish)
+	if err := srv.Shutdown(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	ts.Close()
+
+	srv, ts = open()
+	defer ts.Close()
+	defer srv.Close()
+	answer, err := pay(context.Background(), ts)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("second life:", answer.Params.Text("status"), "after", runs, "run")
+	// Output:
+	// first life: true
+	// second life: settled after 1 run
 }
 
 // A stream over a WebSocket connection, one word per chunk.
