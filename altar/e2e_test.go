@@ -23,6 +23,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if runAttacks() {
+		return
+	}
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	// The server of net/http keeps a connection for half a second whose body it refused.
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))

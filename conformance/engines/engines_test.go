@@ -221,6 +221,8 @@ func childOf(role string) func(ctx context.Context, s store.Store) error {
 		return accpAgentChild
 	case "altar":
 		return altarChild
+	case "altar runtime":
+		return altarRuntimeChild
 	case "arc":
 		return arcChild
 	case "agent":
