@@ -14,7 +14,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/store"
@@ -198,17 +197,7 @@ func BenchmarkRoute(b *testing.B) {
 			i := 0
 			b.ReportAllocs()
 			for b.Loop() {
-				sh := h.shardOf(ids[i%sessions])
-				h.lock(sh)
-				name, _, err := resolveTool(h.manifest.Load().has, "math/add")
-				if err != nil {
-					b.Fatal(err)
-				}
-				d := core.Demand{Contract: name, Turn: uint64(i), Now: time.Now()}
-				if _, lack := sh.core.Find(ids[i%sessions]).Registry().Route(&d); lack != core.NoLack {
-					b.Fatal(lack)
-				}
-				h.unlock(sh)
+				route(h, ids[i%sessions], i)
 				i++
 			}
 		})

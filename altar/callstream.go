@@ -6,6 +6,7 @@ package altar
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
@@ -120,8 +121,11 @@ func (s *callStream) Gap(now time.Time) (until time.Time) {
 }
 
 func (s *callStream) push(payload json.RawMessage) {
-	if s.out == nil {
+	switch cap(s.out) {
+	case 0:
 		s.out = s.one[:0]
+	case len(s.one): // a stream
+		s.out = slices.Grow(s.out, firstClientCredit)
 	}
 	s.out = append(s.out, payload)
 	s.waiting += len(payload)

@@ -99,7 +99,7 @@ func (h *Host) sendResult(sh *shard, s *session, hc *hostConn, m *ToolResult) {
 	var hold budget.Hold
 	if s != nil && !hc.out.hasSpace(hc.limit, weight(m)) {
 		var err error
-		if hold, err = s.scope.Reserve(budget.Memory, int64(weight(m))); err != nil {
+		if hold, err = h.scope(s).Reserve(budget.Memory, int64(weight(m))); err != nil {
 			m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
 		}
 	}

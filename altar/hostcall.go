@@ -124,7 +124,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 	}
 	h.unlock(sh)
 
-	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: s.scope}
+	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: h.scope(s)}
 	call.Contract, call.Pin, call.Account, call.Data = c.Name, pin, call, call
 	normal, unfit := c.check.normalized(m.Parameters)
 	call.normal = normal
@@ -197,7 +197,7 @@ func (h *Host) resolveCall(sh *shard, hc *hostConn, m *ToolCall, from *forwarded
 
 // authorize asks the Authorizer about a call, with the parameters if they fit the contract.
 func (h *Host) authorize(hc *hostConn, s *session, c *hostCall, fits bool) *Error {
-	c.request = AuthorizeRequest{Principal: hc.principal(), Session: s.info, Contract: c.contract.Contract, RuntimeID: c.Pin}
+	c.request = AuthorizeRequest{Principal: hc.principal(), Session: s.info(), Contract: c.contract.Contract, RuntimeID: c.Pin}
 	if fits {
 		c.request.Parameters = c.normal
 	}

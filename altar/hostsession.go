@@ -21,14 +21,32 @@ import (
 type session struct {
 	core.Session
 
-	info    SessionInfo
-	saving  bool      // its end is being written to the ledger
-	unsaved bool      // the end has changed during the write
-	endedBy *hostConn // that destroyed it; nil: the clock or another Host
-	links   []*peer   // other Hosts that run calls of it
-	link    *hostConn // of the calls of another Host
-	scope   *budget.Scope
-	place   budget.Hold
+	security *SecurityContext // the effective one; nil: the zero value
+	metadata map[string]string
+	saving   bool           // its end is being written to the ledger
+	unsaved  bool           // the end has changed during the write
+	endedBy  *hostConn      // that destroyed it; nil: the clock or another Host
+	links    map[*peer]bool // other Hosts that run calls of it
+	link     *hostConn      // of the calls of another Host
+	owner    *budget.Scope  // of the principal
+	place    budget.Hold
+}
+
+// info returns what hooks get.
+func (s *session) info() SessionInfo {
+	i := SessionInfo{ID: s.ID, Metadata: s.metadata}
+	if s.security != nil {
+		i.SecurityContext = *s.security
+	}
+	return i
+}
+
+// scope returns the scope of the calls of a session. An idle session has none.
+func (h *Host) scope(s *session) *budget.Scope {
+	if s.IsLink {
+		return s.owner
+	}
+	return h.budget.Scope(s.owner.Principal(), s.ID)
 }
 
 // sessionOf returns the session of the core with its additions.
@@ -40,18 +58,18 @@ func sessionOf(s *core.Session) *session {
 }
 
 // newSession makes a session of a principal, whose key is that of the budget. It fails if the principal has too many.
-func (h *Host) newSession(p core.Principal, key, id string) (*session, *Error) {
-	s := &session{scope: h.budget.Scope(key, id)}
+func (h *Host) newSession(p core.Principal, key string) (*session, *Error) {
+	s := &session{owner: h.budget.Scope(key, "")}
 	s.Principal, s.Data = p, s
 	s.Slides, s.IsShared = h.opts.Timing.SlidingSessionTTL, h.ledger.IsShared()
-	place, err := s.scope.Reserve(budget.Items, 1)
+	place, err := s.owner.Reserve(budget.Items, 1)
 	s.place = place
 	return s, overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
 }
 
 // open enters a session, which expires at a time. The shard must be locked.
 func (h *Host) open(sh *shard, s *session, id string, expires, now time.Time) {
-	s.ID, s.info.ID, s.Seq = id, id, h.created.Add(1)
+	s.ID, s.Seq = id, h.created.Add(1)
 	h.live.Add(1)
 	h.step(sh, now, &core.Event{Kind: core.SessionOpened, Session: &s.Session, Runtimes: h.fleet.perSession, At: expires})
 }
@@ -74,15 +92,16 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	}
 	var s *session
 	if err == nil {
-		s, err = h.newSession(hc.principal().principal(), hc.budgetKey(), "")
+		s, err = h.newSession(hc.principal().principal(), hc.budgetKey())
 	}
 	if err != nil {
 		h.refuseSession(hc, m, err)
 		return
 	}
-	s.info.Metadata, s.TTL = m.Metadata, h.sessionTTL(m)
+	s.metadata, s.TTL = m.Metadata, h.sessionTTL(m)
 	if security != nil {
-		s.info.SecurityContext = *security
+		own := *security
+		s.security = &own
 	}
 	h.storeSession(hc, m, s, security)
 }
@@ -134,7 +153,6 @@ func (h *Host) enterSession(sh *shard, hc *hostConn, m *CreateSession, s *sessio
 		h.reply(hc, m, created)
 	default:
 		isKept = true
-		s.scope = h.budget.Scope(s.scope.Principal(), id)
 		h.reply(hc, m, created)
 		h.audit(sh, now, &AuditRecord{Operation: "session.created", SessionID: id, CorrelationID: m.CorrelationID}, hc)
 		h.open(sh, s, id, expires, now)
@@ -240,7 +258,7 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}
-	for _, l := range s.links {
+	for l := range s.links {
 		h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
 	}
 }
@@ -281,14 +299,12 @@ func (h *Host) summon(id string) bool {
 	case r == nil || destroyed || sh.core.Find(id) != nil || h.endedIDs.has(id, now):
 		return true
 	}
-	s, full := h.newSession(core.Principal{Tenant: r.Tenant, Name: r.Name}, principalKey(core.Principal{Tenant: r.Tenant, Name: r.Name}, ""), id)
+	s, full := h.newSession(core.Principal{Tenant: r.Tenant, Name: r.Name}, principalKey(core.Principal{Tenant: r.Tenant, Name: r.Name}, ""))
 	if full != nil {
 		return false
 	}
-	s.TTL, s.info.Metadata = time.Duration(r.TTL), r.Metadata
-	if r.Security != nil {
-		s.info.SecurityContext = SecurityContext(*r.Security)
-	}
+	s.TTL, s.metadata = time.Duration(r.TTL), r.Metadata
+	s.security = (*SecurityContext)(r.Security)
 	h.open(sh, s, id, time.Unix(0, r.Expires), now)
 	for _, f := range fulfilled {
 		h.step(sh, now, &core.Event{Kind: core.Fulfilled, Session: &s.Session, Change: h.restored(f)})
@@ -348,7 +364,7 @@ func (h *Host) listTools(hc *hostConn, m *ListTools) {
 	var failed *Error
 	for i, c := range list {
 		err := h.guard("Authorizer", func() error {
-			return h.opts.Auth.Authorizer.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.principal(), Session: s.info, Contract: c.Contract, ForListing: true})
+			return h.opts.Auth.Authorizer.Authorize(h.ctx, &AuthorizeRequest{Principal: hc.principal(), Session: s.info(), Contract: c.Contract, ForListing: true})
 		})
 		if err == nil {
 			answer.Tools = append(answer.Tools, ToolInfo{Name: c.Name, Description: c.Description, Parameters: c.Parameters,

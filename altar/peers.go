@@ -248,9 +248,10 @@ func (h *Host) sameContracts(p *peer, o hostOffer) (names []string) {
 // forwardCall sends a call to a Runtime of another Host. The shard of the call must be locked.
 func (h *Host) forwardCall(c *hostCall, rt *hostConn, m *ToolCall) {
 	s := sessionOf(c.Session())
-	if !slices.Contains(s.links, rt.via) {
-		s.links = append(s.links, rt.via)
+	if s.links == nil {
+		s.links = make(map[*peer]bool)
 	}
+	s.links[rt.via] = true
 	m.RequestID = m.InvocationID // of a refusal
 	h.send(rt, &forwardedCall{Principal: c.principal.Name, Tenant: c.principal.Tenant, Runtime: rt.runtime.ID, Contract: c.Contract, call: m})
 }
@@ -293,7 +294,7 @@ func (h *Host) acceptPeer(from string, stream io.ReadWriteCloser) {
 
 // newLinkSession makes the session for the calls of another Host, which no client can use.
 func newLinkSession(h *Host) *session {
-	s := &session{scope: h.budget.Scope("", "")}
+	s := &session{owner: h.budget.Scope("", "")}
 	s.ID, s.IsLink, s.Data = randid.New(core.GeneratedPrefix+"link-"), true, s
 	return s
 }

@@ -22,9 +22,10 @@ type Session struct {
 	ID        string
 	Principal Principal
 	TTL       time.Duration
-	Slides    bool   // each call prolongs it
-	IsShared  bool   // another Host may prolong it
-	IsLink    bool   // it has the calls of another Host, which records them
+	Slides    bool // each call prolongs it
+	IsShared  bool // another Host may prolong it
+	IsLink    bool // it has the calls of another Host, which records them
+	isEnded   bool
 	Seq       uint64 // in order of creation in all shards
 	Records   RecordScope
 	Data      any
@@ -39,7 +40,6 @@ type Session struct {
 	arrived   uint64                // number of calls
 	waiting   map[*Call]bool        // wait for a Runtime
 	tails     map[*Call]bool        // ended, but chunks wait for connections
-	isEnded   bool
 
 	place link[Session] // in order of creation
 }
