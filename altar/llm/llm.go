@@ -219,11 +219,17 @@ func Result(vendor Vendor, c *Call, payload json.RawMessage, err error) (json.Ra
 		dst = appendContent(append(dst, `,"output":`...), v, failure)
 	case Anthropic:
 		dst = strictjson.AppendString(append(dst, `"type":"tool_result","tool_use_id":`...), c.ID)
+		text := strictjson.AppendString(nil, failure)
+		if err == nil {
+			text = appendContent(nil, v, "")
+		}
+		dst = append(dst, `,"content":[`...)
+		if len(text) > len(`""`) { // the API refuses an empty block
+			dst = append(append(append(dst, `{"type":"text","text":`...), text...), '}')
+		}
+		dst = append(dst, ']')
 		if err != nil {
-			dst = strictjson.AppendString(append(dst, `,"content":`...), failure)
 			dst = append(dst, `,"is_error":true`...)
-		} else {
-			dst = appendContent(append(dst, `,"content":`...), v, "")
 		}
 	case Gemini:
 		dst = append(dst, `"functionResponse":{`...)

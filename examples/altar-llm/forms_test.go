@@ -78,7 +78,7 @@ func TestFormsOfSDKs(t *testing.T) {
 			call, err := llm.DecodeCall(vendor, []byte(f.calls))
 			require.NoError(t, err)
 			require.Equal(t, llm.Call{ID: "c-1", Name: "data__mix", Arguments: json.RawMessage(`{"i":1}`)}, *call)
-			results := map[string]error{`"text"`: nil, `{"a":[1,null,"x"]}`: nil, `null`: nil, `17`: nil, "": errors.New("it failed")}
+			results := map[string]error{`"text"`: nil, `{"a":[1,null,"x"]}`: nil, `""`: nil, `null`: nil, `17`: nil, "": errors.New("it failed")}
 			for payload, failure := range results {
 				text, err := llm.Result(vendor, call, json.RawMessage(payload), failure)
 				require.NoError(t, err)
