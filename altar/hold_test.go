@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -100,6 +101,32 @@ func TestRestartedHostWaitsForFulfilledTools(t *testing.T) {
 		serving.Wait()
 		w.send(call("none", "get", `{"key":"k"}`))
 		require.ErrorIs(t, next[*ToolResult](w).Error, ReasonNotFulfilled)
+	})
+}
+
+// A call that waits for an absent Runtime, and then for its record in a slow store, does not fail at the time when the
+// Runtime would have been given up: the Runtime is back.
+func TestSlowRecordOfHeldCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &faulty{Store: store.NewMemory()}
+		s := start(t, pipeTransport, &HostOptions{Persistence: Persistence{Store: db}}, testRuntime("r1", nil))
+		sess := newSession(t, s)
+		s.stop[0]()
+		require.NoError(t, <-s.done[0])
+		done := make(chan error, 1)
+		go func() {
+			_, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+			done <- err
+		}()
+		time.Sleep(4900 * time.Millisecond)
+		db.set(func(_, key string) error {
+			if strings.Contains(key, "/once/") {
+				time.Sleep(200 * time.Millisecond)
+			}
+			return nil
+		})
+		s.run(t, testRuntime("r1", nil))
+		require.NoError(t, <-done)
 	})
 }
 

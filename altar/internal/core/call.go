@@ -134,6 +134,7 @@ func (c *Call) Bytes() int64 {
 // claim makes a held call wait for its record.
 func (c *Call) claim() {
 	c.unhold()
+	c.timers.Stop(&c.gap)
 	c.state = Claiming
 }
 
