@@ -132,7 +132,7 @@ func heapOf(n int, f func()) int64 {
 	return (used() - before) / int64(n)
 }
 
-// What is held of an idle connection, an idle session and a call in flight is bounded.
+// The memory of an idle session and of a call in flight is bounded.
 func TestMemory(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector needs memory")

@@ -32,7 +32,7 @@ type session struct {
 	place    budget.Hold
 }
 
-// info returns what hooks get.
+// info returns the session as hooks receive it.
 func (s *session) info() SessionInfo {
 	i := SessionInfo{ID: s.ID, Metadata: s.metadata}
 	if s.security != nil {

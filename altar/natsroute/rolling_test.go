@@ -230,7 +230,8 @@ func (f *fleet) startHost(id string) {
 		Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
 			return &altar.Principal{ID: r.Header.Get(altar.APIKeyHeader)}, nil
 		})},
-		Timing:      altar.Timing{RuntimeGracePeriod: 30 * time.Second}, // for slow machines
+		// A Runtime comes back after 20 other calls, which may take longer than the default on a slow machine.
+		Timing:      altar.Timing{RuntimeGracePeriod: 30 * time.Second},
 		Persistence: altar.Persistence{Store: fault.Store(f.store, plan), LeaseTTL: f.lease}})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
