@@ -67,8 +67,6 @@ func overBudget(code Code, reason Reason, err error) *Error {
 	if !ok {
 		return nil
 	}
-	e := Errorf(code, reason, "too many resources in use: %s of the %s", full.Resource, full.Scope)
-	e.Cause = err
 	limit := map[budget.Resource]string{
 		budget.Memory: "MaxMemory", budget.Items: "MaxItems", budget.Work: "MaxConcurrent", budget.Unauthenticated: "MaxUnauthenticated", budget.Requests: "RequestRate",
 	}[full.Resource]
@@ -79,6 +77,8 @@ func overBudget(code Code, reason Reason, err error) *Error {
 	default:
 		limit += "Per" + strings.ToUpper(full.Scope[:1]) + full.Scope[1:]
 	}
+	e := Errorf(code, reason, "too many resources in use: %s of the %s, bounded by %s", full.Resource, full.Scope, limit)
+	e.Cause = err
 	for _, m := range [][2]string{{"limit", limit}, {"resource", full.Resource.String()}, {"scope", full.Scope}} {
 		e = e.with(m[0], strictjson.AppendString(nil, m[1]))
 	}

@@ -6,6 +6,7 @@ package altar
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -266,4 +267,34 @@ func TestCallsOfAllPrincipalsAreBounded(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, running+1, h.Stats().InFlight, "another principal is served")
 	})
+}
+
+// A refusal names the tool, and the option that bounds the calls at a Runtime (ALT-D35).
+func TestRefusalsNameToolAndOption(t *testing.T) {
+	for option, limits := range map[string]Limits{
+		"MaxConcurrentPerRuntime": {MaxConcurrentPerRuntime: 1}, "RuntimeQueueLimit": {RuntimeQueueLimit: 1}, "MaxConcurrentPerSession": {MaxConcurrentPerSession: 1},
+	} {
+		h := testHost(t, &HostOptions{Limits: limits})
+		attachRuntime(t, h, testService, "r1", "math/add")
+		w := connect(t, h, testUser)
+		w.session("s")
+		w.send(add("first", "s")) // the Runtime does not read it
+		w.send(add("second", "s"))
+		err := next[*ToolResult](w).Error
+		require.ErrorIs(t, err, ReasonOverloaded)
+		require.Contains(t, err.Message, option)
+		var details struct {
+			Limit string `json:"limit"`
+			Retry int    `json:"retry_after_ms"`
+		}
+		require.NoError(t, json.Unmarshal(err.Details, &details))
+		require.Equal(t, option, details.Limit)
+		require.Positive(t, details.Retry)
+		w.send(&ToolCall{InvocationID: "third", SessionID: "s", ToolName: "get", Parameters: json.RawMessage(`{"key":"k"}`)})
+		if err := next[*ToolResult](w).Error; errors.Is(err, ReasonNotFulfilled) {
+			require.Contains(t, err.Message, "the tool get")
+		}
+		w.send(&ToolCall{InvocationID: "fourth", SessionID: "s", ToolName: "none"})
+		require.Contains(t, next[*ToolResult](w).Error.Message, "the name none")
+	}
 }

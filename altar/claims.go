@@ -83,7 +83,7 @@ func (h *Host) verdict(c *hostCall, v ledger.Verdict) (core.ClaimResult, any) {
 	case errors.Is(v.Err, once.ErrReused):
 		return core.ClaimFailed, hostMessages{}.Fault(core.CauseReused, nil)
 	case errors.Is(v.Err, once.ErrBusy):
-		return core.ClaimFailed, errOverloaded()
+		return core.ClaimFailed, errOverloaded("MaxConcurrent")
 	case errors.Is(v.Err, once.ErrNotRetained):
 		return core.ClaimReplayed, &core.Replay{Result: hostMessages{}.Result(&c.Call, errNotRetained())}
 	case errors.Is(v.Err, once.ErrLost):

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // do does what follows from a step. The shard must be locked, or all shards. Messages are queued here, so that each
@@ -189,11 +190,31 @@ type hostMessages struct{}
 
 // Fault implements [core.Messages].
 func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
-	if cause == core.CauseUnexpected {
+	switch cause {
+	case core.CauseUnexpected:
 		return Errorf(ErrInternal, reasonUnexpectedStream,
 			"the contract %s does not have streaming set, but the Runtime sent a part of a stream", c.Contract)
+	case core.CauseNotFulfilled:
+		return Errorf(ErrToolNotFound, ReasonNotFulfilled, "no Runtime fulfils the tool %s in this session", c.Contract)
+	case core.CauseRuntimeDown:
+		return Errorf(ErrRuntimeUnavailable, ReasonRuntimeDown, "the Runtime of the tool %s is not connected", c.Contract)
+	case core.CauseOverloaded:
+		return errRuntimesFull(callOf(c))
+	case core.CauseDeadline:
+		return Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool %s did not finish in time", c.Contract)
 	}
 	return causeErrors[cause]()
+}
+
+// errRuntimesFull returns the error of a call that no Runtime has space for.
+func errRuntimesFull(c *hostCall) *Error {
+	limit := "MaxConcurrentPerRuntime"
+	for _, hc := range c.h.fleet.order {
+		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.limit, len(c.normal)) {
+			limit = "RuntimeQueueLimit"
+		}
+	}
+	return errOverloaded(limit)
 }
 
 // causeErrors make the errors of a Host.
@@ -207,15 +228,7 @@ var causeErrors = [...]func() *Error{
 	core.CauseInUse:       func() *Error { return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere") },
 	core.CauseUnknownCall: func() *Error { return formFault(reasonUnknownInvocation, "", "there is no such call to resume") },
 	core.CauseNotRetained: errNotRetained,
-	core.CauseNotFulfilled: func() *Error {
-		return Errorf(ErrToolNotFound, ReasonNotFulfilled, "no Runtime fulfils this tool in this session")
-	},
-	core.CauseRuntimeDown: func() *Error {
-		return Errorf(ErrRuntimeUnavailable, ReasonRuntimeDown, "the Runtime of this tool is not connected")
-	},
-	core.CauseOverloaded:   errOverloaded,
 	core.CauseDisconnected: errDisconnected,
-	core.CauseDeadline:     func() *Error { return Errorf(ErrExecutionTimeout, ReasonDeadline, "the tool did not finish in time") },
 	core.CauseCancelled:    func() *Error { return Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled") },
 	core.CauseClientGone: func() *Error {
 		return Errorf(ErrExecutionFailed, reasonClientGone, "the call has no waiting client")
@@ -255,8 +268,10 @@ func errDisconnected() *Error {
 	return Errorf(ErrRuntimeUnavailable, ReasonDisconnected, "the Runtime of the call has disconnected")
 }
 
-func errOverloaded() *Error {
-	return Errorf(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls are running")
+// errOverloaded returns the error of a call over a bound that is the option of this name (ALT-D35).
+func errOverloaded(limit string) *Error {
+	e := Errorf(ErrRuntimeUnavailable, ReasonOverloaded, "too many calls: %s is reached", limit)
+	return e.with("limit", strictjson.AppendString(nil, limit)).with("retry_after_ms", []byte("1000"))
 }
 
 func errSlowConsumer() *Error {

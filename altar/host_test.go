@@ -347,6 +347,47 @@ func TestAudit(t *testing.T) {
 		"call.refused", "call.done", "session.over", "runtime.gone", "runtime.refused"}, kinds)
 }
 
+// Repeats, requests for sessions of others, replaced Runtimes, slow readers and a new manifest have records, too. A stream
+// whose last reader is too slow is cancelled at its Runtime at once, and has failed (ALT-D37, ALT-D41).
+func TestAuditOfRareDecisions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records []string
+		h := testHost(t, &HostOptions{Timing: Timing{SlowReaderTimeout: time.Minute, CallTimeout: time.Hour}, Audit: func(_ context.Context, e *AuditRecord) {
+			records = append(records, strings.TrimSpace(e.Operation+" "+e.Outcome+" "+e.Code))
+		}})
+		require.NoError(t, h.ReplaceManifest(must(DecodeManifest([]byte(testManifest)))))
+		attachRuntime(t, h, testService, "r1", "math/add", "count")
+		r := attachRuntime(t, h, testService, "r1", "math/add", "count")
+		c, again, stranger := connect(t, h, testUser), connect(t, h, testUser), connect(t, h, testOther)
+		c.session("s")
+		c.send(add("1", "s"))
+		again.send(add("1", "s"))
+		next[*ToolCall](r)
+		r.send(&ToolResult{InvocationID: "1", Payload: json.RawMessage("3")})
+		next[*ToolResult](again)
+		again.send(add("1", "s"))
+		next[*ToolResult](again)
+		for _, m := range []Message{&DestroySession{SessionID: "s"}, &ListTools{SessionID: "s"}, &CancelCall{SessionID: "s", InvocationID: "1"}} {
+			stranger.send(m)
+		}
+		credit := int64(1)
+		c.send(&ToolCall{InvocationID: "2", SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":9}`), Credit: &credit})
+		next[*ToolCall](r)
+		for i := range int64(3) {
+			r.send(&StreamChunk{InvocationID: "2", ChunkID: i, Payload: json.RawMessage("1")})
+		}
+		begin := time.Now()
+		require.Equal(t, "slow_consumer", next[*CancelCall](r).Reason)
+		require.Equal(t, time.Minute, time.Since(begin))
+		synctest.Wait()
+		require.Equal(t, []string{"manifest.reloaded ok",
+			"runtime.accepted ok", "fulfillment.accepted ok", "fulfillment.accepted ok", "runtime.replaced failed AUTHORIZATION_FAILED", "runtime.gone ok", "runtime.accepted ok",
+			"fulfillment.accepted ok", "fulfillment.accepted ok", "session.created ok", "call.dispatched ok", "call.joined ok", "call.done ok",
+			"call.replayed ok", "request.refused refused SESSION_INVALID", "request.refused refused SESSION_INVALID", "request.refused refused SESSION_INVALID",
+			"call.dispatched ok", "stream.slow failed INTERNAL_ERROR", "call.done failed INTERNAL_ERROR"}, records)
+	})
+}
+
 // A hook that blocks holds up requests once 4,096 records wait, and loses none (ALT-D41).
 func TestBlockedAuditHoldsRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

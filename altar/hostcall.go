@@ -184,7 +184,7 @@ func (h *Host) resolveCall(sh *shard, hc *hostConn, m *ToolCall, from *forwarded
 	if from != nil {
 		c = manifest.byName[from.Contract]
 		if c == nil {
-			return nil, nil, "", Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+			return nil, nil, "", errUnknownContract(from.Contract)
 		}
 		return s, c, from.Runtime, nil
 	}
@@ -203,7 +203,7 @@ func (h *Host) authorize(hc *hostConn, s *session, c *hostCall, fits bool) *Erro
 	}
 	denied := h.guard("Authorizer", func() error { return h.opts.Auth.Authorizer.Authorize(h.ctx, &c.request) })
 	if denied != nil {
-		return h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use this tool in this session")
+		return h.refusal("Authorizer", denied, ReasonDenied, "the caller may not use the tool "+c.contract.Name+" in this session")
 	}
 	return nil
 }

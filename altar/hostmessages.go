@@ -172,7 +172,7 @@ func (h *Host) isThrottled(hc *hostConn, m Message) bool {
 	}
 	var err *Error
 	if hc.isSlow {
-		err = errOverloaded().with("limit", []byte(`"ClientQueueLimit"`)).with("retry_after_ms", []byte("1000"))
+		err = errOverloaded("ClientQueueLimit")
 	} else if h.opts.Limits.RequestRate > 0 {
 		_, full := h.budget.Scope(hc.budgetKey(), "").Reserve(budget.Requests, 1)
 		err = overBudget(ErrRuntimeUnavailable, ReasonOverloaded, full)

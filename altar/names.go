@@ -97,5 +97,9 @@ func resolveTool(has func(contract string) bool, toolName string) (contract, run
 	if id, name, ok := strings.Cut(toolName, "/"); ok && validIdentifier(id) && has(name) {
 		return name, id, nil
 	}
-	return "", "", Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has this name")
+	return "", "", errUnknownContract(toolName)
+}
+
+func errUnknownContract(name string) *Error {
+	return Errorf(ErrToolNotFound, ReasonUnknownContract, "no contract has the name %.*s", maxContractName, name)
 }

@@ -399,7 +399,7 @@ func (s *runtimeSession) call(m *ToolCall) {
 		}
 	}
 	if s.slots != nil && n >= s.r.opts.MaxConcurrent+s.r.opts.QueueLimit {
-		s.refuse(m, errOverloaded())
+		s.refuse(m, errOverloaded("QueueLimit"))
 		return
 	}
 	c := &runtimeCall{s: s, m: m, tool: t, start: time.Now()}

@@ -223,7 +223,7 @@ func (sh *Shard) route(c *Call) {
 	case c.hasFailedOver:
 		sh.fail(c, lackCause[lack]) // it has run
 	default:
-		sh.turnDown(c, sh.fault(lackCause[lack]))
+		sh.turnDown(c, sh.env.Messages.Fault(lackCause[lack], c))
 	}
 }
 
