@@ -225,9 +225,9 @@ var causeErrors = [...]func() *Error{
 	core.CauseReused: func() *Error {
 		return formFault(reasonInvocationIDReused, "", "the invocation id was used for another call")
 	},
-	core.CauseInUse:       func() *Error { return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere") },
-	core.CauseUnknownCall: func() *Error { return formFault(reasonUnknownInvocation, "", "there is no such call to resume") },
-	core.CauseNotRetained: errNotRetained,
+	core.CauseInUse:        func() *Error { return formFault(reasonInvocationIDInUse, "", "the invocation id is in use elsewhere") },
+	core.CauseUnknownCall:  func() *Error { return formFault(reasonUnknownInvocation, "", "there is no such call to resume") },
+	core.CauseNotRetained:  errNotRetained,
 	core.CauseDisconnected: errDisconnected,
 	core.CauseCancelled:    func() *Error { return Errorf(ErrExecutionFailed, ReasonCancelled, "the call was cancelled") },
 	core.CauseClientGone: func() *Error {

@@ -7,14 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -153,4 +156,50 @@ func TestStandingRuntimeCostsOneMessage(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())
 	})
+}
+
+// A Runtime whose connection is lost has its next call at most 50 ms later, with 20,000 sessions (ALT-D15).
+func TestReconnectionIsShort(t *testing.T) {
+	n, limit := 20_000, 50*time.Millisecond
+	if race.Enabled {
+		n, limit = 2000, time.Second
+	}
+	ran := make(chan time.Time, 100)
+	rt := must(NewRuntime("r1", &RuntimeOptions{Logger: slog.New(slog.DiscardHandler)}))
+	rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) {
+		ran <- time.Now()
+		return nil, nil
+	}))
+	s := start(t, tcpTransport, &HostOptions{Limits: Limits{MaxItemsPerPrincipal: -1}})
+	dial := s.dial(testService)
+	var last atomic.Pointer[Conn]
+	s.dial = func(*Principal) Dialer {
+		return func(ctx context.Context) (Conn, error) {
+			conn, err := dial(ctx)
+			last.Store(&conn)
+			return conn, err
+		}
+	}
+	s.run(t, rt)
+	w := connect(t, s.h, testUser)
+	for i := range n {
+		w.session(fmt.Sprint("n", i))
+	}
+	sess := s.c.Session("n17")
+	shortest := time.Hour
+	for range 10 {
+		call := func() {
+			_, err := sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)
+			require.NoError(t, err)
+		}
+		call()
+		<-ran
+		cut := time.Now()
+		_ = (*last.Load()).Close()
+		require.Eventually(t, func() bool { return s.h.Stats().Runtimes == 0 || time.Since(cut) > limit }, time.Minute, 100*time.Microsecond)
+		call()
+		shortest = min(shortest, (<-ran).Sub(cut))
+	}
+	t.Logf("%v", shortest)
+	require.LessOrEqual(t, shortest, limit)
 }

@@ -29,7 +29,8 @@ type runtimeSession struct {
 	idle  atomic.Int32      // how many there are
 
 	tools   *life.Life
-	onReady func() // called by the goroutine that reads, like receive
+	onReady func() // called by the goroutine that reads, like receive, and again at the first call
+	isUsed  bool   // a call was received; used by receive
 	reason  error  // the last message, if it is an error that belongs to the connection (ALT-D06); used by receive
 	renewal *renewal
 
@@ -294,6 +295,10 @@ func (s *runtimeSession) broken(bad *badFrame) {
 func (s *runtimeSession) handle(m Message) error {
 	switch m := m.(type) {
 	case *ToolCall:
+		if !s.isUsed { // the next loss of a connection is the first one again
+			s.isUsed = true
+			s.onReady()
+		}
 		s.call(m)
 	case *RequestFulfillment:
 		s.fulfill(m.SessionID)
