@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -139,8 +140,11 @@ func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 	h := newTextHost(t, Limits{})
 	c := connect(t, h, testUser)
 	before, sessions := liveHeap(), 20_000
-	if race.Enabled {
+	switch {
+	case race.Enabled:
 		sessions = 11_000
+	case os.Getenv("FIVEWIRE_LONG") != "":
+		sessions = 300_000
 	}
 	for range sessions {
 		c.send(&CreateSession{})
@@ -159,6 +163,27 @@ func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 	c.send(&CreateSession{SessionID: last})
 	require.NotEqual(t, last, next[*SessionCreated](c).SessionID, "the last ones are remembered")
 	require.Zero(t, usage(h, "items", "session").Used)
+}
+
+// The ids of Runtimes that have left are bounded; the oldest ones are free again (ALT-D16).
+func TestRuntimesLeaveBoundedIDs(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	for i := range maxAbsent + 50 {
+		w := attachRuntime(t, h, testService, fmt.Sprint("r", i), "echo")
+		require.NoError(t, w.conn.Close())
+	}
+	require.Eventually(t, func() bool { return h.Stats().Runtimes == 0 }, time.Minute, time.Millisecond)
+	h.lockAll()
+	require.Len(t, h.fleet.owners, maxAbsent)
+	h.unlockAll()
+	for id, isTaken := range map[string]bool{"r0": false, fmt.Sprint("r", maxAbsent+49): true} {
+		w := connect(t, h, testUser)
+		_ = w.conn.Send(&AnnounceRuntime{RuntimeID: id, ProtocolVersion: ProtocolVersion}) // a refusal closes the connection
+		m, err := w.conn.Receive()
+		require.NoError(t, err)
+		_, isRefused := m.(*ErrorMessage)
+		require.Equal(t, isTaken, isRefused, id)
+	}
 }
 
 // The messages to a Runtime that does not read are bounded in bytes; calls go to the next one.

@@ -243,3 +243,44 @@ func (c *scriptedConn) Close() error {
 	}
 	return nil
 }
+
+// A client that stalls, one that has left, a second slow reader, a collecting reader and a cancelled stream delay no other
+// call of the same Runtime and session.
+func TestStreamsDelayNoOtherCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, _, _ := countingRuntime("r1")
+		s := start(t, pipeTransport, nil, rt)
+		sess := newSession(t, s)
+		stream := func(id string, credit *int64) Conn {
+			conn := must(s.dial(testUser)(t.Context()))
+			t.Cleanup(func() { _ = conn.Close() })
+			require.NoError(t, conn.Send(&ToolCall{InvocationID: id, SessionID: sess.ID(), ToolName: "count", Parameters: raw(countIn{1_000_000}), Credit: credit}))
+			synctest.Wait()
+			return conn
+		}
+		none, one := int64(0), int64(1)
+		stream("stalled", nil)
+		require.NoError(t, stream("left", nil).Close())
+		stream("shared", &one)
+		stream("shared", &none)
+		canceled := stream("canceled", nil)
+		require.NoError(t, canceled.Send(&CancelCall{InvocationID: "canceled", SessionID: sess.ID()}))
+		collecting := must(s.dial(testUser)(t.Context()))
+		t.Cleanup(func() { _ = collecting.Close() })
+		require.NoError(t, collecting.Send(&ToolCall{InvocationID: "collected", SessionID: sess.ID(), ToolName: "count",
+			Parameters: raw(countIn{1_000_000}), CollectChunks: true}))
+		begin := time.Now()
+		for range 20 {
+			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err)
+			require.Equal(t, int64(3), sum)
+			n := 0
+			for _, err := range sess.Stream(t.Context(), "count", countIn{500}, nil) {
+				require.NoError(t, err)
+				n++
+			}
+			require.Equal(t, 500, n)
+		}
+		require.Equal(t, begin, time.Now(), "no call waits for a timer")
+	})
+}
