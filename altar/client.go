@@ -61,9 +61,9 @@ type ClientOptions struct {
 	WriteTimeout time.Duration
 
 	// MaxQueue bounds the payloads of a stream that wait to be read, in bytes. The client requests
-	// at most 64 of them and 1 MiB at a time (ALT-D37); from a Host that sends more, the stream
-	// is cancelled and ends with [ErrSlowReader]. Zero means 16 MiB; a negative value removes
-	// the bound.
+	// 16 of them at first, and then at most 64 and 1 MiB at a time (ALT-D37); from a Host that sends
+	// unrequested ones, the stream is cancelled and ends with [ErrSlowReader]. Zero means 16 MiB; a
+	// negative value removes the bound.
 	MaxQueue int
 
 	// TokenSource supplies the token that authenticates each new connection, and another token before the

@@ -74,7 +74,8 @@ type pendingCall struct {
 func (p *pendingCall) add(m Message) bool {
 	p.mu.Lock()
 	ok := p.err == nil && p.stream.Add(m, time.Now())
-	slow := ok && p.stream.waiting > p.c.opts.MaxQueue
+	chunk, isChunk := m.(*StreamChunk)
+	slow := ok && isChunk && chunk.ChunkID >= p.stream.credit && p.stream.waiting > p.c.opts.MaxQueue
 	if slow {
 		p.err = ErrSlowReader
 	}

@@ -516,28 +516,6 @@ func isSlow(m Message) bool {
 	return ok && c.Error != nil && c.Error.Reason() == reasonSlowConsumer
 }
 
-// A slow reader of a stream gets an error and does not delay other calls.
-func TestSlowReader(t *testing.T) {
-	s := start(t, pipeTransport, nil, testRuntime("r1", nil))
-	c := must(NewClient(s.dial(testUser), &ClientOptions{MaxQueue: 16}))
-	defer func() { require.NoError(t, c.Close()) }()
-	sess, err := c.CreateSession(t.Context(), nil)
-	require.NoError(t, err)
-	var last error
-	n := 0
-	for _, err := range sess.Stream(t.Context(), "count", countIn{5000}, nil) {
-		if n++; n == 1 {
-			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 1}, nil)
-			require.NoError(t, err)
-			require.Equal(t, int64(2), sum)
-			time.Sleep(50 * time.Millisecond)
-		}
-		last = err
-	}
-	require.Error(t, last)
-	require.Less(t, n, 5000)
-}
-
 // ALT-D22: what is no longer retained is not run again.
 func TestNotRetained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

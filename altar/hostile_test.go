@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -358,4 +359,100 @@ func TestShortTimeoutTripsNothing(t *testing.T) {
 		defer h.unlockAll()
 		require.False(t, h.fleet.owners["r"].conn.runtime.Gate.(*gate).load.IsTripped())
 	})
+}
+
+// A Runtime that sends beyond its credit to a client that takes nothing fills no memory: the stream ends with
+// slow_consumer at MaxStreamBuffer (ALT-D37).
+func TestRuntimeBeyondItsCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		r := connect(t, h, testService)
+		r.send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: ProtocolVersion, Capabilities: []string{capStreaming, capCancellation, capCredit}})
+		next[*AcknowledgeRuntime](r)
+		r.send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"count"}})
+		next[*AcknowledgeFulfillment](r)
+		w := connect(t, h, testUser)
+		w.session("s")
+		credit := int64(0)
+		w.send(&ToolCall{InvocationID: "i", SessionID: "s", ToolName: "count", Parameters: json.RawMessage(`{"n":1}`), Credit: &credit})
+		next[*ToolCall](r)
+		payload := json.RawMessage(`"` + strings.Repeat("x", 100<<10) + `"`)
+		for i := range int64(200) {
+			r.send(&StreamChunk{InvocationID: "i", ChunkID: i, Payload: payload})
+			require.LessOrEqual(t, usage(h, "memory", "all").Used, int64(5<<20))
+		}
+		require.ErrorIs(t, next[*ToolResult](w).Error, reasonSlowConsumer)
+		require.Equal(t, "slow_consumer", next[*CancelCall](r).Reason)
+	})
+}
+
+// Chunks that nearly fill a message arrive under the first credit of 8, at a reader that pauses.
+func TestLargestChunks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := testRuntime("r1", nil)
+		text := strings.Repeat("x", 4<<20-2000)
+		rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for range 12 {
+				if err := out.Send(text); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		s := start(t, pipeTransport, nil, rt)
+		n := 0
+		for payload, err := range newSession(t, s).Stream(t.Context(), "count", countIn{1}, nil) {
+			require.NoError(t, err)
+			require.Len(t, payload, len(text)+2)
+			n++
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 12, n)
+	})
+}
+
+// A client that grants one chunk a minute gets them all: it is slow, but it reads.
+func TestOneChunkAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, sent, _ := countingRuntime("r1")
+		s := start(t, pipeTransport, nil, rt)
+		sess := newSession(t, s)
+		conn := must(s.dial(testUser)(t.Context()))
+		defer func() { _ = conn.Close() }()
+		credit := int64(0)
+		require.NoError(t, conn.Send(&ToolCall{InvocationID: "i", SessionID: sess.ID(), ToolName: "count", Parameters: raw(countIn{20}), Credit: &credit}))
+		for i := range int64(20) {
+			time.Sleep(time.Minute)
+			require.NoError(t, conn.Send(&StreamCredit{InvocationID: "i", SessionID: sess.ID(), Credit: i + 1}))
+			m, err := conn.Receive()
+			require.NoError(t, err)
+			require.Equal(t, i, m.(*StreamChunk).ChunkID)
+		}
+		require.Equal(t, int64(20), sent.Load())
+	})
+}
+
+// Thousands of connections that send nothing hold up no caller.
+func TestSilentConnections(t *testing.T) {
+	s := start(t, tcpTransport, nil, testRuntime("r1", nil))
+	conns := make([]io.Closer, 0, 10_500)
+	for range 10_000 {
+		conns = append(conns, must(s.h.Dial(testOther)))
+	}
+	tcp := s.dial(testOther)
+	for range 500 {
+		conns = append(conns, must(tcp(t.Context())))
+	}
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	for range 100 {
+		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
+		require.NoError(t, err)
+		require.Equal(t, int64(3), sum)
+	}
+	require.Eventually(t, func() bool { return s.h.Stats().Connections >= len(conns) }, time.Minute, time.Millisecond)
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool { return s.h.Stats().Connections <= 2 }, time.Minute, time.Millisecond)
 }
