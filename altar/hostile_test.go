@@ -225,7 +225,7 @@ func attacks() map[string]func(i int) []Message {
 	}
 }
 
-// runAttacks attacks a Host in another process, if there is one, and prints the numbers of messages.
+// runAttacks attacks a Host in another process, if there is one, for a time after each attack has started.
 func runAttacks() bool {
 	var address string
 	var ms int64
@@ -233,12 +233,14 @@ func runAttacks() bool {
 		return false
 	}
 	period := time.Duration(ms) * time.Millisecond
-	ctx, cancel := context.WithTimeout(context.Background(), period)
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	var wg sync.WaitGroup
+	var wg, started sync.WaitGroup
 	for name, attack := range attacks() {
+		started.Add(1)
 		wg.Go(func() {
 			count := 0
+			begin := sync.OnceFunc(started.Done)
 			for ctx.Err() == nil {
 				c, err := net.Dial("tcp", address)
 				if err != nil {
@@ -252,6 +254,7 @@ func runAttacks() bool {
 						err = conn.Send(m)
 					}
 					count++
+					begin()
 				}
 				end.Stop()
 				_ = conn.Close()
@@ -259,13 +262,16 @@ func runAttacks() bool {
 			fmt.Println(name, count)
 		})
 	}
+	started.Wait()
+	time.Sleep(period)
+	cancel()
 	wg.Wait()
 	return true
 }
 
 // attack starts another process, with a lower priority, whose connections to the Host are those of a principal. The
-// returned function waits for its end and returns its output.
-func attack(t *testing.T, h *Host, id *Principal, period time.Duration) (wait func() string) {
+// channel has its output after its end.
+func attack(t *testing.T, h *Host, id *Principal, period time.Duration) <-chan string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var served sync.WaitGroup
@@ -287,12 +293,16 @@ func attack(t *testing.T, h *Host, id *Principal, period time.Duration) (wait fu
 	var out strings.Builder
 	cmd.Stdout = &out
 	require.NoError(t, cmd.Start())
-	return func() string {
-		require.NoError(t, cmd.Wait())
+	sent := make(chan string, 1)
+	go func() {
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
 		_ = l.Close()
 		served.Wait()
-		return out.String()
-	}
+		sent <- out.String()
+	}()
+	return sent
 }
 
 // One caller opens sessions, streams that it does not read, large calls, unread connections and repeats.
@@ -310,10 +320,10 @@ func TestHostileHour(t *testing.T) {
 	s := start(t, tcpTransport, nil, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	wait := attack(t, s.h, testOther, period)
+	attacked := attack(t, s.h, testOther, period)
 	var took []time.Duration
-	highest := int64(0)
-	for begin := time.Now(); time.Since(begin) < period; {
+	highest, sent := int64(0), ""
+	for sent == "" {
 		begin := time.Now()
 		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
@@ -324,11 +334,15 @@ func TestHostileHour(t *testing.T) {
 			runtime.ReadMemStats(&m)
 			highest = max(highest, int64(m.HeapAlloc))
 		}
+		select {
+		case sent = <-attacked:
+		default:
+		}
 	}
-	sent := wait()
 	other := must(NewClient(s.dial(testOther), nil))
-	require.NoError(t, other.Session("s").Destroy(t.Context()))
+	failed := other.Session("s").Destroy(t.Context())
 	require.NoError(t, other.Close())
+	require.NoError(t, failed)
 	slices.Sort(took)
 	p99 := took[len(took)*99/100]
 	t.Logf("%d calls, p50 %v, p99 %v, highest heap %d MiB; %s", len(took), took[len(took)/2], p99, highest>>20, strings.ReplaceAll(sent, "\n", " "))
