@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-//go:build goexperiment.jsonv2
+//go:build go1.27
 
 package accp_test
 
@@ -31,12 +31,12 @@ type jsonMessage struct {
 }
 
 // BenchmarkPairJSON compares with version 2 of encoding/json on the same messages
-// without schemas: how many times as long it takes. It needs GOEXPERIMENT=jsonv2.
+// without schemas: how many times as long it takes. It needs Go 1.27.
 func BenchmarkPairJSON(b *testing.B) {
 	var c accp.Codec
 	for _, s := range benchFrames {
 		frame := []byte(s.frame)
-		m, err := c.Parse(frame)
+		m, err := c.DecodeRaw(frame)
 		require.NoError(b, err)
 		text, err := m.MarshalJSON()
 		require.NoError(b, err)
@@ -48,7 +48,7 @@ func BenchmarkPairJSON(b *testing.B) {
 			pair.Ratio(b, pair.Loop(func() {
 				var j jsonMessage
 				err = json.Unmarshal(text, &j)
-			}), pair.Loop(func() { m, err = c.Parse(frame) }))
+			}), pair.Loop(func() { m, err = c.DecodeRaw(frame) }))
 		})
 		b.Run("op=encode/msg="+s.name, func(b *testing.B) {
 			pair.Ratio(b, pair.Loop(func() { _, err = json.Marshal(&j, json.Deterministic(true)) }),

@@ -9,6 +9,8 @@
 //	go h.Serve(ctx, host)
 //	err = record.Replay(ctx, agent, recording, nil) // a *Difference unless h answers as it did
 //
+// [Recording.Vector] makes a case of the conformance vectors of a recording.
+//
 // A recording holds "***" in place of tokens, headers, environments and toolkit configurations, and
 // everything else as it passed: treat it as confidential.
 package record

@@ -197,7 +197,18 @@ const (
 	childEnv = "ENGINES_CHILD"
 	placeEnv = "ENGINES_PLACE"
 	crashEnv = "FIVEWIRE_CRASH_ROUNDS" // how often processes are killed
+
+	// previousEnv is the test binary of an earlier version. Each process is then of that one or of this one, by chance.
+	previousEnv = "FIVEWIRE_PREVIOUS"
 )
+
+// program returns the program of a process.
+func program() string {
+	if previous := os.Getenv(previousEnv); previous != "" && rand.N(2) == 0 {
+		return previous
+	}
+	return os.Args[0]
+}
 
 func crashRounds(t *testing.T, few int) int {
 	text := os.Getenv(crashEnv)
@@ -271,7 +282,7 @@ type child struct {
 
 func (p *place) start(t *testing.T, role string) *child {
 	t.Helper()
-	c := &child{cmd: exec.Command(os.Args[0])}
+	c := &child{cmd: exec.Command(program())}
 	if p.isWired {
 		p, c.wire = p.behindWire(t)
 	}

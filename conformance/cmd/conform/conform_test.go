@@ -29,7 +29,7 @@ func conform(t *testing.T, fault string, args ...string) (status int, stdout, st
 	t.Helper()
 	var out, errs bytes.Buffer
 	args = slices.Concat([]string{"codec", "-baseline", baseline}, args, []string{"--"}, self("TestTestee", fault))
-	status = run(args, &out, &errs)
+	status = run(args, nil, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -135,7 +135,7 @@ func TestErrors(t *testing.T) {
 		{"the testee ended before its input did", []string{"codec", "--", "true"}},
 	} {
 		var out, errs bytes.Buffer
-		require.Equal(t, exitNotRun, run(tt.args, &out, &errs))
+		require.Equal(t, exitNotRun, run(tt.args, nil, &out, &errs))
 		require.Contains(t, errs.String(), tt.sentence)
 	}
 }
@@ -171,7 +171,7 @@ func TestREADMEProgram(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(program), 0o600))
 	var out, errs bytes.Buffer
 	args := []string{"codec", "-timeout", "30s", "-protocol", "air", "-op", "canonicalize", "-o", "json", "--", python, file}
-	require.Equal(t, exitFailed, run(args, &out, &errs), errs.String())
+	require.Equal(t, exitFailed, run(args, nil, &out, &errs), errs.String())
 	require.Subset(t, failedRequirements(t, out.String()), []string{"AIR-D01", "AIR-D02"})
 	require.Contains(t, out.String(), `"subject": "mine 1"`)
 	require.Regexp(t, `"passed": [1-9]`, out.String())
@@ -267,4 +267,22 @@ func TestCodecEndsProcessGroup(t *testing.T) {
 	pid, err := strconv.Atoi(string(text))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return !isRunning(pid) }, time.Minute, 10*time.Millisecond)
+}
+
+// A recording becomes a file of vectors.
+func TestVector(t *testing.T) {
+	const recording = `{"a2e_record":1,"role":"host","started":1}
+{"t":0,"dir":"in","line":"{\"a2e\":\"1.0\",\"type\":\"ping\",\"id\":\"p1\",\"ts\":1}"}
+{"t":5,"dir":"out","line":"{\"a2e\":\"1.0\",\"type\":\"pong\",\"id\":\"6690c3cb9ddc41fb8ea915ee0f61b676\",\"ts\":1,\"req_id\":\"p1\"}"}
+`
+	var out, errs bytes.Buffer
+	require.Equal(t, exitPassed, run([]string{"vector"}, strings.NewReader(recording), &out, &errs), errs.String())
+	dir := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "a2e"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "a2e", "recorded.json"), out.Bytes(), 0o600))
+	set := conformance.Open(dir)
+	require.Empty(t, set.Errors())
+	require.Len(t, set.Cases(), 1)
+	require.Equal(t, exitNotRun, run([]string{"vector"}, strings.NewReader("{}\n"), &out, &errs))
+	require.Contains(t, errs.String(), "not a recording of version 1")
 }

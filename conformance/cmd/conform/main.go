@@ -7,12 +7,13 @@
 //	conform codec [flags] -- ./my-implementation
 //	conform server -protocol NAME [flags] -- ./my-server
 //	conform client -protocol NAME [flags] -- ./my-client
+//	conform vector <recording >case.json
 //
 // In codec mode the implementation is a child process that answers one line of JSON with
 // one line of JSON. The file OPERATIONS.md of package conformance describes both. In server
 // mode it is a server with the fixtures of the folder fixtures, or one server that runs
 // already (-url). In client mode it is a child process that calls the
-// servers of this command.
+// servers of this command. Vector makes a case of the recording of an A2E session.
 //
 // The exit status is 0 if all cases passed, 1 if some failed, and 2 if the run was not
 // possible.
@@ -32,10 +33,11 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/record"
 	"github.com/fivewire/fivewire/conformance"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
 
 // The exit statuses.
 const (
@@ -83,12 +85,15 @@ const usage = `Usage: conform codec [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -- COMMAND [argument...]
        conform server -protocol NAME [flags] -url URL
        conform client -protocol NAME [flags] -- COMMAND [argument...]
+       conform vector <RECORDING >FILE
 
 Tests an implementation of arc, a2e, altar, accp or air in any language.
 In codec mode COMMAND answers one line of JSON on its standard input with one
 line of JSON on its standard output, see conformance/OPERATIONS.md. In server
 mode COMMAND starts a server and prints its URL, see conformance/fixtures. In
 client mode it calls servers of conform, see conformance/CLIENT.md.
+
+Vector makes a case of a recording of an A2E session, for -vectors.
 
 Flags:
 `
@@ -136,7 +141,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	}
 	switch {
 	case !slices.Contains([]string{"codec", "server", "client"}, c.mode):
-		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client", c.mode)
+		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client, vector", c.mode)
 	case c.url != "" && (c.mode != "server" || len(c.command) > 0):
 		return nil, errors.New("-url: only in server mode, and without a command")
 	case (c.sink != "" || c.fixture != "") && c.url == "":
@@ -162,7 +167,27 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	return c, nil
 }
 
-func run(args []string, stdout, stderr io.Writer) int {
+// vector makes a file of vectors of a recording.
+func vector(in io.Reader, out io.Writer) error {
+	recording, err := record.Read(in)
+	if err != nil {
+		return err
+	}
+	text, err := recording.Vector()
+	if err == nil {
+		_, err = out.Write(text)
+	}
+	return err
+}
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	if len(args) == 1 && args[0] == "vector" {
+		if err := vector(stdin, stdout); err != nil {
+			fmt.Fprintln(stderr, "conform:", err)
+			return exitNotRun
+		}
+		return exitPassed
+	}
 	c, err := parse(args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitPassed

@@ -217,7 +217,7 @@ func conformServer(t *testing.T, protocol, fault string, args ...string) (status
 	}
 	var out, errs bytes.Buffer
 	args = slices.Concat([]string{"server", "-protocol", protocol, "-o", "json"}, args, []string{"--"}, server)
-	status = run(args, &out, &errs)
+	status = run(args, nil, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -335,7 +335,7 @@ func TestServerURL(t *testing.T) {
 			}
 			for range runs { // with the same ids of chats, sessions, messages and agents in the cases
 				var out, errs bytes.Buffer
-				require.Equal(t, exitPassed, run(args, &out, &errs), out.String()+errs.String())
+				require.Equal(t, exitPassed, run(args, nil, &out, &errs), out.String()+errs.String())
 				var report struct{ Passed int }
 				require.NoError(t, json.Unmarshal(out.Bytes(), &report))
 				require.GreaterOrEqual(t, report.Passed, tt.minCases)
@@ -365,7 +365,7 @@ func TestServerErrors(t *testing.T) {
 		{"the server cannot be started: ", []string{"server", "-protocol", "arc", "--", "./missing"}},
 	} {
 		var out, errs bytes.Buffer
-		require.Equal(t, exitNotRun, run(tt.args, &out, &errs))
+		require.Equal(t, exitNotRun, run(tt.args, nil, &out, &errs))
 		require.Contains(t, errs.String(), tt.sentence)
 	}
 }
@@ -374,7 +374,7 @@ func conformClient(t *testing.T, protocol, fault string, args ...string) (status
 	t.Helper()
 	var out, errs bytes.Buffer
 	args = slices.Concat([]string{"client", "-protocol", protocol, "-o", "json"}, args, []string{"--"}, self("TestTestee", fault))
-	status = run(args, &out, &errs)
+	status = run(args, nil, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
