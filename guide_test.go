@@ -28,7 +28,7 @@ var guideHeadings = []string{"Concepts", "First server", "First client", "Produc
 	"Errors and what to do", "Several processes", "Interop"}
 
 // interruptible is the context of the programs of guides.
-const interruptible = "signal.NotifyContext(context.Background(), os.Interrupt)"
+const interruptible = "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)"
 
 // A guideProgram is a program of a guide. With an output it ends by itself, and
 // otherwise at an interrupt.

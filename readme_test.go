@@ -21,9 +21,9 @@ import (
 
 // imports are the packages that the programs of Markdown files may use.
 var imports = []string{"context", "crypto/ed25519", "crypto/rand", "crypto/sha256", "encoding/json", "errors", "fmt", "log", "net",
-	"net/http", "net/http/httptest", "os", "os/signal", "strings", "time",
+	"net/http", "net/http/httptest", "os", "os/signal", "strings", "syscall", "time",
 	module + "/accp", module + "/accp/profile", module + "/a2e", module + "/a2e/tools", module + "/air", module + "/air/airtest",
-	module + "/air/registry", module + "/altar", module + "/arc", module + "/arc/webhook"}
+	module + "/air/registry", module + "/air/relay", module + "/altar", module + "/arc", module + "/arc/webhook"}
 
 // newMain returns a program whose main function begins with a prologue and has a
 // body.

@@ -145,6 +145,13 @@ func TestOrderOfChecks(t *testing.T) {
 	require.Equal(t, "60", rec.Header().Get("Retry-After"))
 }
 
+// The text of an error names the scopes that a call requires.
+func TestInsufficientScopeText(t *testing.T) {
+	e := &arc.Error{Code: arc.ErrInsufficientScope, Details: json.RawMessage(`{"required_scopes":["arc.chat.controller"]}`)}
+	require.EqualError(t, e, `arc: Insufficient OAuth2 scope (-44003): requires ["arc.chat.controller"]`)
+	require.EqualError(t, &arc.Error{Code: arc.ErrInsufficientScope}, "arc: Insufficient OAuth2 scope (-44003)")
+}
+
 func TestInsufficientScopeHeader(t *testing.T) {
 	s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: arc.BearerAuthenticator(arc.TokenVerifierFunc(func(context.Context, string) (*arc.Principal, error) {
 		return &arc.Principal{ID: "p"}, nil

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
@@ -46,7 +47,7 @@ func (c *Client) Call(ctx context.Context, r *CallRequest, opts *a2e.CallOptions
 }
 
 // CallAs calls a tool with arguments that encoding/json writes as an object, and decodes its result
-// into Out. Nil means no arguments. The tool sends events if opts has OnEvent. If the tool fails, the
+// into Out. Nil means no arguments. The tool sends events if opts has OnEvent, and has the time of opts.Timeout. If the tool fails, the
 // error is that of [Result.Err], and Out has what its result contains.
 func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, opts *a2e.CallOptions) (out Out, err error) {
 	if in == nil {
@@ -61,6 +62,9 @@ func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, op
 		return out, err
 	}
 	r := &CallRequest{ToolName: name, Arguments: arguments, Streaming: opts != nil && opts.OnEvent != nil}
+	if opts != nil && opts.Timeout > 0 {
+		r.Timeout = a2e.Limit((opts.Timeout + time.Second - 1) / time.Second)
+	}
 	answer, failure := client.Call(ctx, r, opts)
 	if answer == nil || answer.Data.Data == nil {
 		return out, failure

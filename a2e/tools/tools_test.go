@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -259,4 +261,28 @@ func TestCallAs(t *testing.T) {
 	require.ErrorContains(t, err, "tools: arguments of double: ")
 	_, err = tools.CallAs[out](t.Context(), c, "missing", nil, nil)
 	require.ErrorIs(t, err, a2e.ErrUnknownTool)
+}
+
+// The time limit of a call is that of its request, too.
+func TestCallAsTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		set := a2etest.Must(tools.NewSet(nil))
+		tools.AddTool(set, "slow", "", func(ctx context.Context, _ *a2e.Call, _ struct{}) (string, error) {
+			select {
+			case <-time.After(35 * time.Second):
+				return "done", nil
+			case <-ctx.Done():
+				return "", ctx.Err()
+			}
+		}, nil)
+		c := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(set.Plugin()), nil)
+		_, err := tools.CallAs[string](t.Context(), c, "slow", nil, nil)
+		require.ErrorIs(t, err, a2e.ErrTimeout, "30 s")
+		_, err = tools.CallAs[string](t.Context(), c, "slow", nil, &a2e.CallOptions{Timeout: time.Minute})
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = tools.CallAs[string](t.Context(), c, "slow", nil, &a2e.CallOptions{Timeout: 1500 * time.Millisecond})
+		require.Error(t, err)
+		require.Equal(t, 1500*time.Millisecond, time.Since(start))
+	})
 }

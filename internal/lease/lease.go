@@ -32,7 +32,7 @@ import (
 
 // Errors of a Lease.
 var (
-	ErrLost   = errors.New("lease: lease lost") // not renewed in time, or acquired by another process
+	ErrLost   = errors.New("lease: lease lost: not renewed in time, or acquired by another process, perhaps with the same InstanceID")
 	ErrClosed = errors.New("lease: released")
 )
 
