@@ -96,6 +96,41 @@ func TestSecurityNamesTests(t *testing.T) {
 	}
 }
 
+// The entry points of SECURITY.md include each command and each nested module that listens or dials, with a default
+// and tests.
+func TestSecurityNamesEntryPoints(t *testing.T) {
+	text, err := os.ReadFile("SECURITY.md")
+	require.NoError(t, err)
+	_, points, ok := strings.Cut(string(text), "## Entry points\n")
+	require.True(t, ok)
+	points, _, _ = strings.Cut(points, "\n## ")
+	var names []string
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*) \|$`).FindAllStringSubmatch(points, -1)[1:] {
+		cells := strings.Split(row[1], " | ")
+		require.Len(t, cells, 3, row[1])
+		for _, name := range codePattern.FindAllStringSubmatch(cells[0], -1) {
+			names = append(names, name[1])
+		}
+		for _, name := range codePattern.FindAllStringSubmatch(cells[2], -1) {
+			require.Regexp(t, `\.(Test|Fuzz)`, name[1])
+		}
+	}
+	var want []string
+	for _, pattern := range []string{"*/cmd/*", "*/*/cmd/*", "*/mcp*er", "*/mcpbridge", "*/*bridge", "*/*binding", "*/jwtauth", "*/oauth", "*/natsroute", "*/relay", "*/webhook"} {
+		found, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		want = append(want, found...)
+	}
+	slices.Sort(want)
+	require.Greater(t, len(want), 15)
+	for _, name := range slices.Compact(want) {
+		name = filepath.ToSlash(name)
+		if name != "conformance/cmd/testee" && !strings.HasPrefix(name, "internal/") && !strings.HasPrefix(name, "examples/") {
+			require.Contains(t, names, name)
+		}
+	}
+}
+
 // The promises of SECURITY.md name every invariant that a simulation judges, and no other.
 func TestSecurityNamesInvariants(t *testing.T) {
 	text, err := os.ReadFile("SECURITY.md")
