@@ -364,7 +364,7 @@ func TestMCPFrontsNPMClients(t *testing.T) {
 				p.into(&result, request{"op": "call", "name": "test_simple_text", "args": request{}})
 				require.False(t, result.IsError)
 				require.Equal(t, "a simple text", result.Content[0].Text)
-				p.into(&result, request{"op": "call", "name": "echo", "args": request{"n": 9007199254740991}})
+				p.into(&result, request{"op": "call", "name": "echo", "args": request{"n": int64(9007199254740991)}})
 				require.JSONEq(t, `{"n":9007199254740991}`, result.Content[0].Text)
 				p.into(&result, request{"op": "call", "name": "test_error_handling", "args": request{}})
 				require.True(t, result.IsError)
