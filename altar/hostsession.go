@@ -6,6 +6,7 @@ package altar
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -258,7 +259,7 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}
-	for l := range s.links {
+	for _, l := range slices.SortedFunc(maps.Keys(s.links), func(a, b *peer) int { return strings.Compare(a.id, b.id) }) {
 		h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
 	}
 }
