@@ -320,15 +320,23 @@ func TestHostileHour(t *testing.T) {
 	s := start(t, tcpTransport, nil, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	attacked := attack(t, s.h, testOther, period)
-	var took []time.Duration
-	highest, sent := int64(0), ""
-	for sent == "" {
+	call := func() time.Duration {
 		begin := time.Now()
 		sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 		require.NoError(t, err)
 		require.Equal(t, int64(3), sum)
-		took = append(took, time.Since(begin))
+		return time.Since(begin)
+	}
+	var took []time.Duration
+	for begin := time.Now(); time.Since(begin) < time.Second; {
+		took = append(took, call())
+	}
+	bound := max(50*time.Millisecond, 4*p99(took)) // the tests of other packages may need the processors
+	attacked := attack(t, s.h, testOther, period)
+	highest, sent := int64(0), ""
+	took = nil
+	for sent == "" {
+		took = append(took, call())
 		if len(took)%20 == 1 {
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
@@ -343,16 +351,21 @@ func TestHostileHour(t *testing.T) {
 	failed := other.Session("s").Destroy(t.Context())
 	require.NoError(t, other.Close())
 	require.NoError(t, failed)
-	slices.Sort(took)
-	p99 := took[len(took)*99/100]
-	t.Logf("%d calls, p50 %v, p99 %v, highest heap %d MiB; %s", len(took), took[len(took)/2], p99, highest>>20, strings.ReplaceAll(sent, "\n", " "))
+	slow := p99(took)
+	t.Logf("%d calls, p50 %v, p99 %v, bound %v, highest heap %d MiB; %s", len(took), took[len(took)/2], slow, bound, highest>>20, strings.ReplaceAll(sent, "\n", " "))
 	for name := range attacks() {
 		require.Regexp(t, name+" [1-9]", sent)
 	}
 	require.Less(t, highest, int64(256<<20))
 	if !race.Enabled {
-		require.LessOrEqual(t, p99, 50*time.Millisecond)
+		require.LessOrEqual(t, slow, bound)
 	}
+}
+
+// p99 sorts times and returns their 99th percentile.
+func p99(took []time.Duration) time.Duration {
+	slices.Sort(took)
+	return took[len(took)*99/100]
 }
 
 // A short time that a caller allots does not count against the Runtime, so no client can switch it off
