@@ -212,7 +212,7 @@ func restartALTAR(t *testing.T, host *hostPlace) *caller {
 	require.NoError(t, err)
 	soon(t, "its Runtime is known", func() bool {
 		list, err := session.ListTools(ctx)
-		return err == nil && len(list) == 2
+		return err == nil && len(list) == 3
 	})
 	return &caller{protocol: "ALTAR",
 		call: func(ctx context.Context, id string) bool {
