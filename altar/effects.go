@@ -208,13 +208,12 @@ func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
 
 // errRuntimesFull returns the error of a call that no Runtime has space for.
 func errRuntimesFull(c *hostCall) *Error {
-	limit := "MaxConcurrentPerRuntime"
 	for _, hc := range c.h.fleet.order {
 		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.limit, len(c.normal)) {
-			limit = "RuntimeQueueLimit"
+			return errOverloaded("RuntimeQueueLimit")
 		}
 	}
-	return errOverloaded(limit)
+	return errOverloaded("MaxConcurrentPerRuntime")
 }
 
 // causeErrors make the errors of a Host.

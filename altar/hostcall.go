@@ -122,9 +122,10 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 		h.unlock(sh)
 		return
 	}
+	scope := h.scope(s)
 	h.unlock(sh)
 
-	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: h.scope(s)}
+	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: scope}
 	call.Contract, call.Pin, call.Account, call.Data = c.Name, pin, call, call
 	normal, unfit := c.check.normalized(m.Parameters)
 	call.normal = normal

@@ -30,6 +30,7 @@ type session struct {
 	links    map[*peer]bool // other Hosts that run calls of it
 	link     *hostConn      // of the calls of another Host
 	owner    *budget.Scope  // of the principal
+	calls    *budget.Scope  // of its calls; nil before the first one
 	place    budget.Hold
 }
 
@@ -42,12 +43,15 @@ func (s *session) info() SessionInfo {
 	return i
 }
 
-// scope returns the scope of the calls of a session. An idle session has none.
+// scope returns the scope of the calls of a session. The shard must be locked.
 func (h *Host) scope(s *session) *budget.Scope {
-	if s.IsLink {
+	switch {
+	case s.IsLink:
 		return s.owner
+	case s.calls == nil:
+		s.calls = h.budget.Scope(s.owner.Principal(), s.ID)
 	}
-	return h.budget.Scope(s.owner.Principal(), s.ID)
+	return s.calls
 }
 
 // sessionOf returns the session of the core with its additions.
