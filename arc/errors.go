@@ -248,8 +248,10 @@ func (e *Error) Error() string {
 	if f := e.Field(); f != "" { // from the peer
 		return fmt.Sprintf("arc: %s (%d) at %.100q", m, int64(e.Code), f)
 	}
-	if d, err := wire.Check(e.Details); err == nil && e.Code == ErrInsufficientScope {
-		return fmt.Sprintf("arc: %s (%d): requires %.200s", m, int64(e.Code), d.Get("required_scopes"))
+	if e.Code == ErrInsufficientScope {
+		if d, err := wire.Check(e.Details); err == nil && d.Get("required_scopes") != nil {
+			return fmt.Sprintf("arc: %s (%d): requires %.200s", m, int64(e.Code), d.Get("required_scopes"))
+		}
 	}
 	return fmt.Sprintf("arc: %s (%d)", m, int64(e.Code))
 }

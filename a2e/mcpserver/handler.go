@@ -4,6 +4,7 @@
 package mcpserver
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -216,10 +217,10 @@ func (b *backend) find(ctx context.Context, name string) (*tools.Definition, err
 	return &b.found[i], nil
 }
 
-// Tool returns a tool of the host, or nil.
+// Tool returns a tool of the host whose schema names headers, or nil. Only a schema of the tool itself can.
 func (b *backend) Tool(ctx context.Context, name string) (*mcp.Tool, error) {
 	d, err := b.find(ctx, name)
-	if d == nil {
+	if d == nil || !bytes.Contains(d.Extra.Get("input_schema"), []byte("x-mcp-header")) {
 		return nil, err
 	}
 	return toolOf(d)

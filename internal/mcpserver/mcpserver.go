@@ -39,7 +39,7 @@ type Backend interface {
 type HeaderBackend interface {
 	Backend
 
-	// Tool returns a tool, or nil if the caller does not have it.
+	// Tool returns a tool, or nil if its schema names no headers or the caller does not have it.
 	Tool(ctx context.Context, name string) (*mcp.Tool, error)
 }
 
