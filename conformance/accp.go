@@ -101,13 +101,13 @@ func accpJSON[T any](in *Input, name string) (T, error) {
 func accpRegistry(in *Input) (*accp.Registry, error) {
 	r := accp.NewRegistry()
 	schemas, err := accpSchemas(in)
-	for _, s := range schemas {
-		if err == nil {
-			err = r.Register(s)
-		}
-	}
 	if err != nil {
 		return nil, accpRefused(err)
+	}
+	for _, s := range schemas {
+		if err := r.Register(s); err != nil {
+			return nil, accpRefused(err)
+		}
 	}
 	return r, nil
 }

@@ -20,7 +20,7 @@ import (
 
 // Vector returns the recording as a file of conformance vectors with one case: a script for the fixture of the end that
 // recorded, host or client. Times and random ids match any others, and each message is sent after those that were sent
-// before it; delays below 100 ms are not kept. It fails at a message that no step of a script can send.
+// before it; delays below 100 ms are not kept. A text that has the form of a matcher, such as "$any", is one. It fails at a message that no step of a script can send.
 func (r *Recording) Vector() ([]byte, error) {
 	s := &script{names: map[string]string{}, messages: map[string]int{}, isFromPeer: map[string]bool{}, next: map[string]int64{}}
 	op := "host_script"
