@@ -510,6 +510,7 @@ func TestSlowConsumer(t *testing.T) {
 		end := got[len(got)-1].(*StreamChunk)
 		require.True(t, end.IsFinal)
 		require.Less(t, end.ChunkID, int64(40))
+		synctest.Wait()
 		require.Zero(t, s.h.Stats().InFlight, "cancelled at its Runtime")
 	})
 }
