@@ -151,19 +151,28 @@ func TestAnswerAfterTheEnd(t *testing.T) {
 	require.Empty(t, sessionKeys(t, kv))
 }
 
-// A reply that is forgotten is an error of the handler.
+// A handler without an answer completes its request, over both bindings, so that no caller waits. Other intents without
+// a result get a receipt (ACCP-D53).
 func TestNoReply(t *testing.T) {
 	d := newDesk(t, nil)
-	result := make(chan error, 1)
-	d.Handle("req", "nothing", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+	result := make(chan error, 2)
+	nothing := accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
 		result <- w.Send(nil)
 		return nil
-	}))
-
-	_, err := d.http(t, nil).Call(t.Context(), msg("req", "nothing"), nil)
-	require.NoError(t, err)
-	require.ErrorContains(t, <-result, "no message")
-	_, err = d.dial(t, nil).Call(t.Context(), nil, nil)
+	})
+	for _, intent := range []accp.Intent{"req", "qry", "wait"} {
+		d.Handle(intent, "nothing", nothing)
+	}
+	for _, c := range []caller{d.http(t, nil), d.dial(t, nil)} {
+		for intent, want := range map[accp.Intent]accp.Intent{"req": "done", "qry": "done", "wait": "ack"} {
+			m, err := c.Call(t.Context(), msg(intent, "nothing"), &accp.CallOptions{Timeout: 5 * time.Second})
+			require.NoError(t, err)
+			require.Equal(t, want, m.Intent, "%T", c)
+			require.Empty(t, m.Params)
+			require.ErrorContains(t, <-result, "no message")
+		}
+	}
+	_, err := d.dial(t, nil).Call(t.Context(), nil, nil)
 	require.ErrorContains(t, err, "no message")
 }
 

@@ -21,8 +21,7 @@ import (
 //
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
 // Remote. That and any other error is logged and sent as [ErrInternal]. If a handler sends nothing
-// and returns nil, the server sends ack, which confirms the receipt and not the result: the caller
-// of a req or qry over a connection continues to wait for the result.
+// and returns nil, the server answers a req or qry by done without params, and another message by ack.
 type Handler interface {
 	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
 }
@@ -307,10 +306,13 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 		e.failed = sent == 0
 		return e.sendError(err, m)
 	}
-	if sent == 0 && m.Intent != IntentAck && m.Intent != intentPong && m.Intent != intentPing {
-		return e.ack(m)
+	switch {
+	case sent > 0, m.Intent == IntentAck, m.Intent == intentPong, m.Intent == intentPing:
+		return nil
+	case m.Intent == IntentReq, m.Intent == IntentQry:
+		return e.confirm(m, IntentDone) // the caller waits for a completion, and an ack is only a receipt
 	}
-	return nil
+	return e.confirm(m, IntentAck)
 }
 
 // call runs the handler. A panic becomes an internal error.
@@ -334,9 +336,9 @@ func describe(s *Session, m *Message, err error) []any {
 	return []any{"session", s.id, "operation", string(m.Intent) + ":" + m.Op, "chain", m.Chain(), "sender", m.From, "err", err}
 }
 
-// ack answers m by ack, or by the error that prevents it.
-func (e *exchange) ack(m *Message) error {
-	out := &Message{Intent: IntentAck, Op: m.Op}
+// confirm answers m by an intent without params, or by the error that prevents it.
+func (e *exchange) confirm(m *Message, i Intent) error {
+	out := &Message{Intent: i, Op: m.Op}
 	answer(out, m)
 	err := e.out(e.session, out)
 	var perr *Error
@@ -356,5 +358,5 @@ func (s *responder) acknowledge(e *exchange, frame []byte) error {
 	if err != nil {
 		return err // unreachable: the session has accepted it
 	}
-	return e.ack(m)
+	return e.confirm(m, IntentAck)
 }

@@ -610,7 +610,7 @@ func TestReplyAfterReturn(t *testing.T) {
 
 	m, err := d.http(t, nil).Call(t.Context(), msg("req", "keep"), nil)
 	require.NoError(t, err)
-	require.Equal(t, accp.IntentAck, m.Intent)
+	require.Equal(t, accp.IntentDone, m.Intent)
 	require.Error(t, (<-kept).SendResult(nil))
 }
 
