@@ -138,15 +138,21 @@ func BenchmarkCount(b *testing.B) {
 	}
 }
 
-// benchRegistry returns a registry with n custom schemas and the text of its delta.
-func benchRegistry(b *testing.B, n int) (*accp.Registry, []byte) {
+// benchPeer returns a registry with n custom schemas, the first of which has the number first.
+func benchPeer(t testing.TB, first, n int) *accp.Registry {
 	r := accp.NewRegistry()
-	for i := range n {
-		require.NoError(b, r.Register(accp.Schema{Name: fmt.Sprint("report_", i), Code: fmt.Sprintf("R%d", 1000+i), Version: 1,
+	for i := first; i < first+n; i++ {
+		require.NoError(t, r.Register(accp.Schema{Name: fmt.Sprint("report_", i), Code: fmt.Sprintf("R%d", 1000+i), Version: 1,
 			Fields:   []string{"region", "total", "unit", "notes"},
 			Defaults: accp.Params{text("unit", "EUR"), {Key: "notes", Value: accp.Array()}},
 			Abbr:     map[string]string{"rg": "region", "tt": "total"}}))
 	}
+	return r
+}
+
+// benchRegistry returns a registry with n custom schemas and the text of its delta.
+func benchRegistry(b *testing.B, n int) (*accp.Registry, []byte) {
+	r := benchPeer(b, 0, n)
 	c := accp.Codec{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxValues: 1 << 20, MaxParams: 1 << 10}}
 	text, err := c.AppendValue(nil, r.Delta())
 	require.NoError(b, err)

@@ -278,7 +278,7 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 		if _, isOpen := w.calls.Get(cid); cid != "" && isOpen {
 			return nil, errSameChain
 		}
-		if n, _ := w.calls.Stats(); n > maxCalls { // before a number is used up
+		if n, _ := w.calls.Stats(); n >= maxCalls { // before a number is used up
 			return nil, fail(ErrBudgetExceeded, "more than %d open calls", maxCalls)
 		}
 		sent, err := a.send(s, m)

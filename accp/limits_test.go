@@ -1,0 +1,392 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/race"
+)
+
+// A proof is a row of a table of DECISIONS.md: what it is about, the answer, and the vectors and tests that show it.
+type proof struct {
+	subject, answer string
+	vectors, tests  []string
+}
+
+var (
+	vectorForm = regexp.MustCompile(`accp-[a-z-]+-\d{3}`)
+	testForm   = regexp.MustCompile(`\b(Test|Fuzz)\w+`)
+	codeForm   = regexp.MustCompile(`\b(E\d{4}|\d{3,4})\b`)
+)
+
+// proofs returns the rows of the table of a section of DECISIONS.md.
+func proofs(t *testing.T, section string) (list []proof) {
+	text, err := os.ReadFile("DECISIONS.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(text), "\n## "+section+"\n")
+	require.True(t, ok, section)
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	for line := range strings.Lines(rest) {
+		cells := strings.Split(strings.Trim(line, "|\n"), " | ")
+		if !strings.HasPrefix(line, "| ") || len(cells) != 3 || strings.TrimSpace(cells[1]) == "answer" {
+			continue
+		}
+		list = append(list, proof{cells[0], cells[1], vectorForm.FindAllString(cells[2], -1), testForm.FindAllString(cells[2], -1)})
+	}
+	return list
+}
+
+// wantedByVectors returns the JSON text of the wanted result of each vector.
+func wantedByVectors(t *testing.T) map[string]string {
+	wants := map[string]string{}
+	files, err := filepath.Glob("../conformance/testdata/accp/*.json")
+	require.NoError(t, err)
+	for _, file := range files {
+		var suite struct {
+			Cases []struct {
+				ID      string
+				Want    json.RawMessage
+				WantErr string
+			}
+		}
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &suite), file)
+		for _, c := range suite.Cases {
+			wants[c.ID] = string(c.Want) + c.WantErr
+		}
+	}
+	return wants
+}
+
+// testSources returns the source text of each test of the folders.
+func testSources(t *testing.T, folders ...string) map[string]string {
+	sources := map[string]string{}
+	for _, folder := range folders {
+		files, err := filepath.Glob(folder + "/*_test.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			for part := range strings.SplitSeq(string(text), "\nfunc ") {
+				if name := testForm.FindString(part); name != "" && strings.HasPrefix(part, name) {
+					sources[name] = part
+				}
+			}
+		}
+	}
+	return sources
+}
+
+// Each bad input has vectors that want the codes of its row, or tests. A row without a vector for a code has a test.
+func TestBadInputHasVectors(t *testing.T) {
+	wants, sources := wantedByVectors(t), testSources(t, ".", "internal/tier", "../internal/wsconn")
+	rows := proofs(t, "Bad input")
+	require.Len(t, rows, 31)
+	for _, row := range rows {
+		require.NotEmpty(t, append(row.vectors, row.tests...), row.subject)
+		all := ""
+		for _, id := range row.vectors {
+			want, ok := wants[id]
+			require.True(t, ok, "%s: %s", row.subject, id)
+			all += want
+		}
+		for _, name := range row.tests {
+			require.Contains(t, sources, name, row.subject)
+		}
+		codes := codeForm.FindAllString(row.answer, -1)
+		require.NotEmpty(t, codes, row.subject)
+		for _, code := range codes {
+			require.True(t, strings.Contains(all, code) || len(row.tests) > 0, "%s: no vector wants %s", row.subject, code)
+		}
+	}
+}
+
+// Each bound of sessions has a test that reaches it.
+func TestBoundsHaveTests(t *testing.T) {
+	sources := testSources(t, ".", "internal/tier", "internal/record", "../internal/budget")
+	rows := proofs(t, "Bounds")
+	require.Len(t, rows, 14)
+	for _, row := range rows {
+		require.NotEmpty(t, row.tests, row.subject)
+		for _, name := range row.tests {
+			require.Contains(t, sources, name, row.subject)
+		}
+	}
+}
+
+// The defaults of the bounds of a server are those of ACCP-D55 and ACCP-D76.
+func TestDefaultBounds(t *testing.T) {
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
+	s := newUserServer(t, accp.ServerOptions{})
+	require.Equal(t, http.StatusOK, s.post("a", "s", "req:echo{}").Code)
+	got := map[string]int64{}
+	for _, name := range []string{"items all", "items principal", "memory session", "memory principal", "memory all", "outcomes all"} {
+		resource, scope, _ := strings.Cut(name, " ")
+		_, got[name] = s.used(resource, scope)
+	}
+	require.Equal(t, map[string]int64{"items all": 10_000, "items principal": 1_000, "memory session": 16 << 20,
+		"memory principal": 64 << 20, "memory all": 256 << 20, "outcomes all": 16 << 20}, got)
+
+	debug.SetMemoryLimit(300 << 20)
+	_, limit := newUserServer(t, accp.ServerOptions{}).used("memory", "all")
+	require.EqualValues(t, 100<<20, limit)
+}
+
+// 10,000 requests with new session ids lock out no caller: the principal keeps the 1,000 sessions that it used last, and
+// the session of an honest one stays (ACCP-D55).
+func TestNewSessionsLockOutNoCaller(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{})
+	const n = 10_000
+	for i := range n {
+		require.Equal(t, http.StatusNoContent, s.postFrame("hostile", frame("ack:x{}", 1, fmt.Sprint("sid:s", i))).Code, i)
+		if i%100 == 0 {
+			require.Equal(t, http.StatusOK, s.post("honest", "h", "req:echo{}").Code, "its numbers continue")
+		}
+	}
+	used, _ := s.used("items", "all")
+	require.EqualValues(t, 1_001, used)
+	for i, want := range map[int]bool{0: false, n - 1_001: false, n - 1_000: true, n - 1: true} {
+		_, ok := s.Session(fmt.Sprint("s", i))
+		require.Equal(t, want, ok, i)
+	}
+}
+
+// Above 10,000 sessions in all the longest idle one gives way, and those of callers without authentication, of all addresses
+// together, at half of that.
+func TestSessionsOfManyPrincipals(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{})
+	for i := range 10_100 {
+		require.Equal(t, http.StatusNoContent, s.postFrame(fmt.Sprint("user", i%100), frame("ack:x{}", 1, fmt.Sprint("sid:s", i))).Code, i)
+	}
+	used, limit := s.used("items", "all")
+	require.EqualValues(t, 10_000, limit)
+	require.InDelta(t, limit, used, 150)
+	_, ok := s.Session("s0")
+	require.False(t, ok)
+
+	open, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	defer open.Close()
+	for i := range 5_100 {
+		r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("ack:x{}", 1, fmt.Sprint("sid:s", i)))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		r.RemoteAddr = fmt.Sprintf("192.0.2.%d:1", i%200)
+		w := httptest.NewRecorder()
+		open.ServeHTTP(w, r)
+		require.Equal(t, http.StatusNoContent, w.Code, i)
+	}
+	used, _ = (&userServer{Server: open}).used("items", "all")
+	require.InDelta(t, 5_000, used, 100)
+}
+
+// While frames of one principal reach a bound of its session, another principal is served (ACCP-D48, ACCP-D76).
+func TestHonestCallerIsServedAtEachBound(t *testing.T) {
+	list := "[" + strings.Repeat("1,", 3999) + "1]"
+	long := strings.Repeat("x", 70_000)
+	for name, attack := range map[string]struct {
+		frames int
+		body   func(i int) string
+		more   func(i int) []string
+		want   string // in an answer
+	}{
+		"state": {frames: 30, body: func(i int) string { return fmt.Sprintf("sync:state{delta:{k%d:%s}|v:%d}", i, list, i) }, want: "code:E2003"},
+		"parts": {frames: 64, body: func(i int) string { return fmt.Sprintf("req:x{k%d:%s}", i, long) },
+			more: func(i int) []string { return []string{"cid:c", fmt.Sprintf("part:%d/64", i)} }, want: "code:E2003"},
+		"checkpoints": {frames: 600, body: func(i int) string { return fmt.Sprintf("done:x{k:%d}", i) }, want: "ack:x"},
+		"memory":      {frames: 400, body: func(i int) string { return fmt.Sprintf("wait:x{k:%s}", long) }, want: "ack:x"},
+		"chains": {frames: 2000, body: func(i int) string { return "cancel:x{}" },
+			more: func(i int) []string { return []string{fmt.Sprint("cid:c", i)} }, want: "ack:x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{FrameLimits: accp.FrameLimits{MaxFrame: 80_000}}})
+			all := ""
+			for i := 1; i <= attack.frames; i++ {
+				more := []string{"sid:s"}
+				if attack.more != nil {
+					more = append(attack.more(i), more...)
+				}
+				number := int64(2*i - 1) // after the answer
+				if name == "parts" {
+					number = int64(i) // after the part before
+				}
+				w := s.postFrame("hostile", frame(attack.body(i), number, more...))
+				all += w.Body.String()
+				require.NotContains(t, w.Body.String(), "code:E9999")
+				if i%10 == 0 {
+					require.Equal(t, http.StatusOK, s.post("honest", "h", "req:echo{}").Code, i)
+				}
+			}
+			require.Contains(t, all, attack.want)
+			for _, scope := range []string{"session", "principal", "all"} {
+				used, limit := s.used("memory", scope)
+				require.LessOrEqual(t, used, limit, scope)
+			}
+			if session, _ := s.Session("s"); name == "checkpoints" {
+				require.Len(t, session.Checkpoints(), 256)
+			}
+		})
+	}
+}
+
+// The outcomes of one principal replace its own older ones only, and none refuses new work (ACCP-D76).
+func TestOutcomesAreBounded(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{})
+	answer := func(user, sid string, seq int64, more ...string) string {
+		return s.postFrame(user, frame("req:echo{k:"+strings.Repeat("x", 50_000)+"}", seq, append(more, "sid:"+sid)...)).Body.String()
+	}
+	require.Contains(t, answer("honest", "h", 1, "cid:c"), "done:echo")
+	for i := range 120 {
+		require.Contains(t, answer("hostile", fmt.Sprint("s", i), 1, "cid:c"), "done:echo", i)
+		used, limit := s.used("outcomes", "all")
+		require.LessOrEqual(t, used, limit)
+	}
+	s.Handle(accp.IntentReq, "other", accp.HandlerFunc(nil))
+	require.Contains(t, answer("honest", "h", 3, "cid:c", "try:2"), "done:echo", "answered by its outcome")
+	require.Contains(t, answer("hostile", "s0", 3, "cid:c", "try:2"), "code:E3002", "only the mark is left")
+	require.Contains(t, answer("hostile", "s119", 3, "cid:c", "try:2"), "done:echo")
+}
+
+// A connection has at most 1,024 open calls. One more is refused before it takes a number, and the others end with their
+// answers (ACCP-D76).
+func TestOpenCallsOfAConnectionAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPipe()
+		release := make(chan struct{})
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true},
+			Limits: accp.Limits{MaxConcurrentPerSession: -1, MaxConcurrentPerPrincipal: -1, MaxConcurrent: -1}})
+		require.NoError(t, err)
+		s.Handle(accp.IntentReq, "wait", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			<-release
+			return nil
+		}))
+		stop := p.serve(s)
+		c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client()})
+		require.NoError(t, err)
+		var work sync.WaitGroup
+		errs := make(chan error, 1024)
+		for range 1024 {
+			work.Go(func() {
+				_, err := c.Call(t.Context(), msg("req", "wait"), nil)
+				errs <- err
+			})
+		}
+		synctest.Wait()
+		require.Empty(t, errs)
+		sent := c.Session().Stats().Sent
+		_, err = c.Call(t.Context(), msg("req", "wait"), nil)
+		require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+		require.Equal(t, sent, c.Session().Stats().Sent)
+		close(release)
+		work.Wait()
+		for range 1024 {
+			require.NoError(t, <-errs)
+		}
+		_, err = c.Call(t.Context(), msg("req", "wait"), nil)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
+// A frame above the limit closes the connection by 1009, and the server serves the next one (ACCP-D56).
+func TestServerClosesConnectionOfLargeFrame(t *testing.T) {
+	d := newDesk(t, nil)
+	ws, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(d.ts.URL, "http")+accp.WebSocketPath, &websocket.DialOptions{HTTPClient: d.client})
+	require.NoError(t, err)
+	defer func() { _ = ws.CloseNow() }()
+	require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame("sync:registry{hash:"+accp.NewRegistry().Hash()[:12]+"|v:1}", 1)))
+	_, _, err = ws.Read(t.Context())
+	require.NoError(t, err)
+	_ = ws.Write(t.Context(), websocket.MessageText, frame("req:echo{k:"+strings.Repeat("x", 70_000)+"}", 3))
+	_, _, err = ws.Read(t.Context())
+	require.Equal(t, websocket.StatusMessageTooBig, websocket.CloseStatus(err), "%v", err)
+	_, err = d.dial(t, nil).Call(t.Context(), msg("req", "echo"), nil)
+	require.NoError(t, err)
+}
+
+// fastest returns the shortest time of n runs of f.
+func fastest(n int, f func()) (best time.Duration) {
+	for i := range n {
+		began := time.Now()
+		f()
+		if took := time.Since(began); i == 0 || took < best {
+			best = took
+		}
+	}
+	return best
+}
+
+// Four times the bytes of a frame take at most 6.25 times the time, 2.5 for each doubling, whatever they are. With the
+// square of its length it would be 16.
+func TestDecodingTakesLinearTime(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector takes time")
+	}
+	const n = 12 << 10
+	short, long := hostile(n), hostile(4*n)
+	for _, name := range slices.Sorted(maps.Keys(short)) {
+		decode := func(text string) time.Duration {
+			frame, c := []byte(text), accp.Codec{}
+			return fastest(20, func() { _, _ = c.Decode(frame) })
+		}
+		var one, four time.Duration
+		for range 10 { // other load may come during one of them
+			one, four = decode(short[name]), decode(long[name])
+			if four <= 25*one/4+20*time.Microsecond {
+				break
+			}
+		}
+		require.LessOrEqual(t, four, 25*one/4+20*time.Microsecond, name)
+	}
+}
+
+// Taking over a delta costs linear time and one copy of the registry: twice the schemas allocate at most 2.5 times the bytes, and the
+// next delta of one schema at most a fifth more than the first one of all (ACCP-D48).
+func TestMergeCostsOneCopy(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	allocated := func(f func()) int64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		return int64(after.TotalAlloc - before.TotalAlloc)
+	}
+	merge := func(r, peer *accp.Registry) func() {
+		delta, hash := peer.Delta(), peer.Hash()
+		return func() { require.NoError(t, r.Merge(delta, hash)) }
+	}
+	half, all, next := benchPeer(t, 0, 128), benchPeer(t, 0, 255), benchPeer(t, 255, 1)
+	r := accp.NewRegistry()
+	ofHalf, ofAll := allocated(merge(accp.NewRegistry(), half)), allocated(merge(r, all))
+	require.LessOrEqual(t, ofAll, ofHalf*5/2)
+	ofNext := allocated(merge(r, next))
+	require.LessOrEqual(t, ofNext, ofAll*6/5)
+	t.Logf("%d bytes for 128 schemas, %d for 255, %d for the next one", ofHalf, ofAll, ofNext)
+}
