@@ -338,8 +338,17 @@ func FuzzParams(f *testing.F) {
 	require.NoError(f, err)
 	f.Add([]byte(`{"s":"é\u0041","i":1e2,"f":-0.0,"b":true,"bin":"_-8","grid":[[1.0],[]],"who":{"name":"x","age":null},"free":{"a":[null,1e2]}}`))
 	f.Add([]byte(`{"f":"NaN","i":1e999999999999}`))
+	f.Add([]byte(`{"s":"é","i":-12,"f":-0.5,"b":true,"grid":[[1,2.5],[]],"who":{"name":"x"}}`))
+	f.Add([]byte(`{"i":-0,"f":1.50}`))
+	f.Add([]byte(`{"s":"a\\","i":1234567890123456789}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		out, err := v.Append(nil, in)
+		if text, reason := check(in, 0); reason == "" && v.root.normalEnd(text, 0) == len(text) {
+			n := normalizer{opts: v.opts}
+			n.object(&v.root, text)
+			require.Empty(t, n.faults)
+			require.Equal(t, string(text), string(n.dst))
+		}
 		if err != nil {
 			var e *Error
 			require.ErrorAs(t, err, &e)
@@ -350,6 +359,28 @@ func FuzzParams(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, string(out), string(second))
 	})
+}
+
+// Parameters in normal form are known without a second walk; others are not taken for them.
+func TestNormalEnd(t *testing.T) {
+	c, err := DecodeContract([]byte(`{"name":"t","parameters":[{"name":"s","type":"string","required":true},{"name":"i","type":"integer"},{"name":"f","type":"float"},
+		{"name":"b","type":"boolean"},{"name":"l","type":"array[array[integer]]"},{"name":"o","type":"object","properties":[{"name":"x","type":"float","required":true}]},
+		{"name":"free","type":"object"},{"name":"bin","type":"binary"}]}`))
+	require.NoError(t, err)
+	v, err := newValidator(c, validation{})
+	require.NoError(t, err)
+	for _, in := range []string{`{"s":""}`, `{"s":"é }"}`, `{"s":"a","i":0}`, `{"s":"a","i":-100000000000000000,"f":-0,"b":false}`, `{"s":"a","f":1e+21,"l":[]}`,
+		`{"s":"a","f":0.1,"l":[[],[1,2]],"o":{"x":1.5}}`, `{"s":"a","b":true}`} {
+		require.Equal(t, len(in), v.root.normalEnd([]byte(in), 0), in)
+		out, err := v.normalized(json.RawMessage(in))
+		require.NoError(t, err)
+		require.Equal(t, in, string(out))
+	}
+	for _, in := range []string{``, `[]`, `{}`, `{"i":1,"s":"a"}`, `{"s":"a","i":1.0}`, `{"s":"a","i":-0}`, `{"s":"a","i":1e2}`, `{"s":"a","i":null}`, `{"s":"a","f":1.0}`, `{"s":"a","f":1e21}`,
+		`{"s":"a","f":1e999}`, `{"s":"a","f":"NaN"}`, `{"s":1}`, `{"s":"\u0041"}`, `{"s":"\""}`, `{"s": "a"}`, `{"s":"a" }`, `{"s":"a","l":[ ]}`, `{"s":"a","l":[1]}`, `{"s":"a","l":[[1] ,[2]]}`, `{"s":"a","o":{}}`,
+		`{"s":"a","o":{"x":1,"y":2}}`, `{"s":"a","u":1}`, `{"s":"a","free":{ }}`, `{"s":"a","bin":"_w"}`, `{"s":"a","b":null}`, `{"s":"a","l":{}}`, `{"s":"a","i":-1e2,"f":-1e-7}`} {
+		require.Negative(t, v.root.normalEnd([]byte(in), 0), in)
+	}
 }
 
 // FuzzContract: a contract that is accepted is written and read again as the same.

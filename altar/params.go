@@ -111,6 +111,9 @@ func (v *validator) Append(dst, params []byte) ([]byte, error) {
 
 // appendChecked is Append for a checked object.
 func (v *validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
+	if v.root.normalEnd(params, 0) == len(params) {
+		return append(dst, params...), nil
+	}
 	n := normalizer{opts: v.opts, dst: dst}
 	n.object(&v.root, params)
 	if len(n.faults) > 0 {
@@ -122,6 +125,9 @@ func (v *validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, 
 // normalized returns the normal form of params. Parameters in normal form are returned unchanged,
 // without an allocation.
 func (v *validator) normalized(params json.RawMessage) (json.RawMessage, error) {
+	if v.root.normalEnd(params, 0) == len(params) {
+		return params, nil
+	}
 	buf, ok := v.scratch.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
@@ -136,6 +142,115 @@ func (v *validator) normalized(params json.RawMessage) (json.RawMessage, error) 
 		v.scratch.Put(buf)
 	}
 	return normal, err
+}
+
+// normalEnd returns the index just past the checked object at b[i] if that fits and is in normal form. It returns -1
+// if it is not, and where only a normalizer can tell: of free-form objects, binary values and texts with escapes.
+func (o *object) normalEnd(b []byte, i int) int {
+	if i >= len(b) || b[i] != '{' {
+		return -1
+	}
+	i++
+	separator := 0 // bytes in front of a member
+	for k := range o.fields {
+		f := &o.fields[k]
+		if separator > 0 && b[i] != ',' || !bytes.HasPrefix(b[i+separator:], f.key) {
+			if f.required {
+				return -1
+			}
+			continue
+		}
+		if i = f.normalEnd(b, i+separator+len(f.key), f.dims); i < 0 {
+			return -1
+		}
+		separator = 1
+	}
+	if b[i] != '}' {
+		return -1
+	}
+	return i + 1
+}
+
+// normalEnd is that of an object for a value of a field.
+func (f *field) normalEnd(b []byte, i, dims int) int {
+	if dims > 0 {
+		return f.normalArrayEnd(b, i, dims)
+	}
+	switch f.base {
+	case form.KindString:
+		if b[i] != '"' {
+			return -1
+		}
+		size := bytes.IndexByte(b[i+1:], '"')
+		if bytes.IndexByte(b[i+1:i+1+size], '\\') >= 0 {
+			return -1
+		}
+		return i + size + 2
+	case form.KindBoolean:
+		switch b[i] {
+		case 't':
+			return i + len("true")
+		case 'f':
+			return i + len("false")
+		}
+	case form.KindInteger, form.KindFloat:
+		return normalNumberEnd(b, i, f.base == form.KindFloat)
+	case form.KindObject:
+		if f.sub != nil {
+			return f.sub.normalEnd(b, i)
+		}
+	}
+	return -1
+}
+
+func (f *field) normalArrayEnd(b []byte, i, dims int) int {
+	if b[i] != '[' {
+		return -1
+	}
+	if i++; b[i] == ']' {
+		return i + 1
+	}
+	for {
+		if i = f.normalEnd(b, i, dims-1); i < 0 {
+			return -1
+		}
+		switch b[i] {
+		case ']':
+			return i + 1
+		case ',':
+			i++
+		default:
+			return -1
+		}
+	}
+}
+
+// normalNumberEnd returns the index just past the number at b[i] in the normal form of its type, or -1.
+func normalNumberEnd(b []byte, i int, isFloat bool) int {
+	start := i
+	if b[i] == '-' {
+		i++
+	}
+	digits := i
+	for b[i]-'0' < 10 {
+		i++
+	}
+	switch c := b[i]; {
+	case i == digits:
+		return -1 // not a number
+	case isFloat:
+		for c := b[i]; c-'0' < 10 || c|0x20 == 'e' || c == '.' || c == '+' || c == '-'; c = b[i] {
+			i++
+		}
+		v, err := strconv.ParseFloat(string(b[start:i]), 64)
+		var buf [32]byte
+		if err != nil || string(appendFloat(buf[:0], v)) != string(b[start:i]) {
+			return -1
+		}
+	case c == '.' || c|0x20 == 'e' || i-digits > 18 || digits > start && b[digits] == '0':
+		return -1 // no integer, perhaps too large, or -0
+	}
+	return i
 }
 
 type normalizer struct {
