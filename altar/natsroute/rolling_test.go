@@ -153,35 +153,45 @@ type fleet struct {
 	calls atomic.Int64
 
 	mu      sync.Mutex
-	runs    map[string]int    // of calls by key; guarded by mu
-	at      map[string]string // Runtime of each call; guarded by mu
-	running map[string]*place // of the callers of calls in flight, by key; guarded by mu
-	met     map[string]bool   // calls that a kill has met; guarded by mu
-	killed  []time.Time       // guarded by mu
-	fails   []failure         // guarded by mu
+	runs    map[string]int         // of calls by key; guarded by mu
+	at      map[string]string      // Runtime of each call; guarded by mu
+	running map[string]runningCall // calls in flight, by key; guarded by mu
+	met     map[string]bool        // calls that a kill has met; guarded by mu
+	killed  []time.Time            // guarded by mu
+	fails   []failure              // guarded by mu
 }
+
+// unnoticed is the time in which Hosts may send calls to a killed process.
+const unnoticed = 5 * time.Second
 
 // isMet reports whether a kill has met a call: one that was running, or that a Host has sent to the killed process
 // before it noticed.
 func (f *fleet) isMet(e *failure) bool {
 	return f.met[e.key] || f.runs[e.key] == 0 && slices.ContainsFunc(f.killed, func(at time.Time) bool {
-		return e.began.After(at) && e.began.Before(at.Add(5*time.Second))
+		return e.began.After(at) && e.began.Before(at.Add(unnoticed))
 	})
 }
 
-// awaitMet waits until the calls that a kill has met have ended.
+// awaitMet waits until the calls that the last kill has met have ended: they are repeated only once (ALT-D24).
 func (f *fleet) awaitMet() {
 	f.t.Helper()
 	require.Eventually(f.t, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		for key := range f.met {
-			if f.running[key] != nil {
+		end := f.killed[len(f.killed)-1].Add(unnoticed)
+		for key, r := range f.running {
+			if f.met[key] || r.began.Before(end) {
 				return false
 			}
 		}
-		return true
+		return time.Now().After(end)
 	}, time.Minute, time.Millisecond)
+}
+
+// A runningCall is a call in flight.
+type runningCall struct {
+	place *place // of the caller
+	began time.Time
 }
 
 type failure struct {
@@ -201,7 +211,7 @@ type replica struct {
 func newFleet(t *testing.T, lease time.Duration) *fleet {
 	f := &fleet{t: t, url: startServer(t).ClientURL(), store: store.NewMemory(), lease: lease, balancer: newBalancer(t),
 		hosts: make(map[string]*replica), runtimes: make(map[string]*replica), runs: make(map[string]int),
-		at: make(map[string]string), running: make(map[string]*place), met: make(map[string]bool)}
+		at: make(map[string]string), running: make(map[string]runningCall), met: make(map[string]bool)}
 	for _, id := range []string{"a", "b", "c"} {
 		f.startHost(id)
 	}
@@ -333,7 +343,7 @@ func (f *fleet) startRuntime(id string) {
 func (f *fleet) call(s *altar.Session, p *place, kind int, key string) {
 	start := time.Now()
 	f.mu.Lock()
-	f.running[key] = p
+	f.running[key] = runningCall{p, start}
 	f.mu.Unlock()
 	err := func() error {
 		in := rollingIn{key, rand.Int64N(300)}
@@ -420,8 +430,8 @@ func (f *fleet) kill(r *replica) {
 	for id, rt := range f.runtimes {
 		lost[id] = rt == r || r.addr != "" && f.balancer.isAt(rt.place, r.addr)
 	}
-	for key, p := range f.running {
-		f.met[key] = f.met[key] || lost[f.at[key]] || r.addr != "" && f.balancer.isAt(p, r.addr)
+	for key, call := range f.running {
+		f.met[key] = f.met[key] || lost[f.at[key]] || r.addr != "" && f.balancer.isAt(call.place, r.addr)
 	}
 	f.killed = append(f.killed, time.Now())
 	r.kill()
