@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,10 +47,12 @@ func TestSlowBodies(t *testing.T) {
 		defer c.Close()
 		_, err = fmt.Fprintf(c, "%s\r\nHost: localhost\r\n\r\n@a>req", start)
 		require.NoError(t, err)
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
 		conns = append(conns, c)
 	}
-	for _, c := range conns {
-		_, _ = io.Copy(io.Discard, c) // until the server gives the connection up
+	for i, c := range conns {
+		_, err := io.Copy(io.Discard, c)
+		require.False(t, os.IsTimeout(err), "connection %d is kept", i)
 	}
 	// A handler may take longer than a body.
 	d.Handle("req", "long", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {

@@ -83,6 +83,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *calle
 	}
 	defer release()
 	o := &wsconn.AcceptOptions{Options: s.socketOptions(), Origins: s.origins, ExpiredReason: string(ErrPolicyDenied)}
+	o.HandshakeTimeout = s.opts.Timing.ReadTimeout // of a request that upgrades nothing
 	if p.principal != nil {
 		o.Expires = p.principal.Expires
 	}

@@ -35,6 +35,7 @@ func TestTricklingBodies(t *testing.T) {
 		"POST " + MessagesPath + " HTTP/1.1\r\nContent-Length: 1000",
 		"PUT " + MessagesPath + " HTTP/1.1\r\nTransfer-Encoding: chunked",
 		"POST " + WebSocketPath + " HTTP/1.1\r\nContent-Length: 1000",
+		"POST " + WebSocketPath + " HTTP/1.1\r\nX-API-Key: key-user\r\nSec-WebSocket-Protocol: " + subprotocol + "\r\nContent-Length: 1000",
 		"GET /nowhere HTTP/1.1\r\nContent-Length: 1000",
 	} {
 		for _, trickles := range []bool{false, true} {
@@ -71,7 +72,7 @@ func TestTricklingBodies(t *testing.T) {
 						}
 					}()
 				}
-				_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+				_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
 				if _, err := io.Copy(io.Discard, c); err != nil && os.IsTimeout(err) {
 					t.Errorf("the Host keeps the connection of %q", head)
 				}

@@ -86,6 +86,7 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	}
 	o := &wsconn.AcceptOptions{Options: webSocketOptions(h.opts.Limits.MaxMessage, h.opts.Limits.MaxOutput), Origins: h.origins}
 	o.Heartbeat, o.WriteTimeout = h.opts.Timing.Heartbeat, h.opts.Timing.WriteTimeout
+	o.HandshakeTimeout = h.opts.Timing.ReadTimeout // of a request that upgrades nothing
 	c, err := wsconn.Accept(w, r, o)
 	if err != nil {
 		h.opts.Logger.WarnContext(r.Context(), "altar: WebSocket upgrade failed", "peer", r.RemoteAddr, "err", err)
