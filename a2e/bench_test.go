@@ -24,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/bench/floor"
 	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // benchLines returns n messages of about 300 bytes, of a type of the catalogue or of an unknown
@@ -94,7 +95,7 @@ func BenchmarkPairRead300B(b *testing.B) {
 
 // Allocation counts need no quiet machine.
 func TestAllocs(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector empties pools")
 	}
 	codec := a2e.NewCodec(tools.Types()...)
@@ -118,7 +119,7 @@ func TestAllocs(t *testing.T) {
 
 // A call costs both ends together at most 14 allocations, not counting the request of the caller.
 func TestCallAllocs(t *testing.T) {
-	if raceEnabled {
+	if race.Enabled {
 		t.Skip("the race detector empties pools")
 	}
 	agent, host := net.Pipe()

@@ -23,10 +23,16 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
-// loadCalls is the number of concurrent calls of one session.
-const loadCalls = 1000
+// loadCalls returns the number of concurrent calls of one session.
+func loadCalls() int64 {
+	if race.Enabled {
+		return 250
+	}
+	return 1000
+}
 
 // loadHost runs a thousand calls at a time. Its tool "rank" answers after the arrival of the last
 // call, in reverse order.
@@ -49,8 +55,8 @@ func loadHost() *a2e.Host {
 		if err := call.Emit(a2e.EventProgress, map[string]int{"pct": 0}); err != nil {
 			return 0, err
 		}
-		if arrived.Add(1) == loadCalls {
-			close(gate(loadCalls))
+		if arrived.Add(1) == loadCalls() {
+			close(gate(loadCalls()))
 		}
 		select {
 		case <-gate(in.N + 1):
@@ -63,8 +69,8 @@ func loadHost() *a2e.Host {
 	d := new(tools.Definition)
 	d.Name = "wait"
 	set.Add(tools.Tool{Definition: *d, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
-		if arrived.Add(1) == loadCalls {
-			close(gate(loadCalls))
+		if arrived.Add(1) == loadCalls() {
+			close(gate(loadCalls()))
 		}
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -73,13 +79,13 @@ func loadHost() *a2e.Host {
 	ready.Name = "ready"
 	set.Add(tools.Tool{Definition: *ready, Run: func(ctx context.Context, _ *a2e.Call, _ json.RawMessage) (any, error) {
 		select {
-		case <-gate(loadCalls):
+		case <-gate(loadCalls()):
 			return nil, nil
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}})
-	return a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}, Limits: a2e.Limits{MaxConcurrentPerSession: loadCalls + 1, MaxConcurrentPerPrincipal: -1, MaxConcurrent: -1, MaxReplayEvents: 4 * loadCalls}})).
+	return a2etest.Must(a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("s3cret")}, Limits: a2e.Limits{MaxConcurrentPerSession: loadCalls() + 1, MaxConcurrentPerPrincipal: -1, MaxConcurrent: -1, MaxReplayEvents: 4 * int(loadCalls())}})).
 		AddPlugin(set.Plugin())
 }
 
@@ -92,7 +98,7 @@ func TestLoad(t *testing.T) {
 		t.Run(tr.name, func(t *testing.T) {
 			c := dial(t, tr, loadHost(), &a2e.ClientOptions{Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}})
 			var all sync.WaitGroup
-			for i := range loadCalls {
+			for i := range int(loadCalls()) {
 				all.Go(func() {
 					n := strconv.Itoa(i)
 					got, events, err := echo(t.Context(), c, "rank", n, true)
@@ -122,7 +128,7 @@ func TestLoadHostKilled(t *testing.T) {
 			_, err := c.Connect(t.Context())
 			require.NoError(t, err)
 			var all sync.WaitGroup
-			for i := range loadCalls {
+			for i := range int(loadCalls()) {
 				all.Go(func() {
 					r := new(tools.CallRequest)
 					r.ToolName, r.Arguments, r.Timeout = "wait", json.RawMessage(`{}`), 60

@@ -226,7 +226,11 @@ func (s stalledSink) Discard() bool { return false }
 // depend on the length of the streams.
 func TestSlowReadersGetAll(t *testing.T) {
 	inStreamModes(t, func(t *testing.T, mode string, s *arc.Server, mem *arctest.Server, h *flood) {
-		const n, pieces, rate = 64, 600, 8 << 10
+		const pieces, rate = 600, 8 << 10
+		n := 64
+		if race.Enabled {
+			n = 12
+		}
 		heap, start := heapNow(), time.Now()
 		var wg sync.WaitGroup
 		for i := range n {

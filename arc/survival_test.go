@@ -21,6 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -131,7 +132,10 @@ func TestSurviveSlowReaders(t *testing.T) {
 // Over real connections: readers that take all, and readers that vanish.
 func TestSurviveStreams(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	const streams = 200
+	streams := int32(200)
+	if race.Enabled {
+		streams = 40
+	}
 	var dropped, whole atomic.Int32
 	s := arc.MustServer(nil)
 	s.Register(survivor(&dropped, &whole))
@@ -297,7 +301,11 @@ func TestStrangersLeaveNothing(t *testing.T) {
 	}
 	probe(1000)
 	before := measure()
-	probe(20_000)
+	many := 20_000
+	if race.Enabled {
+		many = 4000
+	}
+	probe(many)
 	require.Less(t, int64(measure())-int64(before), int64(12<<20))
 }
 

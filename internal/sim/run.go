@@ -34,7 +34,7 @@ var (
 )
 
 const (
-	compareEvery = 4   // seeds: one of them is run twice
+	compareEvery = 10  // seeds: one of them is run twice
 	maxPairs     = 4   // of runs, one of which has to be equal
 	maxAttempts  = 400 // runs of a shrink
 	gcPercent    = 400 // a run has a small heap
@@ -110,7 +110,7 @@ func (r *runner) requireSame() {
 
 // Seeds runs a profile with the kept seeds of testdata/seeds/NAME, where NAME is the last part of
 // the name of the test, and then with 300 others, or the number in SIM_SEEDS. It stops at the first
-// failure. One of four seeds is run twice to compare the traces. With -seed it runs that seed only.
+// failure. One of ten seeds is run twice to compare the traces. With -seed it runs that seed only.
 func Seeds(t *testing.T, profile func(w *World)) {
 	t.Helper()
 	r := runner{t: t, profile: profile}
