@@ -193,8 +193,10 @@ func (f *field) normalEnd(b []byte, i, dims int) int {
 		case 'f':
 			return i + len("false")
 		}
-	case form.KindInteger, form.KindFloat:
-		return normalNumberEnd(b, i, f.base == form.KindFloat)
+	case form.KindInteger:
+		return normalIntegerEnd(b, i)
+	case form.KindFloat:
+		return normalFloatEnd(b, i)
 	case form.KindObject:
 		if f.sub != nil {
 			return f.sub.normalEnd(b, i)
@@ -225,32 +227,34 @@ func (f *field) normalArrayEnd(b []byte, i, dims int) int {
 	}
 }
 
-// normalNumberEnd returns the index just past the number at b[i] in the normal form of its type, or -1.
-func normalNumberEnd(b []byte, i int, isFloat bool) int {
-	start := i
-	if b[i] == '-' {
+// normalIntegerEnd returns the index just past the number at b[i] if it is an integer in normal form, not of many
+// digits, or -1.
+func normalIntegerEnd(b []byte, i int) int {
+	if b[i] == '-' && b[i+1] != '0' {
 		i++
 	}
-	digits := i
+	start := i
 	for b[i]-'0' < 10 {
 		i++
 	}
-	switch c := b[i]; {
-	case i == digits:
-		return -1 // not a number
-	case isFloat:
-		for c := b[i]; c-'0' < 10 || c|0x20 == 'e' || c == '.' || c == '+' || c == '-'; c = b[i] {
-			i++
-		}
-		v, err := strconv.ParseFloat(string(b[start:i]), 64)
-		var buf [32]byte
-		if err != nil || string(appendFloat(buf[:0], v)) != string(b[start:i]) {
-			return -1
-		}
-	case c == '.' || c|0x20 == 'e' || i-digits > 18 || digits > start && b[digits] == '0':
-		return -1 // no integer, perhaps too large, or -0
+	if i == start || i-start > 18 || b[i] == '.' || b[i]|0x20 == 'e' {
+		return -1
 	}
 	return i
+}
+
+// normalFloatEnd is normalIntegerEnd for a float.
+func normalFloatEnd(b []byte, i int) int {
+	end := i
+	for c := b[end]; c-'0' < 10 || c == '.' || c|0x20 == 'e' || c == '+' || c == '-'; c = b[end] {
+		end++
+	}
+	v, err := strconv.ParseFloat(string(b[i:end]), 64)
+	var buf [32]byte
+	if err != nil || string(appendFloat(buf[:0], v)) != string(b[i:end]) {
+		return -1
+	}
+	return end
 }
 
 type normalizer struct {
