@@ -86,9 +86,13 @@ func TestReconnectStormLeavesNothing(t *testing.T) {
 		honest, err := s.c.CreateSession(t.Context(), nil)
 		require.NoError(t, err)
 		var wg sync.WaitGroup
+		each := 50
+		if race.Enabled {
+			each = 15
+		}
 		for storm := range 20 {
 			wg.Go(func() {
-				for i := range 50 {
+				for i := range each {
 					near, far := net.Pipe()
 					served := make(chan error, 1)
 					go func() { served <- s.h.Serve(context.Background(), NewStreamConn(far, nil), testOther) }()
@@ -158,7 +162,7 @@ func TestMillionChunks(t *testing.T) {
 	total, pauses, isLong := int64(200_000), []time.Duration{0, 2 * time.Millisecond}, os.Getenv("FIVEWIRE_LONG") != ""
 	switch {
 	case race.Enabled:
-		total = 20_000
+		total = 4000
 	case isLong:
 		total = 1_000_000
 	}
@@ -170,7 +174,7 @@ func TestMillionChunks(t *testing.T) {
 		}
 	}
 	if !isLong {
-		total = 20_000
+		total = min(total, 20_000)
 	}
 	for _, tr := range transports[2:] {
 		for _, pause := range pauses {
