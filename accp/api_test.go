@@ -5,6 +5,7 @@ package accp_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -71,6 +72,15 @@ func TestValueAccess(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 	_, err = accp.Decimal("x")
 	require.ErrorIs(t, err, accp.ErrInvalidType)
+}
+
+// Values print as frames have them.
+func TestValuesPrintTheirText(t *testing.T) {
+	dec, err := accp.Decimal("1.50")
+	require.NoError(t, err)
+	p := accp.Params{text("s", "a b"), {Key: "n", Value: accp.Int(-3)}, {Key: "d", Value: dec}, {Key: "r", Value: accp.Ref("ctx.k")},
+		{Key: "z"}, {Key: "m", Value: accp.Map(text("k", "true"))}, {Key: "l", Value: accp.Array(accp.Bool(true))}, {Key: "bad", Value: accp.Ref("..")}}
+	require.Equal(t, `[{s \_a_b} {n -3} {d 1.5} {r $ctx.k} {z ~} {m {k:\etrue}} {l [true]} {bad (reference)}]`, fmt.Sprint(p))
 }
 
 // A frame can be inspected without building a message, and its memory is reused.

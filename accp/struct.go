@@ -27,6 +27,7 @@ import (
 // Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices, maps with string
 // keys, and structs become values of the matching kind; floats become decimals. A nil pointer is
 // omitted, and so is a zero value with omitempty or omitzero. A nil slice or map becomes an empty one.
+// The tag jsonschema has the description of a field for tools, and no effect here.
 func Marshal(v any) (Params, error) {
 	rv := reflect.Indirect(reflect.ValueOf(v))
 	if rv.Kind() != reflect.Struct {

@@ -127,6 +127,17 @@ func (v Value) Number() (string, bool) {
 	return v.text, true
 }
 
+// String returns the canonical text of v, as [Codec.AppendValue] writes it, for logs and tests. A value that no frame can
+// carry is shown by its kind.
+func (v Value) String() string {
+	c := Codec{FrameLimits: FrameLimits{MaxFrame: 1 << 30, MaxDepth: 100, MaxValues: 1 << 30, MaxNumber: 1 << 30}}
+	text, err := c.AppendValue(nil, v)
+	if err != nil {
+		return "(" + v.kind.String() + ")"
+	}
+	return string(text)
+}
+
 // Len returns the number of elements of an array or entries of a map, and 0 for
 // any other value.
 func (v Value) Len() int { return len(v.list) }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -664,6 +666,39 @@ func TestLargeResults(t *testing.T) {
 			require.Equal(t, large, answer.Params.Text("result"), name)
 		}
 	}
+}
+
+// One struct describes a tool to models, by the descriptions in its jsonschema tags, and has its arguments.
+func TestStructDescribesTool(t *testing.T) {
+	type question struct {
+		City string `json:"city" jsonschema:"the name of a city"`
+		Days int    `json:"days,omitempty" jsonschema:"how many days" accp:"default=1"`
+	}
+	agent, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
+		"weather": func(_ context.Context, args accp.Params) (accp.Value, error) {
+			q := question{Days: 1}
+			if err := accp.Unmarshal(args, &q); err != nil {
+				return accp.Value{}, err
+			}
+			return accp.String(fmt.Sprint(q.City, " ", q.Days)), nil
+		},
+	}))
+	schema, err := jsonschema.For[question](nil)
+	require.NoError(t, err)
+	require.Equal(t, "the name of a city", schema.Properties["city"].Description)
+	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
+	require.NoError(t, mcpbinding.AddTools(server, agent, &mcp.Tool{Name: "weather", InputSchema: schema}))
+	cs := inMemory.connect(t, server)
+	for want, arguments := range map[string]any{"Oslo 1": question{City: "Oslo"}, "Oslo 3": question{City: "Oslo", Days: 3}, "E4003 .+": map[string]any{}} {
+		res, err := cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "weather", Arguments: arguments})
+		require.NoError(t, err)
+		require.Regexp(t, "^"+want+"$", plainText(t, res))
+	}
+	params, err := accp.Marshal(question{City: "Oslo"})
+	require.NoError(t, err)
+	require.Equal(t, "[{city Oslo}]", fmt.Sprint(params), "descriptions are no part of a message")
 }
 
 // Arguments that violate the input schema of a tool do not reach it (ACCP-D57).
