@@ -5,9 +5,9 @@ package accp
 
 import "slices"
 
-// Apply returns state changed by a delta: null removes, maps merge at every level, any other value
+// applyDelta returns state changed by a delta: null removes, maps merge at every level, any other value
 // replaces (ACCP-D44). The arguments do not change.
-func Apply(state, delta Params) Params {
+func applyDelta(state, delta Params) Params {
 	out := slices.Clone(state)
 	for _, d := range delta {
 		at := out.index(d.Key)
@@ -21,7 +21,7 @@ func Apply(state, delta Params) Params {
 			if at >= 0 {
 				old = out[at].Value.Entries()
 			}
-			out = out.put(at, d.Key, Value{kind: KindMap, list: Apply(old, d.Value.list)})
+			out = out.put(at, d.Key, Value{kind: KindMap, list: applyDelta(old, d.Value.list)})
 		default:
 			out = out.put(at, d.Key, d.Value)
 		}
@@ -29,9 +29,9 @@ func Apply(state, delta Params) Params {
 	return out
 }
 
-// Diff returns the smallest delta between two states, so that Apply(old, Diff(old, new)) equals
+// diffStates returns the smallest delta between two states, so that applyDelta(old, diffStates(old, new)) equals
 // new. Nulls in new count as absent (ACCP-D44).
-func Diff(old, new Params) Params {
+func diffStates(old, new Params) Params {
 	var out Params
 	oldAt, newAt := indexed(old), indexed(new)
 	for _, o := range old {
@@ -48,7 +48,7 @@ func Diff(old, new Params) Params {
 		o, ok := oldAt(n.Key)
 		switch {
 		case ok && o.kind == KindMap && n.Value.kind == KindMap:
-			if d := Diff(o.list, n.Value.list); len(d) > 0 {
+			if d := diffStates(o.list, n.Value.list); len(d) > 0 {
 				out = append(out, Param{n.Key, Value{kind: KindMap, list: d}})
 			}
 		case !ok || !o.Equal(withoutNulls(n.Value)):
@@ -64,7 +64,7 @@ func withoutNulls(v Value) Value {
 	if v.kind != KindMap {
 		return v
 	}
-	return Value{kind: KindMap, list: Apply(nil, v.list)}
+	return Value{kind: KindMap, list: applyDelta(nil, v.list)}
 }
 
 func (p Params) index(key string) int {

@@ -119,3 +119,24 @@ func (r *Registry) Delta() Value { return r.delta() }
 
 // Merge adds the schemas of a peer.
 func (r *Registry) Merge(delta Value, hash string) error { return r.merge(delta, hash) }
+
+// Apply returns the state after a delta.
+func Apply(state, delta Params) Params { return applyDelta(state, delta) }
+
+// Diff returns the delta between two states.
+func Diff(before, after Params) Params { return diffStates(before, after) }
+
+// Null returns null.
+func Null() Value { return Value{} }
+
+// NewOptionalInt returns a present number.
+func NewOptionalInt(n int64) OptionalInt { return optionalInt(n) }
+
+// Key returns the full and the short form of a key.
+func (r *Registry) Key(key, schema string) (full, short string, err error) { return r.key(key, schema) }
+
+// Len returns the number of elements or entries of v.
+func (v Value) Len() int { return len(v.list) }
+
+// IsCancelled reports whether a chain was cancelled.
+func (s *Session) IsCancelled(chain string) bool { return s.isCancelled(chain) }

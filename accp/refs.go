@@ -290,7 +290,7 @@ func (r *references) checkpoint(ctx context.Context, sid string, scope Scope, id
 		return Value{}, false, nil
 	case err != nil:
 		return Value{}, true, err
-	case list.Len() != 3:
+	case len(list.list) != 3:
 		return Value{}, true, fail(ErrInternal, "malformed checkpoint %s", id)
 	case scope == ScopeWarm:
 		return list.list[0].Value, true, nil

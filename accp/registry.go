@@ -278,7 +278,7 @@ func schemasFrom(delta Value, own *tables) ([]*compiled, error) {
 	if delta.kind != KindMap {
 		return nil, fail(ErrInvalidType, "delta is no map")
 	}
-	schemas := make([]*compiled, 0, delta.Len())
+	schemas := make([]*compiled, 0, len(delta.list))
 	for _, p := range delta.list {
 		s, err := schemaFromValue(p.Key, p.Value)
 		if err != nil {

@@ -29,7 +29,7 @@ func TestTablesBecomeStructs(t *testing.T) {
 	require.NoError(t, r.Register(profile.TableSchema()))
 	d := newDesk(t, &accp.ServerOptions{Session: accp.SessionOptions{Registry: r}})
 	d.Handle("req", "orders", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
-		table, err := accp.TableOf(orders)
+		table, err := profile.TableOf(orders)
 		if err != nil {
 			return err
 		}
@@ -39,28 +39,28 @@ func TestTablesBecomeStructs(t *testing.T) {
 		answer, err := c.Call(t.Context(), msg("req", "orders"), nil)
 		require.NoError(t, err, name)
 		require.Equal(t, "TB", answer.Schema())
-		back, err := accp.RowsOf[order](answer.Params)
+		back, err := profile.RowsOf[order](answer.Params)
 		require.NoError(t, err, name)
 		require.Equal(t, orders, back)
-		maps, err := accp.RowsOf[map[string]accp.Value](answer.Params)
+		maps, err := profile.RowsOf[map[string]accp.Value](answer.Params)
 		require.NoError(t, err)
 		require.Len(t, maps[0], 3, "a null is no member")
 	}
 }
 
 func TestTableForms(t *testing.T) {
-	empty, err := accp.TableOf[order](nil)
+	empty, err := profile.TableOf[order](nil)
 	require.NoError(t, err)
-	rows, err := accp.RowsOf[accp.Params](empty)
+	rows, err := profile.RowsOf[accp.Params](empty)
 	require.NoError(t, err)
 	require.Empty(t, rows)
 	same := []accp.Params{{{Key: "b", Value: accp.Int(1)}}, {{Key: "a", Value: accp.Bool(true)}}, {}}
-	table, err := accp.TableOf(same)
+	table, err := profile.TableOf(same)
 	require.NoError(t, err)
-	rows, err = accp.RowsOf[accp.Params](table)
+	rows, err = profile.RowsOf[accp.Params](table)
 	require.NoError(t, err)
 	require.Equal(t, same, rows)
-	_, err = accp.TableOf([]int{1})
+	_, err = profile.TableOf([]int{1})
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 
 	one := accp.Array(accp.String("a"))
@@ -72,10 +72,10 @@ func TestTableForms(t *testing.T) {
 		"long row":        {{Key: "columns", Value: one}, {Key: "rows", Value: accp.Array(accp.Array(accp.Int(1), accp.Int(2)))}},
 		"row of a string": {{Key: "columns", Value: one}, {Key: "rows", Value: one}},
 	} {
-		_, err := accp.RowsOf[accp.Params](bad)
+		_, err := profile.RowsOf[accp.Params](bad)
 		require.ErrorIs(t, err, accp.ErrInvalidType, name)
 	}
-	_, err = accp.RowsOf[order](accp.Params{{Key: "columns", Value: accp.Array(accp.String("id"))},
+	_, err = profile.RowsOf[order](accp.Params{{Key: "columns", Value: accp.Array(accp.String("id"))},
 		{Key: "rows", Value: accp.Array(accp.Array(accp.String("x")))}})
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 }

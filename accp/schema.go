@@ -28,7 +28,6 @@ const (
 	schemaStream      = "ST"
 	schemaTask        = "TA"
 	schemaError       = "ER"
-	schemaTable       = "TB" // registered on demand
 )
 
 // builtinSchemas returns copies of the schemas that every registry contains and that cannot be
@@ -157,7 +156,7 @@ func canonicalValue(v Value) (string, error) {
 // the text is that of v.
 func canonicalText(s *Schema, v Value) (string, error) {
 	for _, key := range []string{"abbr", "defaults", "fields", "name", "version"} {
-		if _, ok := Params(v.list).Get(key); !ok || v.Len() != 5 {
+		if _, ok := Params(v.list).Get(key); !ok || len(v.list) != 5 {
 			return s.canonical()
 		}
 	}
@@ -200,7 +199,7 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 			if p.Value.kind != KindMap {
 				return bad("abbr is no map")
 			}
-			s.Abbr = make(map[string]string, p.Value.Len())
+			s.Abbr = make(map[string]string, len(p.Value.list))
 			for _, a := range p.Value.Entries() {
 				long, ok := a.Value.Text()
 				if !ok {

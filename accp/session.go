@@ -98,6 +98,12 @@ func init() {
 	hook.Address = checkpointAddress
 	hook.Hello = func(registry any, hasDelta bool) any { return registry.(*Registry).hello(hasDelta) }
 	hook.Merge = func(registry, delta any, hash string) error { return registry.(*Registry).merge(delta.(Value), hash) }
+	hook.Apply = func(state, delta any) any { return applyDelta(state.(Params), delta.(Params)) }
+	hook.Diff = func(before, after any) any { return diffStates(before.(Params), after.(Params)) }
+	hook.Key = func(registry any, key, schema string) (full, short string, err error) {
+		return registry.(*Registry).key(key, schema)
+	}
+	hook.ValidateEnvelope = func(m any) error { return new(Codec).validateEnvelope(m.(*Message)) }
 	hook.Canonical = func(schema any) (string, error) {
 		s := schema.(Schema)
 		if err := s.validate(); err != nil {
@@ -266,9 +272,6 @@ func (s *Session) AllowSession(id string) {
 	defer s.mu.Unlock()
 	s.refs.grants[id] = true
 }
-
-// IsCancelled reports whether the chain has been cancelled.
-func (s *Session) IsCancelled(chain string) bool { return s.isCancelled(chain) }
 
 // ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
 // function when the work is done.

@@ -65,7 +65,7 @@ func (s *sharedState) after(version int64, delta string) (sharedState, error) {
 	if err != nil || v.kind != KindMap {
 		return sharedState{}, record.ErrDamaged
 	}
-	return newState(version, Apply(s.params, v.list))
+	return newState(version, applyDelta(s.params, v.list))
 }
 
 // A stateChange is the next version of a state, and how it came about.
@@ -97,7 +97,7 @@ func (s *sharedState) receive(m *Message) (*stateChange, error) {
 }
 
 func (s *sharedState) receiveWhole(v int64, state Value) (*stateChange, error) {
-	next, err := newState(v, Apply(nil, state.list)) // a state holds no nulls
+	next, err := newState(v, applyDelta(nil, state.list)) // a state holds no nulls
 	switch {
 	case v == s.version && next.digest == s.digest && err == nil:
 		return nil, nil
@@ -114,15 +114,15 @@ func (s *sharedState) receiveDelta(v int64, delta Value, base string) (*stateCha
 	case v-1 != s.version, !strings.EqualFold(base, s.digest[:len(base)]):
 		return nil, fail(ErrSequenceGap, "state version %d after %d, or another base", v, s.version)
 	}
-	next, err := newState(v, Apply(s.params, delta.list))
+	next, err := newState(v, applyDelta(s.params, delta.list))
 	return &stateChange{next, delta}, err
 }
 
 // send returns the change to the content next, and its message. Both are nil without a difference.
 func (s *sharedState) send(next Params) (*stateChange, *Message, error) {
-	delta := Value{kind: KindMap, list: Diff(s.params, next)}
+	delta := Value{kind: KindMap, list: diffStates(s.params, next)}
 	switch {
-	case delta.Len() == 0:
+	case len(delta.list) == 0:
 		return nil, nil, nil
 	case s.version == math.MaxInt64:
 		return nil, nil, fail(ErrInternal, "the versions of the shared state are used up")
@@ -164,7 +164,7 @@ func (e *change) setState(c *stateChange, hasRecord bool) error {
 func (s *Session) State() (version int64, state Params) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.core.shared.version, Apply(s.core.shared.params, nil)
+	return s.core.shared.version, applyDelta(s.core.shared.params, nil)
 }
 
 // A stateUndo is a sent change of the shared state. If the peer refuses it with E3002, the earlier
@@ -190,7 +190,7 @@ func (u *stateUndo) change(hasRecord bool) (*change, error) {
 // Sync sets the shared state and returns the frame with the difference to the last state, or no
 // frame without a difference. Nulls in state count as absent.
 func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
-	next := Apply(nil, state)
+	next := applyDelta(nil, state)
 	return s.sent(ctx, func() (*SendResult, error) {
 		if s.record != nil {
 			s.record.Invalidate() // the difference is to the current state of all processes

@@ -30,7 +30,8 @@ func (k Kind) String() string {
 }
 
 // A Value is one typed value of a frame. It is immutable, so values may be
-// shared between messages and goroutines. The zero value is null.
+// shared between messages and goroutines. The zero value is null,
+// which removes a key in a delta.
 type Value struct {
 	kind Kind
 	text string  // string: its text; numbers and booleans: as written; reference: without $
@@ -51,9 +52,6 @@ func Bool(b bool) Value { return Value{kind: KindBool, text: strconv.FormatBool(
 
 // Int returns an integer.
 func Int(n int64) Value { return Value{kind: KindInt, text: strconv.FormatInt(n, 10)} }
-
-// Null returns null, which removes a key in a delta.
-func Null() Value { return Value{} }
 
 // Decimal returns a decimal from its text: an optional minus sign and digits, with or without a
 // point. It keeps all places; encoding rounds to six (ACCP-D08). Any other text is
@@ -137,10 +135,6 @@ func (v Value) String() string {
 	}
 	return string(text)
 }
-
-// Len returns the number of elements of an array or entries of a map, and 0 for
-// any other value.
-func (v Value) Len() int { return len(v.list) }
 
 // Elements yields the elements of an array in order, and nothing for any other value.
 func (v Value) Elements() iter.Seq2[int, Value] {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/vector"
 )
 
@@ -278,15 +279,11 @@ func accpDecimal(_ T, in *Input) (Answer, error) {
 }
 
 func accpKey(_ T, in *Input) (Answer, error) {
-	r, err := accpRegistry(in)
-	if err != nil {
-		return nil, err
-	}
-	full, short, err := r.Key(in.String("key"), in.StringOr("schema", ""))
+	schemas, err := accpSchemas(in)
 	if err != nil {
 		return nil, accpRefused(err)
 	}
-	return Answer{"json": Answer{"full": full, "short": short}}, nil
+	return accpVector("key", Answer{"schemas": schemas, "key": in.String("key"), "schema": in.StringOr("schema", "")})
 }
 
 func accpErrorInfo(_ T, in *Input) (Answer, error) {
@@ -340,7 +337,7 @@ func accpDeltaApply(_ T, in *Input) (Answer, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	return Answer{"json": accp.Apply(base, delta)}, nil
+	return accpVector("delta-apply", Answer{"state": base, "other": delta})
 }
 
 func accpDeltaDiff(_ T, in *Input) (Answer, error) {
@@ -349,7 +346,7 @@ func accpDeltaDiff(_ T, in *Input) (Answer, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return nil, err
 	}
-	return Answer{"json": accp.Diff(before, after)}, nil
+	return accpVector("delta-diff", Answer{"state": before, "other": after})
 }
 
 func accpRegistryCanonical(_ T, in *Input) (Answer, error) {
@@ -410,7 +407,7 @@ func accpTable(_ T, in *Input) (Answer, error) {
 		}
 		rows = append(rows, row)
 	}
-	table, err := accp.TableOf(rows)
+	table, err := profile.TableOf(rows)
 	if err != nil {
 		return nil, accpRefused(err)
 	}

@@ -155,7 +155,9 @@ func (d *accpDesk) step(in *Input) (Answer, error) {
 		d.s.AllowSession(in.String("sid"))
 		return Answer{"json": true}, nil
 	case "cancelled":
-		return Answer{"json": d.s.IsCancelled(in.String("cid"))}, nil
+		ctx, done := d.s.ChainContext(context.Background(), in.String("cid"))
+		defer done()
+		return Answer{"json": ctx.Err() != nil}, nil
 	case "restart":
 		if err := d.open(); err != nil {
 			return nil, err

@@ -36,7 +36,8 @@ func SkipGreeting(o *accp.ClientOptions) { hook.SkipGreeting(o) }
 // a2a-wrap a part of an A2A message of a version, a2a-unwrap the frame in a part in base64, and
 // a2a-state the state of a task for an intent. The operation digest returns the digest of a value, and
 // checkpoint-id the hash and the id of a checkpoint. The operation registry-canonical returns the canonical text of a
-// schema; registry-hash and registry-merge return the version and the hash of a registry, before and after a merge. The operation "bpe" returns the ranks of the tokens of a text, -1 for a byte outside the
+// schema; delta-apply the state after a delta, delta-diff the delta between two states, and key the full and the short form
+// of a key under a schema; registry-hash and registry-merge return the version and the hash of a registry, before and after a merge. The operation "bpe" returns the ranks of the tokens of a text, -1 for a byte outside the
 // vocabulary. Its input has the members text and ranks, the tokens in base64, the lowest rank first.
 func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return vectors.Run(op, in) }
 
@@ -44,7 +45,8 @@ var vectors = vector.Ops{"bpe": vector.New(bpe), "mcp-resource": vector.New(mcpR
 	"mcp-plain": vector.New(mcpPlain),
 	"mcp-call":  vector.New(mcpCall), "a2a-wrap": vector.New(a2aWrap), "a2a-unwrap": vector.New(a2aUnwrap),
 	"a2a-state": vector.New(a2aState), "digest": vector.New(digest), "checkpoint-id": vector.New(checkpointID),
-	"registry-canonical": vector.New(registryCanonical), "registry-hash": vector.New(registryHash), "registry-merge": vector.New(registryMerge)}
+	"registry-canonical": vector.New(registryCanonical), "registry-hash": vector.New(registryHash), "registry-merge": vector.New(registryMerge),
+	"delta-apply": vector.New(deltaApply), "delta-diff": vector.New(deltaDiff), "key": vector.New(key)}
 
 type frameInput struct {
 	Frame   []byte `json:"frame"`
@@ -109,6 +111,28 @@ func registryMerge(in registryInput) (any, error) {
 		return nil, err
 	}
 	return map[string]any{"version": r.Version(), "full": r.Hash(), "codes": append([]string{}, r.Codes()...)}, nil
+}
+
+// A deltaInput has two states, or a state and a delta.
+type deltaInput struct {
+	State accp.Params `json:"state"`
+	Other accp.Params `json:"other"`
+}
+
+func deltaApply(in deltaInput) (any, error) { return hook.Apply(in.State, in.Other), nil }
+func deltaDiff(in deltaInput) (any, error)  { return hook.Diff(in.State, in.Other), nil }
+
+func key(in struct {
+	registryInput
+	Key    string `json:"key"`
+	Schema string `json:"schema"`
+}) (any, error) {
+	r, err := in.registry()
+	if err != nil {
+		return nil, err
+	}
+	full, short, err := hook.Key(r, in.Key, in.Schema)
+	return map[string]string{"full": full, "short": short}, err
 }
 
 func registryCanonical(in accp.Schema) (any, error) { return hook.Canonical(in) }

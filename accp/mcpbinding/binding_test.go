@@ -61,14 +61,14 @@ func newDesk() (*desk, error) {
 	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
-			return accp.Null(), errors.New("secret path /var/lib")
+			return accp.Value{}, errors.New("secret path /var/lib")
 		},
-		"deny": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
+		"deny": func(context.Context, accp.Params) (accp.Value, error) { return accp.Value{}, accp.ErrPolicyDenied },
 		"wait": func(ctx context.Context, _ accp.Params) (accp.Value, error) {
 			d.started <- struct{}{}
 			<-ctx.Done()
 			d.cancelled <- struct{}{}
-			return accp.Null(), ctx.Err()
+			return accp.Value{}, ctx.Err()
 		},
 	}))
 	instructions, err := mcpbinding.Instructions("desk", registry)
@@ -152,7 +152,7 @@ func TestConversation(t *testing.T) {
 				accp.Param{Key: "text", Value: accp.String("two words, and | more\n")},
 				accp.Param{Key: "big", Value: accp.Int(9007199254740993)},
 				accp.Param{Key: "dec", Value: dec},
-				accp.Param{Key: "list", Value: accp.Array(accp.Null(), accp.Bool(true))})
+				accp.Param{Key: "list", Value: accp.Array(accp.Value{}, accp.Bool(true))})
 			for i := range 3 {
 				answer, err := c.Call(t.Context(), call(t, "echo", arguments), nil)
 				require.NoError(t, err)
@@ -363,7 +363,7 @@ func TestNumbersHaveNoGaps(t *testing.T) {
 		require.NoError(t, err)
 		agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 			"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
-			"boom": func(context.Context, accp.Params) (accp.Value, error) { return accp.Null(), accp.ErrPolicyDenied },
+			"boom": func(context.Context, accp.Params) (accp.Value, error) { return accp.Value{}, accp.ErrPolicyDenied },
 		}))
 		server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
 		for _, name := range []string{"echo", "boom"} {
@@ -414,7 +414,7 @@ func TestParts(t *testing.T) {
 		answer, err := c.Call(t.Context(), m, nil)
 		require.NoError(t, err)
 		result, _ := answer.Params.Get("result")
-		require.Equal(t, 1, result.Len())
+		require.Len(t, result.Entries(), 1)
 		require.Greater(t, c.Session().Stats().Sent-before, int64(1))
 	}
 }

@@ -170,7 +170,7 @@ func plainResult(ctx context.Context, self string, frames [][]byte, invalid erro
 	var out bridge.PlainResult
 	switch {
 	case last == nil:
-		out = bridge.PlainValue(accp.Null(), false)
+		out = bridge.PlainValue(accp.Value{}, false)
 	case last.Intent == accp.IntentFail && invalid != nil:
 		out = bridge.PlainError(accp.ErrToolSchema, invalid.Error())
 	case last.Intent == accp.IntentStream || last.Intent == accp.IntentEnd:

@@ -58,13 +58,6 @@ const (
 	SchemaTable       = "TB"
 )
 
-// TableSchema returns the schema of [accp.TableOf]. Register it on the side that sends the first table; the
-// other side learns it when the client greets (ACCP-D77).
-func TableSchema() accp.Schema {
-	return accp.Schema{Name: "table", Code: SchemaTable, Version: 1, Fields: []string{"columns", "rows"},
-		Abbr: map[string]string{"cols": "columns"}}
-}
-
 // Builtin returns the profiles of the draft: chat (CH), tool (TC), transaction (TX),
 // streaming (ST) and workflow (TA). A session enforces their rules without [accp.Session.AddProfile].
 func Builtin() []accp.Profile {

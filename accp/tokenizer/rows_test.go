@@ -43,7 +43,7 @@ func TestTablesCostLittleMoreThanCSV(t *testing.T) {
 	w.Flush()
 	r := accp.NewRegistry()
 	require.NoError(t, r.Register(profile.TableSchema()))
-	table, err := accp.TableOf(rows)
+	table, err := profile.TableOf(rows)
 	require.NoError(t, err)
 	frame, err := (&accp.Codec{Registry: r}).Append(nil, &accp.Message{From: "sales", Intent: accp.IntentDone, Op: "invoices", Params: table})
 	require.NoError(t, err)

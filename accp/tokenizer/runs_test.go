@@ -369,7 +369,7 @@ func readACCP(t testing.TB, codec *accp.Codec, line string) (out []member) {
 	require.NoError(t, err, line)
 	name := func(key string) string { return fmt.Sprintf("%s:%s.%s", m.From, m.Op, key) }
 	if m.Schema() == profile.SchemaTable {
-		rows, err := accp.RowsOf[accp.Params](m.Params)
+		rows, err := profile.RowsOf[accp.Params](m.Params)
 		require.NoError(t, err)
 		for _, row := range rows {
 			id, _ := row.Get("id")
@@ -478,7 +478,7 @@ func (h *hop) send(t testing.TB, s *accp.Session, state accp.Params) {
 	}
 	if h.rows != nil {
 		var err error
-		m.Params, err = accp.TableOf(h.rows)
+		m.Params, err = profile.TableOf(h.rows)
 		require.NoError(t, err)
 	}
 	_, err := s.Send(t.Context(), m)

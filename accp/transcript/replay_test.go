@@ -15,6 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/accptest"
+	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/accp/transcript"
 	"github.com/fivewire/fivewire/store"
 )
@@ -60,7 +61,7 @@ func replay(t *testing.T, tr *transcript.Transcript, self string) *accp.Session 
 		_, state := s.State()
 		switch {
 		case isDelta:
-			sent, err = s.Sync(t.Context(), accp.Apply(state, delta.Entries()))
+			sent, err = s.Sync(t.Context(), hook.Apply(state, delta.Entries()).(accp.Params))
 		case m.Intent == accp.IntentSync:
 			sent, err = s.Snapshot(t.Context())
 		default:

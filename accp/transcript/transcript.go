@@ -217,16 +217,16 @@ func (r *replay) add(params accp.Params) error {
 	value, _ := params.Get("version")
 	version, _ := value.Int()
 	if state, ok := params.Get("state"); ok {
-		return r.put(version, accp.Apply(nil, state.Entries()))
+		return r.put(version, applied(nil, state.Entries()))
 	}
 	delta, _ := params.Get("delta")
 	base := params.Text("base")
 	if version == 1 {
-		return r.put(version, accp.Apply(nil, delta.Entries()))
+		return r.put(version, applied(nil, delta.Entries()))
 	}
 	for i, s := range slices.Clone(r.list) {
 		if s.Version == version-1 && strings.HasPrefix(s.Digest, strings.ToLower(base)) {
-			if err := r.put(version, accp.Apply(r.states[i], delta.Entries())); err != nil {
+			if err := r.put(version, applied(r.states[i], delta.Entries())); err != nil {
 				return err
 			}
 		}
@@ -241,3 +241,6 @@ func (r *replay) put(version int64, state accp.Params) error {
 	}
 	return err
 }
+
+// applied returns the state after a delta.
+func applied(state, delta accp.Params) accp.Params { return hook.Apply(state, delta).(accp.Params) }

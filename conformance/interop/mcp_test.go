@@ -44,7 +44,7 @@ func mcpDesk() (*mcp.Server, error) {
 	agent.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
 		"echo": func(_ context.Context, args accp.Params) (accp.Value, error) { return accp.Map(args...), nil },
 		"boom": func(context.Context, accp.Params) (accp.Value, error) {
-			return accp.Null(), errors.New("secret path")
+			return accp.Value{}, errors.New("secret path")
 		},
 	}))
 	instructions, err := mcpbinding.Instructions("desk", nil)

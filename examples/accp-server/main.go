@@ -197,7 +197,7 @@ func countWords(_ context.Context, args accp.Params) (accp.Value, error) {
 	text, ok := args.Get("text")
 	s, isText := text.Text()
 	if !ok || !isText {
-		return accp.Null(), accp.ErrToolSchema
+		return accp.Value{}, accp.ErrToolSchema
 	}
 	return accp.Int(int64(len(strings.Fields(s)))), nil
 }

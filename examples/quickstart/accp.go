@@ -50,7 +50,7 @@ func showACCP(ctx context.Context, out io.Writer) (err error) {
 			x, ok1 := a.Int()
 			y, ok2 := b.Int()
 			if !ok1 || !ok2 {
-				return accp.Null(), accp.ErrToolSchema
+				return accp.Value{}, accp.ErrToolSchema
 			}
 			return accp.Int(x + y), nil
 		},

@@ -25,6 +25,18 @@ var Merge func(registry, delta any, hash string) error
 // Canonical returns the canonical text of an accp.Schema (ACCP-D47).
 var Canonical func(schema any) (string, error)
 
+// Apply returns the params of a state after a delta, both accp.Params (ACCP-D44).
+var Apply func(state, delta any) any
+
+// Diff returns the delta between two states, all accp.Params (ACCP-D44).
+var Diff func(before, after any) any
+
+// Key returns the full and the short form of a key under a schema of an *accp.Registry (ACCP-D30).
+var Key func(registry any, key, schema string) (full, short string, err error)
+
+// ValidateEnvelope returns an error if an *accp.Message lacks a field of the envelope.
+var ValidateEnvelope func(m any) error
+
 // Hot returns the frames of the messages in hot state of an *accp.Session.
 var Hot func(session any) []string
 
