@@ -538,7 +538,8 @@ func (c *Client) shut(err error, polite bool) {
 	c.cancel()
 }
 
-// failCalls closes the client, fails all calls, and reports whether the client was closed before.
+// failCalls closes the client, fails all calls, and reports whether the client was closed before. The first cause is
+// that of all calls.
 func (c *Client) failCalls(err error) (wasClosed bool) {
 	c.mu.Lock()
 	wasClosed = c.state == clientClosed
@@ -546,6 +547,7 @@ func (c *Client) failCalls(err error) (wasClosed bool) {
 		c.state, c.cause = clientClosed, err
 		close(c.causeReady)
 	}
+	err = c.cause
 	c.mu.Unlock()
 	c.conn.replies.FailAll(err)
 	return wasClosed
