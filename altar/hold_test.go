@@ -187,7 +187,7 @@ func TestReconnectionIsShort(t *testing.T) {
 	}
 	sess := s.c.Session("n17")
 	shortest := time.Hour
-	for range 10 {
+	for i := 0; i < 10 || i < 100 && shortest > limit; i++ { // other work on the machine delays some
 		call := func() {
 			_, err := sess.Call(t.Context(), "get", map[string]string{"key": "k"}, nil)
 			require.NoError(t, err)
