@@ -106,6 +106,18 @@ func PrincipalFromContext(ctx context.Context) *Principal {
 type caller struct {
 	principal *Principal // nil if anonymous
 	peer      string     // its address
+	name      string     // in the budget
+}
+
+// newCaller returns a caller at an address, with its principal or nil.
+func newCaller(peer string, p *Principal) *caller {
+	c := &caller{principal: p, peer: peer}
+	if p == nil {
+		c.name = budget.Anonymous(peer)
+	} else {
+		c.name = p.Tenant + "/" + p.ID
+	}
+	return c
 }
 
 // id returns the ID of the principal, or "".
@@ -116,25 +128,17 @@ func (c *caller) id() string {
 	return c.principal.ID
 }
 
-// key returns the name of the caller in the budget.
-func (c *caller) key() string {
-	if c.principal == nil {
-		return budget.Anonymous(c.peer)
-	}
-	return c.principal.Tenant + "/" + c.principal.ID
-}
-
 // errPrincipal reports a failure of an [Authenticator], as opposed to a refusal.
 var errPrincipal = errors.New("accp: authenticator returned no principal")
 
 // authenticate returns the caller of a request. The error of a failed authentication is a
 // *budget.Error, a failure of the authenticator, or a refusal.
 func (s *Server) authenticate(r *http.Request) (*caller, error) {
-	c := &caller{peer: r.RemoteAddr}
+	c := newCaller(r.RemoteAddr, nil)
 	if s.opts.Auth.Authenticator == nil {
 		return c, nil
 	}
-	place, err := s.budget.Scope(budget.Anonymous(c.peer), "").Reserve(budget.Unauthenticated, 1)
+	place, err := s.budget.Scope(c.name, "").Reserve(budget.Unauthenticated, 1)
 	if err != nil {
 		return c, err
 	}
@@ -152,8 +156,7 @@ func (s *Server) authenticate(r *http.Request) (*caller, error) {
 	case !p.Expires.IsZero() && !time.Now().Before(p.Expires):
 		return c, errors.New("accp: authentication expired")
 	}
-	c.principal = p
-	return c, nil
+	return newCaller(r.RemoteAddr, p), nil
 }
 
 // authorize calls the authorizer.

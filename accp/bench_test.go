@@ -278,3 +278,24 @@ func TestAllocations(t *testing.T) {
 	exchange := func() { require.NoError(t, p.exchange(t.Context())) }
 	require.LessOrEqual(t, testing.AllocsPerRun(3000, exchange), 15.0, "a message sent and received, checkpoints included")
 }
+
+// A typed call over HTTP, with the outcome that its server records, both sides counted. The goal is 130.
+func TestHTTPCallAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	type order struct {
+		Item  string `json:"item"`
+		Count int    `json:"count"`
+	}
+	d := newDesk(t, nil)
+	d.Handle(accp.IntentReq, "order", accp.HandlerOf(func(_ context.Context, in order) (order, error) { return in, nil }))
+	c := d.http(t, nil)
+	call := func() {
+		if out, err := accp.CallAs[order](t.Context(), c, "order", order{"pen", 3}, nil); err != nil || out.Item != "pen" {
+			t.Fatal(out, err)
+		}
+	}
+	call()
+	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 245.0)
+}

@@ -60,7 +60,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c, err = s.authenticate(r)
 	}
 	if err == nil {
-		_, err = s.budget.Scope(c.key(), "").Reserve(budget.Requests, 1)
+		_, err = s.budget.Scope(c.name, "").Reserve(budget.Requests, 1)
 	}
 	if err != nil {
 		s.refuseRequest(w, r, c, err)
@@ -113,7 +113,7 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if r.ContentLength >= 0 {
 		size = min(size, r.ContentLength)
 	}
-	memory, err := s.budget.Scope(c.key(), "").Reserve(budget.Memory, size+maxHeld)
+	memory, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, size+maxHeld)
 	if err != nil {
 		return err
 	}

@@ -103,7 +103,7 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 	session := e.session.id
 	k.Principal = "session/" + session
 	if c.principal != nil {
-		k.Principal = "principal/" + c.key()
+		k.Principal = "principal/" + c.name
 	}
 	sender := session + "/" + m.From + "/"
 	k.Aliases = []string{"mid/" + sender + mid}

@@ -318,13 +318,13 @@ func (s *Server) find(m *Message) (Handler, bool) {
 
 // acquire waits for a place for a handler.
 func (s *Server) acquire(ctx context.Context, c *caller, sid string) (func(), error) {
-	place, err := s.budget.Scope(c.key(), sid).Acquire(ctx)
+	place, err := s.budget.Scope(c.name, sid).Acquire(ctx)
 	return place.Release, overBudget(err)
 }
 
 // reserve takes memory of a caller.
 func (s *Server) reserve(c *caller, n int64) (func(), error) {
-	hold, err := s.budget.Scope(c.key(), "").Reserve(budget.Memory, n)
+	hold, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, n)
 	return hold.Release, overBudget(err)
 }
 
@@ -351,7 +351,7 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kept{session: session, owner: c.key(), used: time.Now(), uses: 1}
+	k := &kept{session: session, owner: c.name, used: time.Now(), uses: 1}
 	scope := s.budget.Scope(k.owner, id)
 	for i, n := range []int64{budget.Items: 1, budget.Memory: sessionBytes, budget.Storage: 1} {
 		hold, err := scope.Reserve(budget.Resource(i), n)
