@@ -129,9 +129,6 @@ func Diff(before, after Params) Params { return diffStates(before, after) }
 // Null returns null.
 func Null() Value { return Value{} }
 
-// NewOptionalInt returns a present number.
-func NewOptionalInt(n int64) OptionalInt { return optionalInt(n) }
-
 // Key returns the full and the short form of a key.
 func (r *Registry) Key(key, schema string) (full, short string, err error) { return r.key(key, schema) }
 

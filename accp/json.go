@@ -195,7 +195,7 @@ func metaFromAST(j strictjson.Value) (*Meta, error) {
 			if !ok || n < 0 || numberForm(f.Value) != KindInt {
 				return fail(ErrInvalidType, "metadata field %s must be an integer from 0 to 2^63-1", name)
 			}
-			*to = optionalInt(n)
+			*to = NewOptionalInt(n)
 			return nil
 		}
 		var err error

@@ -165,8 +165,8 @@ type OptionalInt struct {
 	Set bool
 }
 
-// optionalInt returns a present number.
-func optionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
+// NewOptionalInt returns a present number.
+func NewOptionalInt(n int64) OptionalInt { return OptionalInt{N: n, Set: true} }
 
 // parsePart parses the metadata key part, i/n, of a frame sequence (ACCP-D38).
 func parsePart(v Value) (i, n int, ok bool) {

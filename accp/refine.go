@@ -212,7 +212,7 @@ func (p Params) references(list []string) []string {
 func (d *departure) announce(res *SendResult, a tier.Announcement, m *Message, seq int64) error {
 	out, id := announcement(a), []byte(budgetID)
 	d.newID(id)
-	out.From, out.Meta = m.From, &Meta{MID: string(id), Seq: optionalInt(seq), TS: m.Meta.TS, SID: m.Meta.SID}
+	out.From, out.Meta = m.From, &Meta{MID: string(id), Seq: NewOptionalInt(seq), TS: m.Meta.TS, SID: m.Meta.SID}
 	p, err := d.codec.prepare(out, new(keyBuffer))
 	if err != nil {
 		return err

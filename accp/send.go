@@ -169,7 +169,7 @@ func (d *departure) send(ctx context.Context, m *Message) (*SendResult, error) {
 	if !ok {
 		return nil, errNoNumber()
 	}
-	out.Meta.TS, out.Meta.SID = optionalInt(time.Now().Unix()), d.id
+	out.Meta.TS, out.Meta.SID = NewOptionalInt(time.Now().Unix()), d.id
 	if err := d.prepare(out); err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func (d *departure) addParts(res *SendResult) error {
 		}
 		d.hot.Tokens += b.Total
 	}
-	res.Message.Meta.MID, res.Message.Meta.Seq, res.more = ids[0], optionalInt(d.seq), ids[1:]
+	res.Message.Meta.MID, res.Message.Meta.Seq, res.more = ids[0], NewOptionalInt(d.seq), ids[1:]
 	d.hot.Text = strings.Join(texts, "\n")
 	d.seq += int64(n) - 1
 	return nil

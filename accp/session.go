@@ -103,7 +103,6 @@ func init() {
 	hook.Key = func(registry any, key, schema string) (full, short string, err error) {
 		return registry.(*Registry).key(key, schema)
 	}
-	hook.ValidateEnvelope = func(m any) error { return new(Codec).validateEnvelope(m.(*Message)) }
 	hook.Canonical = func(schema any) (string, error) {
 		s := schema.(Schema)
 		if err := s.validate(); err != nil {

@@ -51,7 +51,7 @@ var largest = layout{part: maxParts, of: maxParts}
 // envelope returns the metadata of a frame.
 func (m *Message) envelope(id string, seq int64, at layout) *Meta {
 	meta := *m.Meta
-	meta.MID, meta.Seq = id, optionalInt(seq)
+	meta.MID, meta.Seq = id, NewOptionalInt(seq)
 	if at.of < 2 {
 		return &meta
 	}
@@ -145,7 +145,7 @@ func (k *packer) write(ctx context.Context, buf []byte) (frame []byte, at cut, e
 
 // whole returns the text of the whole message.
 func (k *packer) whole(buf []byte) ([]byte, cut, error) {
-	k.p.m.Meta.MID, k.p.m.Meta.Seq = budgetID, optionalInt(k.seq)
+	k.p.m.Meta.MID, k.p.m.Meta.Seq = budgetID, NewOptionalInt(k.seq)
 	return k.wide.appendFrame(buf[:0], k.p.m, k.p.keys)
 }
 

@@ -356,7 +356,7 @@ func newFrame(t *testing.T, sid string, seq int64, m *accp.Message) *a2a.Part {
 	t.Helper()
 	out := *m
 	out.From = "someone"
-	meta := accp.Meta{MID: fmt.Sprintf("%012x", seq), Seq: accp.OptionalInt{N: seq, Set: true}, TS: accp.OptionalInt{N: 1714000000, Set: true}, SID: sid}
+	meta := accp.Meta{MID: fmt.Sprintf("%012x", seq), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(1714000000), SID: sid}
 	if m.Meta != nil {
 		meta.CID, meta.TTL, meta.Ext = m.Meta.CID, m.Meta.TTL, m.Meta.Ext
 	}
@@ -422,7 +422,7 @@ func TestOrdinaryClient(t *testing.T) {
 
 	// A request whose time is over is dropped, and one in bad form is answered.
 	late := request(profile.OpAnalyze, "x")
-	late.Meta = &accp.Meta{TTL: accp.OptionalInt{N: 1, Set: true}}
+	late.Meta = &accp.Meta{TTL: accp.NewOptionalInt(1)}
 	res, err = send(late)
 	require.NoError(t, err)
 	require.Equal(t, a2a.TaskStateCanceled, res.(*a2a.Task).Status.State)

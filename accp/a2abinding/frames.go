@@ -106,8 +106,8 @@ func partOf(m *accp.Message) (i, n int) {
 func envelope(m *accp.Message, seq int64) *accp.Meta {
 	var id [6]byte
 	rand.Read(id[:])
-	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.OptionalInt{N: seq, Set: true},
-		TS: accp.OptionalInt{N: max(0, time.Now().Unix()), Set: true}, CID: m.Chain(), SID: m.Meta.SID}
+	meta := &accp.Meta{MID: hex.EncodeToString(id[:]), Seq: accp.NewOptionalInt(seq),
+		TS: accp.NewOptionalInt(max(0, time.Now().Unix())), CID: m.Chain(), SID: m.Meta.SID}
 	if m.Meta.CID != "" {
 		meta.AID = m.Meta.MID
 	}

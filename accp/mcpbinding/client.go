@@ -199,7 +199,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 		t.next = m.Meta.Seq.N
 	}
 	meta := *m.Meta
-	meta.Seq = accp.OptionalInt{N: t.next, Set: true}
+	meta.Seq = accp.NewOptionalInt(t.next)
 	t.mu.Unlock()
 	rest.Meta = &meta
 	head, err := t.codec.Append(nil, &rest)

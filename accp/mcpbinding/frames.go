@@ -139,7 +139,7 @@ func hello(instructions string) []byte {
 
 // envelope returns the metadata of a frame without session id.
 func envelope(seq int64) *accp.Meta {
-	return &accp.Meta{MID: newID(), Seq: accp.OptionalInt{N: seq, Set: true}, TS: accp.OptionalInt{N: max(0, time.Now().Unix()), Set: true}}
+	return &accp.Meta{MID: newID(), Seq: accp.NewOptionalInt(seq), TS: accp.NewOptionalInt(max(0, time.Now().Unix()))}
 }
 
 // codeOf returns the code of an error.

@@ -162,7 +162,7 @@ func kinds(vocabulary []string) []kind {
 		}},
 		{"frame", func(r *rand.Rand) string {
 			m := &accp.Message{From: "planner", Intent: accp.IntentReq, Op: "schedule", Meta: &accp.Meta{
-				MID: fmt.Sprintf("%012x", r.Uint64()>>16), Seq: accp.OptionalInt{N: r.Int64N(1000), Set: true}, TS: accp.OptionalInt{N: 1.7e9 + r.Int64N(1e8), Set: true}, SID: name(r)}}
+				MID: fmt.Sprintf("%012x", r.Uint64()>>16), Seq: accp.NewOptionalInt(r.Int64N(1000)), TS: accp.NewOptionalInt(1.7e9 + r.Int64N(1e8)), SID: name(r)}}
 			for i := range r.IntN(8) {
 				m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: value(r, 0)})
 			}

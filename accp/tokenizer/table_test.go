@@ -72,7 +72,7 @@ func (s *scenario) measure(t testing.TB, c accp.TokenCounter) measurement {
 	require.NoError(t, err)
 	require.Equal(t, s.Frame, string(bare))
 	m := *s.Message
-	m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.OptionalInt{N: 3, Set: true}, TS: accp.OptionalInt{N: 1714000000, Set: true}, CID: "49679033e07b", SID: "s1"}
+	m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.NewOptionalInt(3), TS: accp.NewOptionalInt(1714000000), CID: "49679033e07b", SID: "s1"}
 	full, err := codec.Append(nil, &m)
 	require.NoError(t, err)
 	require.Equal(t, s.FrameWithEnvelope, string(full))
@@ -344,7 +344,7 @@ func worseTable(t testing.TB) string {
 		bare, err := codec.Append(nil, w.m)
 		require.NoError(t, err)
 		m := *w.m
-		m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.OptionalInt{N: 3, Set: true}, TS: accp.OptionalInt{N: 1714000000, Set: true}, CID: "49679033e07b", SID: "s1"}
+		m.Meta = &accp.Meta{MID: "49679033e07c", Seq: accp.NewOptionalInt(3), TS: accp.NewOptionalInt(1714000000), CID: "49679033e07b", SID: "s1"}
 		full, err := codec.Append(nil, &m)
 		require.NoError(t, err)
 		rows = append(rows, []string{w.text + "<br>`" + strings.ReplaceAll(string(bare), "|", "\\|") + "`", fmt.Sprint(c.Count(w.text)), fmt.Sprint(c.Count(string(bare))), fmt.Sprint(c.Count(string(full)))})

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/accp"
-	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -44,7 +43,7 @@ func parseResource(frame []byte) (*accp.Message, Resource, error) {
 	var c accp.Codec
 	m, err := c.DecodeRaw(frame)
 	if err == nil {
-		err = hook.ValidateEnvelope(m)
+		err = c.ValidateEnvelope(m)
 	}
 	if err != nil {
 		return nil, Resource{}, err

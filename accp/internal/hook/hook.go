@@ -34,9 +34,6 @@ var Diff func(before, after any) any
 // Key returns the full and the short form of a key under a schema of an *accp.Registry (ACCP-D30).
 var Key func(registry any, key, schema string) (full, short string, err error)
 
-// ValidateEnvelope returns an error if an *accp.Message lacks a field of the envelope.
-var ValidateEnvelope func(m any) error
-
 // Hot returns the frames of the messages in hot state of an *accp.Session.
 var Hot func(session any) []string
 
