@@ -1,0 +1,134 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package accp_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/fivewire/fivewire/accp"
+)
+
+// An inProcess is a transport to a server that can be replaced. It loses the next requests before or after the server
+// has them.
+type inProcess struct {
+	server *accp.Server
+	losses []string // "before", "after" or "" for each request
+}
+
+func (p *inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	loss := ""
+	if len(p.losses) > 0 {
+		loss, p.losses = p.losses[0], p.losses[1:]
+	}
+	if loss == "before" {
+		return nil, errLost
+	}
+	w := httptest.NewRecorder()
+	p.server.ServeHTTP(w, r)
+	if loss == "after" {
+		return nil, errLost
+	}
+	return w.Result(), nil
+}
+
+// A twoSides has a client and a server that write one state.
+type twoSides struct {
+	t       *rapid.T
+	network *inProcess
+	client  *accp.Client
+}
+
+func (s *twoSides) startServer() {
+	server, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(s.t, err)
+	if s.network.server != nil {
+		require.NoError(s.t, s.network.server.Close())
+	}
+	s.network.server = server
+}
+
+func (s *twoSides) startClient() {
+	c, err := accp.NewClient("http://localhost"+accp.FramesPath, "client", &accp.ClientOptions{SessionID: "s1", HTTPClient: &http.Client{Transport: s.network},
+		Retry: &accp.RetryPolicy{Base: -1}, Timing: accp.ClientTiming{Timeout: 10 * time.Second}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(s.t, err)
+	if s.client != nil {
+		require.NoError(s.t, s.client.Close())
+	}
+	s.client = c
+}
+
+func (s *twoSides) state() (out accp.Params) {
+	for _, key := range []string{"x", "y", "z"} {
+		if n := rapid.IntRange(0, 4).Draw(s.t, key); n > 0 {
+			out = append(out, accp.Param{Key: key, Value: accp.Int(int64(n))})
+		}
+	}
+	return out
+}
+
+// serverSession returns the session of the server, or nil before its first frame.
+func (s *twoSides) serverSession() *accp.Session {
+	session, _ := s.network.server.Session("s1")
+	return session
+}
+
+// After any sequence of losses, restarts without memory and writes of both sides, a successful Sync of one side, and then one of
+// the other, which the next Sync of the client carries, leave both with one version and content (ACCP-D45, ACCP-D46).
+func TestSyncConverges(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		ctx := context.Background()
+		s := &twoSides{t: rt, network: &inProcess{}}
+		s.startServer()
+		s.startClient()
+		defer func() {
+			require.NoError(rt, s.client.Close())
+			require.NoError(rt, s.network.server.Close())
+		}()
+		serverWrites := func() {
+			if session := s.serverSession(); session != nil {
+				_, err := session.Sync(ctx, s.state())
+				require.NoError(rt, err)
+			}
+		}
+		equal := func(want accp.Params) {
+			version, state := s.client.Session().State()
+			v, got := s.serverSession().State()
+			require.Equal(rt, version, v)
+			require.True(rt, got.Equal(state), "client %v, server %v", state, got)
+			require.True(rt, got.Equal(want), "want %v, got %v", want, got)
+		}
+		for range rapid.IntRange(0, 20).Draw(rt, "steps") {
+			switch rapid.SampledFrom([]string{"sync", "sync", "update", "server writes", "server restarts", "client restarts"}).Draw(rt, "step") {
+			case "sync":
+				s.network.losses = rapid.SliceOfN(rapid.SampledFrom([]string{"", "", "before", "after"}), 0, 6).Draw(rt, "losses")
+				_ = s.client.Sync(ctx, s.state())
+			case "update":
+				s.network.losses = rapid.SliceOfN(rapid.SampledFrom([]string{"", "", "before", "after"}), 0, 6).Draw(rt, "losses")
+				_ = s.client.Update(ctx, func(accp.Params) (accp.Params, error) { return s.state(), nil })
+			case "server writes":
+				serverWrites()
+			case "server restarts":
+				s.startServer()
+			case "client restarts":
+				s.startClient()
+			}
+		}
+		s.network.losses = nil
+		want := append(s.state(), accp.Param{Key: "end", Value: accp.Int(1)})
+		require.NoError(rt, s.client.Sync(ctx, want))
+		equal(want)
+		serverWrites()
+		want = append(s.state(), accp.Param{Key: "end", Value: accp.Int(2)})
+		require.NoError(rt, s.client.Sync(ctx, want))
+		equal(want)
+	})
+}
