@@ -6,8 +6,10 @@ package air
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +35,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"a thread is not stored": {"M5", defect{store: without(isOddThread)}},
 		"an Offer is lost":       {"M6", defect{client: withoutOffers}},
 		"an Offer is overtaken":  {"M6", defect{handler: overtaken}},
+		"an Offer is withheld":   {"M6", defect{client: withheld}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -74,6 +77,16 @@ func withoutOffers(rt http.RoundTripper) http.RoundTripper {
 		r = r.Clone(r.Context())
 		r.Body = io.NopCloser(bytes.NewReader(data))
 		return rt.RoundTrip(r)
+	})
+}
+
+// withheld does not pull Offers for as long as the moves behind them wait.
+func withheld(rt http.RoundTripper) http.RoundTripper {
+	start := time.Now()
+	return paged(rt, func(envelopes []json.RawMessage) []json.RawMessage {
+		return slices.DeleteFunc(envelopes, func(e json.RawMessage) bool {
+			return time.Since(start) < 20*time.Minute && bytes.Contains(e, []byte(`"description":"`+unanswered+`"`))
+		})
 	})
 }
 

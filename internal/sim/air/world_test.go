@@ -4,12 +4,17 @@
 package air
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -119,6 +124,9 @@ func (w *world) use(p *process) (*air.Resolver, *http.Client, error) {
 	plain, closePlain := p.View.Transport(false)
 	p.end = append(p.end, closeDoubled, closePlain)
 	var rt http.RoundTripper = &split{doubled, plain}
+	if w.hash(2, "reordered") == 0 {
+		rt = w.reordered(rt)
+	}
 	if w.broken.client != nil {
 		rt = w.broken.client(rt)
 	}
@@ -136,6 +144,46 @@ func (s *split) RoundTrip(r *http.Request) (*http.Response, error) {
 		return s.plain.RoundTrip(r)
 	}
 	return s.doubled.RoundTrip(r)
+}
+
+// reordered changes the order of the envelopes of each pulled page, and withholds one of four for 20 seconds, as a relay
+// may, until the end of the faults.
+func (w *world) reordered(rt http.RoundTripper) http.RoundTripper {
+	return paged(rt, func(envelopes []json.RawMessage) []json.RawMessage {
+		if w.IsCalm() {
+			return envelopes
+		}
+		now := time.Now().Truncate(20 * time.Second)
+		envelopes = slices.DeleteFunc(envelopes, func(e json.RawMessage) bool { return w.hash(4, "withheld", string(e), now) == 0 })
+		slices.SortStableFunc(envelopes, func(a, b json.RawMessage) int {
+			return w.hash(1000, string(a), now) - w.hash(1000, string(b), now)
+		})
+		return envelopes
+	})
+}
+
+// paged changes the envelopes of pulled pages.
+func paged(rt http.RoundTripper, change func(envelopes []json.RawMessage) []json.RawMessage) http.RoundTripper {
+	return tripper(func(r *http.Request) (*http.Response, error) {
+		res, err := rt.RoundTrip(r)
+		if err != nil || res.StatusCode != http.StatusOK || !strings.HasSuffix(r.URL.Path, "/pull") {
+			return res, err
+		}
+		data, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		var page struct {
+			Envelopes []json.RawMessage `json:"envelopes"`
+			Cursor    string            `json:"cursor"`
+			HasMore   bool              `json:"has_more"`
+		}
+		if err == nil && json.Unmarshal(data, &page) == nil {
+			page.Envelopes = change(page.Envelopes)
+			data, _ = json.Marshal(page)
+		}
+		res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
+		res.Header.Del("Content-Length")
+		return res, err
+	})
 }
 
 func (w *world) storeOf(v *sim.View) store.Store {
