@@ -10,12 +10,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
+	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
@@ -320,19 +323,23 @@ func (c *Client) Discard(ctx context.Context, id string) error {
 // Resend delivers each message of the outbox once, oldest first, except those that were refused
 // permanently and those behind a message of their thread that stays. Up to eight recipients are served at a
 // time, so that a silent recipient delays no other. It returns the number of delivered messages
-// and the errors of the others.
+// and the errors of the others. If the outbox is a [store.Store], calls of several processes make one delivery of
+// each message in all.
 func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	list, err := c.Outbox(ctx)
+	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() })
+	if err != nil || len(list) == 0 {
+		return 0, err
+	}
+	claims, release, err := c.outbox.share(ctx, c.did, c.log)
 	if err != nil {
 		return 0, err
 	}
+	defer release()
 	var order []string
 	queued := make(map[string][]*OutboxMessage)
 	for i := range list {
 		m := &list[i]
-		if !m.Failed.IsZero() {
-			continue
-		}
 		if queued[m.To] == nil {
 			order = append(order, m.To)
 		}
@@ -348,7 +355,7 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			n, failures := c.resendTo(ctx, queued[to])
+			n, failures := c.resendTo(ctx, claims, queued[to])
 			mu.Lock()
 			defer mu.Unlock()
 			delivered, errs = delivered+n, append(errs, failures...)
@@ -358,37 +365,74 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	return delivered, errors.Join(errs...)
 }
 
+// share returns the claims of the threads that processes with the same store deliver at the moment. The caller calls
+// release.
+func (o *outboxStore) share(ctx context.Context, did string, log *slog.Logger) (claims *once.Table, release func(), err error) {
+	db, isShared := o.kv.(store.Store)
+	if !isShared {
+		claims = once.New(nil, nil, once.Options{Logger: log})
+		return claims, func() { _ = claims.Close() }, nil
+	}
+	prefix := "air/" + state.Join("resend", did) + "/"
+	l, err := lease.Acquire(ctx, db, lease.Options{Prefix: prefix, Logger: log})
+	if err != nil {
+		return nil, nil, fmt.Errorf("air: claiming the outbox: %w", err)
+	}
+	claims = once.New(db, l, once.Options{Prefix: prefix, StoreTimeout: storeTimeout, Logger: log})
+	return claims, func() {
+		ctx, cancel := storeContext(ctx)
+		defer cancel()
+		_ = claims.Close()
+		_ = l.Release(ctx)
+	}, nil
+}
+
 // maxRecipients is the number of recipients that Resend and SendEach serve at a time.
 const maxRecipients = 8
 
 // resendTo delivers the messages to one recipient.
-func (c *Client) resendTo(ctx context.Context, list []*OutboxMessage) (delivered int, errs []error) {
+func (c *Client) resendTo(ctx context.Context, claims *once.Table, list []*OutboxMessage) (delivered int, errs []error) {
 	blocked := make(map[replayKey]bool)
 	for _, m := range list {
-		if blocked[m.thread()] {
+		thread := m.thread()
+		if blocked[thread] {
 			continue
 		}
-		r, err := c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
-		if r != nil {
+		var r *Receipt
+		var err error
+		key := once.Key{Principal: c.did, Scope: "thread", ID: hex.EncodeToString(thread[:])}
+		_, _, failed := claims.Do(ctx, key, once.Repeat, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+			r, err = c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
+			return once.Result{Forget: true}, nil
+		})
+		if err = errors.Join(err, failed); r != nil {
 			delivered++
 		}
 		if err != nil {
 			errs = append(errs, err)
-			blocked[m.thread()] = r == nil && m.Failed.IsZero()
+			blocked[thread] = r == nil && m.Failed.IsZero()
 		}
 	}
 	return delivered, errs
 }
 
-// resend makes one delivery of a message, unless another process has removed it.
+// resend makes one delivery of a message, unless another process has made one since it was listed.
 func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error) {
 	end, err := c.outbox.turn(ctx, m.thread())
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	if _, err := c.outbox.get(ctx, m.ID); err != nil {
+	listed := m.Attempts
+	stored, err := c.outbox.get(ctx, m.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound): // delivered or discarded
+		return nil, nil
+	case err != nil:
 		return nil, err
+	}
+	if *m = *stored; m.Attempts != listed || !m.Failed.IsZero() {
+		return nil, ErrDeliveryFailed.err("another process has made a delivery")
 	}
 	d := &Draft{ID: m.ID, From: c.did, To: m.To, ThreadID: m.ThreadID, InReplyTo: m.InReplyTo, Body: &Raw{JSON: m.Body}}
 	body, err := DecodeBody(m.Body, ProfileDeployed)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -198,6 +199,64 @@ func TestResendAfterCrashInFirstAttempt(t *testing.T) {
 		require.Empty(t, failed)
 		require.Equal(t, 2, in.count())
 	})
+}
+
+// Several processes of an agent that resend at the same time make one delivery of each message in all, oldest first.
+func TestResendsOfProcessesShareOutbox(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			db := store.NewMemory()
+			var processes []*air.Client
+			for range 3 {
+				processes = append(processes, w.client(t, alice, air.ClientOptions{Outbox: db, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}}))
+			}
+			var isDown atomic.Bool
+			isDown.Store(true)
+			var posts, parallel atomic.Int32
+			w.setFail(func(r *http.Request) error {
+				if r.Method != http.MethodPost {
+					return nil
+				}
+				posts.Add(1)
+				if parallel.Add(1) > 1 {
+					t.Error("two processes send at the same time")
+				}
+				defer parallel.Add(-1)
+				time.Sleep(time.Second)
+				if isDown.Load() {
+					return errors.New("unreachable")
+				}
+				return nil
+			})
+			for range 4 {
+				_, err := processes[0].Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000000-0000-4000-8000-000000000001",
+					Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+				require.ErrorIs(t, err, air.ErrDeliveryFailed)
+			}
+			posts.Store(0)
+			isDown.Store(fails)
+			var delivered atomic.Int32
+			var wg sync.WaitGroup
+			for _, c := range processes {
+				wg.Go(func() {
+					n, _ := c.Resend(t.Context())
+					delivered.Add(int32(n))
+				})
+			}
+			wg.Wait()
+			if fails { // the first message, which blocks its thread
+				require.EqualValues(t, 1, posts.Load())
+				require.Zero(t, delivered.Load())
+				return
+			}
+			require.EqualValues(t, 4, posts.Load())
+			require.EqualValues(t, 4, delivered.Load())
+			queued, _ := queuedIDs(t, processes[1])
+			require.Empty(t, queued)
+		})
+	}
 }
 
 func (f *failingStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
