@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
@@ -82,8 +83,8 @@ func (t *attempt) join(ctx context.Context, table *once.Table, key once.Key) (is
 }
 
 // repeated returns the error of a pushed copy of a message that is done. A move that the thread has refused is refused
-// again while its outcome is kept, without a Store for memoryTTL: its sender would take a replay for a delivery if the
-// first answer was lost.
+// again while its outcome is kept, and then by repeat: its sender would take a replay for a delivery if the first answer
+// was lost.
 func repeated(outcome []byte) error {
 	var s storedRefusal
 	if len(outcome) > 0 && json.Unmarshal(outcome, &s) == nil && s.IsMove {
@@ -181,7 +182,7 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 	t.isFull = errors.Is(err, seen.ErrExhausted)
 	switch {
 	case errors.Is(err, seen.ErrSeen):
-		return t.done(replayed())
+		return t.done(t.repeat(ctx))
 	case t.isFull && !t.before.IsKnown: // one that was accepted before needs no place
 		return t.suspend(t.before, &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: t.env.ThreadID})
 	}
@@ -194,6 +195,25 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 	}
 	t.d.Redelivered = t.before.Redelivered
 	return t.deliver(ctx)
+}
+
+// repeat returns the error of a copy of a message that is done and whose outcome is not kept. A pushed move that the thread
+// does not have was refused, and is refused again if it still does not fit.
+func (t *attempt) repeat(ctx context.Context) error {
+	if t.via != viaPush || t.d.Body == nil && t.opener.open(t.d) != nil || !isMove(t.d.Body) {
+		return replayed()
+	}
+	th, err := t.threads.Get(ctx, t.env.ThreadID, t.env.From)
+	isSame := func(m Move) bool { return m.ID == t.env.ID }
+	if err != nil || th.LastMessageID == t.env.ID || slices.ContainsFunc(th.Moves, isSame) {
+		return replayed()
+	}
+	_, err = th.state.Apply(messageOf(t.self.did == t.env.From, t.env.ID, t.env.InReplyTo, t.d.Body))
+	if err == nil {
+		return replayed()
+	}
+	t.isMisplaced = true
+	return refused(err)
 }
 
 // until returns how long the window has the names of the message. A drain keeps those of its messages longer.

@@ -154,6 +154,38 @@ func TestCopyOfARefusedMove(t *testing.T) {
 	})
 }
 
+// That holds as long as a copy passes the clock, also without a Store and for a fresh form. A copy of a move that was
+// handled is a replay, whatever followed it.
+func TestLateCopyOfARefusedMove(t *testing.T) {
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: st()}})
+			thread, offerID, withdrawID := air.NewID(), air.NewID(), air.NewID()
+			form := func(id string, body air.Body) []byte {
+				return signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ID, d.ThreadID, d.Body = id, thread, body })
+			}
+			offered, withdrawn := offer(5), &air.Withdraw{WithdrawnID: air.NewID()}
+			require.Nil(t, in.Receive(t.Context(), form(offerID, offered), false).Err)
+			data := form(withdrawID, withdrawn)
+			first := in.Receive(t.Context(), data, false)
+			require.ErrorIs(t, first.Err, air.ErrUnknownMessage)
+			for range 4 {
+				time.Sleep(time.Minute)
+				for _, copied := range [][]byte{data, form(withdrawID, withdrawn)} {
+					o := in.Receive(t.Context(), copied, false)
+					require.ErrorIs(t, o.Err, air.ErrUnknownMessage)
+					require.Equal(t, air.ClassRefused, o.Class)
+				}
+				require.ErrorIs(t, in.Receive(t.Context(), form(offerID, offered), false).Err, air.ErrReplay)
+			}
+			require.Nil(t, in.Receive(t.Context(), form(air.NewID(), &air.Withdraw{WithdrawnID: offerID}), false).Err)
+			require.ErrorIs(t, in.Receive(t.Context(), form(offerID, offered), false).Err, air.ErrReplay)
+		})
+	})
+}
+
 // A copy waits no longer than the time limit of a handler, even if the handler takes longer.
 func TestCopyWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
