@@ -58,7 +58,7 @@
 // implementations tested by the specification's own CI, and draft-1 may change before version 1.
 // The published signing and sealed-box vectors pass, and the published envelopes are valid under
 // [ProfileSpec]. The header X-A2A-Version is v1, as the specification requires. Not implemented: a
-// codec for messages of rooms, probes of peers, and the export of transcripts.
+// codec for messages of rooms.
 //
 // # Deviations
 //

@@ -467,8 +467,12 @@ func TestRelayRefusesForeignOrigins(t *testing.T) {
 	require.Equal(t, 204, status)
 	require.Contains(t, h.Get("Access-Control-Allow-Headers"), "X-Agent-Secret")
 	require.Empty(t, h.Get("Access-Control-Allow-Credentials"))
-	status, _, _ = do(t, r, "OPTIONS", "/unknown", "")
+	status, _, _ = do(t, r, "OPTIONS", "/unknown", "", "Origin", "https://app.example", "Access-Control-Request-Method", "POST")
 	require.Equal(t, 404, status)
+	status, _, h = do(t, r, "GET", "/unknown", "", "Origin", "https://app.example")
+	require.Equal(t, 404, status)
+	require.Equal(t, "https://app.example", h.Get("Access-Control-Allow-Origin"), "so that a page can read the error")
+	require.Equal(t, "Origin", h.Get("Vary"))
 }
 
 func TestInboxAllowsOrigins(t *testing.T) {

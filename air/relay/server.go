@@ -151,8 +151,13 @@ func (s *Server) DebugHandler() http.Handler {
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	httpx.Bound(w, req, s.opts.Timing.ReadTimeout)
 	rt, isKnown := parseRoute(req.URL.EscapedPath())
-	if isKnown && server.Preflight(&s.origins, w, req, rt.method) {
-		return
+	switch {
+	case isKnown:
+		if server.Preflight(&s.origins, w, req, rt.method) {
+			return
+		}
+	case req.Method != http.MethodOptions: // every answer has the headers (AIR-D88)
+		s.origins.CORS(w, req)
 	}
 	record := &air.AuditRecord{Time: time.Now(), Peer: req.RemoteAddr, Operation: cmp.Or(rt.name, "unknown"),
 		Object: rt.recipient, Bytes: max(req.ContentLength, 0)}
