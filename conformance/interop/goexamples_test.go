@@ -5,7 +5,7 @@ package interop_test
 
 import (
 	"context"
-	"fmt"
+	"encoding/json"
 	"net"
 	"os"
 	"os/exec"
@@ -49,7 +49,9 @@ func TestMCPGoServer(t *testing.T) {
 		m, err := mcpCall(t, c, tool, name)
 		require.NoError(t, err)
 		require.Equal(t, accp.IntentDone, m.Intent)
-		require.Contains(t, fmt.Sprint(m.Params), "Hi Grüße {x}, 😀")
+		text, err := json.Marshal(m.Params)
+		require.NoError(t, err)
+		require.Contains(t, string(text), "Hi Grüße {x}, 😀")
 	}
 	_, err := mcpCall(t, c, "none", name)
 	require.ErrorIs(t, err, accp.ErrToolNotFound)

@@ -224,7 +224,7 @@ func TestMCPBridgeToServerEverything(t *testing.T) {
 				cmd := exec.Command(argv[0], argv[1:]...)
 				cmd.Env = append(os.Environ(), "PORT="+port)
 				var output testkit.Log
-				cmd.Stderr = &output
+				cmd.Stderr, cmd.WaitDelay = &output, 10*time.Second
 				require.NoError(t, cmd.Start())
 				t.Cleanup(func() {
 					_ = cmd.Process.Kill()
