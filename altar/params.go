@@ -106,14 +106,14 @@ func (v *validator) Append(dst, params []byte) ([]byte, error) {
 	if reason != "" {
 		return dst, formFault(reason, "", "the parameters are not a JSON object")
 	}
+	if v.root.normalEnd(text, 0) == len(text) {
+		return append(dst, text...), nil
+	}
 	return v.appendChecked(dst, text)
 }
 
 // appendChecked is Append for a checked object.
 func (v *validator) appendChecked(dst []byte, params strictjson.Value) ([]byte, error) {
-	if v.root.normalEnd(params, 0) == len(params) {
-		return append(dst, params...), nil
-	}
 	n := normalizer{opts: v.opts, dst: dst}
 	n.object(&v.root, params)
 	if len(n.faults) > 0 {
