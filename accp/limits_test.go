@@ -175,8 +175,8 @@ func TestNewSessionsLockOutNoCaller(t *testing.T) {
 	}
 }
 
-// Above 10,000 sessions in all the longest idle one gives way, and those of callers without authentication, of all addresses
-// together, at half of that.
+// A server removes the longest idle session above 10,000 sessions in all. Callers without authentication, of all
+// addresses together, have half of that.
 func TestSessionsOfManyPrincipals(t *testing.T) {
 	s := newUserServer(t, accp.ServerOptions{})
 	for i := range 10_100 {
