@@ -5,6 +5,7 @@ package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"database/sql/driver"
@@ -94,11 +95,11 @@ func (s *sqliteDB) get(ctx context.Context, key string) (store.Entry, error) {
 }
 
 func (s *sqliteDB) getNow(key string) (store.Entry, error) {
-	now := s.micro()
+	now, given := s.micro(), s.given.Load()
 	e, alive, err := s.entry(now, s.readers.get.QueryRowContext(context.Background(), key, now).Scan, key)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return store.Entry{}, store.ErrNotFound
+		return store.Entry{}, cmp.Or(s.checkEnd(given), store.ErrNotFound)
 	case err != nil:
 		return store.Entry{}, s.readError(err)
 	case e.Key != key:
@@ -204,7 +205,7 @@ func (s *sqliteDB) page(ctx context.Context, from, to string, limit int) ([]stor
 }
 
 func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
-	now := s.micro()
+	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.page.QueryContext(context.Background(), from, to, now)
 	if err != nil {
 		return nil, s.readError(err)
@@ -220,7 +221,26 @@ func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
 			entries = append(entries, e)
 		}
 	}
-	return entries, s.readError(rows.Err())
+	if len(entries) == limit {
+		return entries, nil
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, s.readError(err)
+	}
+	return entries, s.checkEnd(given)
+}
+
+// checkEnd compares the last position of the tables with the one that this process gave before it read an absent row:
+// the file may have been replaced by an older copy, or overwritten with one.
+func (s *sqliteDB) checkEnd(given int64) error {
+	var last int64
+	if err := s.readers.last.QueryRowContext(context.Background()).Scan(&last); err != nil {
+		return s.readError(err)
+	}
+	if last < given {
+		return &store.LossError{Path: s.path, Have: uint64(last), Want: uint64(given)}
+	}
+	return nil
 }
 
 // positionOf returns the position of the record with an id that has not expired, or zero.
@@ -277,7 +297,7 @@ func (s *sqliteDB) read(ctx context.Context, stream string, after int64, limit i
 }
 
 func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Record, error) {
-	now := s.micro()
+	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.read.QueryContext(context.Background(), stream, after, now)
 	if err != nil {
 		return nil, s.readError(err)
@@ -293,7 +313,13 @@ func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Recor
 			records = append(records, r)
 		}
 	}
-	return records, s.readError(rows.Err())
+	if len(records) == limit {
+		return records, nil
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return nil, s.readError(err)
+	}
+	return records, s.checkEnd(given)
 }
 
 // record reads a row of seq, id, time, expires, sum and value.
@@ -321,7 +347,7 @@ func (s *sqliteDB) has(ctx context.Context, stream string, after int64) (bool, e
 }
 
 func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
-	now := s.micro()
+	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.has.QueryContext(context.Background(), stream, after)
 	if err != nil {
 		return false, s.readError(err)
@@ -340,7 +366,10 @@ func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, s.readError(rows.Err())
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return false, s.readError(err)
+	}
+	return false, s.checkEnd(given)
 }
 
 func (s *sqliteDB) ack(ctx context.Context, stream string, seqs []int64) error {
@@ -495,7 +524,7 @@ func (s *sqliteDB) watch(ctx context.Context) {
 		switch {
 		case err != nil && !failed:
 			s.opts.Logger.WarnContext(ctx, "sqlstore: looking for new records fails and will be tried again", "err", err)
-		case err == nil && streams == nil:
+		case err == nil && (streams == nil || last < seen): // a fall is a loss, which each waiter then finds
 			s.waits.wakeAll()
 		default:
 			for _, stream := range streams {
