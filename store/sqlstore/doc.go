@@ -71,7 +71,8 @@
 // create a schema or finds it created. All tables are in the schema of Options.Schema, so several
 // stores fit in one database. Another server of the same protocol is suitable if it has working
 // advisory locks, READ COMMITTED that shows each statement everything committed before it, and
-// sequences. Open tests the advisory locks when it creates the tables, and rejects a database
+// sequences. The server should have checksums of its pages (initdb --data-checksums): without them, a bit that changes in the
+// header of a row hides the row. Open tests the advisory locks when it creates the tables, and rejects a database
 // without them. The connection must go to a server that accepts writes, and must keep its session:
 // a pooler in between must not assign it per transaction.
 //

@@ -222,32 +222,33 @@ func TestCombiner(t *testing.T) {
 
 // TestRetry: what may have changed something is not done again.
 func TestRetry(t *testing.T) {
+	patient, impatient := &postgres{opts: &Options{OutageTimeout: time.Minute}}, &postgres{opts: &Options{}}
 	calls := 0
 	boom := errors.New("boom")
-	require.ErrorIs(t, retry(t.Context(), false, time.Minute, func() error { calls++; return boom }), boom)
+	require.ErrorIs(t, patient.retry(t.Context(), false, func() error { calls++; return boom }), boom)
 	require.Equal(t, 1, calls, "a write of which nothing is known was repeated")
 	calls = 0
-	require.NoError(t, retry(t.Context(), true, time.Minute, func() error {
+	require.NoError(t, patient.retry(t.Context(), true, func() error {
 		if calls++; calls < 3 {
 			return boom
 		}
 		return nil
 	}))
-	require.ErrorIs(t, retry(t.Context(), true, 0, func() error { return boom }), boom, "without patience")
+	require.ErrorIs(t, impatient.retry(t.Context(), true, func() error { return boom }), boom, "without patience")
 
 	// A call that certainly changed nothing is repeated a limited number of times.
 	calls = 0
 	deadlock := &pgconn.PgError{Code: pgDeadlock}
-	require.ErrorIs(t, retry(t.Context(), false, 0, func() error { calls++; return deadlock }), deadlock)
+	require.ErrorIs(t, impatient.retry(t.Context(), false, func() error { calls++; return deadlock }), deadlock)
 	require.Equal(t, retries, calls)
 	calls = 0
 	other := &pgconn.PgError{Code: "23505"}
-	require.ErrorIs(t, retry(t.Context(), true, time.Minute, func() error { calls++; return other }), other)
+	require.ErrorIs(t, patient.retry(t.Context(), true, func() error { calls++; return other }), other)
 	require.Equal(t, 1, calls)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	calls = 0
-	require.Error(t, retry(ctx, true, time.Minute, func() error { calls++; cancel(); return boom }))
+	require.Error(t, patient.retry(ctx, true, func() error { calls++; cancel(); return boom }))
 	require.Equal(t, 1, calls)
 }
 

@@ -26,9 +26,11 @@ const (
 	postgresVersion = 3 // of the tables
 	postgresSums    = 2 // rows of version 1 are getting their checksums
 
-	// Classes and codes of errors of PostgreSQL.
-	pgSerialization = "40001"
-	pgDeadlock      = "40P01"
+	// Codes of errors of PostgreSQL.
+	pgSerialization  = "40001"
+	pgDeadlock       = "40P01"
+	pgDataCorrupted  = "XX001"
+	pgIndexCorrupted = "XX002"
 
 	retries = 10 // of a statement that loses against others
 )
@@ -177,7 +179,7 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 	p.sql = postgresSQL(p.schema)
 	p.appends = newCombiner(p.appendAll)
 	if err := p.migrate(ctx, config.ConnConfig); err != nil {
-		return nil, err
+		return nil, p.damageOf(err)
 	}
 	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		if err := errors.Join(p.setUp(ctx, conn), p.checkEnd(ctx, conn)); err != nil {
@@ -194,7 +196,7 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 		return nil, err
 	}
 	if err := errors.Join(p.pool.Ping(ctx), p.compareMark(ctx)); err != nil {
-		return nil, errors.Join(err, p.close())
+		return nil, errors.Join(p.damageOf(err), p.close())
 	}
 	return p, nil
 }
@@ -206,8 +208,9 @@ func (p *postgres) setUp(ctx context.Context, conn *pgx.Conn) error {
 	if p.opts.AsyncCommit {
 		durable = `SELECT set_config('synchronous_commit', 'off', false)`
 	}
-	// With a snapshot for the whole transaction, what the lock waits for would not be seen.
-	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'; SET bytea_output = 'hex'; `+durable)
+	// With a snapshot for the whole transaction, what the lock waits for would not be seen. A sequential scan ends
+	// without an error at the end of a truncated file; an index names the missing page.
+	_, err := conn.Exec(ctx, `SET default_transaction_isolation = 'read committed'; SET bytea_output = 'hex'; SET enable_seqscan = off; `+durable)
 	return err
 }
 
@@ -327,9 +330,9 @@ func (p *postgres) close() error {
 // retry repeats do after errors that prove that it changed nothing: it lost against another
 // transaction, or was not sent. A call that only reads is also repeated after a broken connection,
 // such as a restart of the server leaves in the pool. An unreachable server is retried for at most
-// patience.
-func retry(ctx context.Context, reads bool, patience time.Duration, do func() error) error {
-	start := time.Now()
+// the OutageTimeout.
+func (p *postgres) retry(ctx context.Context, reads bool, do func() error) error {
+	start, patience := time.Now(), p.opts.OutageTimeout
 	for n := 1; ; n++ {
 		err := do()
 		if err == nil || ctx.Err() != nil {
@@ -350,7 +353,7 @@ func retry(ctx context.Context, reads bool, patience time.Duration, do func() er
 			repeat = time.Since(start) < patience
 		}
 		if !repeat {
-			return err
+			return p.damageOf(err)
 		}
 		select {
 		case <-time.After(time.Duration(min(n, 25)) * (time.Millisecond + rand.N(9*time.Millisecond))):
@@ -358,6 +361,15 @@ func retry(ctx context.Context, reads bool, patience time.Duration, do func() er
 			return ctx.Err()
 		}
 	}
+}
+
+// damageOf converts an error of the server that reports damage: a page whose checksum does not match, or that is absent.
+func (p *postgres) damageOf(err error) error {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) && (answer.Code == pgDataCorrupted || answer.Code == pgIndexCorrupted) {
+		return &store.CorruptError{Path: p.place(), Cause: err}
+	}
+	return err
 }
 
 // lost reports whether a transaction was rolled back in favor of another one.
@@ -372,7 +384,7 @@ func ending(err *pgconn.PgError) bool {
 
 func (p *postgres) get(ctx context.Context, key string) (store.Entry, error) {
 	e := store.Entry{Key: key}
-	err := retry(ctx, true, p.opts.OutageTimeout, func() error {
+	err := p.retry(ctx, true, func() error {
 		var expires *time.Time
 		var part int64
 		err := p.pool.QueryRow(ctx, p.sql["get"], key).Scan(&e.Value, &e.Revision, &expires, &part)
@@ -401,7 +413,7 @@ func timeOf(t *time.Time) time.Time {
 func (p *postgres) create(ctx context.Context, key string, value []byte, ttl int64) (store.Revision, error) {
 	var rev uint64
 	before := p.highest.Load()
-	err := retry(ctx, false, p.opts.OutageTimeout, func() error {
+	err := p.retry(ctx, false, func() error {
 		return p.pool.QueryRow(ctx, p.sql["create"], key, notNil(value), ttl, pgEntrySum(key, value)).Scan(&rev)
 	})
 	if err == nil {
@@ -432,7 +444,7 @@ func (p *postgres) update(ctx context.Context, key string, value []byte, rev, tt
 
 func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 	if rev == 0 {
-		return retry(ctx, false, p.opts.OutageTimeout, func() error {
+		return p.retry(ctx, false, func() error {
 			_, err := p.pool.Exec(ctx, p.sql["remove"], key)
 			return err
 		})
@@ -445,7 +457,7 @@ func (p *postgres) delete(ctx context.Context, key string, rev int64) error {
 func (p *postgres) change(ctx context.Context, rev int64, absent error, text string, args ...any) (int64, error) {
 	for {
 		var done, seen int64
-		err := retry(ctx, false, p.opts.OutageTimeout, func() error {
+		err := p.retry(ctx, false, func() error {
 			return p.pool.QueryRow(ctx, text, args...).Scan(&done, &seen)
 		})
 		switch {
@@ -479,7 +491,7 @@ func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]stor
 // query returns all rows of a statement that only reads.
 func query[T any](ctx context.Context, p *postgres, name string, row pgx.RowToFunc[T], args ...any) ([]T, error) {
 	var all []T
-	err := retry(ctx, true, p.opts.OutageTimeout, func() error {
+	err := p.retry(ctx, true, func() error {
 		rows, err := p.pool.Query(ctx, p.sql[name], args...)
 		if err != nil {
 			return err
@@ -510,7 +522,7 @@ func (p *postgres) has(ctx context.Context, stream string, after int64) (bool, e
 
 func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 	slices.Sort(seqs)
-	return retry(ctx, false, p.opts.OutageTimeout, func() error {
+	return p.retry(ctx, false, func() error {
 		_, err := p.pool.Exec(ctx, p.sql["ack"], stream, seqs)
 		return err
 	})
@@ -524,7 +536,7 @@ func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
 	if ttl == 0 {
 		text, args = p.sql["empty"], args[:1]
 	}
-	return retry(ctx, false, p.opts.OutageTimeout, func() error {
+	return p.retry(ctx, false, func() error {
 		return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, p.sql["lock"], p.lockOf(stream)); err != nil {
 				return err
@@ -542,7 +554,7 @@ func (p *postgres) sweep(ctx context.Context) (more bool, err error) {
 	for _, table := range []string{"entries", "records", "ids"} {
 		tag, err := p.pool.Exec(ctx, p.sql["sweep "+table])
 		if err != nil {
-			return false, err
+			return false, p.damageOf(err)
 		}
 		more = more || tag.RowsAffected() == sweepMost
 	}

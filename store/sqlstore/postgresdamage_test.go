@@ -6,11 +6,13 @@ package sqlstore_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
@@ -64,6 +66,53 @@ func TestPostgresDamage(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond) // sweeps keep what is damaged
 	require.Equal(t, "15 15 15", d.rows(t))
+}
+
+// TestPostgresFileDamage: a changed bit, or a missing page, in the file of a table is an error of each call that reads it, and is found
+// by Verify. The first needs a server with checksums of its pages.
+func TestPostgresFileDamage(t *testing.T) {
+	control, dir := os.Getenv(postgresCtl), os.Getenv("FIVEWIRE_POSTGRES_DIR")
+	if control == "" || dir == "" {
+		t.Skipf("needs to stop PostgreSQL: %s is not set", postgresCtl)
+	}
+	for name, damage := range map[string]func(path string){
+		"flip":     func(path string) { flip(t, path, 8*8192-9, false) }, // in the last row, which is stored first
+		"truncate": func(path string) { require.NoError(t, os.Truncate(path, 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := postgres(t)
+			s := d.open(t)
+			_, err := s.Create(t.Context(), "k", []byte("x"), 0)
+			require.NoError(t, err)
+			_, err = s.Append(t.Context(), "s", "id", []byte("x"), 0)
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			conn, err := pgx.Connect(t.Context(), d.url)
+			require.NoError(t, err)
+			paths := make([]string, 2)
+			for i, table := range []string{"entries", "records"} {
+				require.NoError(t, conn.QueryRow(t.Context(), `SELECT pg_relation_filepath($1::regclass)`, d.opts.Schema+"."+table).Scan(&paths[i]))
+			}
+			require.NoError(t, conn.Close(t.Context()))
+			require.NoError(t, exec.Command(control, "stop").Run())
+			for _, path := range paths {
+				damage(filepath.Join(dir, "data", path))
+			}
+			require.NoError(t, exec.Command(control, "start").Run())
+			s = d.open(t)
+			_, err = s.Get(t.Context(), "k")
+			require.ErrorIs(t, err, store.ErrCorrupt)
+			require.ErrorContains(t, err, d.opts.Schema)
+			for _, err := range s.List(t.Context(), "") {
+				require.ErrorIs(t, err, store.ErrCorrupt)
+			}
+			_, err = s.Read(t.Context(), "s", 0, 10)
+			require.ErrorIs(t, err, store.ErrCorrupt)
+			report, err := s.Verify(t.Context())
+			require.NoError(t, err)
+			require.ErrorIs(t, report.Err(), store.ErrCorrupt)
+		})
+	}
 }
 
 // TestPostgresMigration: tables without checksums get them at Open, and processes of the earlier

@@ -52,16 +52,17 @@ func (p *postgres) appendAll(ctx context.Context, stream string, tasks []*task[*
 			t.err = err
 		}
 	}
-	err := retry(ctx, false, p.opts.OutageTimeout, func() error { return p.pipeline(ctx, stream, tasks) })
+	err := p.retry(ctx, false, func() error { return p.pipeline(ctx, stream, tasks) })
 	var answer *pgconn.PgError
-	if err == nil || len(tasks) == 1 || !errors.As(err, &answer) || ending(answer) {
+	isRejected := errors.As(err, &answer) && !ending(answer) || errors.Is(err, store.ErrCorrupt)
+	if err == nil || len(tasks) == 1 || !isRejected {
 		fail(tasks, err)
 		return
 	}
 	// The server rejected one of them and rolled all back. The others are repeated one by one.
 	for i := range tasks {
 		one := tasks[i : i+1]
-		fail(one, retry(ctx, false, p.opts.OutageTimeout, func() error { return p.pipeline(ctx, stream, one) }))
+		fail(one, p.retry(ctx, false, func() error { return p.pipeline(ctx, stream, one) }))
 	}
 }
 

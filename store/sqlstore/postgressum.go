@@ -136,7 +136,10 @@ func fillTimes(text string) string {
 // verify reads all rows in one snapshot.
 func (p *postgres) verify(ctx context.Context, r *Report) error {
 	r.Path = p.place()
-	return pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	return p.damageOf(pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `SET LOCAL enable_seqscan = on`); err != nil { // tables without their indexes
+			return err
+		}
 		for i := range pgTables {
 			if err := p.verifyTable(ctx, tx, &pgTables[i], r); err != nil {
 				return err
@@ -162,7 +165,7 @@ func (p *postgres) verify(ctx context.Context, r *Report) error {
 			r.add(Damage{Table: "positions", Problem: loss.Error()})
 		}
 		return nil
-	})
+	}))
 }
 
 func (p *postgres) verifyTable(ctx context.Context, tx pgx.Tx, t *pgTable, r *Report) error {

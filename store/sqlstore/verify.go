@@ -72,7 +72,10 @@ func (s *Store) Verify(ctx context.Context) (*Report, error) {
 	}
 	defer end()
 	r := &Report{}
-	if err := s.engine.verify(in, r); err != nil {
+	switch err := s.engine.verify(in, r); {
+	case errors.Is(err, store.ErrCorrupt): // the rest cannot be read
+		r.add(Damage{Problem: err.Error()})
+	case err != nil:
 		return nil, s.methodError(ctx, "verify", err)
 	}
 	r.Checked = time.Now()
