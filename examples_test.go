@@ -31,23 +31,25 @@ func TestExamples(t *testing.T) {
 	mains, err := filepath.Glob("examples/*/main.go")
 	require.NoError(t, err)
 	require.NotEmpty(t, mains)
-	for _, main := range mains {
-		name := filepath.Base(filepath.Dir(main))
-		t.Run(name, func(t *testing.T) {
-			require.Contains(t, string(index), "["+name+"]("+name+"/)")
-			dir := copyExample(t, name)
-			program := filepath.Join(bin, name)
-			goIn(t, dir, "build", "-o", program, ".")
-			goIn(t, dir, "vet", ".")
-			out, err := exec.CommandContext(t.Context(), program, "-h").CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			require.Contains(t, string(out), "Usage of ")
-			require.Contains(t, string(out), "  -", "no flags")
-			text, err := os.ReadFile(main)
-			require.NoError(t, err)
-			require.Contains(t, string(text), "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)")
-		})
-	}
+	t.Run("each", func(t *testing.T) {
+		for _, main := range mains {
+			name := filepath.Base(filepath.Dir(main))
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				require.Contains(t, string(index), "["+name+"]("+name+"/)")
+				dir := copyExample(t, name)
+				program := filepath.Join(bin, name)
+				goIn(t, dir, "build", "-o", program, ".")
+				out, err := exec.CommandContext(t.Context(), program, "-h").CombinedOutput()
+				require.NoError(t, err, "%s", out)
+				require.Contains(t, string(out), "Usage of ")
+				require.Contains(t, string(out), "  -", "no flags")
+				text, err := os.ReadFile(main)
+				require.NoError(t, err)
+				require.Contains(t, string(text), "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)")
+			})
+		}
+	})
 	if t.Failed() {
 		return
 	}
