@@ -72,6 +72,8 @@ func openPlace(ctx context.Context, name string) (store.Store, error) {
 		return sqlstore.Open(ctx, url, &sqlstore.Options{Schema: schema})
 	case "nats":
 		return natsstore.Open(ctx, rest, nil)
+	case "embedded":
+		return embedded.Open(ctx, rest, nil)
 	}
 	return nil, errors.New("no engine of that name")
 }

@@ -8,17 +8,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,8 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/store"
-	"github.com/fivewire/fivewire/store/natsstore/embedded"
-	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
 // A resultCell is what one engine does under one fault, over all rounds, or a service in several processes on it.
@@ -83,152 +77,6 @@ func (c *resultCell) classify(acknowledged map[string][]string, s store.Store) e
 	return nil
 }
 
-// An engineFiles is an engine whose files a test can damage.
-type engineFiles struct {
-	name string
-	open func(dir string) (store.Store, error)
-	main string // pattern of the files with the data
-	wal  string // pattern of the log
-	data string // pattern of all that an older copy replaces
-}
-
-var engineFileSets = []engineFiles{
-	{"SQLite", func(dir string) (store.Store, error) {
-		return sqlstore.Open(context.Background(), filepath.Join(dir, "state.db"), nil)
-	}, "state.db", "state.db-wal", "state.db"},
-	{"NATS embedded", func(dir string) (store.Store, error) {
-		return embedded.Open(context.Background(), dir, nil)
-	}, "jetstream/*/streams/fivewire_log/msgs/*.blk", "", "jetstream"},
-}
-
-func writeRecords(t *testing.T, s store.Store, writer string, n int) (ids []string) {
-	t.Helper()
-	for i := range n {
-		id := fmt.Sprint(writer, " ", i)
-		_, err := s.Append(t.Context(), "s", id, []byte("value of "+id), 0)
-		require.NoError(t, err)
-		ids = append(ids, id)
-	}
-	return ids
-}
-
-// damageRound fills a store, damages its files, and classifies the records that a second Open serves.
-func (c *resultCell) damageRound(t *testing.T, e engineFiles, fault string, round int) {
-	const n = 90 // no multiple of the records between two checkpoints of SQLite
-	dir, older := t.TempDir(), t.TempDir()
-	s, err := e.open(dir)
-	require.NoError(t, err)
-	acknowledged := map[string][]string{"a": writeRecords(t, s, "a", n)}
-	if fault == "old copy" {
-		require.NoError(t, s.(io.Closer).Close())
-		require.NoError(t, os.CopyFS(older, os.DirFS(dir)))
-		s, err = e.open(dir)
-		require.NoError(t, err)
-		acknowledged["b"] = writeRecords(t, s, "b", n)
-	}
-	if fault == "power loss" { // what follows is not on the disk
-		require.NoError(t, os.CopyFS(older, os.DirFS(dir)))
-		writeRecords(t, s, "b", 20)
-		data, err := os.ReadFile(filepath.Join(dir, e.wal))
-		require.NoError(t, err)
-		log, err := os.ReadFile(filepath.Join(older, e.wal))
-		require.NoError(t, err)
-		rest := bytes.Repeat([]byte{0xff}, 10_000)
-		if bytes.HasPrefix(data, log) && len(data) > len(log) { // else the log began again
-			rest = data[len(log):]
-		}
-		require.NoError(t, os.WriteFile(filepath.Join(older, e.wal), append(log, rest[:rand.IntN(len(rest))]...), 0o600))
-		require.NoError(t, os.RemoveAll(filepath.Join(older, "state.db-shm")))
-	}
-	if fault == "lost WAL" {
-		time.Sleep(300 * time.Millisecond) // longer than the mark lags
-		require.NoError(t, os.CopyFS(older, os.DirFS(dir)))
-	}
-	require.NoError(t, s.(io.Closer).Close())
-	rng := rand.New(rand.NewPCG(uint64(round), 1))
-	damage := func(pattern string, change func(data []byte) []byte) {
-		paths, err := filepath.Glob(filepath.Join(dir, pattern))
-		require.NoError(t, err)
-		require.Len(t, paths, 1)
-		data, err := os.ReadFile(paths[0])
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(paths[0], change(data), 0o600))
-	}
-	switch fault {
-	case "bit flip":
-		damage(e.main, func(data []byte) []byte {
-			bit := rng.IntN(8 * len(data))
-			data[bit/8] ^= 1 << (bit % 8)
-			return data
-		})
-	case "truncation":
-		damage(e.main, func(data []byte) []byte { return data[:rng.IntN(len(data))] })
-	case "power loss":
-		dir = older
-	case "lost WAL":
-		dir = older
-		require.NoError(t, os.Remove(filepath.Join(dir, e.wal)))
-		require.NoError(t, os.RemoveAll(filepath.Join(dir, "state.db-shm")))
-	case "old copy":
-		require.NoError(t, os.RemoveAll(filepath.Join(dir, e.data)))
-		if info, err := os.Stat(filepath.Join(older, e.data)); err == nil && info.IsDir() {
-			require.NoError(t, os.CopyFS(filepath.Join(dir, e.data), os.DirFS(filepath.Join(older, e.data))))
-		} else {
-			require.NoError(t, os.Rename(filepath.Join(older, e.data), filepath.Join(dir, e.data)))
-		}
-	}
-	c.reopen(t, e, dir, acknowledged)
-}
-
-// reopen opens a store again and classifies the records that it serves.
-func (c *resultCell) reopen(t *testing.T, e engineFiles, dir string, acknowledged map[string][]string) {
-	t.Helper()
-	c.Rounds++
-	s, err := e.open(dir)
-	if err == nil {
-		err = errors.Join(c.classify(acknowledged, s), s.(io.Closer).Close())
-	}
-	if err != nil {
-		require.ErrorIs(t, err, store.ErrCorrupt)
-		c.Refused++
-	}
-}
-
-// diskRound fills a store on a small disk, which then is full or read-only, and opens it again there.
-func (c *resultCell) diskRound(t *testing.T, e engineFiles, fault string) {
-	dir := smallDisk(t)
-	s, err := e.open(dir)
-	require.NoError(t, err)
-	acknowledged := map[string][]string{"a": writeRecords(t, s, "a", 90)}
-	if fault == "full disk" {
-		require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 16<<20), 0o600), syscall.ENOSPC)
-		for i := 0; ; i++ {
-			require.Less(t, i, 100_000, "appends on a full disk")
-			id := fmt.Sprint("b ", i)
-			if _, err := s.Append(t.Context(), "s", id, []byte("value of "+id), 0); err != nil {
-				break
-			}
-			acknowledged["b"] = append(acknowledged["b"], id)
-		}
-	}
-	require.NoError(t, s.(io.Closer).Close())
-	if fault == "read-only disk" {
-		require.NoError(t, exec.Command("mount", "-o", "remount,ro", dir).Run())
-	}
-	c.reopen(t, e, dir, acknowledged)
-}
-
-// smallDisk returns a folder on a new file system. Only root can mount it.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", dir).CombinedOutput(); err != nil {
-		t.Skipf("needs to mount a small disk, which is for root on Linux: %v: %s", err, out)
-	}
-	t.Cleanup(func() { require.NoError(t, exec.Command("umount", dir).Run()) })
-	return dir
-}
-
 // writer appends records until it is killed, and prints the acknowledged ids.
 func writer(ctx context.Context, s store.Store) error {
 	name := os.Getenv(receiverEnv)
@@ -243,13 +91,13 @@ func writer(ctx context.Context, s store.Store) error {
 	}
 }
 
-// killRounds runs two writers at a time and kills each of them at a random moment.
-func (c *resultCell) killRounds(t *testing.T, p *place, rounds int) {
+// killRounds runs some writers at a time and kills each of them at a random moment.
+func (c *resultCell) killRounds(t *testing.T, p *place, rounds, writers int) {
 	acknowledged := make(map[string][]string)
 	var mu sync.Mutex
 	for round := range rounds {
 		var wg sync.WaitGroup
-		for i := range 2 {
+		for i := range writers {
 			wg.Go(func() {
 				name := fmt.Sprintf("w%d-%d", round, i)
 				cmd := exec.Command(os.Args[0])
@@ -291,43 +139,66 @@ func TestResults(t *testing.T) {
 		damaged, kills = 25, 50
 	}
 	var cells []*resultCell
+	var files []engineFiles
+	for i, create := range engineFileSets {
+		if i < 2 || long {
+			files = append(files, create(t))
+		}
+	}
 	for _, fault := range []string{"bit flip", "truncation", "power loss", "lost WAL", "old copy"} {
-		for _, e := range engineFileSets {
-			if (fault == "lost WAL" || fault == "power loss") && e.wal == "" {
+		for _, e := range files {
+			if fault == "lost WAL" && e.name != "SQLite" {
 				continue
 			}
 			t.Run(fault+"/"+e.name, func(t *testing.T) {
 				c := &resultCell{Fault: fault, Engine: e.name}
-				cells = append(cells, c)
-				for round := range damaged {
+				rounds := damaged
+				if e.server != nil {
+					rounds = 10 // each one stops and starts it
+				}
+				for round := range rounds {
 					c.damageRound(t, e, fault, round)
 				}
+				cells = append(cells, c)
 			})
 		}
 	}
-	for _, fault := range []string{"full disk", "read-only disk"} {
-		t.Run(fault+"/SQLite", func(t *testing.T) {
-			c := &resultCell{Fault: fault, Engine: "SQLite"}
-			for range damaged {
-				c.diskRound(t, engineFileSets[0], fault)
+	disk := func(fault string, e engineFiles, rounds int) {
+		t.Run(fault+"/"+e.name, func(t *testing.T) {
+			c := &resultCell{Fault: fault, Engine: e.name}
+			for range rounds {
+				c.diskRound(t, e, fault)
 			}
+			cells = append(cells, c)
+		})
+	}
+	disk("full disk", files[0], damaged)
+	disk("read-only disk", files[0], damaged)
+	if long {
+		disk("full disk", files[1], 5) // each one takes the CallTimeout
+	}
+	kill := func(fault string, writers int, engine string, create func(t *testing.T) *place) {
+		t.Run(fault+"/"+engine, func(t *testing.T) {
+			if !long && engine != "SQLite" {
+				t.Skip("long form only: set FIVEWIRE_LONG")
+			}
+			p := create(t)
+			c := &resultCell{Fault: fault, Engine: engine}
+			c.killRounds(t, p, kills, writers)
+			require.Positive(t, c.Acknowledged)
 			cells = append(cells, c)
 		})
 	}
 	for _, e := range engines {
 		if e.shared {
-			t.Run("kill -9 of writers/"+e.name, func(t *testing.T) {
-				if !long && e.name != "SQLite" {
-					t.Skip("long form only: set FIVEWIRE_LONG")
-				}
-				p := e.create(t)
-				c := &resultCell{Fault: "kill -9 of two writers", Engine: e.name}
-				cells = append(cells, c)
-				c.killRounds(t, p, kills)
-				require.Positive(t, c.Acknowledged)
-			})
+			kill("kill -9 of two writers", 2, e.name, e.create)
 		}
 	}
+	kill("kill -9 of two writers", 2, clusterEngine, func(t *testing.T) *place {
+		p, _, _ := natsCluster(t)
+		return p
+	})
+	kill("kill -9 of the writer", 1, embeddedEngine, func(t *testing.T) *place { return &place{name: "embedded " + t.TempDir()} })
 	for _, r := range serverFaults {
 		t.Run(r.fault+"/"+r.engine, func(t *testing.T) {
 			rounds := 1
@@ -395,7 +266,7 @@ func engineVersion(t *testing.T, engine string) (version string) {
 		require.NoError(t, conn.QueryRow(t.Context(), `SHOW server_version`).Scan(&version))
 		return version
 	}
-	module := map[string]string{"SQLite": "modernc.org/sqlite ", "NATS": "nats-server/v2 ", clusterEngine: "nats-server/v2 ", "NATS embedded": "nats-server/v2 "}[engine]
+	module := map[string]string{"SQLite": "modernc.org/sqlite ", "NATS": "nats-server/v2 ", clusterEngine: "nats-server/v2 ", embeddedEngine: "nats-server/v2 "}[engine]
 	text, err := os.ReadFile("go.mod")
 	require.NoError(t, err)
 	_, after, _ := strings.Cut(string(text), module)
@@ -420,10 +291,12 @@ func TestResultsPage(t *testing.T) {
 func page(t *testing.T, cells []*resultCell) []byte {
 	t.Helper()
 	var b, services strings.Builder
-	b.WriteString("# Results of faults\n\nWritten by the long form of the tests in this folder.\n" +
-		"\"Refused\" counts the rounds in which Open or a read returned `store.ErrCorrupt`. The other columns count what the engine\nserved in the remaining rounds without an error; the silence is the longest time in which no writer got an acknowledgement. " +
-		"The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed. " +
-		"The engine in memory ends with its\nprocess, and a process cannot change its clock: there [the simulation](../../internal/sim/) lets processes end and the clock of the store jump.\n\n")
+	b.WriteString("# Results of faults\n\nWritten by the long form of the tests in this folder. " +
+		"A test fails, and writes nothing, if an engine serves fewer records\nthan it has acknowledged, one of them twice, in another order, or one that was never written, without an error. " +
+		"\"Refused\" are rounds in\nwhich Open or a read returned `store.ErrCorrupt`, and \"kept\" are the acknowledged records that the other rounds served. A number in\nbrackets is the reason why there is no result.\n\n")
+	writeFaults(t, &b, cells)
+	b.WriteString("The high-water mark lags 100 ms or 1,000 positions: a smaller loss is not noticed.\n\n## Each fault\n\n" +
+		"The silence is the longest time in which no writer got an acknowledgement.\n\n")
 	b.WriteString("| fault | engine | rounds | refused | acknowledged | lost | doubled | reordered | invented | silence | version, date |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
 	services.WriteString("\n## Services\n\nProcesses of a service share one engine, and each fault meets one of them. A row is written if the invariants of the service held: " +
 		"nothing\nacknowledged is lost, and nothing runs twice that must not.\n\n" +

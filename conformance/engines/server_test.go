@@ -14,12 +14,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/conformance/fault"
@@ -31,6 +34,7 @@ import (
 const (
 	natsServerArg  = "nats-server"
 	clusterEngine  = "NATS, three servers"
+	embeddedEngine = "NATS embedded"
 	postgresCtlEnv = "FIVEWIRE_POSTGRES_CTL"
 )
 
@@ -39,7 +43,7 @@ const (
 func serveNATS(dir, address string, cluster []string) {
 	opts := &embedded.Options{Listen: address}
 	if len(cluster) > 0 {
-		opts.Cluster = &embedded.Cluster{Node: "node-" + cluster[0][strings.LastIndexByte(cluster[0], ':')+1:], Listen: cluster[0], Peers: cluster[1:]}
+		opts.Cluster = &embedded.Cluster{Node: nodeName(cluster[0]), Listen: cluster[0], Peers: cluster[1:]}
 		opts.Configure = func(o *server.Options) {
 			// Only the given addresses are used: those before which a test may place a wire.
 			o.Cluster.NoAdvertise, o.Cluster.Advertise = true, "127.0.0.1:1"
@@ -71,7 +75,7 @@ var serverFaults = append(partitions(), []serverFault{
 		return p, func() error { return server.Stop(2*time.Second, 0) }
 	}},
 	{"kill -9 of one server after the other", clusterEngine, func(t *testing.T) (*place, func() error) {
-		p, servers := natsCluster(t)
+		p, servers, _ := natsCluster(t)
 		i := 0
 		return p, func() error {
 			i++
@@ -79,7 +83,7 @@ var serverFaults = append(partitions(), []serverFault{
 		}
 	}},
 	{"one server after the other stopped for 2 s", clusterEngine, func(t *testing.T) (*place, func() error) {
-		p, servers := natsCluster(t)
+		p, servers, _ := natsCluster(t)
 		i := 0
 		return p, func() error {
 			i++
@@ -95,6 +99,17 @@ var serverFaults = append(partitions(), []serverFault{
 			return nil
 		}
 	}},
+	{"leader stopped for 12 s", clusterEngine, func(t *testing.T) (*place, func() error) {
+		p, servers, names := natsCluster(t)
+		return p, func() error {
+			leader, err := natsLeader(t.Context(), p)
+			if err != nil {
+				return err
+			}
+			return servers[slices.Index(names, leader)].Stop(12*time.Second, 0)
+		}
+	}},
+	{"clock of the server jumps by an hour", "PostgreSQL", clockJumps},
 	{"server stopped for 2 s", "PostgreSQL", func(t *testing.T) (*place, func() error) {
 		dir := os.Getenv("FIVEWIRE_POSTGRES_DIR")
 		if dir == "" {
@@ -234,13 +249,34 @@ func natsServer(t *testing.T) (*place, *fault.Process) {
 }
 
 // natsCluster starts three NATS servers that keep the data together.
-func natsCluster(t *testing.T) (p *place, servers []*fault.Process) {
+func natsCluster(t *testing.T) (p *place, servers []*fault.Process, names []string) {
 	addresses := testkit.FreeAddresses(t, 6)
 	routes := addresses[3:]
 	for i, address := range addresses[:3] {
 		servers = append(servers, natsProcess(t, address, append([]string{routes[i]}, routes...)...))
+		names = append(names, nodeName(routes[i]))
 	}
-	return natsPlace(t, strings.Join(addresses[:3], ",nats://")), servers
+	return natsPlace(t, strings.Join(addresses[:3], ",nats://")), servers, names
+}
+
+func nodeName(route string) string { return "node-" + route[strings.LastIndexByte(route, ':')+1:] }
+
+// natsLeader returns the name of the server that leads the stream with the records.
+func natsLeader(ctx context.Context, p *place) (string, error) {
+	nc, err := nats.Connect(strings.TrimPrefix(p.name, "nats "))
+	if err != nil {
+		return "", err
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return "", err
+	}
+	stream, err := js.Stream(ctx, "fivewire_log")
+	if err != nil {
+		return "", err
+	}
+	return stream.CachedInfo().Cluster.Leader, nil
 }
 
 // wiredCluster is natsCluster with a wire before each server, and one in each direction between two servers. The wires
@@ -315,7 +351,7 @@ func (c *resultCell) serverRounds(t *testing.T, p *place, rounds int, disturb fu
 			for i := 0; ctx.Err() == nil; i++ {
 				id := fmt.Sprint(writer, " ", i)
 				for ctx.Err() == nil {
-					if _, err := s.Append(ctx, "s", id, []byte("value of "+id), 0); err == nil || errors.Is(err, store.ErrDuplicate) {
+					if _, err := s.Append(ctx, "s", id, []byte("value of "+id), 24*time.Hour); err == nil || errors.Is(err, store.ErrDuplicate) {
 						acknowledge(writer, id)
 						break
 					}
