@@ -139,7 +139,7 @@ func TestClusterSuite(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t)
 	n := 0
-	suite(t, 0, func(t *testing.T) *nats.Conn {
+	suite(t, 0, "", func(t *testing.T) *nats.Conn {
 		n++ // the handles of one store are at different servers
 		return c.connect(t, n)
 	})

@@ -4,8 +4,11 @@
 package natsstore_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,14 +46,22 @@ func open(t *testing.T, name string, replicas int, connect func(t *testing.T) *n
 	return &opened{s, name, connect}
 }
 
-// suite runs the tests of all engines on the servers that connect leads to.
-func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
+// suite runs the tests of all engines on the servers that connect leads to, with the data of one server in dir, if
+// it is not empty.
+func suite(t *testing.T, replicas int, dir string, connect func(t *testing.T) *nats.Conn) {
 	name := newName()
 	reopen := func(t *testing.T, s store.Store) store.Store {
 		old := s.(*opened)
 		return open(t, old.name, replicas, old.connect)
 	}
+	damage := func(t *testing.T, _ store.Store, value []byte) (store.Store, error) {
+		return damaged(t, dir, name, value)
+	}
+	if dir == "" {
+		damage = nil
+	}
 	storetest.Suite{
+		Damage:   damage,
 		MaxValue: maxValue(t, connect),
 		Peer:     reopen,
 		Reopen: func(t *testing.T, s store.Store) store.Store {
@@ -72,6 +83,28 @@ func suite(t *testing.T, replicas int, connect func(t *testing.T) *nats.Conn) {
 	})
 }
 
+// damaged opens a copy of the data in dir, with one bit of each occurrence of value changed.
+func damaged(t *testing.T, dir, name string, value []byte) (store.Store, error) {
+	damagedDir := t.TempDir()
+	require.NoError(t, os.CopyFS(damagedDir, os.DirFS(dir)))
+	blocks, err := filepath.Glob(filepath.Join(damagedDir, "jetstream", "*", "streams", name+"_*", "msgs", "*.blk"))
+	require.NoError(t, err)
+	changed, found := bytes.Clone(value), 0
+	changed[0] ^= 1
+	for _, path := range blocks {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		found += bytes.Count(data, value)
+		require.NoError(t, os.WriteFile(path, bytes.ReplaceAll(data, value, changed), 0o600))
+	}
+	require.Equal(t, 2, found, "an entry and a record")
+	s, err := embedded.Open(t.Context(), damagedDir, &natsstore.Options{StreamPrefix: name})
+	if err == nil {
+		t.Cleanup(func() { require.NoError(t, s.Close()) })
+	}
+	return s, err
+}
+
 func maxValue(t *testing.T, connect func(t *testing.T) *nats.Conn) int {
 	nc := connect(t)
 	defer nc.Close()
@@ -88,8 +121,11 @@ func startEmbedded(t *testing.T, opts *embedded.Options) *embedded.Server {
 
 func TestEmbeddedSuite(t *testing.T) {
 	t.Parallel()
-	srv := startEmbedded(t, nil)
-	suite(t, 0, func(t *testing.T) *nats.Conn {
+	dir := t.TempDir()
+	srv, err := embedded.Start(dir, nil)
+	require.NoError(t, err)
+	t.Cleanup(srv.Shutdown)
+	suite(t, 0, dir, func(t *testing.T) *nats.Conn {
 		nc, err := srv.Conn()
 		require.NoError(t, err)
 		return nc

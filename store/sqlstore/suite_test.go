@@ -124,7 +124,19 @@ func TestSuite(t *testing.T) {
 			return damaged, nil
 		}
 		if d.opts.Schema != "" {
-			damage = nil // see TestPostgresDamage
+			damage = func(t *testing.T, s store.Store, value []byte) (store.Store, error) {
+				copied := postgres(t)
+				damaged := copied.open(t)
+				changed := bytes.Clone(value)
+				changed[0] ^= 1
+				for _, table := range []string{"entries", "records", "ids"} {
+					copied.exec(t, fmt.Sprintf(`INSERT INTO %s.%s SELECT * FROM %s.%[2]s`, copied.opts.Schema, table, of(s).opts.Schema))
+				}
+				for _, table := range []string{"entries", "records"} {
+					copied.exec(t, fmt.Sprintf(`UPDATE %s.%s SET content = '\x%x' WHERE content = '\x%x'`, copied.opts.Schema, table, changed, value))
+				}
+				return damaged, nil
+			}
 		}
 		storetest.Suite{
 			Damage: damage,
