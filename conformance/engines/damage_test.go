@@ -229,7 +229,7 @@ func (e *engineFiles) replace(t *testing.T, dir, older string) {
 	e.copyTree(t, older, filepath.Join(dir, e.data))
 }
 
-// losePower copies the files to a folder as they are on the disk, and a part of what a later write appends.
+// losePower copies the files to a folder as they are on the disk, with a part of the bytes that a later write appends.
 func (e *engineFiles) losePower(t *testing.T, s store.Store, dir, older string) {
 	t.Helper()
 	e.copyTree(t, dir, older)

@@ -230,8 +230,8 @@ func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
 	return entries, s.checkEnd(given)
 }
 
-// checkEnd compares the last position of the tables with the one that this process gave before it read an absent row:
-// the file may have been replaced by an older copy, or overwritten with one.
+// checkEnd compares the last position of the tables with the position that this process had given before it read an absent
+// row: the file may have been replaced by an older copy, or overwritten with it.
 func (s *sqliteDB) checkEnd(given int64) error {
 	var last int64
 	if err := s.readers.last.QueryRowContext(context.Background()).Scan(&last); err != nil {
