@@ -443,17 +443,27 @@ func (e *env) expiresAt(what string, got, called, returned time.Time, ttl time.D
 	}
 }
 
-// near checks a moment by the clock of the engine. The clock of a server may differ from the local
-// one by more than the tolerance; then the check only excludes nonsense.
+// near checks a moment by the clock of the engine.
 func (e *env) near(what string, got, from, to time.Time) {
 	e.Helper()
-	slack := e.Tolerance
-	if !e.Virtual {
-		slack += 5 * time.Minute
-	}
+	slack := e.slack()
 	if got.Before(from.Add(-slack)) || got.After(to.Add(slack)) {
 		e.Errorf("%s %v, want %v", what, got, from)
 	}
+}
+
+// isNear reports whether an expiry is the wanted one, about.
+func (e *env) isNear(got, want time.Time) bool {
+	return got.IsZero() == want.IsZero() && got.Sub(want).Abs() <= e.slack()
+}
+
+// slack is the tolerance of a moment. The clock of a server may differ from the local one by more than the tolerance; then a
+// check only excludes nonsense.
+func (e *env) slack() time.Duration {
+	if e.Virtual {
+		return e.Tolerance
+	}
+	return e.Tolerance + 5*time.Minute
 }
 
 // moment gives other goroutines the time to come to where they wait. Nothing
