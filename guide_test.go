@@ -48,6 +48,7 @@ func TestGuides(t *testing.T) {
 	}
 	for _, protocol := range protocols {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
 			text, err := os.ReadFile(filepath.Join(protocol, "README.md"))
 			require.NoError(t, err)
 			require.Equal(t, guideHeadings, headings(string(text)))

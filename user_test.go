@@ -63,14 +63,15 @@ func TestPluginsBuildInOtherModules(t *testing.T) {
 	require.NoError(t, err)
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o666))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module user\n\ngo 1.26.0\n\nrequire "+module+" v0.0.0\n\nreplace "+
-		module+" => "+root+"\n"), 0o666))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module user\n\ngo 1.26.0\n"), 0o666))
+	// In a workspace the packages of this module are compiled already.
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.work"), []byte("go 1.26.0\n\nuse (\n\t.\n\t"+root+"\n)\n"), 0o666))
 	for _, name := range []string{"learn", "planning", "skills", "subagents", "toolkits"} {
 		require.NoError(t, os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join("a2e", name))))
 	}
 	cmd := exec.Command("go", "build", "./...")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	cmd.Env = append(os.Environ(), "GOWORK="+filepath.Join(dir, "go.work"))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
