@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"go.uber.org/goleak"
 )
 
@@ -55,6 +56,7 @@ func newPipeServer(t *testing.T, srv *http.Server, h http.HandlerFunc) (l *pipeL
 	t.Helper()
 	srv.Handler = h
 	l = &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+	wait := kit.Connections(srv)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -63,6 +65,7 @@ func newPipeServer(t *testing.T, srv *http.Server, h http.HandlerFunc) (l *pipeL
 	return l, func() {
 		_ = srv.Close()
 		<-served
+		wait()
 	}
 }
 

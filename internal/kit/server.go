@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 )
 
 // A Server is an HTTP server whose connections are in memory.
@@ -27,6 +28,7 @@ func Serve(t testing.TB, name string, h http.Handler) *Server {
 	l := &listener{conns: make(chan net.Conn), done: make(chan struct{})}
 	transport := &http.Transport{DialContext: l.dial, DisableCompression: true}
 	s := &Server{Client: &http.Client{Transport: transport}, HTTP: &http.Server{Handler: h}}
+	wait := Connections(s.HTTP)
 	served := make(chan error, 1)
 	go func() { served <- s.HTTP.Serve(l) }()
 	t.Cleanup(func() {
@@ -42,8 +44,37 @@ func Serve(t testing.TB, name string, h http.Handler) *Server {
 				t.Errorf("%s: closing the handler: %v", name, err)
 			}
 		}
+		wait()
 	})
 	return s
+}
+
+// Connections counts the connections of a server that does not serve yet. The result waits until they have ended, at
+// most for a second: net/http keeps one whose request was not read to its end for half a second after its response, which
+// a bubble of testing/synctest must not end before.
+func Connections(srv *http.Server) (wait func()) {
+	var open sync.WaitGroup
+	srv.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			open.Add(1)
+		case http.StateHijacked, http.StateClosed:
+			open.Done()
+		}
+	}
+	return func() {
+		ended := make(chan struct{})
+		go func() {
+			open.Wait()
+			close(ended)
+		}()
+		limit := time.NewTimer(time.Second)
+		defer limit.Stop()
+		select {
+		case <-ended:
+		case <-limit.C:
+		}
+	}
 }
 
 // Wrap makes the requests of the client pass through a transport, unless wrap is nil.

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,6 +83,7 @@ func newPipeServer(o *AcceptOptions) (n *pipeNet, accepted chan *Conn, stop func
 			accepted <- c
 		}
 	})}
+	wait := kit.Connections(srv)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -90,6 +92,7 @@ func newPipeServer(o *AcceptOptions) (n *pipeNet, accepted chan *Conn, stop func
 	return n, accepted, func() {
 		_ = srv.Close()
 		<-served
+		wait()
 	}
 }
 
