@@ -63,15 +63,15 @@ func Connections(srv *http.Server) (wait func()) {
 		}
 	}
 	return func() {
-		ended := make(chan struct{})
+		end := make(chan struct{})
 		go func() {
 			open.Wait()
-			close(ended)
+			close(end)
 		}()
 		limit := time.NewTimer(time.Second)
 		defer limit.Stop()
 		select {
-		case <-ended:
+		case <-end:
 		case <-limit.C:
 		}
 	}

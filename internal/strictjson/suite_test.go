@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Both readers agree with JSONTestSuite: they read what must be read, but for names given twice, refuse what must be
-// refused, and of what a reader decides by itself they read what is Unicode.
+// Both readers agree with JSONTestSuite: they read the valid texts, except two with a name given twice, and refuse the
+// invalid ones. Of the texts that each reader may decide about, they read those in valid UTF-8 without lone surrogates.
 func TestJSONTestSuite(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(os.Getenv("FIVEWIRE_TESTDATA"), "JSONTestSuite", "test_parsing", "*.json"))
 	require.NoError(t, err)
