@@ -60,11 +60,16 @@ func TestEnvPush(t *testing.T) {
 			caps = append(caps, a2e.FeatureEnvPush)
 		}
 		c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: caps})
-		got := make(chan *a2e.Message, 1)
-		c.OnPush("env/state/push", func(m *a2e.Message) { got <- m })
-		require.NoError(t, env.PushState(t.Context(), h.Sessions()[0], &env.StatePush{EpisodeID: "e", EventType: "status", Delta: json.RawMessage(`{"x":1}`)}))
-		_, _, err := c.Ping(t.Context())
-		require.NoError(t, err)
-		require.Len(t, got, map[bool]int{true: 1}[asked])
+		got := make(chan string, 2)
+		for _, typ := range []string{"env/state/push", "demo/last"} {
+			c.OnPush(typ, func(*a2e.Message) { got <- typ })
+		}
+		s := h.Sessions()[0]
+		require.NoError(t, env.PushState(t.Context(), s, &env.StatePush{EpisodeID: "e", EventType: "status", Delta: json.RawMessage(`{"x":1}`)}))
+		require.NoError(t, s.Send(t.Context(), "demo/last", nil))
+		if asked {
+			require.Equal(t, "env/state/push", <-got)
+		}
+		require.Equal(t, "demo/last", <-got)
 	}
 }
