@@ -189,7 +189,7 @@ func (ep *episode) act(random *rand.Rand, s store.Store) {
 	ep.do(s, c, patience)
 }
 
-// pickTTL picks a time to live, which is short where that is exact and nothing else happens meanwhile.
+// pickTTL picks a time to live, a short one where time is exact and no other caller runs.
 func (ep *episode) pickTTL(random *rand.Rand) time.Duration {
 	if ep.Virtual && ep.callers == 1 {
 		return time.Duration(1+random.IntN(16)) * ep.TTL / 4
@@ -548,7 +548,7 @@ func (ep *episode) explainStream() {
 		_, ok := alive(now, c).visible(n)
 		return !ok
 	}
-	// sees reports whether the record number n is visible, with that expiry if nothing else happened meanwhile.
+	// sees reports whether the record number n is visible, and without other callers, with that expiry.
 	sees := func(now streamState, c callResult, n int, expires time.Time) bool {
 		r, ok := alive(now, c).visible(n)
 		var want time.Time
