@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 
 	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -39,7 +40,8 @@ type Document struct {
 	ID string
 
 	text  strictjson.Value
-	inbox strictjson.Value // the first service of type A2AInbox; nil if there is none
+	inbox strictjson.Value           // the first service of type A2AInbox; nil if there is none
+	key   func() (*PublicKey, error) // of the entry #key-1, parsed once
 }
 
 // DecodeDocument parses a DID document. The error is [ErrBadDocument] if it is not strict JSON, not
@@ -56,6 +58,7 @@ func DecodeDocument(data []byte) (*Document, error) {
 	}
 	d := &Document{text: out}
 	d.ID, _ = d.text.Get("id").Text()
+	d.key = sync.OnceValues(d.parseKey)
 	for s := d.text.Get("service").Elements(); s.Next(); {
 		if t, ok := s.Value.Get("type").Text(); ok && t == name.ServiceInbox {
 			d.inbox = s.Value
@@ -72,11 +75,15 @@ func (d *Document) JSON() []byte { return append([]byte(nil), d.text...) }
 // [ErrNotFound] if the document is that of another agent or has no such entry, and [ErrBadKey] if
 // the key of the entry is invalid (AIR-D31, AIR-D33).
 func (d *Document) SigningKey(did string) (*PublicKey, error) {
-	if d.ID != did || did == "" {
+	if d.ID != did || did == "" || d.key == nil {
 		return nil, ErrNotFound.err("the document is that of another agent")
 	}
+	return d.key()
+}
+
+func (d *Document) parseKey() (*PublicKey, error) {
 	for m := d.text.Get("verificationMethod").Elements(); m.Next(); {
-		if id, ok := m.Value.Get("id").Text(); !ok || id != did+"#key-1" && id != "#key-1" {
+		if id, ok := m.Value.Get("id").Text(); !ok || id != d.ID+"#key-1" && id != "#key-1" {
 			continue
 		}
 		text, _ := m.Value.Get("publicKeyMultibase").Text()

@@ -74,6 +74,21 @@ func TestBodiesOfOtherProtocols(t *testing.T) {
 	require.Nil(t, in.got[0].Thread)
 }
 
+// Parsing a key tests the order of a point, which costs more than a signature.
+func TestDocumentParsesKeyOnce(t *testing.T) {
+	id, err := air.GenerateIdentity(airtest.DID("AIR-TEST-0000-0001"))
+	require.NoError(t, err)
+	d, err := air.DecodeDocument(airtest.Document(id.DID(), id.PublicKey().String(), ""))
+	require.NoError(t, err)
+	first, err := d.SigningKey(id.DID())
+	require.NoError(t, err)
+	again, err := d.SigningKey(id.DID())
+	require.NoError(t, err)
+	require.Same(t, first, again)
+	_, err = (&air.Document{ID: id.DID()}).SigningKey(id.DID())
+	require.ErrorIs(t, err, air.ErrNotFound)
+}
+
 // The document of the specification (AIR-013), and a sender that follows a changed endpoint
 // (AIR-164).
 func TestMovingToAnotherRelay(t *testing.T) {
