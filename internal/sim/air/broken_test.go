@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/sim"
 	"github.com/fivewire/fivewire/store"
 )
@@ -40,6 +41,13 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
 	}
+}
+
+func TestMutantsAreFound(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("builds the package with all mutants")
+	}
+	sim.Mutants(t, "../../..")
 }
 
 // A tripper is a function as a transport.

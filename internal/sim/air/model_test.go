@@ -27,6 +27,7 @@ import (
 //	M5 The two parties of a negotiation agree on its state and its moves, unless one has another key.
 //	M6 The handler gets the moves of one party of a negotiation in the order in which that party made them, and no move
 //	   is refused because an earlier one is missing.
+//	M7 The handler gets the messages of a page that have one sender and one thread in the order of their timestamps.
 type model struct {
 	sim *sim.World
 
@@ -39,6 +40,7 @@ type model struct {
 	isRedelivered bool                // the dead letters
 	made          map[string][]string // ids of moves, by sender and thread
 	got           map[string][]string // those that a handler got, in the order of the first calls
+	pages         map[string]*page    // by agent
 }
 
 // A state is what the handler of a recipient did with a message.
@@ -79,7 +81,7 @@ const (
 
 func newModel(w *sim.World) *model {
 	return &model{sim: w, accepted: make(map[string]bool), states: make(map[string]*state),
-		rotated: make(map[string]bool), made: make(map[string][]string), got: make(map[string][]string)}
+		rotated: make(map[string]bool), made: make(map[string][]string), got: make(map[string][]string), pages: make(map[string]*page)}
 }
 
 func (m *model) stateLocked(id string) *state {
@@ -109,6 +111,7 @@ func (m *model) called(name string, d *air.Delivery) kind {
 	}
 	s.calls++
 	m.gotLocked(name, d.Envelope, air.BodyType(d.Body))
+	m.gotOfPageLocked(name, d.Envelope)
 	if _, isNote := d.Body.(*air.Raw); isNote && m.hash(10, id) == 0 {
 		return kindReject
 	}

@@ -61,7 +61,8 @@ func (w *world) operate(c *sim.Client) {
 		w.model.mu.Unlock()
 		offer := &air.Offer{Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(24 * time.Hour)}
 		offer.Description = []string{"", "", "", unanswered, unanswered, hopeless}[c.IntN(6)]
-		if offer.Description == hopeless && to == agents-1 {
+		isPatient := w.hash(3, "hopeless") == 0 // the moves behind a hopeless Offer wait for ten minutes
+		if offer.Description == hopeless && (to == agents-1 || !isPatient) {
 			offer.Description = unanswered // a refused push stays in the outbox of its sender
 		}
 		id, isSent := w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: offer}, to)

@@ -127,6 +127,10 @@ func (w *world) use(p *process) (*air.Resolver, *http.Client, error) {
 	if w.hash(2, "reordered") == 0 {
 		rt = w.reordered(rt)
 	}
+	rt = paged(rt, func(envelopes []json.RawMessage) []json.RawMessage {
+		w.pulled(p.Node.Name(), envelopes)
+		return envelopes
+	})
 	if w.broken.client != nil {
 		rt = w.broken.client(rt)
 	}
@@ -230,7 +234,7 @@ func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
 	p.Agent, err = air.NewAgent(w.identity(i), h, &air.AgentOptions{
 		Interceptors: []air.Interceptor{w.noted(i)},
 		Resolver:     r, HTTPClient: c, BodyTypes: []string{noteType}, Logger: quiet, ResendEvery: 20 * time.Second,
-		Direct: i == agents-1, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
+		Direct: i == agents-1, Limits: air.Limits{MaxAttempts: 6}, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
 		PublishKey: func(_ context.Context, next *air.Identity) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
