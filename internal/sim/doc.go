@@ -38,8 +38,8 @@
 //
 // Two runs of a seed have the same trace: if those of more than one seed in ten differ, the test fails and names the first
 // event that differs. So a profile, and the code under test, must not depend on the order of a map, on a select with
-// several ready cases, on real time, or on math/rand. Randomness comes from Client, from crypto/rand, which is that of
-// the seed in a run, or from randid.Rand. A mutex does not block durably: virtual time stops while a goroutine waits
+// several ready cases, on real time, or on math/rand. Randomness comes from Client, from World.Draw, from crypto/rand,
+// which is that of the seed in a run, or from randid.Rand. A mutex does not block durably: virtual time stops while a goroutine waits
 // for one that is held during a call of the store. World.Sleep ends at a nanosecond without another event; two timers of one nanosecond fire in any order.
 // The end of a context that many goroutines share, like Client.Context, is such a moment.
 //

@@ -106,6 +106,9 @@ func (w *World) draw(parts ...string) uint64 {
 	return w.drawKey(key)
 }
 
+// Draw returns a random number from the seed, the time, and the parts, for a decision of the profile.
+func (w *World) Draw(parts ...string) uint64 { return w.draw(parts...) }
+
 func (w *World) drawKey(key uint64) uint64 {
 	now := time.Since(w.start)
 	w.mu.Lock()

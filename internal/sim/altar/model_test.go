@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,8 @@ import (
 //	A6 Another principal does not get into a session.
 //	A7 A call ends by its deadline.
 //	A8 Two minutes after the faults each Host runs calls.
+//	A9 What a Host holds is within its limits.
+//	A10 A Runtime from which nothing was received for three heartbeats and the next one gets no call.
 type model struct {
 	sim *sim.World
 
@@ -39,16 +42,21 @@ type model struct {
 
 type session struct {
 	id      string
+	expires time.Duration // at the earliest; 0: after the run
 	destroy time.Duration // 0: not tried
 	endedAt time.Duration // acknowledged; 0: not ended
 }
+
+func (s *session) mayHaveExpired(now time.Duration) bool { return s.expires > 0 && now >= s.expires }
 
 type call struct {
 	id, tool string
 	session  *session
 	n        int // of a stream
-	answer   string
-	answered time.Duration // end of the first successful call
+
+	isCollected bool // into one result: a repeat is the same request
+	answer      string
+	answered    time.Duration // end of the first successful call
 }
 
 func newModel(w *sim.World) *model { return &model{sim: w, runs: map[string]int{}} }
@@ -145,7 +153,7 @@ func (m *model) answered(c *call, start time.Duration, answer string, err error)
 		m.succeededLocked(c, start, answer)
 	case !errors.As(err, &remote) || !remote.Remote:
 	case remote.Code == altar.ErrSessionInvalid:
-		if c.session.destroy == 0 && !m.sim.IsClockWrong() {
+		if c.session.destroy == 0 && !c.session.mayHaveExpired(m.sim.Now()) && !m.sim.IsClockWrong() {
 			m.sim.Failf("A5", "", "session %s of call %s is not valid: %v", c.session.id, c.id, err)
 		}
 	case c.answered > 0 && c.answered < start && isOutcome(remote) && !m.isDoubtful():
@@ -177,7 +185,7 @@ func isOutcome(e *altar.Error) bool {
 func (m *model) streamed(c *call, chunks []json.RawMessage, err error) string {
 	got := make([]string, len(chunks))
 	for i, raw := range chunks {
-		got[i] = string(raw)
+		got[i] = number(raw)
 		if got[i] != strconv.Itoa(i) {
 			m.sim.Failf("A4", "", "call %s: payloads %q", c.id, got[:i+1])
 		}
@@ -188,9 +196,18 @@ func (m *model) streamed(c *call, chunks []json.RawMessage, err error) string {
 	return fmt.Sprint(got)
 }
 
-// open returns the sessions that no client has tried to end.
+// number returns the number of a payload of a stream.
+func number(raw json.RawMessage) string {
+	if s := text(raw); s != "" {
+		before, _, _ := strings.Cut(s, " ")
+		return before
+	}
+	return string(raw)
+}
+
+// open returns the sessions that no client has tried to end and that have not expired.
 func (m *model) open() []*session {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(m.sessions), func(s *session) bool { return s.destroy > 0 })
+	return slices.DeleteFunc(slices.Clone(m.sessions), func(s *session) bool { return s.destroy > 0 || s.mayHaveExpired(m.sim.Now()) })
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/sim"
 	"github.com/fivewire/fivewire/store"
 )
@@ -40,6 +41,7 @@ func (w *world) operate(c *sim.Client) {
 	defer cancel()
 	start := w.Now()
 	w.act(ctx, c)
+	w.checkUsage()
 	if late := w.Now() - start - limit; late > 5*time.Second {
 		w.Failf("A7", "", "an operation of client %d ended %v after its deadline", c.ID, late)
 	}
@@ -58,7 +60,10 @@ func (w *world) act(ctx context.Context, c *sim.Client) {
 		w.do(ctx, c, w.last())
 	default:
 		tool := []string{"once", "again", "count"}[c.IntN(3)]
-		call := &call{id: w.next("call"), tool: tool, session: open[c.IntN(len(open))], n: c.IntN(8)}
+		call := &call{id: w.next("call"), tool: tool, session: open[c.IntN(len(open))], n: c.IntN(8), isCollected: c.IntN(4) == 0}
+		if c.IntN(12) == 0 {
+			call.n = longStream + c.IntN(longStream)
+		}
 		w.begin(call)
 		w.do(ctx, c, call)
 	}
@@ -83,9 +88,14 @@ func (w *world) create(ctx context.Context, c *sim.Client) {
 		if from == nil {
 			return "", errDown
 		}
-		s, err := from.alice[c.IntN(hosts)].CreateSession(ctx, &altar.CreateSessionParams{ID: id, TTL: time.Hour})
+		ttl, expires := time.Hour, time.Duration(0)
+		if c.IntN(3) == 0 {
+			ttl = time.Duration(5+c.IntN(20)) * time.Second
+			expires = w.Now() + ttl
+		}
+		s, err := from.alice[c.IntN(hosts)].CreateSession(ctx, &altar.CreateSessionParams{ID: id, TTL: ttl})
 		if err == nil {
-			w.created(&session{id: s.ID()})
+			w.created(&session{id: s.ID(), expires: expires})
 		}
 		return "", err
 	})
@@ -130,7 +140,7 @@ func (w *world) do(ctx context.Context, c *sim.Client, call *call) {
 		for range 1 + c.IntN(3) {
 			if from := w.caller(c.ID); from != nil {
 				start := w.Now()
-				answer, err = w.attempt(ctx, from.alice[c.IntN(hosts)], call)
+				answer, err = w.attempt(ctx, from.alice[c.IntN(hosts)], call, w.style(c))
 				w.answered(call, start, answer, err)
 			}
 			if err == nil || ctx.Err() != nil {
@@ -142,24 +152,59 @@ func (w *world) do(ctx context.Context, c *sim.Client, call *call) {
 	})
 }
 
-func (w *world) attempt(ctx context.Context, client *altar.Client, c *call) (string, error) {
+// A style is how a client reads a stream.
+type style struct {
+	pause  time.Duration // after each payload
+	leaves int           // after so many payloads; 0: it does not
+}
+
+func (w *world) style(c *sim.Client) style {
+	switch c.IntN(6) {
+	case 2:
+		return style{pause: time.Duration(c.Int64N(int64(400 * time.Millisecond)))}
+	case 3:
+		return style{leaves: 1 + c.IntN(5)}
+	}
+	return style{}
+}
+
+// errLeft is the error of a stream that its reader has left.
+var errLeft = errors.New("left the stream")
+
+func (w *world) attempt(ctx context.Context, client *altar.Client, c *call, how style) (string, error) {
 	if w.broken.ignoresDeadline {
 		ctx = context.WithoutCancel(ctx)
 	}
 	s := client.Session(c.session.id)
 	o := &altar.CallOptions{InvocationID: c.id}
-	if c.tool != "count" {
-		r, err := s.Call(ctx, c.tool, map[string]any{"key": c.id}, o)
-		if err != nil {
+	params := map[string]any{"key": c.id}
+	if c.tool == "count" {
+		params["n"] = c.n
+	}
+	if c.tool != "count" || c.isCollected {
+		r, err := s.Call(ctx, c.tool, params, o)
+		switch {
+		case err != nil:
+			return "", err
+		case c.tool != "count":
+			return text(r.Payload), nil
+		}
+		var list []json.RawMessage
+		if err := json.Unmarshal(r.Payload, &list); err != nil {
 			return "", err
 		}
-		return text(r.Payload), nil
+		return w.streamed(c, list, nil), nil
 	}
 	var chunks []json.RawMessage
 	var err error
-	for raw, e := range s.Stream(ctx, "count", map[string]any{"key": c.id, "n": c.n}, o) {
+	for raw, e := range s.Stream(ctx, "count", params, o) {
 		if err = e; err == nil {
 			chunks = append(chunks, raw)
+			_ = w.Sleep(ctx, how.pause)
+		}
+		if how.leaves > 0 && len(chunks) == how.leaves {
+			err = errLeft
+			break
 		}
 	}
 	return w.streamed(c, chunks, err), err
@@ -169,7 +214,7 @@ func (w *world) attempt(ctx context.Context, client *altar.Client, c *call) (str
 func (w *world) check() {
 	c := &sim.Client{Rand: rand.New(rand.NewPCG(w.Seed(), 1)), Context: context.Background()}
 	for _, call := range w.list {
-		if call.answered > 0 && call.session.destroy == 0 {
+		if call.answered > 0 && call.session.destroy == 0 && !call.session.mayHaveExpired(w.Now()) {
 			w.repeat(c, call)
 		}
 	}
@@ -205,7 +250,7 @@ func (w *world) probe(host int) (err error) {
 			w.begin(call)
 			start := w.Now()
 			var answer string
-			answer, err = w.attempt(ctx, client, call)
+			answer, err = w.attempt(ctx, client, call, style{})
 			w.answered(call, start, answer, err)
 		}
 		cancel()
@@ -235,6 +280,13 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
 	}
+}
+
+func TestMutantsAreFound(t *testing.T) {
+	if race.Enabled || testing.Short() {
+		t.Skip("builds the package with all mutants")
+	}
+	sim.Mutants(t, "../../..")
 }
 
 func different(call *altar.ToolCall, w *world) (any, error) { return fmt.Sprint(w.number()), nil }

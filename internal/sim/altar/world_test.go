@@ -22,6 +22,8 @@ const (
 	hosts    = 3
 	runtimes = 2
 	callers  = 2
+
+	longStream = 50 // payloads
 )
 
 const manifest = `{"contracts":[
@@ -40,7 +42,9 @@ type world struct {
 	*sim.World
 	*model
 	broken  defect
+	variety variety
 	callers []*sim.Node
+	hosts   []*sim.Node
 }
 
 // A defect is what a broken variant does.
@@ -65,9 +69,9 @@ func newWorld(w *sim.World, d defect) *world {
 		except = append(except, storeErrors...)
 	}
 	w.UseNetwork(except...)
-	v := &world{World: w, model: newModel(w), broken: d}
+	v := &world{World: w, model: newModel(w), broken: d, variety: newVariety(w.Seed())}
 	for i := range hosts {
-		w.Node(fmt.Sprint("h", i), v.startHost)
+		v.hosts = append(v.hosts, w.Node(fmt.Sprint("h", i), v.startHost))
 		_ = w.Sleep(context.Background(), 123_456_789)
 	}
 	for i := range runtimes {
@@ -81,8 +85,9 @@ func newWorld(w *sim.World, d defect) *world {
 
 // A process is one start of a node. Its goroutines end after cancel.
 type process struct {
-	end []func()
-	wg  sync.WaitGroup
+	host *altar.Host
+	end  []func()
+	wg   sync.WaitGroup
 }
 
 func (p *process) Close() {
@@ -102,14 +107,16 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 	if w.broken.store != nil {
 		db = w.broken.store(db, w)
 	}
-	h, err := altar.NewHost(m, &altar.HostOptions{
+	o := &altar.HostOptions{
 		ID: v.Node.Name(), Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true},
 		Persistence: altar.Persistence{Store: db, ResultTTL: time.Hour}, Logger: quiet,
-	})
+	}
+	w.variety.adjust(o)
+	h, err := altar.NewHost(m, o)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{end: []func(){func() { _ = h.Close() }}}
+	p := &process{host: h, end: []func(){func() { _ = h.Close() }}}
 	for _, id := range []string{"tools", "alice", "bob"} {
 		l, err := v.Listen(v.Node.Name() + ":" + id)
 		if err != nil {
@@ -127,7 +134,11 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 					return
 				}
 				p.wg.Go(func() {
-					_ = h.Serve(v.Context, altar.NewStreamConn(c, nil), &altar.Principal{ID: id})
+					conn := altar.NewStreamConn(c, nil)
+					if id == "tools" {
+						conn = &watched{Conn: conn, w: w, name: v.Node.Name(), received: w.Now()}
+					}
+					_ = h.Serve(v.Context, conn, &altar.Principal{ID: id})
 				})
 			}
 		})
@@ -151,9 +162,12 @@ func (w *world) startRuntime(v *sim.View) (sim.Instance, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{end: []func(){cancel}}
 	for i := range hosts {
-		rt, err := altar.NewRuntime(fmt.Sprintf("%s-h%d", v.Node.Name(), i), &altar.RuntimeOptions{
+		o := &altar.RuntimeOptions{
 			Logger: quiet, Retry: &altar.RetryPolicy{Max: 2 * time.Second}, Timing: altar.RuntimeTiming{DrainTimeout: time.Second},
-		})
+		}
+		w.variety.adjustRuntime(o)
+		name := fmt.Sprintf("%s-h%d", v.Node.Name(), i)
+		rt, err := altar.NewRuntime(name, o)
 		if err != nil {
 			p.Close()
 			return nil, err
@@ -161,14 +175,29 @@ func (w *world) startRuntime(v *sim.View) (sim.Instance, error) {
 		rt.Handle("once", altar.HandlerFunc(w.serveCall))
 		rt.Handle("again", altar.HandlerFunc(w.serveCall))
 		rt.HandleStream("count", altar.StreamHandlerFunc(w.serveStream))
-		p.wg.Go(func() { _ = rt.RunWithReconnect(ctx, dial(v, i, "tools")) })
+		dialer := dial(v, i, "tools")
+		if w.variety.isDisordered {
+			dialer = w.disordered(name, dialer)
+		}
+		p.wg.Go(func() { _ = rt.RunWithReconnect(ctx, dialer) })
 	}
 	return p, nil
+}
+
+func (w *world) disordered(name string, next altar.Dialer) altar.Dialer {
+	return func(ctx context.Context) (altar.Conn, error) {
+		c, err := next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &disordered{Conn: c, w: w.World, name: name}, nil
+	}
 }
 
 // serveCall takes up to two seconds. Its result names the run.
 func (w *world) serveCall(ctx context.Context, call *altar.ToolCall) (any, error) {
 	run := w.ran(call.InvocationID)
+	w.checkUsage()
 	if w.broken.result != nil {
 		return w.broken.result(call, w)
 	}
@@ -181,6 +210,7 @@ func (w *world) serveCall(ctx context.Context, call *altar.ToolCall) (any, error
 // serveStream sends the numbers below n.
 func (w *world) serveStream(ctx context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
 	w.ran(call.InvocationID)
+	w.checkUsage()
 	var in struct {
 		N int `json:"n"`
 	}
@@ -191,14 +221,22 @@ func (w *world) serveStream(ctx context.Context, call *altar.ToolCall, out *alta
 		return w.broken.stream(out, in.N)
 	}
 	for i := range in.N {
-		if err := out.Send(i); err != nil {
+		if err := out.Send(payload(i, in.N)); err != nil {
 			return err
 		}
-		if err := w.Sleep(ctx, time.Duration(i%4)*100*time.Millisecond); err != nil {
+		if err := w.Sleep(ctx, time.Duration(i%4*8/max(8, in.N))*100*time.Millisecond); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// payload returns a payload of a stream of n: its number, or in a long stream a long text that begins with it.
+func payload(i, n int) any {
+	if n < longStream {
+		return i
+	}
+	return fmt.Sprintf("%d %01000d", i, 0)
 }
 
 // A caller is one start of a client, with a connection to each Host for each principal.
