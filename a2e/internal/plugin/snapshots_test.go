@@ -4,8 +4,11 @@
 package plugin_test
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,4 +36,31 @@ func TestPlacesKeepObjectsApart(t *testing.T) {
 	require.NoError(t, at("k").Save(ctx, "p", nil))
 	_, err = at("k").Load(ctx, "p")
 	require.ErrorIs(t, err, store.ErrNotFound)
+}
+
+// A save that hangs holds no later one longer than its context permits.
+func TestKeepEndsWithContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var states plugin.States[string]
+		states.Gates = &plugin.Gates{}
+		hanging := plugin.Hooks{
+			Name: "p",
+			Open: func() (any, error) { return 0, nil },
+			Save: func(ctx context.Context, _ any) (json.RawMessage, error) {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			},
+			Restore: func(context.Context, any, json.RawMessage) error { return nil },
+			Place:   func() plugin.Place { return plugin.Place{KV: store.NewMemory(), Key: "k"} },
+		}
+		_, err := states.Get(t.Context(), "p", func() plugin.Hooks { return hanging })
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _ = states.Keep(ctx, "p") }()
+		synctest.Wait()
+		second, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		require.ErrorIs(t, states.Keep(second, "p"), context.DeadlineExceeded)
+		cancel()
+	})
 }

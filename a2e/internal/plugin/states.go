@@ -58,8 +58,8 @@ type state struct {
 	value any
 	err   error
 
-	saves sync.Mutex
-	saved []byte // the last object; guarded by saves
+	saves chan struct{} // full while the state is saved
+	saved []byte        // the last object; guarded by saves
 }
 
 // Get returns the state of a plugin, which it makes at first use. A state that fails is made again at the next use.
@@ -75,7 +75,7 @@ func (s *States[K]) Get(ctx context.Context, key K, hooks func() Hooks) (any, er
 		if s.states == nil {
 			s.states = map[K]*state{}
 		}
-		st = &state{ready: make(chan struct{})}
+		st = &state{ready: make(chan struct{}), saves: make(chan struct{}, 1)}
 		s.states[key] = st
 	}
 	s.mu.Unlock()
@@ -186,8 +186,12 @@ func (s *States[K]) Keep(ctx context.Context, key K) error {
 	if st == nil || st.place.KV == nil {
 		return nil
 	}
-	st.saves.Lock()
-	defer st.saves.Unlock()
+	select {
+	case st.saves <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-st.saves }()
 	return guard.Call("snapshot", func() error {
 		object, err := st.hooks.Save(ctx, st.value)
 		if err != nil || bytes.Equal(object, st.saved) {
