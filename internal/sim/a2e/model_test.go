@@ -6,6 +6,7 @@ package a2e
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,21 +22,24 @@ import (
 //	E4 A session runs at most as many handlers as its limit.
 //	E5 An acknowledged entry of the memory is there from then on, once.
 //	E6 Two minutes after the end of its call no handler runs.
+//	E8 The state of a plugin has the acknowledged changes of its session, and of an agent only its own, each once.
 //	E7 Two minutes after the faults a session can be made, and its calls succeed.
 type model struct {
-	sim *sim.World
+	sim      *sim.World
+	isShared bool // a snapshot is that of all sessions of an agent
 
 	mu       sync.Mutex // guards all below
 	count    int
-	runs     map[string]int    // by id of the call
-	handlers map[string]int    // by session
-	waiting  int               // handlers of the tool wait
-	entries  map[string]string // acknowledged, by key: the agent
-	lost     int               // sessions that ended before their agent
+	runs     map[string]int      // by id of the call
+	handlers map[string]int      // by session
+	waiting  int                 // handlers of the tool wait
+	entries  map[string]string   // acknowledged, by key: the agent
+	notes    map[string][]string // acknowledged, by session
+	lost     int                 // sessions that ended before their agent
 }
 
 func newModel(w *sim.World) *model {
-	return &model{sim: w, runs: map[string]int{}, handlers: map[string]int{}, entries: map[string]string{}}
+	return &model{sim: w, isShared: w.Seed()%2 == 0, runs: map[string]int{}, handlers: map[string]int{}, entries: map[string]string{}, notes: map[string][]string{}}
 }
 
 func (m *model) next(name string) string {
@@ -130,6 +134,33 @@ func (m *model) remembered(agent string, keys []string) {
 		if owner == agent && !slices.Contains(keys, key) {
 			m.sim.Failf("E5", "", "agent %s lost entry %s, has %q", agent, key, keys)
 		}
+	}
+}
+
+// notesOf returns the acknowledged notes of a session.
+func (m *model) notesOf(session string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.notes[session])
+}
+
+// noted holds the notes that a request of an agent got to E8. known are those that were acknowledged before. If several
+// sessions of an agent have one snapshot, that of the last one is what is left.
+func (m *model) noted(agent, session, added string, known, got []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, note := range got {
+		if !strings.HasPrefix(note, agent) || slices.Index(got, note) < i {
+			m.sim.Failf("E8", "", "agent %s has the notes %q", agent, got)
+		}
+	}
+	for _, note := range known {
+		if !slices.Contains(got, note) && !m.isShared && !m.sim.HasFault(storeErrors...) {
+			m.sim.Failf("E8", "", "session %s lost note %s, has %q", session, note, got)
+		}
+	}
+	if added != "" {
+		m.notes[session] = append(m.notes[session], added)
 	}
 }
 

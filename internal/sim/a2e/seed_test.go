@@ -46,10 +46,16 @@ func (w *world) operate(c *sim.Client) {
 	if err != nil {
 		return
 	}
-	switch n := c.IntN(10); {
-	case n < 2:
+	switch n := c.IntN(24); {
+	case n < 4:
 		w.store(ctx, c, a)
-	case n < 3:
+	case n < 9:
+		w.note(c, a)
+	case n == 9:
+		w.leave(c, a)
+	case n == 10:
+		w.replace(c)
+	case n < 13:
 		w.call(c.ID, a, "wait", time.Duration(500+c.IntN(1500))*time.Millisecond)
 	default:
 		limit := time.Duration(1+c.IntN(20)) * time.Second
@@ -159,6 +165,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"events have a gap":         {"E3", defect{count: gap}},
 		"too many handlers run":     {"E4", defect{limit: 2 * perAgent}},
 		"entries are lost":          {"E5", defect{store: func(s store.Store) store.Store { return &losing{s} }}},
+		"notes are lost":            {"E8", defect{forgets: true}},
 		"a handler does not end":    {"E6", defect{hang: func(w *world) { _ = w.Sleep(context.Background(), time.Hour) }}},
 		"a tool waits for a record": {"E7", defect{work: func(context.Context, *world, string) error { return errDown }}},
 	}

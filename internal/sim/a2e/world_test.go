@@ -29,6 +29,7 @@ const (
 	perAgent  = 4 // handlers of a session at once
 	eventsOf  = 5 // of one call of the tool count
 	agentHost = "http://a2e.test"
+	leaseTTL  = 5 * time.Second
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -41,6 +42,7 @@ type world struct {
 	*sim.World
 	*model
 	broken defect
+	hosts  []*sim.Node
 	agents []*sim.Node
 }
 
@@ -54,6 +56,7 @@ type defect struct {
 	limit int64 // of the handlers of a session; zero for the default
 
 	hasStoreErrors bool
+	forgets        bool // the first note of a snapshot
 }
 
 // storeErrors are the faults after which a change of the store is in doubt or was not made.
@@ -69,7 +72,7 @@ func newWorld(w *sim.World, d defect) *world {
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
 	for i := range hosts {
-		w.Node(fmt.Sprint("h", i), v.startHost)
+		v.hosts = append(v.hosts, w.Node(fmt.Sprint("h", i), v.startHost))
 		_ = w.Sleep(context.Background(), 123_456_789)
 	}
 	for i := range agents {
@@ -79,7 +82,10 @@ func newWorld(w *sim.World, d defect) *world {
 }
 
 // A process is one start of a host.
-type process struct{ end []func() }
+type process struct {
+	host *a2e.Host
+	end  []func()
+}
 
 func (p *process) Close() {
 	for _, f := range p.end {
@@ -117,14 +123,16 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet,
+	o := &a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet,
 		Limits:      a2e.Limits{MaxConcurrentPerSession: w.broken.limit},
-		Persistence: a2e.Persistence{Store: store.Sub(db, "a2e/"), LeaseTTL: 3 * time.Second}})
+		Persistence: a2e.Persistence{Store: store.Sub(db, "a2e/"), LeaseTTL: leaseTTL}}
+	w.keepNotes(o, db)
+	h, err := a2e.NewHost(o)
 	if err != nil {
 		return nil, err
 	}
-	p := &process{end: []func(){func() { _ = h.Close() }}}
-	x, err := a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plugin), nil)
+	p := &process{host: h, end: []func(){func() { _ = h.Close() }}}
+	x, err := a2e.NewHTTPHandler(h.AddPlugin(set.Plugin()).AddPlugin(plugin).AddPlugin(w.notePlugin()), nil)
 	if err == nil {
 		var end func()
 		end, err = v.Serve(v.Node.Name()+":80", x)
@@ -231,8 +239,8 @@ func (a *agent) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	opts := &a2e.ClientOptions{AgentID: a.view.Node.Name(), Capabilities: []string{tools.Capability, memory.Capability},
-		Types: slices.Concat(tools.Types(), memory.Types()), Logger: quiet}
+	opts := &a2e.ClientOptions{AgentID: a.view.Node.Name(), Capabilities: []string{tools.Capability, memory.Capability, "notes"},
+		Types: slices.Concat(tools.Types(), memory.Types(), noteTypes()), Logger: quiet}
 	if a.w.broken.call != nil {
 		opts.Interceptors = []a2e.Interceptor{a.w.broken.call}
 	}
