@@ -133,5 +133,5 @@ func (s *Session) SaveSnapshots(ctx context.Context) error {
 }
 
 // DeleteSnapshots removes the snapshots of earlier sessions of the agent. The states of this
-// session are not changed, and are saved when it ends.
+// session are not changed, and are saved when it ends, those of a durable session after the next request.
 func (s *Session) DeleteSnapshots(ctx context.Context) error { return s.states.Delete(ctx) }

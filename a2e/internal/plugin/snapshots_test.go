@@ -6,6 +6,7 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,20 +42,10 @@ func TestPlacesKeepObjectsApart(t *testing.T) {
 // A save that hangs holds no later one longer than its context permits.
 func TestKeepEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var states plugin.States[string]
-		states.Gates = &plugin.Gates{}
-		hanging := plugin.Hooks{
-			Name: "p",
-			Open: func() (any, error) { return 0, nil },
-			Save: func(ctx context.Context, _ any) (json.RawMessage, error) {
-				<-ctx.Done()
-				return nil, context.Cause(ctx)
-			},
-			Restore: func(context.Context, any, json.RawMessage) error { return nil },
-			Place:   func() plugin.Place { return plugin.Place{KV: store.NewMemory(), Key: "k"} },
-		}
-		_, err := states.Get(t.Context(), "p", func() plugin.Hooks { return hanging })
-		require.NoError(t, err)
+		states := newStates(t, plugin.Place{KV: store.NewMemory(), Key: "k"}, func(ctx context.Context) (json.RawMessage, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = states.Keep(ctx, "p") }()
 		synctest.Wait()
@@ -63,4 +54,36 @@ func TestKeepEndsWithContext(t *testing.T) {
 		require.ErrorIs(t, states.Keep(second, "p"), context.DeadlineExceeded)
 		cancel()
 	})
+}
+
+// The snapshot of a durable session has its state (A2E-D67). One of the agent is that of earlier sessions, too.
+func TestDeleteKeepsStateOfSession(t *testing.T) {
+	for _, isSession := range []bool{true, false} {
+		ctx, place := t.Context(), plugin.Place{KV: store.NewMemory(), Key: "k", IsSession: isSession}
+		states := newStates(t, place, func(context.Context) (json.RawMessage, error) { return json.RawMessage(`{}`), nil })
+		require.NoError(t, states.Keep(ctx, "p"))
+		require.NoError(t, states.Delete(ctx))
+		_, err := place.Load(ctx, "p")
+		require.Equal(t, !isSession, errors.Is(err, store.ErrNotFound))
+		require.NoError(t, states.Keep(ctx, "p"))
+		_, err = place.Load(ctx, "p")
+		require.NoError(t, err)
+	}
+}
+
+// newStates returns states with that of one plugin, which has a place for snapshots.
+func newStates(t *testing.T, place plugin.Place, save func(ctx context.Context) (json.RawMessage, error)) *plugin.States[string] {
+	t.Helper()
+	states := &plugin.States[string]{Gates: &plugin.Gates{}}
+	_, err := states.Get(t.Context(), "p", func() plugin.Hooks {
+		return plugin.Hooks{
+			Name:    "p",
+			Open:    func() (any, error) { return 0, nil },
+			Save:    func(ctx context.Context, _ any) (json.RawMessage, error) { return save(ctx) },
+			Restore: func(context.Context, any, json.RawMessage) error { return nil },
+			Place:   func() plugin.Place { return place },
+		}
+	})
+	require.NoError(t, err)
+	return states
 }

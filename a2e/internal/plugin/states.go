@@ -178,6 +178,18 @@ func (s *States[K]) Close() {
 	work.Wait()
 }
 
+// startSave waits for other saves of a state.
+func (st *state) startSave(ctx context.Context) error {
+	select {
+	case st.saves <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (st *state) finishSave() { <-st.saves }
+
 // Keep saves the state of a plugin, if it has changed.
 func (s *States[K]) Keep(ctx context.Context, key K) error {
 	s.mu.Lock()
@@ -186,12 +198,10 @@ func (s *States[K]) Keep(ctx context.Context, key K) error {
 	if st == nil || st.place.KV == nil {
 		return nil
 	}
-	select {
-	case st.saves <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := st.startSave(ctx); err != nil {
+		return err
 	}
-	defer func() { <-st.saves }()
+	defer st.finishSave()
 	return guard.Call("snapshot", func() error {
 		object, err := st.hooks.Save(ctx, st.value)
 		if err != nil || bytes.Equal(object, st.saved) {
@@ -218,9 +228,19 @@ func (s *States[K]) Save(ctx context.Context, isOver bool) error {
 	})
 }
 
-// Delete removes the snapshots of all states.
+// Delete removes the snapshots that outlive the session. The next Keep saves the state again.
 func (s *States[K]) Delete(ctx context.Context) error {
-	return s.each(func(st *state) error { return st.place.Save(ctx, st.hooks.Name, nil) })
+	return s.each(func(st *state) error {
+		if st.place.IsSession {
+			return nil
+		}
+		if err := st.startSave(ctx); err != nil {
+			return err
+		}
+		defer st.finishSave()
+		st.saved = nil
+		return st.place.Save(ctx, st.hooks.Name, nil)
+	})
 }
 
 // each calls f for the states that have snapshots.
