@@ -60,7 +60,11 @@ func (w *world) operate(c *sim.Client) {
 	default:
 		limit := time.Duration(1+c.IntN(20)) * time.Second
 		var calls sync.WaitGroup
-		for i := range 1 + c.IntN(6) {
+		count := 1 + c.IntN(2)
+		if c.IntN(4) == 0 {
+			count = perAgent + 2
+		}
+		for i := range count {
 			tool := []string{"work", "count"}[c.IntN(2)]
 			calls.Go(func() {
 				_ = w.Sleep(ctx, time.Duration(i+1)*time.Millisecond)
