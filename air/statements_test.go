@@ -82,9 +82,9 @@ func TestDocumentParsesKeyOnce(t *testing.T) {
 	require.NoError(t, err)
 	first, err := d.SigningKey(id.DID())
 	require.NoError(t, err)
-	again, err := d.SigningKey(id.DID())
+	second, err := d.SigningKey(id.DID())
 	require.NoError(t, err)
-	require.Same(t, first, again)
+	require.Same(t, first, second)
 	_, err = (&air.Document{ID: id.DID()}).SigningKey(id.DID())
 	require.ErrorIs(t, err, air.ErrNotFound)
 }

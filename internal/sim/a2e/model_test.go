@@ -144,9 +144,9 @@ func (m *model) notesOf(session string) []string {
 	return slices.Clone(m.notes[session])
 }
 
-// noted holds the notes that a request of an agent got to E8. known are those that were acknowledged before. If several
-// sessions of an agent have one snapshot, that of the last one is what is left.
-func (m *model) noted(agent, session, added string, known, got []string) {
+// noted holds the notes that a request of an agent got to E8. earlier are the notes that were acknowledged before. Of
+// several sessions of an agent with one snapshot, the last one determines it.
+func (m *model) noted(agent, session, added string, earlier, got []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, note := range got {
@@ -154,7 +154,7 @@ func (m *model) noted(agent, session, added string, known, got []string) {
 			m.sim.Failf("E8", "", "agent %s has the notes %q", agent, got)
 		}
 	}
-	for _, note := range known {
+	for _, note := range earlier {
 		if !slices.Contains(got, note) && !m.isShared && !m.sim.HasFault(storeErrors...) {
 			m.sim.Failf("E8", "", "session %s lost note %s, has %q", session, note, got)
 		}

@@ -129,11 +129,11 @@ func (w *world) note(c *sim.Client, a *agent) {
 		session := a.client.SessionID()
 		calls.Go(func() {
 			_ = w.Sleep(ctx, time.Duration(i+1)*time.Millisecond)
-			known := w.notesOf(session)
+			earlier := w.notesOf(session)
 			_, _ = w.Call(c.ID, name+" "+r.Note, func() (string, error) {
 				got, err := a2e.CallAs[noteResponse](ctx, a.client, name, r, nil)
 				if err == nil {
-					w.noted(a.view.Node.Name(), session, r.Note, known, got.Notes)
+					w.noted(a.view.Node.Name(), session, r.Note, earlier, got.Notes)
 				}
 				return "", err
 			})
@@ -142,11 +142,11 @@ func (w *world) note(c *sim.Client, a *agent) {
 	calls.Wait()
 }
 
-// leave ends the session of an agent.
-func (w *world) leave(c *sim.Client, a *agent) {
+// finish ends the session of an agent.
+func (w *world) finish(c *sim.Client, a *agent) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, _ = w.Call(c.ID, "leave", func() (string, error) { return "", a.client.Shutdown(ctx) })
+	_, _ = w.Call(c.ID, "finish", func() (string, error) { return "", a.client.Shutdown(ctx) })
 }
 
 // replace shuts a host down, and starts it again.

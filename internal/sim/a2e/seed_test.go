@@ -52,7 +52,7 @@ func (w *world) operate(c *sim.Client) {
 	case n < 9:
 		w.note(c, a)
 	case n == 9:
-		w.leave(c, a)
+		w.finish(c, a)
 	case n == 10:
 		w.replace(c)
 	case n < 13:

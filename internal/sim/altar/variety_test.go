@@ -60,8 +60,8 @@ type disordered struct {
 	w    *sim.World
 	name string
 
-	mu   sync.Mutex
-	held altar.Message // guarded by mu
+	mu      sync.Mutex
+	delayed altar.Message // guarded by mu
 }
 
 func (d *disordered) Send(m altar.Message) error {
@@ -70,26 +70,26 @@ func (d *disordered) Send(m altar.Message) error {
 		return d.Conn.Send(m)
 	}
 	d.mu.Lock()
-	held := d.held
-	d.held = nil
+	delayed := d.delayed
+	d.delayed = nil
 	what := d.w.Draw("chunk", d.name, chunk.InvocationID, fmt.Sprint(chunk.ChunkID)) % 32
-	if held == nil && !chunk.IsFinal && !d.w.IsCalm() && what < 8 {
-		d.held = m
+	if delayed == nil && !chunk.IsFinal && !d.w.IsCalm() && what < 8 {
+		d.delayed = m
 		if what == 0 {
-			d.held = nil // it is lost
+			d.delayed = nil // it is lost
 		}
 		d.mu.Unlock()
 		return nil
 	}
 	d.mu.Unlock()
 	err := d.Conn.Send(m)
-	if held != nil && err == nil {
-		err = d.Conn.Send(held)
+	if delayed != nil && err == nil {
+		err = d.Conn.Send(delayed)
 	}
 	return err
 }
 
-// A watched connection of a Host holds the calls to a Runtime to A10.
+// A watched connection of a Host holds the calls to a Runtime to R1.
 type watched struct {
 	altar.Conn
 	w    *world
@@ -112,7 +112,7 @@ func (c *watched) Send(m altar.Message) error {
 	silent := c.w.Now() - c.received
 	c.mu.Unlock()
 	if _, isCall := m.(*altar.ToolCall); isCall && silent > 4*heartbeat {
-		c.w.Failf("A10", c.name, "a Runtime that has been silent for %v gets a call", silent)
+		c.w.Failf("R1", c.name, "a Runtime that has been silent for %v gets a call", silent)
 	}
 	return c.Conn.Send(m)
 }
