@@ -72,6 +72,9 @@ func styleFaults(f *ast.File) map[token.Pos]string {
 			}
 		case *ast.CallExpr:
 			fun, ok := n.Fun.(*ast.SelectorExpr)
+			if ok && types.ExprString(fun.X) == "atomic" && strings.HasSuffix(fun.Sel.Name, "nt64") {
+				faults[n.Pos()] = "a 64-bit value may be unaligned on a 32-bit processor: use a type of sync/atomic"
+			}
 			if !ok || !loggerName.MatchString(types.ExprString(fun.X)) {
 				break
 			}
@@ -134,6 +137,7 @@ func b() {
 	log.InfoContext(ctx, "x", "err", err)
 	t.Error("x")
 	s.mu.Unlock()
+	atomic.AddUint64(&s.n, 1)
 }
 `
 	set := token.NewFileSet()
@@ -149,5 +153,6 @@ func b() {
 		10: "an error may be wrapped: use errors.Is",
 		12: "Warn has no context",
 		13: "the key of an error is err",
+		17: "a 64-bit value may be unaligned on a 32-bit processor: use a type of sync/atomic",
 	}, lines)
 }

@@ -54,7 +54,7 @@ type Host struct {
 	accepted     []*hostConn // streams of other Hosts
 	isOfferStale bool
 
-	timerSeq                 uint64 // numbers of timers; atomic
+	timerSeq                 atomic.Uint64 // numbers of timers
 	created                  atomic.Uint64
 	live                     atomic.Int64 // sessions
 	isClosed                 atomic.Bool

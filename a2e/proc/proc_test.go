@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("left", left.Process.Pid)
-		select {}
+		time.Sleep(sleep) // an empty select is a deadlock of a program without further threads
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -300,7 +300,7 @@ func TestEscapedProcess(t *testing.T) {
 			text := string(w.events[0].Data)
 			w.mu.Unlock()
 			_, err := fmt.Sscanf(text, `{"text":"left %d`, &left)
-			require.NoError(t, err)
+			require.NoError(t, err, text)
 			require.Greater(t, left, 1)
 			if kill {
 				_, err := c.Kill(t.Context(), &proc.KillRequest{ProcID: started.ProcID, Signal: "SIGKILL"}, nil)

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,7 +55,7 @@ type lane struct {
 }
 
 // NewShard returns a shard without sessions. Seq numbers the timers of all shards.
-func NewShard(index int, env *Env, seq *uint64) *Shard {
+func NewShard(index int, env *Env, seq *atomic.Uint64) *Shard {
 	sh := &Shard{
 		index: index, env: env, timers: Timers{seq: seq}, registry: &Registry{}, byID: make(map[string]*Session), looks: make(map[string]*Look),
 		special: make(map[*Session]bool), inquiries: make(map[*Runtime]*Inquiry), holding: make(map[*Session]bool), lanes: make(map[*Runtime]*lane),

@@ -30,7 +30,7 @@ func (t *Timer) Due() time.Time { return t.due }
 // they were set, also in other heaps with the same counter. The zero value is empty.
 type Timers struct {
 	heap []*Timer
-	seq  *uint64 // nil: that of this heap alone
+	seq  *atomic.Uint64 // nil: that of this heap alone
 }
 
 func (ts *Timers) less(i, j int) bool {
@@ -73,10 +73,10 @@ func (ts *Timers) down(i int) {
 func (ts *Timers) Set(t *Timer, due time.Time) {
 	ts.Stop(t)
 	if ts.seq == nil {
-		ts.seq = new(uint64)
+		ts.seq = new(atomic.Uint64)
 	}
 	ts.heap = append(ts.heap, t)
-	t.due, t.seq, t.place = due, atomic.AddUint64(ts.seq, 1), len(ts.heap)
+	t.due, t.seq, t.place = due, ts.seq.Add(1), len(ts.heap)
 	ts.up(t.place - 1)
 }
 
@@ -106,7 +106,7 @@ func (ts *Timers) First() (due time.Time, seq uint64, isSet bool) {
 }
 
 // NewTimers returns an empty heap whose timers are numbered by a counter.
-func NewTimers(seq *uint64) Timers { return Timers{seq: seq} }
+func NewTimers(seq *atomic.Uint64) Timers { return Timers{seq: seq} }
 
 // Next stops and returns the first timer that is due at now, or nil.
 func (ts *Timers) Next(now time.Time) *Timer {
