@@ -96,6 +96,7 @@ type arrival struct {
 
 	isRemembered bool   // it was pulled before and is unsettled
 	isOpen       bool   // an attempt may have changed the thread, and is not at its end
+	isWaiting    bool   // it withdraws a pushed message that is not handled yet
 	after        string // the id of the dead letter that the envelope waits for
 	attempts     int    // failed calls of the handler
 	failures     int    // of those, in this attempt

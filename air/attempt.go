@@ -14,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/seen"
+	"github.com/fivewire/fivewire/store"
 )
 
 // An attempt is the handling of a message while this process has its claim.
@@ -237,6 +238,9 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 			return t.suspend(t.before, retryable(ErrRelay.because("", context.Cause(ctx))))
 		}
 	}
+	if err := t.checkPushed(ctx); err != nil {
+		return t.suspend(t.before, retryable(ErrRelay.because("", err)))
+	}
 	var thread core.Thread // before the message
 	if isMove(d.Body) {
 		d.Expired = isExpired(d.Body, time.Now())
@@ -250,7 +254,9 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 			t.isMisplaced = true
 			return t.done(err)
 		case err != nil:
-			return t.suspend(t.before, retryable(ErrRelay.because("", err)))
+			before := t.before
+			before.IsKnown = before.IsKnown || errors.Is(err, store.ErrUnknown) // the thread may have the message
+			return t.suspend(before, retryable(ErrRelay.because("", err)))
 		}
 		th := threadOf(after)
 		thread, d.Thread = before, &th
@@ -270,6 +276,26 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		err = errors.Join(err, t.threads.revert(ctx, t.env, d.Body, thread))
 	}
 	return t.fail(ctx, err)
+}
+
+// checkPushed returns an error if a pushed Withdraw is to wait for the message that it names, which the thread has
+// and which is not handled yet: its handler runs, or the change of the thread was in doubt. Without a Store nothing is in
+// doubt, and the Withdraw could not be queued.
+func (t *attempt) checkPushed(ctx context.Context) error {
+	w, isWithdraw := t.d.Body.(*Withdraw)
+	if !isWithdraw || t.via != viaPush || t.instance == nil {
+		return nil
+	}
+	th, err := t.threads.Get(ctx, t.env.ThreadID, t.env.From)
+	if err != nil || th.state.IsClosed() || th.state.IsUnseen(messageOf(false, t.env.ID, "", w)) {
+		return err
+	}
+	earlier, claim, err := t.ledger.find(ctx, t.env.From, w.WithdrawnID)
+	if err == nil && earlier.IsOpen(time.Now(), time.Since(t.arrived), claim) {
+		t.isWaiting = true
+		err = errors.New("the message to withdraw is not handled yet")
+	}
+	return err
 }
 
 // call calls the handler.

@@ -19,10 +19,10 @@ type earlyError struct{ error }
 
 func (e *earlyError) Unwrap() error { return e.error }
 
-// checkEarly lets a pulled move wait that names a message which the thread has not seen, and a Withdraw
+// checkEarly lets a pulled or queued move wait that names a message which the thread has not seen, and a Withdraw
 // until the message that it names is handled (AIR-D77).
 func (r *receiver) checkEarly(ctx context.Context, a *arrival) error {
-	if a.via == viaPush || a.via == viaQueue || !isMove(a.d.Body) {
+	if a.via == viaPush || !isMove(a.d.Body) {
 		return nil
 	}
 	env, isLate := a.env, time.Since(a.pulled) >= maxEarlyWait

@@ -5,6 +5,7 @@ package air_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -310,4 +311,97 @@ func TestWaitingMailDoesNotStopItsThread(t *testing.T) {
 			})
 		})
 	}
+}
+
+// unanswered makes the first creation of an entry, and then fails for a time.
+type unanswered struct {
+	store.KV
+	mu    sync.Mutex
+	until time.Time
+}
+
+var errUnanswered = errors.New("no answer")
+
+func (d *unanswered) fails() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Now().Before(d.until)
+}
+
+func (d *unanswered) Get(ctx context.Context, key string) (store.Entry, error) {
+	if d.fails() {
+		return store.Entry{}, errUnanswered
+	}
+	return d.KV.Get(ctx, key)
+}
+
+func (d *unanswered) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if d.fails() {
+		return 0, errUnanswered
+	}
+	rev, err := d.KV.Create(ctx, key, value, ttl)
+	if d.mu.Lock(); d.until.IsZero() {
+		rev, err, d.until = 0, errUnanswered, time.Now().Add(12*time.Second)
+	}
+	d.mu.Unlock()
+	return rev, err
+}
+
+// A pushed Withdraw waits for its Offer, which was accepted when the change of the thread was in doubt (AIR-D80).
+func TestPushedWithdrawWaitsForOffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		threads, err := air.NewThreadStore(bob.DID(), &air.ThreadStoreOptions{Store: &unanswered{KV: store.NewMemory()}})
+		require.NoError(t, err)
+		in := w.inbox(t, bob, air.InboxOptions{Timing: air.Timing{PushWait: 5 * time.Second},
+			Persistence: air.Persistence{Store: store.NewMemory(), ThreadStore: threads, SingleInstance: true}})
+		threadID := air.NewID()
+		offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
+		withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+			d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: idOf(t, offer)}
+		})
+		for _, data := range [][]byte{offer, withdraw} {
+			o := in.Receive(t.Context(), data, false)
+			require.Equal(t, air.ClassLater, o.Class)
+			require.Nil(t, o.Err, "not queued")
+			time.Sleep(8 * time.Second) // the thread is read again, and the Offer is not due
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, in.count())
+		for i, data := range [][]byte{offer, withdraw} {
+			require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
+		}
+	})
+}
+
+// Two forms of a Withdraw that come at different times behind a dead letter become dead letters, and leave the relay
+// (AIR-D77, AIR-D79).
+func TestFormsOfHeldMessageLeaveRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{Limits: air.Limits{MaxAttempts: 1}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
+			Persistence: air.Persistence{Store: store.NewMemory(), SingleInstance: true}})
+		in.fail(errHandler)
+		threadID, id := air.NewID(), air.NewID()
+		offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
+		push(t, w.relay, bob.AIRID(), offer)
+		in.drain(t)
+		require.Equal(t, []string{idOf(t, offer)}, letters(t, in.Inbox))
+		for range 2 {
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.ID, d.Body = threadID, id, &air.Withdraw{WithdrawnID: idOf(t, offer)}
+			}))
+			for range 50 {
+				in.drain(t)
+				time.Sleep(6 * time.Second)
+			}
+		}
+		for range 150 {
+			in.drain(t)
+			time.Sleep(6 * time.Second)
+		}
+		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+	})
 }

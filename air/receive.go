@@ -73,10 +73,13 @@ func (r *receiver) handlePush(ctx context.Context, a *arrival) *ReceiveResult {
 	}
 	select {
 	case <-done:
+		if a.isWaiting && r.queue(ctx, a) == nil {
+			break // the inbox owns it
+		}
 		return o
 	default:
-		return &ReceiveResult{Class: ClassLater, Envelope: a.env}
 	}
+	return &ReceiveResult{Class: ClassLater, Envelope: a.env}
 }
 
 // await waits for the end of a handler or, with a Store, until the inbox has queued the envelope.
@@ -222,7 +225,9 @@ func (r *receiver) finish(ctx context.Context, a *arrival, err error) *ReceiveRe
 		r.hold(ctx, a, o)
 	}
 	o.Final = o.Class == ClassDone || o.Class == ClassRefused || o.Class == ClassHeld && r.instance != nil
-	r.pulls.remember(a, o.Final)
+	if o.Class != ClassHeld || !o.Final { // held mail is pulled again as long as another envelope with its id is not settled
+		r.pulls.remember(a, o.Final)
+	}
 	if a.env != nil {
 		a.record.Object = a.env.ID
 	}

@@ -28,6 +28,7 @@ import (
 //	M6 The handler gets the moves of one party of a negotiation in the order in which that party made them, and no move
 //	   is refused because an earlier one is missing.
 //	M7 The handler gets the messages of a page that have one sender and one thread in the order of their timestamps.
+//	M8 The handler gets no move that follows no other.
 type model struct {
 	sim *sim.World
 
@@ -41,6 +42,7 @@ type model struct {
 	made          map[string][]string // ids of moves, by sender and thread
 	got           map[string][]string // those that a handler got, in the order of the first calls
 	pages         map[string]*page    // by agent
+	strays        map[string]bool     // ids of moves that follow no other
 }
 
 // A state is what the handler of a recipient did with a message.
@@ -59,6 +61,9 @@ type thread struct {
 
 // noteType is the body type of a note. All other messages are moves.
 const noteType = "note"
+
+// noteThreads is the beginning of the ids of the threads of notes.
+const noteThreads = "00000000-0000-4000-8000-"
 
 // unanswered is the description of an Offer that is not answered.
 const unanswered = "unanswered"
@@ -81,7 +86,8 @@ const (
 
 func newModel(w *sim.World) *model {
 	return &model{sim: w, accepted: make(map[string]bool), states: make(map[string]*state),
-		rotated: make(map[string]bool), made: make(map[string][]string), got: make(map[string][]string), pages: make(map[string]*page)}
+		rotated: make(map[string]bool), made: make(map[string][]string), got: make(map[string][]string), pages: make(map[string]*page),
+		strays: make(map[string]bool)}
 }
 
 func (m *model) stateLocked(id string) *state {
@@ -110,6 +116,9 @@ func (m *model) called(name string, d *air.Delivery) kind {
 		m.sim.Failf("M2", name, "%s is handled again after %d calls", id, s.calls)
 	}
 	s.calls++
+	if m.strays[id] {
+		m.sim.Failf("M8", name, "%s of thread %s follows no move", id, d.Envelope.ThreadID)
+	}
 	m.gotLocked(name, d.Envelope, air.BodyType(d.Body))
 	m.gotOfPageLocked(name, d.Envelope)
 	if _, isNote := d.Body.(*air.Raw); isNote && m.hash(10, id) == 0 {

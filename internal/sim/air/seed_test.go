@@ -43,7 +43,7 @@ func (w *world) operate(c *sim.Client) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(5+c.IntN(40))*time.Second)
 	defer cancel()
-	switch n := c.IntN(20); {
+	switch n := c.IntN(22); {
 	case n == 0:
 		w.registry.SetFailure([]int{404, 503}[c.IntN(2)])
 		_ = w.Sleep(c.Context, time.Duration(c.Int64N(int64(20*time.Second))))
@@ -54,7 +54,11 @@ func (w *world) operate(c *sim.Client) {
 			seed[i] = byte(c.Uint64())
 		}
 		_, _ = w.Call(c.ID, "rotate", func() (string, error) { return "", p.Rotate(ctx, seed) })
-	case n < 6:
+	case n == 2:
+		w.stray(ctx, c)
+	case n == 3:
+		w.retry(ctx, p)
+	case n < 8:
 		t := &thread{id: air.NewID(), from: from, to: to}
 		w.model.mu.Lock()
 		w.threads = append(w.threads, t)
@@ -70,7 +74,7 @@ func (w *world) operate(c *sim.Client) {
 			w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Withdraw{WithdrawnID: id}}, to)
 		}
 	default:
-		w.send(ctx, c, p, &air.Draft{ThreadID: fmt.Sprintf("00000000-0000-4000-8000-%012d", c.IntN(2)),
+		w.send(ctx, c, p, &air.Draft{ThreadID: fmt.Sprintf("%s%012d", noteThreads, c.IntN(2)),
 			Body: &air.Raw{Type: noteType, JSON: []byte(`{"type":"note"}`)}}, to)
 	}
 }

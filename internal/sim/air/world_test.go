@@ -127,6 +127,9 @@ func (w *world) use(p *process) (*air.Resolver, *http.Client, error) {
 	if w.hash(2, "reordered") == 0 {
 		rt = w.reordered(rt)
 	}
+	if w.hash(4, "forgetful") == 0 {
+		rt = w.forgetful(rt)
+	}
 	rt = paged(rt, func(envelopes []json.RawMessage) []json.RawMessage {
 		w.pulled(p.Node.Name(), envelopes)
 		return envelopes
