@@ -321,8 +321,6 @@ func TestHostileHour(t *testing.T) {
 		period = 10 * time.Minute
 	case race.Enabled:
 		period = 2 * time.Second
-	case os.Getenv("CI") != "":
-		period = time.Minute
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
