@@ -224,10 +224,15 @@ func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
 	if len(entries) == limit {
 		return entries, nil
 	}
+	return entries, s.end(rows, given)
+}
+
+// end closes rows that were read to their end.
+func (s *sqliteDB) end(rows *sql.Rows, given int64) error {
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return nil, s.readError(err)
+		return s.readError(err)
 	}
-	return entries, s.checkEnd(given)
+	return s.checkEnd(given)
 }
 
 // checkEnd compares the last position of the tables with the position that this process had given before it read an absent
@@ -316,10 +321,7 @@ func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Recor
 	if len(records) == limit {
 		return records, nil
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return nil, s.readError(err)
-	}
-	return records, s.checkEnd(given)
+	return records, s.end(rows, given)
 }
 
 // record reads a row of seq, id, time, expires, sum and value.
@@ -366,10 +368,7 @@ func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
 			return true, nil
 		}
 	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-		return false, s.readError(err)
-	}
-	return false, s.checkEnd(given)
+	return false, s.end(rows, given)
 }
 
 func (s *sqliteDB) ack(ctx context.Context, stream string, seqs []int64) error {
