@@ -290,11 +290,8 @@ func (t *attempt) checkPushed(ctx context.Context) error {
 	if err != nil || th.state.IsClosed() || th.state.IsUnseen(messageOf(false, t.env.ID, "", w)) {
 		return err
 	}
-	earlier, claim, err := t.ledger.find(ctx, t.env.From, w.WithdrawnID)
-	if err == nil && earlier.IsOpen(time.Now(), time.Since(t.arrived), claim) {
-		t.isWaiting = true
-		err = errors.New("the message to withdraw is not handled yet")
-	}
+	err = t.checkHandled(ctx, t.env.From, w.WithdrawnID, time.Since(t.arrived))
+	t.isWaiting = isEarly(err)
 	return err
 }
 

@@ -62,11 +62,17 @@ func (r *receiver) checkWithdrawn(ctx context.Context, a *arrival, id string, is
 			return holdable(ErrConflict.err("the message to withdraw is a dead letter"))
 		}
 	}
+	return r.checkHandled(ctx, from, id, time.Since(a.pulled))
+}
+
+// checkHandled returns an earlyError if the message of a sender with an id will be handled again. Its Withdraw has waited
+// for some time.
+func (r *receiver) checkHandled(ctx context.Context, from, id string, waited time.Duration) error {
 	earlier, claim, err := r.ledger.find(ctx, from, id)
 	if err != nil {
 		return ErrRelay.because("", err)
 	}
-	if earlier.IsOpen(time.Now(), time.Since(a.pulled), claim) {
+	if earlier.IsOpen(time.Now(), waited, claim) {
 		return &earlyError{retryable(ErrConflict.err("the message to withdraw is not handled yet"))}
 	}
 	return nil
