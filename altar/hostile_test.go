@@ -315,7 +315,9 @@ func attack(t *testing.T, h *Host, id *Principal, period time.Duration) <-chan s
 // One caller opens sessions, streams that it does not read, large calls, unread connections and repeats.
 // Another one sees no error and short calls, and the memory is bounded.
 func TestHostileHour(t *testing.T) {
-	period := 20 * time.Second // in the first seconds there are too few calls for a percentile
+	// In the first seconds there are too few calls for a percentile. With connections of 6 s, a tenth of a minute, the bound of
+	// the memory does not always hold yet: chunks and records of small messages count less than they hold.
+	period := 20 * time.Second
 	switch {
 	case os.Getenv("FIVEWIRE_LONG") != "":
 		period = 10 * time.Minute
@@ -324,20 +326,6 @@ func TestHostileHour(t *testing.T) {
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
-	var highest int64
-	var slow, bound time.Duration
-	isBounded := func() bool { return highest < 256<<20 && (race.Enabled || slow <= bound) }
-	for range 2 { // while other tests use the processors, the collector may come late, and the calls, too
-		t.Run("period", func(t *testing.T) { highest, slow, bound = hostilePeriod(t, period) })
-		if t.Failed() || isBounded() {
-			break
-		}
-	}
-	require.True(t, isBounded(), "heap of %d MiB, want 256; p99 of %v, want %v", highest>>20, slow, bound)
-}
-
-// hostilePeriod returns the highest heap during the attacks, and the 99th percentile of honest calls with its bound.
-func hostilePeriod(t *testing.T, period time.Duration) (highest int64, slow, bound time.Duration) {
 	s := start(t, tcpTransport, nil, testRuntime("r1", nil))
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
@@ -352,9 +340,9 @@ func hostilePeriod(t *testing.T, period time.Duration) (highest int64, slow, bou
 	for begin := time.Now(); time.Since(begin) < time.Second; {
 		took = append(took, call())
 	}
-	bound = max(50*time.Millisecond, 4*p99(took)) // the tests of other packages may need the processors
+	bound := max(50*time.Millisecond, 4*p99(took)) // the tests of other packages may need the processors
 	attacked := attack(t, s.h, testOther, period)
-	sent := ""
+	highest, sent := int64(0), ""
 	took = nil
 	for sent == "" {
 		took = append(took, call())
@@ -372,12 +360,15 @@ func hostilePeriod(t *testing.T, period time.Duration) (highest int64, slow, bou
 	failed := other.Session("s").Destroy(t.Context())
 	require.NoError(t, other.Close())
 	require.NoError(t, failed)
-	slow = p99(took)
+	slow := p99(took)
 	t.Logf("%d calls, p50 %v, p99 %v, bound %v, highest heap %d MiB; %s", len(took), took[len(took)/2], slow, bound, highest>>20, strings.ReplaceAll(sent, "\n", " "))
 	for name := range attacks() {
 		require.Regexp(t, name+" [1-9]", sent)
 	}
-	return highest, slow, bound
+	require.Less(t, highest, int64(256<<20))
+	if !race.Enabled {
+		require.LessOrEqual(t, slow, bound)
+	}
 }
 
 // p99 sorts times and returns their 99th percentile.
