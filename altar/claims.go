@@ -35,7 +35,7 @@ func (h *Host) claimCall(sh *shard, now time.Time, c *hostCall, refusal any) {
 
 // newClaim returns a call in the form of a shared ledger.
 func (h *Host) newClaim(sh *shard, c *hostCall, isRefused bool) *ledger.Claim {
-	cl := &ledger.Claim{Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == ""}
+	cl := &ledger.Claim{Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, IsTaken: c.IsTaken(), MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == ""}
 	cl.Behind, sh.lastBegin = sh.lastBegin, cl
 	cl.Digest = sha256.Sum256(append([]byte(c.toolName+"\x00"), c.Print.Sum[:]...))
 	cl.IsQuery = cl.IsRefused || !sh.core.CanRun(&c.Call)

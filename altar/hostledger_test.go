@@ -268,6 +268,82 @@ func TestCutCallRunsTwiceAtMost(t *testing.T) {
 	}
 }
 
+// ALT-D24, ALT-D47: the first run of an idempotent call was forwarded to a Runtime of this Host, and is still in progress
+// there when the call is repeated, since the Host that forwarded it has failed.
+func TestRepeatWhileFirstRunIsHere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		first time.Duration // of the first run
+		want  error
+	}{
+		"ends before the lease": {time.Second, nil},
+		"goes on":               {10 * time.Minute, ReasonDisconnected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := store.NewMemory()
+				own := &faulty{Store: st}
+				m := newMesh(t, HostOptions{Persistence: Persistence{Store: own}}, "a")
+				m.add(t, HostOptions{Persistence: Persistence{Store: st}}, "b")
+				rt, runs := testRuntime("r", nil), new(atomic.Int64)
+				rt.names["get"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+					d := time.Millisecond
+					if runs.Add(1) == 1 {
+						d = tt.first
+					}
+					time.Sleep(d)
+					return "done", nil
+				})
+				m.attach(t, "b", rt)
+				wa, wb := connect(t, m.hosts["a"], testUser), connect(t, m.hosts["b"], testUser)
+				wa.session("s")
+				repeat := call("i", "get", `{"key":"k"}`)
+				wa.send(repeat)
+				synctest.Wait()
+				require.Equal(t, int64(1), runs.Load())
+				own.set(func(string, string) error { return store.ErrClosed })
+				wb.send(repeat)
+				r := next[*ToolResult](wb)
+				if tt.want != nil {
+					require.ErrorIs(t, r.Error, tt.want)
+					require.Equal(t, int64(1), runs.Load())
+				} else {
+					require.Nil(t, r.Error)
+					require.Equal(t, int64(2), runs.Load())
+				}
+				wb.send(repeat)
+				require.Equal(t, r.Error, next[*ToolResult](wb).Error)
+				time.Sleep(tt.first)
+			})
+		})
+	}
+}
+
+// A Host that shuts down refuses the repeat of a call whose Host has failed, and leaves it to another one.
+func TestRepeatAtDrainingHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st, runs := store.NewMemory(), new(atomic.Int64)
+		a, b, c := live(t, st, "a", runs, HostOptions{}), live(t, st, "b", runs, HostOptions{}), live(t, st, "c", runs, HostOptions{})
+		wa, wb, wc := connect(t, a.h, testUser), connect(t, b.h, testUser), connect(t, c.h, testUser)
+		wa.session("s")
+		wb.send(call("long", "wait", `{"ms":20000}`))
+		repeat := call("i", "get", `{"key":"k"}`)
+		wa.send(repeat)
+		synctest.Wait()
+		require.Equal(t, int64(2), runs.Load())
+		a.die()
+		done := make(chan error, 1)
+		go func() { done <- b.h.Shutdown(t.Context()) }()
+		synctest.Wait()
+		wb.send(repeat)
+		require.ErrorIs(t, next[*ToolResult](wb).Error, ReasonDraining)
+		wc.send(repeat)
+		require.Nil(t, next[*ToolResult](wc).Error)
+		require.Nil(t, next[*ToolResult](wb).Error)
+		require.NoError(t, wb.conn.Close())
+		require.NoError(t, <-done)
+	})
+}
+
 // The same at the Host that writes it, for a client that guesses the id.
 func TestDestroyedWhileWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,6 +78,7 @@ type Call struct {
 	isCounted bool       // as a turn, before the dispatch
 	isChosen  bool       // a Runtime is being chosen
 	isTouched bool       // the base of the stream may have moved
+	isTaken   bool       // the refusal is that another call has the id
 	refusal   any        // what the call gets unless it has an outcome
 	tried     []*Runtime // that refused it
 	collected int        // bytes of collected results
@@ -230,6 +231,15 @@ func (c *Call) acceptResult() bool {
 	c.isAnswered = true
 	return c.Stream == nil || c.Stream.Order().IsEmpty()
 }
+
+// reserve charges the bytes that the call holds at first.
+func (c *Call) reserve() (refusal any) {
+	c.charged = c.Bytes()
+	return c.Account.Reserve(c.charged)
+}
+
+// IsTaken reports whether the call is refused since another one has its id.
+func (c *Call) IsTaken() bool { return c.isTaken }
 
 // canFailOver reports whether the call may run again after the loss of its Runtime (ALT-D24).
 func (c *Call) canFailOver() bool {

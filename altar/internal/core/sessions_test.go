@@ -314,9 +314,9 @@ func (w *sessionWorld) call(m *naiveSession) {
 	if slices.ContainsFunc(m.calls, func(c *Call) bool { return c.id == id }) {
 		return
 	}
-	made := &Call{Contract: "tool", timers: &w.sessions.timers}
+	made := &Call{Contract: "tool", timers: &w.sessions.timers, session: m.s, id: id}
 	made.Init(CallLimits{Limit: time.Hour})
-	w.sessions.admit(&Event{Call: made, Session: m.s, ID: id})
+	w.sessions.admit(made)
 	m.s.enter(made, id)
 	m.calls = append(m.calls, made)
 }

@@ -25,16 +25,17 @@ func (sh *Shard) receiveCall(e *Event) {
 		sh.found = Record{}
 		return
 	}
+	c.session, c.id = s, e.ID // an answer finds the call by its id
 	c.refusal = e.Data
 	if c.refusal == nil {
-		c.refusal = sh.admit(e)
+		c.refusal = sh.admit(c)
+		c.isTaken = c.refusal != nil && e.N == 0
 	}
 	if c.refusal == nil && e.N > 0 {
 		c.refusal = sh.fault(CauseUnknownCall)
 	}
 	if c.refusal == nil {
-		c.charged = c.Bytes()
-		c.refusal = c.Account.Reserve(c.charged)
+		c.refusal = c.reserve()
 	}
 	c.timers = &sh.timers
 	c.deadline.Event, c.gap.Event, c.grace.Event = (*callDeadline)(c), (*callGap)(c), (*callGrace)(c)
@@ -46,17 +47,25 @@ func (sh *Shard) receiveCall(e *Event) {
 }
 
 // admit takes the id of a call.
-func (sh *Shard) admit(e *Event) (refusal any) {
-	e.Call.session, e.Call.id = e.Session, e.ID // an answer finds the call by its id
-	if other := sh.env.IDs.Use(e.ID, e.Call); other != nil {
+func (sh *Shard) admit(c *Call) (refusal any) {
+	if other := sh.env.IDs.Use(c.id, c); other != nil {
 		return sh.fault(CauseInUse)
 	}
-	e.Call.hasID = true
-	if sc := sh.env.Outcomes.OwedTo(e.ID); sc != nil && sc != &e.Session.Records {
-		e.Call.freeID()
+	c.hasID = true
+	if sc := sh.env.Outcomes.OwedTo(c.id); sc != nil && sc != &c.session.Records {
+		c.freeID()
 		return sh.fault(CauseInUse)
 	}
 	return nil
+}
+
+// admitContinued admits a call that had an id in use when it came. That may have been its first run, for a Host that
+// has failed since: a Runtime of this one ran it.
+func (sh *Shard) admitContinued(c *Call) (refusal any) {
+	if refusal = sh.admit(c); refusal == nil {
+		refusal = c.reserve()
+	}
+	return refusal
 }
 
 func (sh *Shard) fault(cause Cause) any { return sh.env.Messages.Fault(cause, nil) }
@@ -176,6 +185,9 @@ func (sh *Shard) claimed(e *Event) {
 	}
 	c.proceed(e.Claim == ClaimContinued)
 	c.isClaimed = e.Claim == ClaimGranted || e.Claim == ClaimContinued
+	if e.Claim == ClaimContinued && c.isTaken {
+		c.refusal = sh.admitContinued(c)
+	}
 	switch {
 	case e.Claim == ClaimReplayed:
 		c.release(Succeeded, sh.now)
@@ -183,6 +195,8 @@ func (sh *Shard) claimed(e *Event) {
 		sh.adopt(c, e.Data, false)
 	case e.Claim == ClaimFailed:
 		sh.turnDown(c, e.Data)
+	case c.refusal != nil && e.Claim == ClaimContinued:
+		sh.fail(c, CauseDisconnected) // its first run has not ended
 	case c.refusal != nil:
 		sh.turnDown(c, c.refusal)
 	default:

@@ -28,7 +28,8 @@ type Claim struct {
 	Digest      [32]byte // of the call; a repeat has the same one
 	MayRepeat   bool     // the call may run again after the failure of its Host
 	IsQuery     bool     // no Runtime can take the call yet: nothing is written
-	IsRefused   bool     // an outcome is looked for, but the call does not run
+	IsRefused   bool     // an outcome is looked for, but the call does not run,
+	IsTaken     bool     // since its id is in use: it may go on when the Host that uses it has failed
 
 	// Decided is called with the verdict of Claim, and Recorded with that of Record, in a goroutine. Lost returns
 	// the outcome of a call that was lost with its Host, and Cut that of one that has not ended when this Host does.
@@ -136,9 +137,9 @@ func (l *Shared) run(ctx context.Context, c *Claim) {
 	isRefused := false
 	data, replayed, err := table.Do(ctx, c.key(), policy, func(_ context.Context, k once.Claim) (once.Result, error) {
 		switch {
-		case k.Attempt > 2 || k.Attempt > 1 && c.IsRefused:
+		case k.Attempt > 2:
 			return once.Result{Data: c.Lost()}, nil
-		case c.IsRefused:
+		case c.IsRefused && (k.Attempt == 1 || !c.IsTaken):
 			isRefused = true
 			return once.Result{Forget: true}, nil
 		}
