@@ -5,7 +5,6 @@ package altar
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"time"
 
@@ -37,7 +36,7 @@ func (h *Host) claimCall(sh *shard, now time.Time, c *hostCall, refusal any) {
 func (h *Host) newClaim(sh *shard, c *hostCall, isRefused bool) *ledger.Claim {
 	cl := &ledger.Claim{Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, IsTaken: c.IsTaken(), MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == ""}
 	cl.Behind, sh.lastBegin = sh.lastBegin, cl
-	cl.Digest = sha256.Sum256(append([]byte(c.toolName+"\x00"), c.Print.Sum[:]...))
+	cl.Digest = c.Print
 	cl.IsQuery = cl.IsRefused || !sh.core.CanRun(&c.Call)
 	lost := &ToolResult{InvocationID: c.ID(), Error: errDisconnected()}
 	cl.Lost = func() []byte { return h.encodeOutcome(lost, nil) }
@@ -126,7 +125,7 @@ func (h *Host) outcome(c *hostCall) *ledger.Outcome {
 	}
 	var chunks []*StreamChunk
 	if last != nil {
-		c.Stream.Chunks(func(chunk *core.Chunk) { chunks = append(chunks, chunk.Data.(*StreamChunk)) })
+		c.Stream.Chunks(func(data any) { chunks = append(chunks, data.(*StreamChunk)) })
 		chunks = append(chunks, last.Data.(*StreamChunk))
 	}
 	m, _ := result.(*ToolResult)

@@ -21,6 +21,7 @@ type decodeOptions struct {
 	isStrict   bool                // refuse what is repaired otherwise (ALT-D26, ALT-D27)
 	recent     *strictjson.Strings // nil outside connections
 	isPeer     bool                // between two Hosts
+	isBorrowed bool                // the frame is reused: the message keeps none of it
 }
 
 // A badFrame is the error of an invalid frame. It carries the readable members of the frame, so that a
@@ -77,10 +78,9 @@ func decodeMessage(frame []byte, o decodeOptions) (Message, error) {
 	d := decoders.Get().(*decoder)
 	defer d.release()
 	d.strict, d.isPeer = o.isStrict, o.isPeer
-	d.cursor.Reset(frame, strictjson.Options{MaxDepth: maxDepth})
-	d.cursor.Share(o.recent)
+	d.begin(frame, o.recent)
 	isObject := d.cursor.Kind() == '{'
-	m, bad := d.message()
+	m, bad := d.message(frame, &o)
 	if err := d.cursor.Err(); err != nil {
 		return nil, frameError(Reason(form.Refusal(err, frame, maxDepth)))
 	}
@@ -104,6 +104,11 @@ type decoder struct {
 
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
+func (d *decoder) begin(frame []byte, recent *strictjson.Strings) {
+	d.cursor.Reset(frame, strictjson.Options{MaxDepth: maxDepth})
+	d.cursor.Share(recent)
+}
+
 func (d *decoder) release() {
 	d.cursor.Reset(nil, strictjson.Options{})
 	d.result = toolResultBody{}
@@ -115,7 +120,7 @@ func (d *decoder) release() {
 const unknownType jsonmap.Reason = "unknown type"
 
 // message reads the message at the cursor. With a fault in correlation_id only, it returns both.
-func (d *decoder) message() (Message, *jsonmap.Fault) {
+func (d *decoder) message(frame []byte, o *decodeOptions) (Message, *jsonmap.Fault) {
 	v, _ := d.cursor.Find("type")
 	name, ok := v.TextBytes()
 	switch {
@@ -123,8 +128,31 @@ func (d *decoder) message() (Message, *jsonmap.Fault) {
 		return nil, (&jsonmap.Fault{Reason: jsonmap.Missing}).In("type")
 	case !ok:
 		return nil, (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("type")
+	case o.isBorrowed:
+		return d.borrowed(string(name), frame, o)
 	}
-	switch string(name) {
+	return d.typed(string(name))
+}
+
+// borrowed reads a message that keeps none of its frame. Of a chunk or a result, which may be kept for long, only the
+// members are copied.
+func (d *decoder) borrowed(name string, frame []byte, o *decodeOptions) (Message, *jsonmap.Fault) {
+	switch name {
+	case "StreamChunk":
+		m, f := d.streamChunk()
+		m.Payload, m.Error = bytes.Clone(m.Payload), m.Error.owned()
+		return m, f
+	case "ToolResult":
+		m, f := d.toolResult()
+		m.Payload, m.RuntimeMetadata, m.Error = bytes.Clone(m.Payload), bytes.Clone(m.RuntimeMetadata), m.Error.owned()
+		return m, f
+	}
+	d.begin(bytes.Clone(frame), o.recent)
+	return d.typed(name)
+}
+
+func (d *decoder) typed(name string) (Message, *jsonmap.Fault) {
+	switch name {
 	case "ToolCall":
 		m := &ToolCall{}
 		f := jsonmap.Read(&d.cursor, (*toolCall)(m))
@@ -143,11 +171,11 @@ func (d *decoder) message() (Message, *jsonmap.Fault) {
 		f := jsonmap.Read(&d.cursor, &w)
 		return &ErrorMessage{Err: w.err, header: w.header}, f
 	}
-	newMessage := newMessages[string(name)]
+	newMessage := newMessages[name]
 	switch {
-	case d.isPeer && string(name) == "HostOffers":
+	case d.isPeer && name == "HostOffers":
 		newMessage = func() Message { return &hostOffers{} }
-	case d.isPeer && string(name) == "ForwardedCall":
+	case d.isPeer && name == "ForwardedCall":
 		return d.forwardedCall()
 	case newMessage == nil:
 		return nil, (&jsonmap.Fault{Reason: unknownType}).In("type")
@@ -228,7 +256,7 @@ func reasonOf(f *jsonmap.Fault) Reason {
 }
 
 // toolResult reads a result by ALT-D26 and ALT-D27.
-func (d *decoder) toolResult() (Message, *jsonmap.Fault) {
+func (d *decoder) toolResult() (*ToolResult, *jsonmap.Fault) {
 	w := &d.result
 	w.strict = d.strict
 	f := jsonmap.Read(&d.cursor, w)
@@ -254,7 +282,7 @@ func (d *decoder) toolResult() (Message, *jsonmap.Fault) {
 }
 
 // streamChunk reads a chunk. An error ends the stream.
-func (d *decoder) streamChunk() (Message, *jsonmap.Fault) {
+func (d *decoder) streamChunk() (*StreamChunk, *jsonmap.Fault) {
 	w := &d.chunk
 	w.strict = d.strict
 	f := jsonmap.Read(&d.cursor, w)
@@ -292,6 +320,14 @@ func isLate(f *jsonmap.Fault) bool {
 
 func errMissing() *Error {
 	return Errorf(ErrExecutionFailed, reasonMissingError, "the tool failed without saying why")
+}
+
+// owned makes the details of an error, which may be nil, no part of a frame.
+func (e *Error) owned() *Error {
+	if e != nil {
+		e.Details = bytes.Clone(e.Details)
+	}
+	return e
 }
 
 // readError reads an Error by ALT-D26 and ALT-D27. Values of other types than object are an

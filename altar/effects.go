@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"time"
@@ -181,7 +182,7 @@ func (h *Host) callRecord(e *core.Effect, now time.Time) *AuditRecord {
 
 func (h *Host) auditReplay(sh *shard, now time.Time, e *core.Effect) {
 	h.audit(sh, now, &AuditRecord{Operation: "call.replayed", Principal: e.Session.Principal.Name, Tenant: e.Session.Principal.Tenant,
-		SessionID: e.Session.ID, InvocationID: e.Record.ID, CorrelationID: attachmentOf(e.Reader).corr, Contract: e.Record.Contract,
+		SessionID: e.Session.ID, InvocationID: e.Text, CorrelationID: attachmentOf(e.Reader).corr, Contract: e.Record.Contract,
 		RuntimeID: e.Record.RuntimeID}, nil)
 }
 
@@ -257,6 +258,59 @@ func (hostMessages) Last(c *core.Call, id int64, err any) any {
 func (hostMessages) Size(result any) int {
 	m := result.(*ToolResult)
 	return len(m.Payload) + len(m.RuntimeMetadata)
+}
+
+// maxKept bounds the bytes of a result that is kept as text.
+const maxKept = 256
+
+// Keep implements [core.Messages]: the members of a result one after the other, each behind its length plus one. The
+// length of an absent member is 0. The cause of an error is for the log, which has it.
+func (hostMessages) Keep(dst []byte, result any) ([]byte, bool) {
+	m := result.(*ToolResult)
+	size, e := len(m.Payload)+len(m.RuntimeMetadata), m.Error
+	if e != nil {
+		size += len(e.Code) + len(e.Message) + len(e.Details)
+	}
+	if size > maxKept {
+		return dst, false
+	}
+	dst = appendKept(appendKept(dst, m.Payload), m.RuntimeMetadata)
+	if e == nil {
+		return dst, true
+	}
+	dst = appendKept(append(binary.AppendUvarint(dst, uint64(len(e.Code))+1), e.Code...), e.Details)
+	if e.Remote {
+		dst = append(dst, 1)
+	} else {
+		dst = append(dst, 0)
+	}
+	return append(dst, e.Message...), true
+}
+
+func appendKept(dst, member []byte) []byte {
+	if member == nil {
+		return append(dst, 0)
+	}
+	return append(binary.AppendUvarint(dst, uint64(len(member))+1), member...)
+}
+
+// Kept implements [core.Messages].
+func (hostMessages) Kept(c *core.Call, kept string) any {
+	rest := []byte(kept)
+	next := func() json.RawMessage {
+		n, size := binary.Uvarint(rest)
+		if rest = rest[size:]; n == 0 {
+			return nil
+		}
+		member := rest[: n-1 : n-1]
+		rest = rest[n-1:]
+		return member
+	}
+	m := &ToolResult{InvocationID: c.ID(), Payload: next(), RuntimeMetadata: next()}
+	if len(rest) > 0 {
+		m.Error = &Error{Code: Code(next()), Details: next(), Remote: rest[0] == 1, Message: string(rest[1:])}
+	}
+	return m
 }
 
 func errNotRetained() *Error {

@@ -138,7 +138,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 		h.unlock(sh)
 		return
 	}
-	call.Print = core.Fingerprint{Tool: call.toolName, Sum: h.fingerprint(m.Parameters)}
+	call.Print = h.fingerprint(call.toolName, m.Parameters)
 	var stream *core.Stream
 	if c.Streaming {
 		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
@@ -261,13 +261,15 @@ func (h *Host) sendRefusal(hc *hostConn, id string, of header, err *Error) {
 }
 
 // fingerprint returns that of parameters.
-func (h *Host) fingerprint(params json.RawMessage) [sha256.Size]byte {
+func (h *Host) fingerprint(tool string, params json.RawMessage) core.Fingerprint {
 	buf, ok := h.scratch.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
 	}
 	text := appendIdentity((*buf)[:0], strictjson.Value(params))
 	sum := sha256.Sum256(text)
+	text = append(append(append(text[:0], tool...), 0), sum[:]...)
+	sum = sha256.Sum256(text)
 	if cap(text) <= 64<<10 {
 		*buf = text
 		h.scratch.Put(buf)
@@ -342,7 +344,7 @@ func (o *outcomes) init(h *Host) {
 func (o *outcomes) Find(sc *core.RecordScope, id string, r *core.Record) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	found := sc.Find(id)
+	found := o.records.Find(sc, id)
 	if found != nil {
 		*r = *found
 	}
@@ -360,13 +362,13 @@ func (o *outcomes) OwedTo(id string) *core.RecordScope {
 }
 
 // Add implements [core.Outcomes].
-func (o *outcomes) Add(r *core.Record, isForRepeats bool, rt *core.Runtime) {
+func (o *outcomes) Add(id string, r *core.Record, size int, isForRepeats bool, rt *core.Runtime) {
 	o.mu.Lock()
-	o.records.Add(r, isForRepeats, rt)
+	o.records.Add(id, r, size, isForRepeats, rt)
 	isFirst := o.records.Len() == 1
 	o.mu.Unlock()
 	if isFirst {
-		o.h.setTimer(&o.expiry, r.EndedAt.Add(o.ttl))
+		o.h.setTimer(&o.expiry, time.Unix(0, r.EndedAt).Add(o.ttl))
 	}
 }
 

@@ -318,7 +318,7 @@ func TestRepeatWhileFirstRunIsHere(t *testing.T) {
 	}
 }
 
-// A Host that shuts down refuses the repeat of a call whose Host has failed, and leaves it to another one.
+// A Host that shuts down refuses the repeat of a call whose Host has failed: another Host may run it.
 func TestRepeatAtDrainingHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)

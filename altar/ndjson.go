@@ -120,9 +120,7 @@ func (c *ndjson) Receive() (Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	own := make([]byte, len(frame)) // the message keeps it
-	copy(own, frame)
-	return decodeMessage(own, decodeOptions{maxMessage: c.max, recent: &c.recent, isPeer: c.isPeer})
+	return decodeMessage(frame, decodeOptions{maxMessage: c.max, recent: &c.recent, isPeer: c.isPeer, isBorrowed: true})
 }
 
 func (c *ndjson) Send(m Message) error { return sendFrame(c, m) }

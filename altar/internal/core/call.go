@@ -238,7 +238,7 @@ func (c *Call) reserve() (refusal any) {
 	return c.Account.Reserve(c.charged)
 }
 
-// IsTaken reports whether the call is refused since another one has its id.
+// IsTaken reports whether the call is refused since another call has its id.
 func (c *Call) IsTaken() bool { return c.isTaken }
 
 // canFailOver reports whether the call may run again after the loss of its Runtime (ALT-D24).

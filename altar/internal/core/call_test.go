@@ -289,7 +289,7 @@ func (w *callWorld) pump(odds int) {
 		if m == nil {
 			continue
 		}
-		for c := w.call.Stream.Peek(r); c != nil && w.r.IntN(odds) == 0; c = w.call.Stream.Peek(r) {
+		for c, ok := w.call.Stream.Peek(r); ok && w.r.IntN(odds) == 0; c, ok = w.call.Stream.Peek(r) {
 			_, isReceived := n.received[c.ID]
 			w.check(c.ID == m.place && isReceived && c.ID < n.next && (c.ID < m.credit || c.Final), "a reader at %d with credit %d gets chunk %d", m.place, m.credit, c.ID)
 			w.isTouched = true

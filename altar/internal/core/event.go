@@ -38,7 +38,7 @@ type Outcomes interface {
 	Find(sc *RecordScope, id string, r *Record) bool
 	// OwedTo returns the records of the session whose ended call has an id that its Runtime may still answer.
 	OwedTo(id string) *RecordScope
-	Add(r *Record, isForRepeats bool, rt *Runtime)
+	Add(id string, r *Record, size int, isForRepeats bool, rt *Runtime)
 	// Close notes that no final message for an ended call of a Runtime will come.
 	Close(id string, rt *Runtime)
 	EndScope(sc *RecordScope)
@@ -54,6 +54,10 @@ type Messages interface {
 	Last(c *Call, id int64, err any) any
 	// Size returns the bytes of a result.
 	Size(result any) int
+	// Keep appends a small result in a form for Kept. It reports false for another one.
+	Keep(dst []byte, result any) ([]byte, bool)
+	// Kept returns a result that Keep wrote, for another call with the id.
+	Kept(c *Call, kept string) any
 }
 
 // A Gate admits calls to one Runtime, for all shards. See [Load].
@@ -229,7 +233,7 @@ const (
 	ChooseRuntime                    // Call, Runtimes
 	JudgeCall                        // Call: CallJudged follows, in the order of all shards
 	AuditCall                        // Call, Text, Data: error
-	AuditReplay                      // Session, Record, Reader
+	AuditReplay                      // Session, Record, Reader, Text: an id
 	AuditSession                     // Session, Text, Data: error
 	FinishCall                       // Call, Data: error
 	DropMessage                      // Text: why

@@ -246,17 +246,35 @@ func (sh *Shard) record(c *Call) {
 	}
 	r := &sh.slab[0]
 	sh.slab = sh.slab[1:]
-	*r = Record{Scope: &c.session.Records, ID: c.id, Print: c.Print, Contract: c.Contract, EndedAt: sh.now}
+	*r = Record{Scope: &c.session.Records, Print: c.Print, Contract: c.Contract, EndedAt: sh.now.UnixNano()}
 	if c.rt != nil {
 		r.RuntimeID = c.rt.ID
 	}
+	size := 0
 	switch {
 	case c.result != nil:
-		r.Payload, r.Size = c.result, sh.env.Messages.Size(c.result)
+		size = sh.env.Messages.Size(c.result)
+		var ok bool
+		if sh.keeping, ok = sh.env.Messages.Keep(sh.keeping[:0], c.result); ok {
+			r.Kept = sh.text(sh.keeping)
+		} else {
+			r.Payload = c.result
+		}
 	case c.Stream != nil:
-		r.Payload, r.Size = c.Stream, c.Stream.Bytes()
+		r.Payload, size = c.Stream, c.Stream.Bytes()
 	}
-	sh.env.Outcomes.Add(r, isForRepeats, owing)
+	sh.env.Outcomes.Add(c.id, r, size, isForRepeats, owing)
+}
+
+// text returns a copy of b that shares a block of memory with those before it, as records do.
+func (sh *Shard) text(b []byte) string {
+	if sh.block.Cap()-sh.block.Len() < len(b) {
+		sh.block.Reset()
+		sh.block.Grow(max(1<<10, len(b)))
+	}
+	start := sh.block.Len()
+	sh.block.Write(b)
+	return sh.block.String()[start:]
 }
 
 // leaveAll takes all connections from a call. They have its end.

@@ -112,12 +112,11 @@ func (sh *Shard) pump(r *Reader) {
 	if c.Stream == nil || c.state == Ending && c.end.drops {
 		return
 	}
-	for chunk := c.Stream.Peek(r); chunk != nil; chunk = c.Stream.Peek(r) {
-		if r.Collector == nil && !r.Conn.Queue.Take(sh.index, chunk.Size) {
+	for own, ok := c.Stream.Peek(r); ok; own, ok = c.Stream.Peek(r) {
+		if r.Collector == nil && !r.Conn.Queue.Take(sh.index, own.Size) {
 			r.isStalled = true
 			break
 		}
-		own := *chunk
 		c.Stream.Take(r, sh.now)
 		sh.touch(c)
 		if !sh.give(r, &own) {

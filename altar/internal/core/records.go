@@ -6,20 +6,22 @@ package core
 import (
 	"cmp"
 	"crypto/sha256"
+	"hash/maphash"
+	"slices"
 	"time"
 )
 
 // A Record is what is known of an ended call (ALT-D22).
 type Record struct {
 	Scope     *RecordScope
-	ID        string
 	Print     Fingerprint
 	Contract  string // for the audit, as RuntimeID
 	RuntimeID string
-	Payload   any // opaque; nil once it was dropped
-	Size      int // bytes of the payload
-	EndedAt   time.Time
+	Payload   any    // opaque; nil once it was dropped
+	Kept      string // in place of Payload; see [Messages]
+	EndedAt   int64  // Unix nanoseconds
 
+	hash    uint64 // of the id
 	cost    int
 	isShort bool     // only the use of the id is known
 	rt      *Runtime // that owes a final message, or nil
@@ -32,24 +34,33 @@ func rankOf(r *Record) *link[Record] { return &r.rank }
 func shareOf(r *Record) *link[Record] { return &r.share }
 
 // A Fingerprint identifies the tool and the parameters of a call.
-type Fingerprint struct {
-	Tool string
-	Sum  [sha256.Size]byte
-}
+type Fingerprint [sha256.Size]byte
 
 // A RecordScope is a session with its records.
 type RecordScope struct {
 	Principal any // comparable
 
-	byID map[string]*Record
+	byID map[uint64]*Record // by hash of the id
 }
 
-// Find returns the record that a repeat with an id gets, or nil.
-func (sc *RecordScope) Find(id string) *Record { return sc.byID[id] }
+// An idEpoch has the ids of ended calls of a session that are all that is left of their records (ALT-D22). They are
+// forgotten together.
+type idEpoch struct {
+	scope       *RecordScope
+	first, last int64               // ends of calls; Unix nanoseconds
+	used        map[uint64]struct{} // hashes of ids
+}
 
 const (
 	costWhole = 128 // of a record besides its payload
-	costShort = 16  // without a payload and a fingerprint
+	costShort = 16  // of an id
+)
+
+const (
+	epochSpan  = 10 * time.Second // of the ends of the calls of an epoch
+	epochShare = 80               // parts of the limit, of which an epoch has at most one; its map is then nearly full
+
+	searchInterval = time.Second // the shortest time between two searches for epochs that have expired
 )
 
 // Records are the records of all principals. Beyond the limit the principal that holds most loses its
@@ -61,7 +72,13 @@ type Records struct {
 	list   chain[Record] // in order of end
 	shares map[any]*recordShare
 	seq    uint64
-	open   map[string]*Record // whose Runtimes owe a final message; by id
+	open   map[uint64]*Record // whose Runtimes owe a final message; by hash of the id
+
+	seed     maphash.Seed
+	used     int // ids without a record
+	epochs   map[*RecordScope][]*idEpoch
+	oldest   time.Time // not after the end of the calls of these
+	searched time.Time // the last search for expired ones
 }
 
 // A recordShare is the part of a principal.
@@ -71,12 +88,31 @@ type recordShare struct {
 	list  chain[Record] // in order of end
 	bulky *Record       // the first that may have a payload
 	whole *Record       // the first that may have a fingerprint
+	used  []*idEpoch    // in order of their begin
 }
 
 // NewRecords returns Records with a limit in bytes.
 func NewRecords(limit int64) *Records {
-	return &Records{limit: limit, shares: make(map[any]*recordShare), open: make(map[string]*Record)}
+	return &Records{limit: limit, shares: make(map[any]*recordShare), open: make(map[uint64]*Record),
+		seed: maphash.MakeSeed(), epochs: make(map[*RecordScope][]*idEpoch)}
 }
+
+// Find returns the record that a repeat with an id gets, or nil.
+func (l *Records) Find(sc *RecordScope, id string) *Record {
+	hash := l.hash(id)
+	if r := sc.byID[hash]; r != nil {
+		return r
+	}
+	for _, e := range l.epochs[sc] {
+		if _, ok := e.used[hash]; ok {
+			return &Record{isShort: true}
+		}
+	}
+	return nil
+}
+
+// hash stands for an id. The seed is random, so that two ids have one hash with a probability of 2^-64.
+func (l *Records) hash(id string) uint64 { return maphash.String(l.seed, id) }
 
 // Len returns the number of records.
 func (l *Records) Len() int { return l.n }
@@ -85,19 +121,20 @@ func (l *Records) Len() int { return l.n }
 func (l *Records) Bytes() int64 { return l.total }
 
 // Open returns the record of a call whose Runtime owes a final message, or nil.
-func (l *Records) Open(id string) *Record { return l.open[id] }
+func (l *Records) Open(id string) *Record { return l.open[l.hash(id)] }
 
-// Add adds the record of a call that has ended. One that is not for repeats is kept only as long as
-// its Runtime rt owes a final message, because the id must not be used before that. Without rt
+// Add adds the record of a call that has ended, with its id and the bytes of its payload. One that is not for repeats
+// is kept only as long as its Runtime rt owes a final message, because the id must not be used before that. Without rt
 // none is owed.
-func (l *Records) Add(r *Record, isForRepeats bool, rt *Runtime) {
+func (l *Records) Add(id string, r *Record, size int, isForRepeats bool, rt *Runtime) {
+	r.hash = l.hash(id)
 	switch {
 	case isForRepeats:
-		r.cost = costWhole + r.Size
+		r.cost = costWhole + size
 		if r.Scope.byID == nil {
-			r.Scope.byID = make(map[string]*Record)
+			r.Scope.byID = make(map[uint64]*Record)
 		}
-		r.Scope.byID[r.ID] = r
+		r.Scope.byID[r.hash] = r
 	case rt != nil:
 		r.cost = costWhole
 		l.shorten(r)
@@ -106,11 +143,11 @@ func (l *Records) Add(r *Record, isForRepeats bool, rt *Runtime) {
 	}
 	if rt != nil {
 		r.rt = rt
-		l.open[r.ID] = r
+		l.open[r.hash] = r
 		if rt.unanswered == nil {
-			rt.unanswered = make(map[string]*Record)
+			rt.unanswered = make(map[uint64]*Record)
 		}
-		rt.unanswered[r.ID] = r
+		rt.unanswered[r.hash] = r
 	}
 	l.push(r)
 	l.bound()
@@ -150,9 +187,92 @@ func (l *Records) remove(r *Record) {
 	l.list.remove(r, rankOf)
 	sh.list.remove(r, shareOf)
 	l.n--
-	if sh.list.first == nil {
-		delete(l.shares, r.Scope.Principal)
+	l.drop(sh, r.Scope)
+}
+
+// drop removes a share without records.
+func (l *Records) drop(sh *recordShare, sc *RecordScope) {
+	if sh.list.first == nil && len(sh.used) == 0 {
+		delete(l.shares, sc.Principal)
 	}
+}
+
+// use replaces a record by the use of its id.
+func (l *Records) use(sh *recordShare, r *Record) {
+	var e *idEpoch
+	if list := l.epochs[r.Scope]; len(list) > 0 {
+		e = list[len(list)-1]
+	}
+	if e == nil || int64(len(e.used)+1)*costShort > l.limit/epochShare || r.EndedAt-e.first >= int64(epochSpan) {
+		e = &idEpoch{scope: r.Scope, first: r.EndedAt, used: make(map[uint64]struct{})}
+		sh.used = append(sh.used, e)
+		l.epochs[r.Scope] = append(l.epochs[r.Scope], e)
+	}
+	before := len(e.used)
+	e.last, e.used[r.hash] = r.EndedAt, struct{}{}
+	if at := time.Unix(0, r.EndedAt); l.used == 0 || at.Before(l.oldest) {
+		l.oldest = at
+	}
+	l.countUsed(sh, len(e.used)-before)
+	delete(r.Scope.byID, r.hash)
+	l.remove(r)
+}
+
+// countUsed counts n more used ids.
+func (l *Records) countUsed(sh *recordShare, n int) {
+	l.used += n
+	l.n += n
+	l.total += int64(n * costShort)
+	sh.total += int64(n * costShort)
+}
+
+// forgetEpoch removes the oldest epoch of a share, if there is one.
+func (l *Records) forgetEpoch(sh *recordShare) bool {
+	if len(sh.used) == 0 {
+		return false
+	}
+	e := sh.used[0]
+	sh.used = slices.Delete(sh.used, 0, 1)
+	if list := slices.Delete(l.epochs[e.scope], 0, 1); len(list) > 0 {
+		l.epochs[e.scope] = list
+	} else {
+		delete(l.epochs, e.scope)
+	}
+	l.countUsed(sh, -len(e.used))
+	l.drop(sh, e.scope)
+	return true
+}
+
+// expireEpochs removes the epochs whose last call ended a lifetime before now.
+func (l *Records) expireEpochs(now time.Time, ttl time.Duration) {
+	if now.Before(l.searchAt(ttl)) {
+		return
+	}
+	l.searched, l.oldest = now, now
+	for _, sh := range l.shares {
+		for len(sh.used) > 0 && !now.Before(time.Unix(0, sh.used[0].last).Add(ttl)) {
+			l.forgetEpoch(sh)
+		}
+		if len(sh.used) > 0 {
+			l.oldest = earlier(l.oldest, time.Unix(0, sh.used[0].last))
+		}
+	}
+}
+
+// searchAt returns when an epoch may have expired.
+func (l *Records) searchAt(ttl time.Duration) time.Time {
+	at := l.oldest.Add(ttl)
+	if next := l.searched.Add(searchInterval); next.After(at) {
+		return next
+	}
+	return at
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // bound enforces the limit.
@@ -160,13 +280,13 @@ func (l *Records) bound() {
 	target := l.limit
 	for l.total > target {
 		for sh := l.largest(); ; {
-			if !l.shrink(sh) {
-				l.Forget(sh.list.first)
+			if !l.shrink(sh) && !l.forgetEpoch(sh) {
+				l.forget(sh.list.first)
 			}
 			if len(l.shares) > 64 { // the search for the largest one takes time
 				target = l.limit - l.limit/64
 			}
-			if len(l.shares) <= 64 || l.total <= target || sh.list.first == nil {
+			if len(l.shares) <= 64 || l.total <= target || sh.list.first == nil && len(sh.used) == 0 {
 				break
 			}
 		}
@@ -188,30 +308,35 @@ func (l *Records) largest() (largest *recordShare) {
 func (l *Records) shrink(sh *recordShare) bool {
 	for r := sh.bulky; r != nil; r = sh.bulky {
 		if sh.bulky = r.share.next; r.cost > costWhole {
-			r.Payload = nil
+			r.Payload, r.Kept = nil, ""
 			l.resize(r, costWhole)
 			return true
 		}
 	}
 	for r := sh.whole; r != nil; r = sh.whole {
-		if sh.whole = r.share.next; !r.isShort {
+		if sh.whole = r.share.next; r.isShort {
+			continue
+		}
+		if r.rt == nil {
+			l.use(sh, r)
+		} else {
 			l.resize(r, costShort)
 			l.shorten(r)
-			return true
 		}
+		return true
 	}
 	return false
 }
 
 // shorten drops all of a record but its id.
 func (l *Records) shorten(r *Record) {
-	r.Print, r.Payload, r.isShort, r.cost = Fingerprint{}, nil, true, costShort
+	r.Print, r.Payload, r.Kept, r.isShort, r.cost = Fingerprint{}, nil, "", true, costShort
 }
 
-// Forget removes a record.
-func (l *Records) Forget(r *Record) {
-	if r.Scope.byID[r.ID] == r {
-		delete(r.Scope.byID, r.ID)
+// forget removes a record.
+func (l *Records) forget(r *Record) {
+	if r.Scope.byID[r.hash] == r {
+		delete(r.Scope.byID, r.hash)
 	}
 	l.close(r)
 	l.remove(r)
@@ -222,15 +347,15 @@ func (l *Records) close(r *Record) {
 	if r.rt == nil {
 		return
 	}
-	delete(l.open, r.ID)
-	delete(r.rt.unanswered, r.ID)
+	delete(l.open, r.hash)
+	delete(r.rt.unanswered, r.hash)
 	r.rt = nil
 }
 
 // Answered notes the final message of a Runtime for an ended call.
 func (l *Records) Answered(r *Record) {
 	l.close(r)
-	if r.Scope.byID[r.ID] != r {
+	if r.Scope.byID[r.hash] != r {
 		l.remove(r)
 	}
 }
@@ -250,6 +375,15 @@ func (l *Records) Disconnected(rt *Runtime) {
 func (l *Records) EndScope(sc *RecordScope) {
 	all := sc.byID
 	sc.byID = nil
+	if list := l.epochs[sc]; list != nil {
+		delete(l.epochs, sc)
+		sh := l.shares[sc.Principal]
+		for _, e := range list {
+			l.countUsed(sh, -len(e.used))
+		}
+		sh.used = slices.DeleteFunc(sh.used, func(e *idEpoch) bool { return e.scope == sc })
+		l.drop(sh, sc)
+	}
 	for _, r := range all {
 		if r.rt == nil {
 			l.remove(r)
@@ -262,11 +396,18 @@ func (l *Records) EndScope(sc *RecordScope) {
 
 // Expire drops the records of calls that ended a lifetime ago. It returns when the next one expires.
 func (l *Records) Expire(now time.Time, ttl time.Duration) (next time.Time, isAny bool) {
+	l.expireEpochs(now, ttl)
 	for r := l.list.first; r != nil; r = l.list.first {
-		if due := r.EndedAt.Add(ttl); now.Before(due) {
-			return due, true
+		if next = time.Unix(0, r.EndedAt).Add(ttl); now.Before(next) {
+			break
 		}
-		l.Forget(r)
+		l.forget(r)
 	}
-	return time.Time{}, false
+	switch {
+	case l.used > 0 && l.list.first == nil:
+		next = l.searchAt(ttl)
+	case l.used > 0:
+		next = earlier(next, l.searchAt(ttl))
+	}
+	return next, l.n > 0
 }

@@ -6,6 +6,7 @@ package core
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ func sequences() uint64 {
 
 // A naiveRecord is what ALT-D22 keeps of an ended call.
 type naiveRecord struct {
+	id        string
 	r         *Record
 	principal string
 	scope     *RecordScope
@@ -32,6 +34,14 @@ type naiveRecord struct {
 	isKept    bool     // for repeats
 	payload   int      // bytes; -1: dropped
 	isShort   bool
+	epoch     *naiveEpoch // if only the use of the id is known
+}
+
+// A naiveEpoch is a time whose ids of a session are forgotten together.
+type naiveEpoch struct {
+	scope       *RecordScope
+	first, last int64
+	n           int
 }
 
 func (n *naiveRecord) cost() int64 {
@@ -43,9 +53,10 @@ func (n *naiveRecord) cost() int64 {
 
 // naiveRecords is the text of ALT-D22 over a list in order of end.
 type naiveRecords struct {
-	list []*naiveRecord
-	seq  map[string]int // of the first record since a principal had none
-	n    int
+	list   []*naiveRecord
+	epochs []*naiveEpoch
+	seq    map[string]int // of the first record since a principal had none
+	n      int
 }
 
 func (l *naiveRecords) total(principal string) (sum int64) {
@@ -66,6 +77,50 @@ func (l *naiveRecords) clean() {
 	}
 }
 
+// use puts the id of a record into the last epoch of its session, or into a new one.
+func (l *naiveRecords) use(r *naiveRecord, limit int64) {
+	l.tidy()
+	for _, e := range l.epochs {
+		if e.scope == r.scope {
+			r.epoch = e
+		}
+	}
+	if e := r.epoch; e == nil || int64(e.n+1)*16 > limit/80 || r.r.EndedAt-e.first >= int64(10*time.Second) {
+		r.epoch = &naiveEpoch{scope: r.scope, first: r.r.EndedAt}
+		l.epochs = append(l.epochs, r.epoch)
+	}
+	r.epoch.last = r.r.EndedAt
+	r.epoch.n++
+}
+
+// tidy drops the epochs without ids.
+func (l *naiveRecords) tidy() {
+	l.epochs = slices.DeleteFunc(l.epochs, func(e *naiveEpoch) bool {
+		return !slices.ContainsFunc(l.list, func(r *naiveRecord) bool { return r.epoch == e })
+	})
+}
+
+// oldest returns the oldest epoch of a principal, or nil.
+func (l *naiveRecords) oldest(principal string) *naiveEpoch {
+	l.tidy()
+	for _, e := range l.epochs {
+		if e.scope.Principal == principal {
+			return e
+		}
+	}
+	return nil
+}
+
+// forget forgets the oldest epoch of a principal.
+func (l *naiveRecords) forget(principal string) bool {
+	e := l.oldest(principal)
+	for _, r := range l.list {
+		r.isKept = r.isKept && (e == nil || r.epoch != e)
+	}
+	l.clean()
+	return e != nil
+}
+
 // bound makes the principal that holds most pay until all records fit.
 func (l *naiveRecords) bound(limit int64) {
 	for l.total("") > limit {
@@ -84,8 +139,10 @@ func (l *naiveRecords) bound(limit int64) {
 		if r := first(func(r *naiveRecord) bool { return !r.isShort && r.payload > 0 }); r != nil {
 			r.payload = -1
 		} else if r := first(func(r *naiveRecord) bool { return !r.isShort }); r != nil {
-			r.isShort = true
-		} else {
+			if r.isShort = true; r.rt == nil {
+				l.use(r, limit)
+			}
+		} else if !l.forget(largest) {
 			r := first(func(*naiveRecord) bool { return true })
 			r.isKept, r.rt = false, nil
 		}
@@ -134,23 +191,31 @@ func TestRecordsModel(t *testing.T) {
 					m.rt = nil
 					model.clean()
 				}
-			case n == 3 && len(model.list) > 0: // another attempt of a call
-				m := model.list[r.IntN(len(model.list))]
-				records.Forget(m.r)
-				m.isKept, m.rt = false, nil
-				model.clean()
 			case n == 4: // time passes
 				now = now.Add(time.Duration(r.IntN(200)) * time.Second)
 				next, isAny := records.Expire(now, ttl)
+				due := now.Add(24 * time.Hour)
+				for i := range 3 {
+					p := fmt.Sprint("p", i)
+					e := model.oldest(p)
+					for ; e != nil && !time.Unix(0, e.last).Add(ttl).After(now); e = model.oldest(p) {
+						model.forget(p)
+					}
+					if e != nil {
+						due = earlier(due, time.Unix(0, e.last).Add(ttl))
+					}
+				}
 				for _, m := range model.list {
-					if !m.r.EndedAt.Add(ttl).After(now) {
+					if at := endOf(m.r).Add(ttl); m.epoch == nil && !at.After(now) {
 						m.isKept, m.rt = false, nil
+					} else if m.epoch == nil {
+						due = earlier(due, at)
 					}
 				}
 				model.clean()
 				require.Equal(t, len(model.list) > 0, isAny)
 				if isAny {
-					require.Equal(t, model.list[0].r.EndedAt.Add(ttl), next)
+					require.WithinRange(t, next, now.Add(1), due)
 				}
 			default: // a call ends
 				model.n++
@@ -160,14 +225,15 @@ func TestRecordsModel(t *testing.T) {
 					m.rt = rts[r.IntN(len(rts))]
 				}
 				m.isShort = !m.isKept
-				m.r = &Record{Scope: scopes[k], ID: fmt.Sprint(model.n), Print: Fingerprint{Tool: "t"}, Payload: "payload", Size: m.payload, EndedAt: now}
+				m.id = fmt.Sprint(model.n)
+				m.r = &Record{Scope: scopes[k], Print: Fingerprint{1}, Payload: "payload", EndedAt: now.UnixNano()}
 				if m.isKept || m.rt != nil {
 					model.list = append(model.list, m)
 					if model.seq[m.principal] == 0 {
 						model.seq[m.principal] = model.n
 					}
 				}
-				records.Add(m.r, m.isKept, m.rt)
+				records.Add(m.id, m.r, m.payload, m.isKept, m.rt)
 				model.bound(limit)
 			}
 			if model.total("") != records.Bytes() || len(model.list) != records.Len() {
@@ -175,8 +241,15 @@ func TestRecordsModel(t *testing.T) {
 			}
 			kept := make(map[*RecordScope]int)
 			for i, m := range model.list {
-				isWhole := m.r.Payload != nil && m.r.Print.Tool != ""
-				isFound, isOpen := m.scope.Find(m.r.ID) == m.r, records.Open(m.r.ID) == m.r
+				found, isOpen := records.Find(m.scope, m.id), records.Open(m.id) == m.r
+				if m.epoch != nil {
+					if !found.isShort || isOpen || m.scope.byID[records.hash(m.id)] != nil {
+						t.Fatalf("seed %d: record %d is %+v, want %+v", seed, i, found, m)
+					}
+					kept[m.scope]++
+					continue
+				}
+				isWhole, isFound := m.r.Payload != nil && m.r.Print[0] == 1, found == m.r
 				if isFound != m.isKept || isOpen != (m.rt != nil) || m.r.isShort != m.isShort || isWhole != (!m.isShort && m.payload >= 0) {
 					t.Fatalf("seed %d: record %d is %+v, want %+v", seed, i, m.r, m)
 				}
@@ -185,13 +258,19 @@ func TestRecordsModel(t *testing.T) {
 				}
 			}
 			for _, sc := range scopes {
-				if len(sc.byID) != kept[sc] {
-					t.Fatalf("seed %d: a session has %d records, want %d", seed, len(sc.byID), kept[sc])
+				n := len(sc.byID)
+				for _, e := range records.epochs[sc] {
+					n += len(e.used)
+				}
+				if n != kept[sc] {
+					t.Fatalf("seed %d: a session has %d records, want %d", seed, n, kept[sc])
 				}
 			}
 		}
 	}
 }
+
+func endOf(r *Record) time.Time { return time.Unix(0, r.EndedAt) }
 
 // With many principals the records stay below the limit.
 func TestRecordsOfManyPrincipals(t *testing.T) {
@@ -202,10 +281,33 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 		scopes[i].Principal = i
 	}
 	for i := range 5000 {
-		records.Add(&Record{Scope: &scopes[i%len(scopes)], ID: fmt.Sprint(i), Payload: "p", Size: i % 500}, true, nil)
+		records.Add(fmt.Sprint(i), &Record{Scope: &scopes[i%len(scopes)], Payload: "p"}, i%500, true, nil)
 		require.LessOrEqual(t, records.Bytes(), int64(limit))
 	}
 	require.Greater(t, records.Bytes(), int64(limit*15/16))
-	last := scopes[4999%len(scopes)].Find("4999")
+	last := records.Find(&scopes[4999%len(scopes)], "4999")
 	require.Equal(t, "p", last.Payload, "the newest record is kept")
+}
+
+// An id whose record is forgotten holds little more memory than it counts.
+func TestUsedIDsAreSmall(t *testing.T) {
+	const limit = 1 << 20
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	records, scope := NewRecords(limit), RecordScope{Principal: "p"}
+	for i := range 200_000 {
+		records.Add(fmt.Sprintf("%036d", i), &Record{Scope: &scope, EndedAt: int64(i) * int64(time.Millisecond)}, 0, true, nil)
+	}
+	ids := records.Len()
+	require.InDelta(t, limit/costShort, ids, limit/costShort/epochShare)
+	require.Less(t, heap()-before, int64(ids*2*costShort))
+	require.True(t, records.Find(&scope, fmt.Sprintf("%036d", 180_000)).isShort)
+	records.Expire(time.Unix(400_000, 0), time.Minute)
+	require.Zero(t, records.Len())
+	require.Less(t, heap()-before, int64(limit))
 }

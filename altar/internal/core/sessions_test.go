@@ -18,11 +18,11 @@ import (
 // noOutcomes are Outcomes without records.
 type noOutcomes struct{}
 
-func (noOutcomes) Find(*RecordScope, string, *Record) bool { return false }
-func (noOutcomes) OwedTo(string) *RecordScope              { return nil }
-func (noOutcomes) Add(*Record, bool, *Runtime)             {}
-func (noOutcomes) Close(string, *Runtime)                  {}
-func (noOutcomes) EndScope(*RecordScope)                   {}
+func (noOutcomes) Find(*RecordScope, string, *Record) bool  { return false }
+func (noOutcomes) OwedTo(string) *RecordScope               { return nil }
+func (noOutcomes) Add(string, *Record, int, bool, *Runtime) {}
+func (noOutcomes) Close(string, *Runtime)                   {}
+func (noOutcomes) EndScope(*RecordScope)                    {}
 
 // A testMessage is a result or a final chunk of a Host.
 type testMessage struct {
@@ -37,6 +37,8 @@ func (testMessages) Fault(cause Cause, _ *Call) any      { return cause }
 func (testMessages) Result(_ *Call, err any) any         { return &testMessage{id: -1, err: err} }
 func (testMessages) Last(_ *Call, id int64, err any) any { return &testMessage{id: id, err: err} }
 func (testMessages) Size(result any) int                 { return result.(*testMessage).size }
+func (testMessages) Keep([]byte, any) ([]byte, bool)     { return nil, false }
+func (testMessages) Kept(*Call, string) any              { return nil }
 
 func TestTombstonesAgreeWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

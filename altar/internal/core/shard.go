@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -46,6 +47,8 @@ type Shard struct {
 	starvedAt Timer
 	found     Record   // of the event
 	slab      []Record // to be used
+	keeping   []byte
+	block     strings.Builder // of kept results
 }
 
 // A lane is the part of one Runtime in a shard.

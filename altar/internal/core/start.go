@@ -59,7 +59,7 @@ func (sh *Shard) admit(c *Call) (refusal any) {
 	return nil
 }
 
-// admitContinued admits a call that had an id in use when it came. That may have been its first run, for a Host that
+// admitContinued admits a call whose id was in use on its arrival. That may have been its first run, for a Host that
 // has failed since: a Runtime of this one ran it.
 func (sh *Shard) admitContinued(c *Call) (refusal any) {
 	if refusal = sh.admit(c); refusal == nil {
@@ -116,14 +116,16 @@ func (sh *Shard) replay(r *Record, e *Event) {
 	case s.hasTail(e.ID, e.Conn):
 		sh.drop("a repeat on the same connection")
 	case !isStream:
-		result := r.Payload
-		c := e.Call
+		result, c := r.Payload, e.Call
 		c.id = e.ID
-		if result == nil {
+		switch {
+		case r.Kept != "":
+			result = sh.env.Messages.Kept(c, r.Kept)
+		case result == nil:
 			result = sh.env.Messages.Result(c, sh.fault(CauseNotRetained))
 		}
 		e.Reader.call = c
-		sh.emit(Effect{Kind: AuditReplay, Session: s, Record: r, Reader: e.Reader})
+		sh.emit(Effect{Kind: AuditReplay, Session: s, Record: r, Reader: e.Reader, Text: e.ID})
 		sh.emit(Effect{Kind: GiveMessage, Session: s, Reader: e.Reader, Data: result})
 	case !sh.replayStream(stream, r, e):
 		sh.refuse(e, sh.fault(CauseNotRetained))
@@ -152,7 +154,7 @@ func (sh *Shard) replayStream(stream *Stream, r *Record, e *Event) bool {
 	if !sh.attach(c, e) {
 		return false
 	}
-	sh.emit(Effect{Kind: AuditReplay, Session: e.Session, Record: r, Reader: e.Reader})
+	sh.emit(Effect{Kind: AuditReplay, Session: e.Session, Record: r, Reader: e.Reader, Text: e.ID})
 	sh.pump(e.Reader)
 	if len(c.readers) > 0 { // the rest waits
 		sh.linger(c)

@@ -34,19 +34,24 @@ type Stream struct {
 	first   int64 // id of ring[0]
 	next    int64 // id after the last one of the ring
 	base    int64
-	given   int64 // the highest place that a reader had
-	before  int   // bytes of the ring before base
-	bytes   int   // of the ring
-	longest int   // payload
-	grant   int64 // credit of the sender
-	isEnded bool  // the last chunk of the ring is final
+	given   int64  // the highest place that a reader had
+	before  int    // bytes of the ring before base
+	bytes   int    // of the ring
+	longest int    // payload
+	grant   int64  // credit of the sender
+	last    *Chunk // of the ring, if it is final
+	isEnded bool
 	readers []*Reader
 }
 
+// A kept is a chunk in the ring.
 type kept struct {
-	Chunk
-	at time.Time // of its arrival
+	data any
+	size int   // bytes of the payload
+	at   int64 // of its arrival; Unix nanoseconds
 }
+
+func (k *kept) cost() int { return k.size + chunkCost }
 
 // A Reader is a connection that waits for a call, with its place in the [Stream].
 type Reader struct {
@@ -111,7 +116,7 @@ func (s *Stream) add(c Chunk, now time.Time) {
 	if s.ring == nil {
 		s.ring = make([]kept, 0, 16)
 	}
-	s.ring = append(s.ring, kept{c, now})
+	s.ring = append(s.ring, kept{c.Data, c.Size, now.UnixNano()})
 	s.next = c.ID + 1
 	s.bytes += c.cost()
 	if c.ID < s.base { // no reader needs it
@@ -125,7 +130,7 @@ func (s *Stream) End(c Chunk, now time.Time) {
 	if !s.isEnded {
 		s.order = Order{next: s.order.next, isDone: true}
 		s.add(c, now)
-		s.isEnded = true
+		s.last, s.isEnded = &c, true
 	}
 }
 
@@ -138,7 +143,8 @@ func Restored(chunks []Chunk) *Stream {
 		}
 		s.add(c, time.Time{})
 	}
-	s.base, s.before, s.isEnded = s.next, s.bytes, true
+	last := chunks[len(chunks)-1]
+	s.last, s.base, s.before, s.isEnded = &last, s.next, s.bytes, true
 	return s
 }
 
@@ -178,13 +184,13 @@ func (s *Stream) Bytes() int {
 // Unread returns the bytes from the base on.
 func (s *Stream) Unread() int { return s.bytes - s.before }
 
-// Last returns the last chunk of the ring.
-func (s *Stream) Last() *Chunk { return &s.ring[len(s.ring)-1].Chunk }
+// Last returns the final chunk of a stream that has ended.
+func (s *Stream) Last() *Chunk { return s.last }
 
-// Chunks calls f with the chunks of the ring in order.
-func (s *Stream) Chunks(f func(c *Chunk)) {
+// Chunks calls f with the data of the chunks of the ring in order.
+func (s *Stream) Chunks(f func(data any)) {
 	for i := range s.ring {
-		f(&s.ring[i].Chunk)
+		f(s.ring[i].data)
 	}
 }
 
@@ -216,12 +222,17 @@ func (s *Stream) Grant(r *Reader, credit int64) { r.credit = max(r.credit, credi
 
 // Peek returns the next chunk of a reader, if its credit permits it. A final chunk needs
 // none.
-func (s *Stream) Peek(r *Reader) *Chunk {
-	c := s.at(r.place)
-	if c == nil || r.place >= r.credit && !c.Final {
-		return nil
+func (s *Stream) Peek(r *Reader) (c Chunk, ok bool) {
+	k := s.at(r.place)
+	switch {
+	case k == nil:
+		return Chunk{}, false
+	case s.isEnded && r.place == s.next-1:
+		return *s.last, true
+	case r.place >= r.credit:
+		return Chunk{}, false
 	}
-	return &c.Chunk
+	return Chunk{ID: r.place, Size: k.size, Data: k.data}, true
 }
 
 func (s *Stream) at(id int64) *kept {
@@ -248,8 +259,8 @@ func (s *Stream) Stalled(r *Reader) (since time.Time, isStalled bool) {
 	if c == nil {
 		return time.Time{}, false
 	}
-	if c.at.After(r.moved) {
-		return c.at, true
+	if at := time.Unix(0, c.at); at.After(r.moved) {
+		return at, true
 	}
 	return r.moved, true
 }
@@ -286,7 +297,7 @@ func (s *Stream) rebase() {
 func (s *Stream) count() {
 	s.before = 0
 	for i := range s.ring {
-		if s.ring[i].ID < s.base {
+		if s.first+int64(i) < s.base {
 			s.before += s.ring[i].cost()
 		}
 	}
@@ -298,7 +309,7 @@ func (s *Stream) trim() {
 		return
 	}
 	n := 0
-	for ; s.before > s.retain && n < len(s.ring)-1 && s.ring[n].ID < s.base; n++ {
+	for ; s.before > s.retain && n < len(s.ring)-1 && s.first+int64(n) < s.base; n++ {
 		s.before -= s.ring[n].cost()
 		s.bytes -= s.ring[n].cost()
 		s.ring[n] = kept{}

@@ -29,7 +29,7 @@ type Claim struct {
 	MayRepeat   bool     // the call may run again after the failure of its Host
 	IsQuery     bool     // no Runtime can take the call yet: nothing is written
 	IsRefused   bool     // an outcome is looked for, but the call does not run,
-	IsTaken     bool     // since its id is in use: it may go on when the Host that uses it has failed
+	IsTaken     bool     // since its id is in use: it may run when the Host that uses it has failed
 
 	// Decided is called with the verdict of Claim, and Recorded with that of Record, in a goroutine. Lost returns
 	// the outcome of a call that was lost with its Host, and Cut that of one that has not ended when this Host does.
