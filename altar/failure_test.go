@@ -260,6 +260,7 @@ func TestHostRestarted(t *testing.T) {
 		if !errors.Is(err, ReasonDisconnected) { // the old Host may still report the end of its Runtime
 			require.ErrorIs(t, err, ReasonUnknownSession)
 		}
+		synctest.Wait() // it has closed
 		sess, err = c.CreateSession(ctx, nil)
 		require.NoError(t, err)
 		time.Sleep(time.Second)
