@@ -6,6 +6,7 @@ package altar
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -198,4 +199,33 @@ func TestFairness(t *testing.T) {
 	require.NoError(t, other.Close())
 	require.NoError(t, lazy.Close())
 	s.empty(t)
+}
+
+// The heap of one caller at full speed is flat once the budget of the records is used up. In .ci/long it is the default one,
+// and the caller calls for five minutes.
+func TestHeapOfOneCallerIsFlat(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector needs memory")
+	}
+	limits, minute := Limits{MaxStoredResults: 1 << 20}, time.Second
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		limits, minute = Limits{}, time.Minute
+	}
+	s := start(t, directTransport, &HostOptions{Limits: limits}, testRuntime("r1", nil))
+	sess, err := s.c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	calls := 0
+	var heap []int64
+	for range 5 {
+		for begin := time.Now(); time.Since(begin) < minute; calls++ {
+			sum, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err)
+			require.Equal(t, int64(3), sum)
+		}
+		heap = append(heap, liveHeap())
+	}
+	t.Logf("%d calls, heap %v", calls, heap)
+	for _, n := range heap[3:] {
+		require.Less(t, n-heap[2], int64(1<<20))
+	}
 }
