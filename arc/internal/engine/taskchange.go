@@ -20,8 +20,9 @@ type change struct {
 	item     []byte // JSON of a message or an artifact
 	fault    []byte // why the task failed
 	expected time.Duration
-	claimant lease.Owner // becomes the owner if the task has no run and no live owner
 	attempt  Attempt     // of the request
+	request  *Request    // of another process than the owner, perhaps; nil for a change by a run
+	entry    lease.Owner // has an index entry for the request; else empty
 }
 
 // applyLocked makes a change by the machine of tasks, stores it, and emits its events. Its cost does not depend on
@@ -108,7 +109,10 @@ func (e *Tasks) isMade(ctx context.Context, r *record, c *change) (bool, error) 
 // step returns the record after a change. Its item is stored before.
 func (e *Tasks) step(ctx context.Context, t *task, r *record, c *change) (*record, error) {
 	event := c.Change
-	if c.claimant != "" && r.Owner != c.claimant {
+	if c.request != nil && r.Owner != e.lease.Owner() {
+		if err := e.enterIndex(ctx, r, c); err != nil {
+			return nil, err
+		}
 		isAlive := false
 		if !r.IsParked {
 			var err error
@@ -117,7 +121,7 @@ func (e *Tasks) step(ctx context.Context, t *task, r *record, c *change) (*recor
 			}
 		}
 		if !isAlive {
-			event.Claimant = c.claimant
+			event.Claimant = c.entry
 		}
 	}
 	state, events, err := r.Step(&event, Bounds{Bytes: maxTaskBytes, Items: e.opts.MaxItems})
@@ -137,6 +141,26 @@ func (e *Tasks) step(ctx context.Context, t *task, r *record, c *change) (*recor
 	}
 	e.addEvents(t, r, &next, c, events)
 	return &next, nil
+}
+
+// enterIndex enters a task of another process into the index of this one for a change of the record r. If the lease of this
+// process has expired, another one may have removed an earlier entry. The present entry is newer than r: its removal follows
+// another change of the record, so that the change of r fails.
+func (e *Tasks) enterIndex(ctx context.Context, r *record, c *change) error {
+	owner, err := e.startWork(ctx, r.Agent, r.ID)
+	if err != nil {
+		return e.unavailable(c.request.Target, err)
+	}
+	e.leaveIndex(r, c)
+	c.entry = owner
+	return nil
+}
+
+// leaveIndex removes the task of a change from the index, if enterIndex has entered it.
+func (e *Tasks) leaveIndex(r *record, c *change) {
+	if c.entry != "" {
+		e.finishWork(e.durable(), c.entry, r.Agent, r.ID)
+	}
 }
 
 // publishLocked does what follows a change. t.turn must be held.

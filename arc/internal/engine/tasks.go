@@ -344,13 +344,8 @@ func (e *Tasks) Send(ctx context.Context, q *Request, id string, message []byte)
 	if err != nil {
 		return err
 	}
-	mine, err := e.startWork(ctx, r.Agent, id) // until the input is delivered
-	if err != nil {
-		place.undo()
-		return e.unavailable(q.Target, err)
-	}
-	defer e.finishWork(e.durable(), mine, r.Agent, id)
-	c := change{Change: Change{Action: Send, At: Now()}, kind: itemInput, item: message, attempt: q.Attempt.OrNew(e.isShared), claimant: mine}
+	c := change{Change: Change{Action: Send, At: Now()}, kind: itemInput, item: message, attempt: q.Attempt.OrNew(e.isShared), request: q}
+	defer e.leaveIndex(r, &c) // the input is delivered then
 	accepted, err := e.accept(t, &c)
 	if err != nil {
 		place.undo()
@@ -401,14 +396,8 @@ func (e *Tasks) Cancel(ctx context.Context, q *Request, id, reason string) ([]by
 	}
 	defer e.release(t)
 	r := s.rec
-	if r.Owner != e.lease.Owner() {
-		mine, err := e.startWork(ctx, r.Agent, id) // until the events are queued
-		if err != nil {
-			return nil, e.unavailable(q.Target, err)
-		}
-		defer e.finishWork(e.durable(), mine, r.Agent, id)
-	}
-	c := change{Change: Change{Action: Cancel, At: Now(), Reason: reason, By: q.Caller}, attempt: q.Attempt}
+	c := change{Change: Change{Action: Cancel, At: Now(), Reason: reason, By: q.Caller}, attempt: q.Attempt, request: q}
+	defer e.leaveIndex(r, &c) // the events are queued then
 	end, err := e.accept(t, &c)
 	if notifyErr := e.notify(e.durable(), r.Owner, taskTopic, id); notifyErr != nil {
 		e.log.WarnContext(ctx, "arc: process of task not notified", "task", id, "err", notifyErr)
