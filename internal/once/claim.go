@@ -52,6 +52,7 @@ type record struct {
 	Digest  []byte
 	Primary []byte  // the id of the claim that has an alias
 	Kept    bool    `json:",omitempty"` // by Retry
+	Pinned  bool    `json:",omitempty"` // by Peek
 	Out     outcome // of a claim that runs: the data of the last Retry, and no kind
 
 	follows bool // its last attempt had ended with Retry
@@ -406,15 +407,20 @@ func (t *Table) release(ctx context.Context, e *entry, next *record) {
 }
 
 // replace writes next over the claim c. It returns next, or the stored record if that is
-// not c.
+// not c. A pinned claim is not freed: its outcome is lost.
 func (t *Table) replace(ctx context.Context, c *claim, next *record) (slot, error) {
-	rev := c.rev
+	rev, isPinned := c.rev, c.rec.Pinned
 	for n := 1; ; n++ {
+		if isPinned && next.Kind == freeRecord {
+			done := *c.rec
+			done.Kind, done.Out, done.Kept = doneRecord, outcome{Kind: lost}, false
+			next = &done
+		}
 		s, err := t.swap(ctx, c.path, next, rev)
 		if err != nil || s.rec == next || !s.rec.isSame(c.rec) {
 			return s, err
 		}
-		rev = s.rev
+		rev, isPinned = s.rev, s.rec.Pinned
 		_ = poll(ctx, n)
 	}
 }
@@ -440,6 +446,7 @@ func (t *Table) swap(ctx context.Context, path string, next *record, rev store.R
 	}
 	s, err := t.get(ctx, path)
 	if err == nil && s.rec.isSame(next) {
+		next.Pinned = s.rec.Pinned // since it was written
 		s.rec = next
 	}
 	return s, err
@@ -512,7 +519,7 @@ func (t *Table) renew(e *entry) {
 		s, err := t.get(ctx, path)
 		if err == nil && s.rec.isSame(own) {
 			err = state.Change(ctx, func(ctx context.Context) error {
-				_, err := t.db.Update(ctx, path, own.encode(), s.rev, t.ttl(own))
+				_, err := t.db.Update(ctx, path, s.rec.encode(), s.rev, t.ttl(own))
 				return err
 			})
 		}
@@ -526,8 +533,62 @@ func (t *Table) renew(e *entry) {
 // Peek returns the state of k, and its claim if there is one. It does not wait for the end of work. A claim
 // that Retry keeps is StateRunning with Kept.
 func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
+	if k.Pin {
+		if err := t.pin(ctx, &k); err != nil {
+			return StateAbsent, Claim{}, err
+		}
+	}
 	state, c, _, err := t.peek(ctx, k)
 	return state, c, err
+}
+
+// pin pins the claim of k if it runs.
+func (t *Table) pin(ctx context.Context, k *Key) error {
+	if t.db == nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if e := t.entryLocked(k); e != nil && e.own == nil && e.key.Digest == k.Digest {
+			e.isPinned = true
+		}
+		return nil
+	}
+	ctx, cancel := t.bound(ctx)
+	defer cancel()
+	for n := 1; ; n++ {
+		s, path, err := t.lookup(ctx, k)
+		if err != nil || s.rec == nil || s.rec.Kind != runningRecord || s.rec.Pinned || !bytes.Equal(s.rec.Digest, k.Digest[:]) {
+			return err
+		}
+		next := *s.rec
+		next.Pinned = true
+		written, err := t.swap(ctx, path, &next, s.rev)
+		if err != nil || written.rec == &next && next.Pinned {
+			return err
+		}
+		_ = poll(ctx, n)
+	}
+}
+
+// lookup returns the claim of k in the store and its key, if there is one.
+func (t *Table) lookup(ctx context.Context, k *Key) (s slot, path string, err error) {
+	ids := append([]string{k.ID}, k.Aliases...)
+	for i := 0; i < len(ids) && !s.rec.isClaim(); i++ {
+		if ids[i] == "" {
+			continue
+		}
+		path = t.path(k, ids[i])
+		if s, err = t.get(ctx, path); err == nil {
+			err = t.checkAlias(ctx, k, s.rec)
+		}
+		var other aliasError
+		switch {
+		case errors.As(err, &other):
+			ids = append(ids, other.id)
+		case err != nil:
+			return slot{}, "", err
+		}
+	}
+	return s, path, nil
 }
 
 // Wait waits until no live instance runs k, and returns its state and claim, and the data of an outcome. It
@@ -573,22 +634,12 @@ func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 	}
 	isOwn := r != nil
 	t.mu.Unlock()
-	ids := append([]string{k.ID}, k.Aliases...)
-	for i := 0; t.db != nil && i < len(ids) && !r.isClaim(); i++ {
-		if ids[i] == "" {
-			continue
-		}
-		s, err := t.get(ctx, t.path(&k, ids[i]))
-		if r = s.rec; err == nil {
-			err = t.checkAlias(ctx, &k, r)
-		}
-		var other aliasError
-		switch {
-		case errors.As(err, &other):
-			ids = append(ids, other.id)
-		case err != nil:
+	if t.db != nil && r == nil {
+		s, _, err := t.lookup(ctx, &k)
+		if err != nil {
 			return StateAbsent, Claim{}, nil, err
 		}
+		r = s.rec
 	}
 	switch {
 	case !r.isClaim():

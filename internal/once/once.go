@@ -58,6 +58,10 @@ type Key struct {
 
 	// NoWait makes Do return ErrBusy while another call runs the key. Repeats may differ in it.
 	NoWait bool
+
+	// Pin makes Peek pin a claim that runs under AtMostOnce: if its work ends without an outcome, that is ErrLost. So
+	// a repeat that the caller of Peek asks for never runs. Repeats may differ in it.
+	Pin bool
 }
 
 // A Claim is the permission to run.

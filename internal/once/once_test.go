@@ -239,6 +239,69 @@ func TestDoForgets(t *testing.T) {
 	})
 }
 
+// Work whose claim is pinned while it runs has the outcome ErrLost if it ends without one, also for waiting calls. A pin
+// without a claim, after the end, or of another digest has no effect.
+func TestPinnedClaimIsNotForgotten(t *testing.T) {
+	test := func(t *testing.T, first, second *once.Table) {
+		for _, forget := range []bool{true, false} {
+			id := fmt.Sprint(forget)
+			c := &counter{delay: time.Minute, forget: forget}
+			pin := func(want once.State) {
+				t.Helper()
+				k := once.Key{Principal: "alice", Scope: "pay", ID: "pinning", Aliases: []string{"x" + id}, Pin: true}
+				state, _, err := second.Peek(t.Context(), k)
+				require.NoError(t, err)
+				require.Equal(t, want, state)
+			}
+			k := key(id)
+			k.Aliases = []string{"x" + id}
+			pin(once.StateAbsent)
+			var wg sync.WaitGroup
+			defer wg.Wait()
+			wg.Go(func() {
+				data, replayed, err := first.Do(t.Context(), k, once.AtMostOnce, c.run)
+				require.NoError(t, err)
+				require.Equal(t, "run 1", string(data))
+				require.False(t, replayed)
+			})
+			time.Sleep(10 * time.Second)
+			other := k
+			other.Digest[0], other.Pin = 1, true
+			_, _, err := second.Peek(t.Context(), other)
+			require.ErrorIs(t, err, once.ErrReused)
+			pin(once.StateRunning)
+			pin(once.StateRunning)
+			for _, table := range []*once.Table{first, second, first, second} {
+				data, replayed, err := table.Do(t.Context(), k, once.AtMostOnce, c.run)
+				require.True(t, replayed)
+				if forget {
+					require.ErrorIs(t, err, once.ErrLost)
+				} else {
+					require.NoError(t, err)
+					require.Equal(t, "run 1", string(data))
+				}
+				pin(once.StateDone)
+			}
+			require.Equal(t, 1, c.count())
+		}
+	}
+	eachTable(t, func(t *testing.T, table *once.Table) { test(t, table, table) })
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		test(t, newProcess(t, db).Table, newProcess(t, db).Table)
+	})
+	for _, action := range []fault.Action{fault.ErrorBefore, fault.ErrorAfter, fault.LandLater, fault.Hang, fault.Conflict} {
+		for i := range 2 {
+			synctest.Test(t, func(t *testing.T) {
+				db := store.NewMemory()
+				rules := [2][]fault.Rule{}
+				rules[i] = []fault.Rule{{Action: action, Op: writes, Probability: 0.5, Delay: time.Second}}
+				test(t, newProcess(t, db, rules[0]...).Table, newProcess(t, db, rules[1]...).Table)
+			})
+		}
+	}
+}
+
 // A call after one that is to be tried again is another attempt of its claim, with the data of that one, also in another
 // instance and with further aliases.
 func TestDoRetries(t *testing.T) {

@@ -424,6 +424,30 @@ func TestDoKeepsClaimOfLongWork(t *testing.T) {
 	})
 }
 
+// A pin outlives a claim in doubt and the renewal of the claim.
+func TestPinIsKept(t *testing.T) {
+	for _, inDoubt := range []bool{true, false} {
+		test(t, func(t *testing.T, db store.Store) {
+			plan, c := &fault.Plan{}, &counter{delay: 14 * time.Hour, forget: true}
+			if inDoubt {
+				plan.Rules, c.delay = []fault.Rule{{Action: fault.ErrorAfter, Op: "create", Limit: 1}}, time.Second
+			}
+			one, two := startProcess(t, db, time.Hour, plan), startProcess(t, db, time.Hour, &fault.Plan{})
+			go one.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+			synctest.Wait()
+			require.Equal(t, inDoubt, c.count() == 0)
+			k := key("1")
+			k.Pin = true
+			state, _, err := two.Peek(t.Context(), k)
+			require.NoError(t, err)
+			require.Equal(t, once.StateRunning, state)
+			_, _, err = two.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+			require.ErrorIs(t, err, once.ErrLost)
+			require.Equal(t, 1, c.count())
+		})
+	}
+}
+
 func TestDoDropsOutcomeTooLargeForStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		p := newProcess(t, smallStore{db})

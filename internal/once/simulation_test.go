@@ -41,6 +41,7 @@ var groups = []group{
 // The operations of a step.
 const (
 	opCall = iota
+	opPin
 	opWait
 	opPause
 	opResume
@@ -77,7 +78,7 @@ func drawSteps(t *rapid.T, count int) []step {
 	}
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) step {
 		return step{
-			op:      rapid.SampledFrom([]int{opCall, opCall, opCall, opWait, opPause, opResume, opCrash}).Draw(t, "op"),
+			op:      rapid.SampledFrom([]int{opCall, opCall, opCall, opPin, opWait, opPause, opResume, opCrash}).Draw(t, "op"),
 			process: rapid.IntRange(0, 2).Draw(t, "process"),
 			group:   rapid.IntRange(0, len(groups)-1).Draw(t, "group"),
 			key:     rapid.IntRange(0, 2).Draw(t, "key"),
@@ -104,6 +105,7 @@ type simulation struct {
 	mu        sync.Mutex // guards all below
 	runs      [][]*run   // by group
 	outcomes  []string   // by group, as given to callers
+	pinned    []string   // by group, the token of a claim that is not forgotten
 	violation error
 }
 
@@ -157,6 +159,7 @@ func (s *simulation) crash(n *node) {
 // play runs the steps, and then requires that each key has an answer.
 func (s *simulation) play(steps []step) {
 	s.runs, s.outcomes = make([][]*run, len(groups)), make([]string, len(groups))
+	s.pinned = make([]string, len(groups))
 	for i := range s.nodes {
 		s.start(i)
 	}
@@ -165,6 +168,9 @@ func (s *simulation) play(steps []step) {
 		switch {
 		case st.op == opCall:
 			s.wg.Go(func() { s.call(n, st, false) })
+			synctest.Wait()
+		case st.op == opPin:
+			s.wg.Go(func() { s.pin(n, st) })
 			synctest.Wait()
 		case st.op == opWait:
 			time.Sleep(st.limit)
@@ -228,6 +234,21 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	}
 }
 
+// pin pins the claim of a key under AtMostOnce: no other one runs.
+func (s *simulation) pin(n *node, st step) {
+	ctx, cancel := context.WithTimeout(context.Background(), st.limit)
+	defer cancel()
+	g := groups[st.group]
+	k := g.keys[st.key%len(g.keys)]
+	k.Pin = g.policy == once.AtMostOnce
+	state, c, err := n.Peek(ctx, k)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k.Pin && !n.isCrashed && err == nil && state == once.StateRunning {
+		s.pinned[st.group] = c.Token
+	}
+}
+
 func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (once.Result, error) {
 	r := &run{node: n, epoch: context.Background()}
 	if n.lease != nil {
@@ -241,6 +262,7 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 	for i, other := range s.runs[st.group] {
 		if groups[st.group].policy == once.AtMostOnce {
 			s.require(other.isForgotten, "O1: group %d: run %d and another one", st.group, i)
+			s.require(s.pinned[st.group] == "" || s.pinned[st.group] == c.Token, "O1: group %d: a run after that of a pinned claim", st.group)
 			continue
 		}
 		isFenced := other.node.isCrashed || other.node != n && other.epoch.Err() != nil

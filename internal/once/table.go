@@ -43,6 +43,7 @@ type entry struct {
 	waiting  int           // calls
 	end      *ending       // nil: no call waits, or ended
 	isEnding bool          // its attempt has ended without an outcome, which the store has to take
+	isPinned bool          // in memory: it has an outcome
 	out      outcome       // retained
 	expires  time.Duration // of out, since the start of the Table
 	own      *queue        // of the principal, if out is retained
@@ -331,6 +332,9 @@ func (t *Table) finish(e *entry, out outcome, replayed bool) {
 	t.mu.Lock()
 	end := e.end
 	e.end = nil
+	if e.isPinned && out.Kind == noOutcome {
+		out.Kind = lost
+	}
 	if t.db == nil && out.Kind != noOutcome {
 		t.retainLocked(e, out)
 	} else {
