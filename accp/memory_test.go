@@ -691,3 +691,98 @@ func TestTransactionOfKilledCallerRunsOnce(t *testing.T) {
 		})
 	}
 }
+
+// A client that is invited to repeat a request while its handler runs gets the outcome, and nothing runs again if the
+// handler ends without one: it was interrupted, or failed with an error of a retryable code. Without an invitation such
+// a request runs again, since the caller permits it (ACCP-D29, ACCP-D72).
+func TestInvitedRepeatIsNotRunAgain(t *testing.T) {
+	single := [][]byte{frame("req:work{a:1|b:2}", 1, "sid:s1", "cid:c1")}
+	parts := [][]byte{frame("req:work{a:1}", 1, "sid:s1", "part:1/2"), frame("req:work{b:2}", 2, "sid:s1", "part:2/2")}
+	for name, tt := range map[string]struct {
+		frames    [][]byte
+		chain     string
+		isShared  bool // the repeat is at another process
+		isFailing bool // by itself
+		isInvited bool
+		isEarly   bool // the repeat arrives before the end of the first run
+		runs      int64
+	}{
+		"interrupted":            {single, "c1", false, false, true, false, 1},
+		"interrupted, shared":    {single, "c1", true, false, true, false, 1},
+		"interrupted, in parts":  {parts, "0000000a0001", true, false, true, false, 1},
+		"interrupted, following": {single, "c1", true, false, true, true, 1},
+		"failed":                 {single, "c1", false, true, true, false, 1},
+		"failed, shared":         {single, "c1", true, true, true, false, 1},
+		"failed, following":      {single, "c1", true, true, true, true, 1},
+		"free":                   {single, "c1", false, false, false, false, 2},
+		"free, shared":           {single, "c1", true, true, false, false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var runs atomic.Int64
+				o := accp.ServerOptions{}
+				if tt.isShared {
+					o.Persistence.Store = store.NewMemory()
+				}
+				open := func() *userServer {
+					s := newUserServer(t, o)
+					s.Handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+						if runs.Add(1) > 1 {
+							return w.SendResult(nil)
+						}
+						select {
+						case <-time.After(time.Minute):
+							return accp.ErrToolExecFailed
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}))
+					return s
+				}
+				first := open()
+				second := first
+				if tt.isShared {
+					second = open()
+				}
+				ctx, disconnect := context.WithCancel(t.Context())
+				defer disconnect()
+				last := len(tt.frames) - 1
+				for i, f := range tt.frames {
+					r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+					r.Header.Set("Content-Type", accp.MediaType)
+					r.Header.Set("User", "a")
+					go func() {
+						defer func() { _ = recover() }() // of a response that is cut off
+						first.ServeHTTP(httptest.NewRecorder(), r)
+					}()
+					time.Sleep(time.Duration(1+last-i) * time.Second)
+				}
+				require.EqualValues(t, 1, runs.Load())
+				if tt.isInvited {
+					require.Regexp(t, "code:E3002.*try:true", second.postFrame("a", tt.frames[last]).Body.String())
+				}
+				var ending sync.WaitGroup
+				ending.Go(func() {
+					if tt.isFailing {
+						time.Sleep(2 * time.Minute)
+					}
+					disconnect()
+					time.Sleep(time.Second)
+				})
+				if !tt.isEarly {
+					ending.Wait()
+				}
+				repeat := ""
+				for _, seq := range []int64{20, 22} { // the first number is out of order
+					repeat = second.postFrame("a", frame("req:work{a:1|b:2}", seq, "sid:s1", "cid:"+tt.chain, "try:2")).Body.String()
+				}
+				if require.EqualValues(t, tt.runs, runs.Load(), repeat); tt.runs == 1 {
+					require.Contains(t, repeat, "code:E9999")
+				}
+				ending.Wait()
+				require.NoError(t, second.Close())
+				require.NoError(t, first.Close())
+			})
+		})
+	}
+}

@@ -220,7 +220,8 @@ func (s *responder) runRecorded(
 // errInterrupted is the outcome of a transaction whose handler returned an error after the end of its context.
 var errInterrupted = errors.New("accp: the handler was interrupted")
 
-// isRemembered reports whether the outcome of the request with a repeated frame is known or awaited.
+// isRemembered reports whether the outcome of the request with a repeated frame is known or awaited. It invites the
+// peer to repeat the request, so a run that ends without an outcome is not followed by another one.
 func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, frame []byte) bool {
 	m, err := e.session.codec.Decode(frame)
 	if err != nil {
@@ -234,6 +235,7 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, fr
 	if err != nil {
 		return false
 	}
+	k.Pin = !k.isTransaction // a failed transaction may be sent again
 	state, claim, err := table.Peek(ctx, k.Key)
 	// The last part of a transaction in parts has its id only in the outcome.
 	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction
