@@ -278,19 +278,23 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 	return t.fail(ctx, err)
 }
 
-// checkPushed returns an error if a pushed Withdraw is to wait for the message that it names, which the thread has
-// and which is not handled yet: its handler runs, or the change of the thread was in doubt. Without a Store nothing is in
-// doubt, and the Withdraw could not be queued.
+// checkPushed returns an error if a pushed Withdraw is to wait for the message that it names, which is not handled yet: it
+// is queued, its handler runs, or the change of the thread was in doubt. Without a Store nothing is in doubt, and the
+// Withdraw could not be queued.
 func (t *attempt) checkPushed(ctx context.Context) error {
 	w, isWithdraw := t.d.Body.(*Withdraw)
 	if !isWithdraw || t.via != viaPush || t.instance == nil {
 		return nil
 	}
 	th, err := t.threads.Get(ctx, t.env.ThreadID, t.env.From)
-	if err != nil || th.state.IsClosed() || th.state.IsUnseen(messageOf(false, t.env.ID, "", w)) {
+	switch {
+	case err != nil || th.state.IsClosed():
 		return err
+	case th.state.IsUnseen(messageOf(false, t.env.ID, "", w)):
+		err = t.checkQueued(ctx, t.env.From, w.WithdrawnID)
+	default:
+		err = t.checkHandled(ctx, t.env.From, w.WithdrawnID, time.Since(t.arrived))
 	}
-	err = t.checkHandled(ctx, t.env.From, w.WithdrawnID, time.Since(t.arrived))
 	t.isWaiting = isEarly(err)
 	return err
 }

@@ -73,9 +73,25 @@ func (r *receiver) checkHandled(ctx context.Context, from, id string, waited tim
 		return ErrRelay.because("", err)
 	}
 	if earlier.IsOpen(time.Now(), waited, claim) {
-		return &earlyError{retryable(ErrConflict.err("the message to withdraw is not handled yet"))}
+		return errUnhandled()
 	}
 	return nil
+}
+
+// checkQueued returns an earlyError if the message of a sender with an id is queued.
+func (r *receiver) checkQueued(ctx context.Context, from, id string) error {
+	isQueued, err := r.instance.box.Has(ctx, queueOf(from, id))
+	switch {
+	case err != nil:
+		return ErrRelay.because("", err)
+	case isQueued:
+		return errUnhandled()
+	}
+	return nil
+}
+
+func errUnhandled() error {
+	return &earlyError{retryable(ErrConflict.err("the message to withdraw is not handled yet"))}
 }
 
 // isEarly reports whether a copy waits for something else than the next attempt to pass it to the handler: its thread,

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -373,6 +375,71 @@ func TestPushedWithdrawWaitsForOffer(t *testing.T) {
 			require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
 		}
 	})
+}
+
+// claimedLate is a store whose first creation of a claim takes 12 seconds, or fails before.
+type claimedLate struct {
+	store.Store
+	isClaimed atomic.Bool
+}
+
+func (c *claimedLate) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if strings.Contains(key, "/once/") && !c.isClaimed.Swap(true) {
+		if err := retry.Sleep(ctx, 12*time.Second); err != nil {
+			return 0, err
+		}
+	}
+	return c.Store.Create(ctx, key, value, ttl)
+}
+
+// failsLate is a handler whose first call fails after 7 seconds.
+func failsLate(next air.Handler) air.Handler {
+	isCalled := atomic.Bool{}
+	return air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+		if isCalled.Swap(true) {
+			return next.ServeAIR(ctx, d)
+		}
+		_ = retry.Sleep(ctx, 7*time.Second)
+		return errHandler
+	})
+}
+
+// A pushed Withdraw waits for its Offer, which is queued and which its thread does not have (AIR-D77): the claim of the
+// Offer hangs, or its handler has failed.
+func TestPushedWithdrawWaitsForQueuedOffer(t *testing.T) {
+	tests := map[string]struct {
+		opts air.InboxOptions
+		wait time.Duration // between the two
+	}{
+		"claim":   {air.InboxOptions{Persistence: air.Persistence{Store: &claimedLate{Store: store.NewMemory()}}}, 0},
+		"handler": {air.InboxOptions{Persistence: air.Persistence{Store: store.NewMemory()}, Middleware: []air.Middleware{failsLate}}, 3 * time.Second},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				tt.opts.Timing.PushWait, tt.opts.Persistence.SingleInstance = 5*time.Second, true
+				in := w.inbox(t, bob, tt.opts)
+				threadID := air.NewID()
+				offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
+				withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+					d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: idOf(t, offer)}
+				})
+				for _, data := range [][]byte{offer, withdraw} {
+					o := in.Receive(t.Context(), data, false)
+					require.Equal(t, air.ClassLater, o.Class)
+					require.Nil(t, o.Err, "not queued")
+					time.Sleep(tt.wait)
+				}
+				time.Sleep(time.Minute)
+				require.Equal(t, 2, in.count())
+				for i, data := range [][]byte{offer, withdraw} {
+					require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
+				}
+			})
+		})
+	}
 }
 
 // Two forms of a Withdraw that come at different times behind a dead letter become dead letters, and leave the relay

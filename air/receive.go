@@ -5,6 +5,7 @@ package air
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -249,8 +250,14 @@ func (r *receiver) hold(ctx context.Context, a *arrival, o *ReceiveResult) {
 	}
 }
 
-// queueKind is the kind of the streams of the outbox that hold accepted pushes, one each.
+// queueKind is the kind of the streams of the outbox that hold accepted pushes.
 const queueKind = "mail"
+
+// queueOf returns the stream of the message of a sender with an id.
+func queueOf(from, id string) string {
+	k := idKey(from, id)
+	return queueKind + "/" + hex.EncodeToString(k[:])
+}
 
 // queue makes the inbox the owner of a pushed envelope.
 func (r *receiver) queue(ctx context.Context, a *arrival) error {
@@ -259,8 +266,7 @@ func (r *receiver) queue(ctx context.Context, a *arrival) error {
 	}
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
-	id := letterID(a.env)
-	return r.instance.box.Put(ctx, queueKind+"/"+id, id, a.data)
+	return r.instance.box.Put(ctx, queueOf(a.env.From, a.env.ID), letterID(a.env), a.data)
 }
 
 // receiveQueued is an attempt for a queued envelope (AIR-D80).

@@ -392,6 +392,35 @@ func TestWaitingCountsItemsInTheQueue(t *testing.T) {
 	})
 }
 
+// Waiting does not count an item whose first Put failed behind its append; Has finds it.
+func TestHasFindsItemsInTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, r := store.NewMemory(), always(outbox.Retry(time.Minute, errDown))
+		a := startNode(t, db, func(c *config) {
+			c.rules = []fault.Rule{{Action: fault.ErrorBefore, Op: "create", Match: "x/outbox/sender/"}}
+		})
+		b := startNode(t, db)
+		b.Send("k", r.send)
+		expect := func(want bool) {
+			t.Helper()
+			has, err := b.Has(t.Context(), "k/1")
+			require.NoError(t, err)
+			require.Equal(t, want, has)
+		}
+		expect(false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, a.Put(ctx, "k/1", "a", nil))
+		b.put("k/1", "a")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"a"}, r.ids())
+		expect(true)
+		r.set(outbox.Done())
+		time.Sleep(2 * time.Minute)
+		expect(false)
+	})
+}
+
 func TestMaxLettersBoundsDeadLetters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, store.NewMemory(), func(c *config) { c.MaxLetters = 3 })

@@ -103,10 +103,26 @@ func (o *Outbox) Put(ctx context.Context, stream, id string, item []byte) error 
 // Waiting returns the number and the bytes of the items in a stream. It does not count a Put in
 // progress.
 func (o *Outbox) Waiting(ctx context.Context, stream string) (items, bytes int64, err error) {
-	var rec record
+	rec, err := o.read(ctx, stream)
+	return rec.Puts - rec.Sent, rec.Bytes, wrap("count", stream, err)
+}
+
+// Has reports whether a stream has an item that has not left the queue. In contrast to Waiting it is exact after each
+// Put that returned nil, repeated or not.
+func (o *Outbox) Has(ctx context.Context, stream string) (bool, error) {
+	rec, err := o.read(ctx, stream)
+	if err != nil {
+		return false, wrap("read", stream, err)
+	}
+	items, err := o.db.Read(ctx, o.path("items", stream), rec.Seq, 1)
+	return len(items) > 0, wrap("read", stream, err)
+}
+
+// read returns the record of a stream, the zero record if there is none.
+func (o *Outbox) read(ctx context.Context, stream string) (rec record, err error) {
 	e, err := o.db.Get(ctx, o.path("sender", stream))
 	if errors.Is(err, store.ErrNotFound) {
-		return 0, 0, nil
+		return rec, nil
 	}
 	if err == nil {
 		e, err = store.Content(e)
@@ -114,7 +130,7 @@ func (o *Outbox) Waiting(ctx context.Context, stream string) (items, bytes int64
 	if err == nil {
 		err = json.Unmarshal(e.Value, &rec)
 	}
-	return rec.Puts - rec.Sent, rec.Bytes, wrap("count", stream, err)
+	return rec, err
 }
 
 // A put is one call of Put.
