@@ -23,6 +23,7 @@ import (
 func TestSeed(t *testing.T) {
 	t.Run("arc", func(t *testing.T) { sim.Seeds(t, profile(defect{})) })
 	t.Run("store", func(t *testing.T) { sim.Seeds(t, profile(defect{hasStoreErrors: true})) })
+	t.Run("group", func(t *testing.T) { sim.Seeds(t, profile(defect{hasStoreErrors: true, isGroup: true})) })
 }
 
 // profile lets clients create, read, cancel and subscribe to tasks, send inputs, and talk in chats.
@@ -30,8 +31,11 @@ func profile(d defect) func(*sim.World) {
 	return func(s *sim.World) {
 		w := newWorld(s, d)
 		s.Play(40*time.Second, 3, 3*time.Second, func(c *sim.Client) { w.operate(c) })
+		w.heal()
 		s.Settle()
+		w.redeliver()
 		w.check()
+		w.checkServers()
 	}
 }
 
@@ -39,6 +43,10 @@ func (w *world) operate(c *sim.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+c.IntN(20))*time.Second)
 	defer cancel()
 	t, ch := w.pick(c)
+	if w.broken.isGroup && c.IntN(5) == 0 {
+		w.operateServer(ctx, c, t)
+		return
+	}
 	switch n := c.IntN(10); {
 	case n < 2 || t == nil:
 		w.create(ctx, c)
@@ -129,10 +137,14 @@ func (w *world) get(ctx context.Context, c *sim.Client, t *task) error {
 }
 
 func (w *world) follow(ctx context.Context, c *sim.Client, t *task) {
+	url := hookURL
+	if w.broken.isGroup && c.IntN(2) == 0 {
+		url += refusing
+	}
 	w.subscribe(t)
 	_, err := w.Call(c.ID, "subscribe", func() (string, error) {
 		_, err := repeat(w, c, "subscribe", func(client *arc.Client, o *arc.CallOptions) (*arc.Subscription, error) {
-			return client.SubscribeTask(ctx, agent, &arc.SubscribeParams{TaskID: t.id, CallbackURL: hookURL,
+			return client.SubscribeTask(ctx, agent, &arc.SubscribeParams{TaskID: t.id, CallbackURL: url,
 				Events: []arc.Event{arc.EventTaskCompleted, arc.EventTaskFailed, arc.EventTaskCanceled}}, o)
 		})
 		return "", err

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
@@ -36,6 +37,7 @@ type world struct {
 	servers   []*sim.Node
 	callers   []*sim.Node
 	receivers http.Handler
+	isHealed  atomic.Bool // all agents are healthy, and the receiver accepts
 }
 
 // A defect is what a broken variant does.
@@ -48,6 +50,7 @@ type defect struct {
 	call    arc.Interceptor
 
 	hasStoreErrors bool
+	isGroup        bool // the agent is a group of instances
 }
 
 func newWorld(w *sim.World, d defect) *world {
@@ -129,8 +132,14 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	if w.broken.chat != nil {
 		chat = w.broken.chat
 	}
-	s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: agent}, RerunInterrupted: w.isRerun, TaskHandler: arc.TaskHandlerFunc(serve),
-		ChatHandler: arc.ChatHandlerFunc(chat)})
+	ids, group := []string{agent}, ""
+	if w.broken.isGroup {
+		ids, group = instances, agent
+	}
+	for _, id := range ids {
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: group, RerunInterrupted: w.isRerun, TaskHandler: arc.TaskHandlerFunc(serve),
+			ChatHandler: arc.ChatHandlerFunc(chat)})
+	}
 	end, err := v.Serve(v.Node.Name()+":80", s)
 	if err != nil {
 		_ = s.Close()
@@ -145,7 +154,7 @@ type hook struct{ end func() }
 func (h *hook) Close() { h.end() }
 
 func (w *world) startHook(v *sim.View) (sim.Instance, error) {
-	end, err := v.Serve("10.0.0.9:8080", w.receivers)
+	end, err := v.Serve("10.0.0.9:8080", http.HandlerFunc(w.serveHook))
 	return &hook{end}, err
 }
 
@@ -199,6 +208,9 @@ func (w *world) limits() arc.Limits {
 // serveTask waits for the number of inputs in the first message, with a step before each, and answers each of them with
 // a message and an artifact. At the end it fails if the first message wants that.
 func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
+	if w.broken.isGroup {
+		w.checkRun(ctx, run)
+	}
 	count, end, _ := strings.Cut(strings.TrimPrefix(run.Message().Text(), "inputs "), " ")
 	n, _ := strconv.Atoi(count)
 	for i := range n {
