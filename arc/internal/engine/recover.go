@@ -216,8 +216,11 @@ func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease
 		return lease.Ended, r, nil
 	case r.Owner != to:
 		isAlive, err := e.lease.Alive(ctx, r.Owner)
-		if err != nil || isAlive {
-			return lease.Held, r, err
+		if err != nil {
+			return 0, nil, err
+		}
+		if isAlive {
+			return lease.Held, r, e.touchLocked(ctx, t)
 		}
 	}
 	switch {
@@ -225,9 +228,21 @@ func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease
 		found, err := e.adoptLocked(ctx, t, to)
 		return found, t.rec, err
 	case t.run.owner == to:
-		return lease.Held, r, nil
+		return lease.Held, r, e.touchLocked(ctx, t)
 	}
 	return 0, nil, ErrTakenOver // the handler of a lost epoch has not returned
+}
+
+// touchLocked writes the record of a task with a live owner again. A change by the failed process that is on its way
+// fails, so the index entry of that may be removed. t.turn must be held.
+func (e *Tasks) touchLocked(ctx context.Context, t *task) error {
+	owner := t.rec.Owner
+	return e.changeLocked(ctx, t, 0, func(r *record) (*record, error) {
+		if r.Owner != owner || r.IsFinal() {
+			return nil, store.ErrConflict // the next round reads it again
+		}
+		return r, nil
+	})
 }
 
 // adoptLocked makes a process the owner of a task: a task that has begun no work begins, one that waits continues to
