@@ -35,7 +35,7 @@ var (
 
 const (
 	compareEvery = 10  // seeds: one of them is run twice
-	maxPairs     = 4   // of runs, one of which has to be equal
+	maxRepeats   = 4   // of a run, two of which have to be equal
 	maxAttempts  = 400 // runs of a shrink
 	gcPercent    = 400 // a run has a small heap
 )
@@ -227,14 +227,15 @@ func (r *runner) run(seed uint64, keep func(id string) bool, isCompared bool) bo
 		return true
 	}
 	r.compared++
-	text := ""
-	for range maxPairs { // a busy machine interrupts a goroutine in rare cases, and changes the order of two others
+	text, all := "", []result{res}
+	for range maxRepeats { // a busy machine interrupts a goroutine in rare cases, and changes the order of two others
 		next := r.once(seed, keep)
-		text = difference(res.events, next.events)
-		if text == "" {
-			return true
+		for i := range all {
+			if text = difference(all[i].events, next.events); text == "" {
+				return true
+			}
 		}
-		res = next
+		all = append(all, next)
 	}
 	r.different++
 	r.difference = fmt.Sprintf("seed %#x: two runs have different traces: %s", seed, text)
