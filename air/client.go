@@ -271,7 +271,7 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 		c.log.WarnContext(ctx, "air: sent move not stored", "id", d.ID, "thread", d.ThreadID, "err", err)
 		return r, nil // recorded by Resend
 	}
-	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
+	return r, errors.Join(err, c.outbox.end(ctx, m, false, r, err))
 }
 
 // validate checks a message before it is stored, and returns its first form unless it is sealed.

@@ -278,13 +278,13 @@ func (o *outboxStore) get(ctx context.Context, id string) (*OutboxMessage, error
 	return parseOutboxMessage(e)
 }
 
-// end records the outcome of a delivery.
-func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, r *Receipt, err error) error {
+// end records the outcome of a delivery. isRepeat is set if an earlier one may have arrived.
+func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, isRepeat bool, r *Receipt, err error) error {
 	if r != nil {
 		return o.remove(ctx, m.ID)
 	}
 	e := asError(err)
-	m.set(m.state().End(time.Now(), e.Attempts, string(e.Code)))
+	m.set(m.state().End(time.Now(), isRepeat, e.Attempts, string(e.Code)))
 	return o.put(ctx, m)
 }
 
@@ -450,7 +450,7 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	if errors.As(err, &unrecorded) {
 		return nil, err
 	}
-	return r, errors.Join(err, c.outbox.end(ctx, m, r, err))
+	return r, errors.Join(err, c.outbox.end(ctx, m, isRepeat, r, err))
 }
 
 // resendLoop calls Resend until the client is closed.

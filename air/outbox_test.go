@@ -132,6 +132,39 @@ func TestResendRecordsDeliveredMove(t *testing.T) {
 	})
 }
 
+// A move was delivered and not recorded, and the next delivery ends before its request. The one after that records the
+// move, although the recipient answers it as a replay.
+func TestResendRecordsMoveAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		w.direct = in
+		w.registry.Register(bob, "https://direct.example/")
+		db := &failingStore{Store: store.NewMemory()}
+		threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
+		require.NoError(t, err)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
+		db.failsChange.Store(true)
+		n := c.NewNegotiation(bob.DID(), "", false)
+		r, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		db.failsChange.Store(false)
+		db.failsGet.Store(true)
+		_, err = c.Resend(t.Context())
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+
+		db.failsGet.Store(false)
+		_, err = c.Resend(t.Context())
+		require.NoError(t, err)
+		th, err := n.Thread(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, r.Envelope.ID, th.LastMessageID)
+		require.Equal(t, 1, in.count())
+		time.Sleep(2 * time.Minute) // the end of changes in doubt
+	})
+}
+
 // A move whose thread cannot be read stays queued.
 func TestOutboxKeepsMoveWithoutThread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

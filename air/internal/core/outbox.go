@@ -35,10 +35,11 @@ func (s Sent) At(now time.Time) (_ Sent, isKept bool) {
 	return s, s.Failed.IsZero() || now.Sub(s.Failed) < OutboxTTL
 }
 
-// End returns the message after a delivery with some requests and the code of its failure.
-func (s Sent) End(now time.Time, requests int, code string) Sent {
+// End returns the message after a delivery with some requests and the code of its failure. isRepeat is set if an
+// earlier delivery, whose end may not be stored, may have reached the recipient.
+func (s Sent) End(now time.Time, isRepeat bool, requests int, code string) Sent {
 	s.Attempts += requests
-	s.Attempted, s.Code, s.Failed = s.Attempts > 0, code, time.Time{}
+	s.Attempted, s.Code, s.Failed = isRepeat || s.Attempts > 0, code, time.Time{}
 	if !mayBecomeGood(code) {
 		s.Failed = now
 	}

@@ -57,8 +57,9 @@ func TestSentAgreesWithItsHistory(t *testing.T) {
 			if !temporary[code] {
 				failed = now
 			}
-			s = s.End(now, n, code)
-			require.Equal(t, Sent{Queued: s.Queued, Attempts: requests, Attempted: requests > 0, Failed: failed, Code: code}, s)
+			isRepeat := rapid.Bool().Draw(t, "repeat")
+			s = s.End(now, isRepeat, n, code)
+			require.Equal(t, Sent{Queued: s.Queued, Attempts: requests, Attempted: isRepeat || requests > 0, Failed: failed, Code: code}, s)
 		}
 	})
 }
