@@ -19,7 +19,8 @@ import (
 // A model has what agents know: requests and their answers, stored texts, and states.
 //
 //	P1 A request runs at most once, an answered one has run, and one that surely did not run has not run. A
-//	   proxy that doubles a request can deliver one copy and report that the other one found no server.
+//	   proxy that doubles a request can deliver one copy and report that the other one found no server. Then the
+//	   error reports that nothing was processed (ACCP-D29, ACCP-D78), also if the client or the context ends then.
 //	P2 A call ends by its deadline.
 //	P3 An answer is that of its request.
 //	P4 An acknowledged text of a tier is the same from then on.
@@ -82,8 +83,8 @@ func (m *model) ran(id string) int {
 	return len(m.runs)
 }
 
-// called holds a request to P1, P2 and P3.
-func (m *model) called(id, answer string, err error, late time.Duration) {
+// called holds a request to P1, P2 and P3. isRefused reports that its last frame found no server.
+func (m *model) called(id, answer string, err error, late time.Duration, isRefused bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if late > 5*time.Second {
@@ -95,7 +96,7 @@ func (m *model) called(id, answer string, err error, late time.Duration) {
 		m.sim.Failf("P1", "", "request %s was answered after %d runs", id, m.runs[id])
 	case err == nil && answer != id:
 		m.sim.Failf("P3", "", "request %s was answered %q", id, answer)
-	case m.sim.HasFault(fault.Duplicate) && errors.Is(err, accp.ErrUnreachable):
+	case m.sim.HasFault(fault.Duplicate) && (isRefused || errors.Is(err, accp.ErrUnreachable)):
 	case errors.As(err, &failed) && !failed.MayHaveRun:
 		if m.unsent[id] = true; m.runs[id] > 0 && !isAnswer(err) {
 			m.sim.Failf("P1", "", "request %s ran, and its error says that it did not: %v", id, err)

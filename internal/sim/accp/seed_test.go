@@ -182,7 +182,7 @@ func (w *world) work(client int, a *agent, limit time.Duration) error {
 	}
 	answer, err := w.call(client, a, m, limit, "id")
 	text, _ := answer.Text()
-	w.called(id, text, err, w.Now()-start-limit)
+	w.called(id, text, err, w.Now()-start-limit, a.out.isRefused.Load())
 	return err
 }
 

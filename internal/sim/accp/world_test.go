@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -144,6 +145,9 @@ func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Me
 	if err := w.Sleep(ctx, time.Duration(run%5)*400*time.Millisecond); err != nil {
 		return err
 	}
+	if run%7 == 6 { // it may have had its effect
+		return accp.ErrToolExecFailed
+	}
 	if w.broken.answer != nil {
 		id = w.broken.answer(id)
 	}
@@ -269,20 +273,21 @@ type agent struct {
 	*session
 	name   string
 	client *accp.Client
+	out    *balancer
 	end    func()
 }
 
 func (w *world) startAgent(v *sim.View) (sim.Instance, error) {
 	rt, end := v.Transport(true)
-	s := w.newSession(w.next(v.Node.Name() + "_"))
+	s, out := w.newSession(w.next(v.Node.Name()+"_")), &balancer{next: rt}
 	c, err := accp.NewClient(endpoint, v.Node.Name(), &accp.ClientOptions{SessionID: s.id, AllowInsecure: true,
 		TokenSource: accp.TokenSourceFunc(func(context.Context) (string, error) { return v.Node.Name(), nil }),
-		HTTPClient:  &http.Client{Transport: &balancer{next: rt}}, Logger: quiet})
+		HTTPClient:  &http.Client{Transport: out}, Logger: quiet})
 	if err != nil {
 		end()
 		return nil, err
 	}
-	return &agent{s, v.Node.Name(), c, end}, nil
+	return &agent{s, v.Node.Name(), c, out, end}, nil
 }
 
 func (a *agent) Close() {
@@ -292,15 +297,19 @@ func (a *agent) Close() {
 
 // A balancer sends each request to the next server.
 type balancer struct {
-	next  http.RoundTripper
-	count atomic.Int64
+	next      http.RoundTripper
+	count     atomic.Int64
+	isRefused atomic.Bool // the last request found no server
 }
 
 func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 	own := r.Clone(r.Context())
 	own.Host = r.URL.Host
 	own.URL.Host = fmt.Sprintf("s%d:80", b.count.Add(1)%servers)
-	return b.next.RoundTrip(own)
+	res, err := b.next.RoundTrip(own)
+	dial, ok := errors.AsType[*net.OpError](err)
+	b.isRefused.Store(ok && dial.Op == "dial")
+	return res, err
 }
 
 // agent returns the running agent of a number, or nil.
