@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -19,6 +20,8 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
+	"github.com/a2aproject/a2a-go/v2/a2asrv/eventqueue"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
@@ -263,12 +266,34 @@ func (e executor) Cancel(_ context.Context, ec *a2asrv.ExecutorContext) iter.Seq
 	}
 }
 
+// queues destroys all queues at the end of a test. The SDK forgets one whose subscriber arrives between the destruction
+// of the queue and the removal of its execution.
+type queues struct {
+	eventqueue.Manager
+	ids sync.Map
+}
+
+func newQueues(t *testing.T) *queues {
+	q := &queues{Manager: eventqueue.NewInMemoryManager()}
+	t.Cleanup(func() {
+		for id := range q.ids.Range {
+			assert.NoError(t, q.Destroy(context.Background(), id.(a2a.TaskID)))
+		}
+	})
+	return q
+}
+
+func (q *queues) CreateReader(ctx context.Context, id a2a.TaskID) (eventqueue.Reader, error) {
+	q.ids.Store(id, nil)
+	return q.Manager.CreateReader(ctx, id)
+}
+
 // An agent of the SDK's server asks, answers and ends like a local agent; its artifacts in chunks are whole here.
 func TestHandlerWithServerOfSDK(t *testing.T) {
 	for _, protocol := range transports {
 		t.Run(string(protocol), func(t *testing.T) {
 			canceled := make(chan a2a.TaskID, 1)
-			remote := a2asrv.NewHandler(executor{canceled})
+			remote := a2asrv.NewHandler(executor{canceled}, a2asrv.WithEventQueueManager(newQueues(t)))
 			mux := http.NewServeMux()
 			mux.Handle("/rpc", a2asrv.NewJSONRPCHandler(remote))
 			mux.Handle("/rest/", http.StripPrefix("/rest", a2asrv.NewRESTHandler(remote)))
