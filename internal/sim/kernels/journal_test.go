@@ -60,8 +60,19 @@ func playJournal(w *sim.World) {
 		}
 		m.deliver(ctx, c.ID, h, id)
 	})
+	m.park()
 	m.finish()
 	m.checkEnd()
+}
+
+// park parks the runs of an instance that wait, and ends the instance: others continue them.
+func (m *runs) park() {
+	m.w.Settle()
+	if h, ok := m.nodes[2].Instance().(*host); ok {
+		h.runs.Park()
+		m.nodes[2].Crash()
+		m.nodes[2].Restart()
+	}
 }
 
 func (m *runs) deliver(ctx context.Context, client int, h *host, id string) {
@@ -328,6 +339,15 @@ func (m *runs) checkEnd() {
 		consumed := m.consumed[id]
 		if len(consumed) > len(inputs) || !slices.Equal(consumed, inputs[:len(consumed)]) {
 			m.w.Failf("J2", "n0", "run %s: inputs %q, consumed %q", id, inputs, consumed)
+		}
+		if err := h.runs.Expire(ctx, id, time.Minute); err != nil {
+			m.w.Failf("J3", "n0", "run %s: expire: %v", id, err)
+		}
+	}
+	m.w.Settle()
+	for i := range m.created {
+		for item, err := range h.runs.Read(ctx, fmt.Sprint(i+1)) {
+			m.w.Failf("J3", "n0", "run %d: item %d after its expiry, %v", i+1, item.N, err)
 		}
 	}
 }

@@ -95,6 +95,9 @@ func playKeyed(w *sim.World, peeks bool) {
 			m.callLast(i, j)
 		}
 	}
+	if peeks {
+		m.playPinned()
+	}
 }
 
 func (m *keyed) call(c *sim.Client, k *caller, group, key int) {
@@ -268,4 +271,75 @@ func playMemory(w *sim.World) {
 			w.Failf("O5", nodeName, "call: %v", err)
 		}
 	})
+}
+
+// playPinned lets work run for so long that its claim is renewed, while others pin the claim and wait for it: O1 and O3.
+// Shutdown waits for the work, too.
+func (m *keyed) playPinned() {
+	var tables [3]*once.Table
+	for i, n := range m.nodes {
+		k, ok := n.Instance().(*caller)
+		if !ok {
+			m.w.Failf("O5", n.Name(), "node does not start")
+			return
+		}
+		tables[i] = once.New(k.Store, k.Lease, once.Options{Prefix: "pinned/", Retention: 30 * time.Minute, Logger: quiet})
+		defer tables[i].Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Hour)
+	defer cancel()
+	kept, lost := once.Key{ID: "a", Aliases: []string{"b"}}, once.Key{ID: "c"}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	work := func(k once.Key, result once.Result) {
+		begun := make(chan struct{})
+		wg.Go(func() {
+			_, _, err := tables[0].Do(ctx, k, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+				close(begun)
+				return result, m.w.Sleep(ctx, 50*time.Minute)
+			})
+			m.require("work of "+k.ID, err)
+		})
+		select {
+		case <-begun:
+		case <-ctx.Done():
+		}
+	}
+	work(kept, once.Result{Data: []byte("kept")})
+	work(lost, once.Result{Forget: true})
+	for _, k := range []once.Key{{ID: "b", Pin: true}, {ID: "c", Pin: true}} {
+		if state, _, err := tables[1].Peek(ctx, k); m.require("peek", err) && state != once.StateRunning {
+			m.w.Failf("O6", "n1", "claim of %s has state %d while its work runs", k.ID, state)
+		}
+	}
+	for _, t := range []*once.Table{tables[0], tables[2]} {
+		wg.Go(func() {
+			state, _, data, err := t.Wait(ctx, kept)
+			if m.require("wait", err) && (state != once.StateDone || string(data) != "kept") {
+				m.w.Failf("O3", "", "state %d and outcome %q after the wait", state, data)
+			}
+		})
+	}
+	_ = m.w.Sleep(ctx, time.Minute)
+	m.require("shutdown", tables[0].Shutdown(ctx))
+	for _, k := range []once.Key{kept, lost} {
+		_, _, err := tables[1].Do(ctx, k, once.AtMostOnce, func(context.Context, once.Claim) (once.Result, error) {
+			m.w.Failf("O1", "n1", "pinned work %s runs again", k.ID)
+			return once.Result{}, nil
+		})
+		if isLost := errors.Is(err, once.ErrLost); isLost != (k.ID == lost.ID) {
+			m.w.Failf("O3", "n1", "outcome of %s after the shutdown: %v", k.ID, err)
+		}
+	}
+	if _, _, err := tables[0].Do(ctx, kept, once.AtMostOnce, nil); !errors.Is(err, once.ErrClosed) {
+		m.w.Failf("O5", "n0", "call after the shutdown: %v", err)
+	}
+}
+
+// require reports an error, unless a lease was lost.
+func (m *keyed) require(what string, err error) bool {
+	if err != nil && !errors.Is(err, lease.ErrLost) {
+		m.w.Failf("O5", "", "%s: %v", what, err)
+	}
+	return err == nil
 }

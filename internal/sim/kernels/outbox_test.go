@@ -87,7 +87,16 @@ func playOutbox(w *sim.World) {
 	})
 	w.Settle()
 	w.Settle()
-	m.check()
+	a, isUp := m.nodes[0].Instance().(*sender)
+	b, isOtherUp := m.nodes[1].Instance().(*sender)
+	if !isUp || !isOtherUp {
+		m.w.Failf("X1", "", "nodes do not start")
+		return
+	}
+	m.check(m.letters(a))
+	m.playLetters(a)
+	m.playOwn(a, b)
+	m.playGone(b)
 }
 
 type senderRecord struct {
@@ -117,6 +126,9 @@ func (s *sender) send(ctx context.Context, i outbox.Item) outbox.Verdict {
 	m.begin(a, i)
 	r := clientOf(m.w, name, i.Attempt)
 	length, n, obeys := time.Duration(r.IntN(1000))*time.Millisecond, r.IntN(100), r.IntN(4) > 0
+	if i.Stream == goneStream {
+		return outbox.Gone(errWork)
+	}
 	if r.IntN(10) == 0 {
 		length *= 15
 	}
@@ -166,25 +178,29 @@ func (m *queues) begin(a *sending, i outbox.Item) {
 	_ = json.Unmarshal(content(e.Value), &rec)
 	records, _ := m.w.Data().Read(ctx, prefix+"outbox/items/"+state.Join(i.Stream), 0, 10_000)
 	for _, r := range records {
-		isEarlier := rec.Seq < r.Seq && r.Seq < i.Seq
+		isEarlier := rec.Seq < r.Seq && r.Seq < i.Seq && r.ID[0] == '=' // a letter that was redelivered has no id of its own
 		if isEarlier && !m.isOver[i.Stream+" "+r.ID[1:]] && isHeld(a) {
 			m.w.Failf("X2", a.Node.Name(), "attempt of %s %s before the end of %s", i.Stream, i.ID, r.ID[1:])
 		}
 	}
 }
 
-// check holds the end of the run to X1 and X4.
-func (m *queues) check() {
-	s, ok := m.nodes[0].Instance().(*sender)
-	if !ok {
-		m.w.Failf("X1", "n0", "node does not start")
-		return
-	}
-	dead := map[string]bool{}
+// letters returns the dead letters.
+func (m *queues) letters(s *sender) (list []outbox.Letter) {
 	for l, err := range s.Dead(context.Background()) {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			m.w.Failf("X1", "n0", "dead letters: %v", err)
+		if err != nil {
+			m.w.Failf("X1", s.Node.Name(), "dead letters: %v", err)
+			return nil
 		}
+		list = append(list, l)
+	}
+	return list
+}
+
+// check holds the end of the run to X1 and X4.
+func (m *queues) check(letters []outbox.Letter) {
+	dead := map[string]bool{}
+	for _, l := range letters {
 		dead[l.Stream+" "+l.ID] = true
 	}
 	m.mu.Lock()
@@ -203,5 +219,114 @@ func (m *queues) check() {
 		if failures := m.failures[prefix+"outbox/sender/"+state.Join(stream)]; n > failures {
 			m.w.Failf("X4", "", "%d duplicates in %s after %d owner failures", n, stream, failures)
 		}
+	}
+}
+
+// require reports an error, unless the instance has lost its lease.
+func (m *queues) require(s *sender, what string, err error) bool {
+	if err != nil && !errors.Is(err, lease.ErrLost) {
+		m.w.Failf("X1", s.Node.Name(), "%s: %v", what, err)
+	}
+	return err == nil
+}
+
+// playLetters redelivers or drops each dead letter: the former are sent, the latter are not, and no queue keeps an item.
+func (m *queues) playLetters(s *sender) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	letters, want := m.letters(s), map[string]int{}
+	m.mu.Lock()
+	for name, n := range m.sent {
+		want[name] = n
+	}
+	m.mu.Unlock()
+	for i, l := range letters {
+		err := error(nil)
+		if i%2 == 0 {
+			err = s.Redeliver(ctx, l.Stream, l.Seq)
+			want[l.Stream+" "+l.ID]++
+		} else {
+			err = s.Drop(ctx, l.Stream, l.Seq)
+		}
+		if !m.require(s, "dead letter of "+l.Stream, err) {
+			return
+		}
+	}
+	for i := range 5 { // the sender of the last item sends those of failed calls, too
+		if !m.require(s, "put", s.Put(ctx, fmt.Sprint("k/", i), "last", nil)) {
+			return
+		}
+	}
+	m.w.Settle()
+	if n := len(m.letters(s)); n > 0 {
+		m.w.Failf("X1", s.Node.Name(), "%d dead letters after the last one was redelivered or dropped", n)
+	}
+	m.mu.Lock()
+	for _, l := range letters {
+		if name := l.Stream + " " + l.ID; m.sent[name] != want[name] {
+			m.w.Failf("X1", s.Node.Name(), "dead letter %s was sent %d times, want %d", name, m.sent[name], want[name])
+		}
+	}
+	m.mu.Unlock()
+	ctx, cancel = context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for i := range 5 {
+		stream := fmt.Sprint("k/", i)
+		hasItem, err := s.Has(ctx, stream)
+		items, _, errWaiting := s.Waiting(ctx, stream)
+		if m.require(s, "count", errors.Join(err, errWaiting)) && (hasItem || items != 0) {
+			m.w.Failf("X1", s.Node.Name(), "%d items wait in %s at the end", items, stream)
+		}
+	}
+}
+
+// playOwn lets two instances own a stream in turn: each item is sent once, and all of them before Close returns.
+func (m *queues) playOwn(a, b *sender) {
+	const stream, total = "k/owned", 6
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for i, s := range []*sender{a, b, a} {
+		if !m.require(s, "own", s.Own(ctx, stream)) {
+			return
+		}
+		for j, putter := range []*sender{a, b} {
+			id := fmt.Sprint(2*i + j)
+			if !m.require(putter, "put", putter.Put(ctx, stream, id, []byte(id))) {
+				return
+			}
+		}
+	}
+	if !m.require(a, "close", a.Outbox.Close(ctx, stream)) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range total {
+		if n := m.sent[fmt.Sprint(stream, " ", i)]; n != 1 {
+			m.w.Failf("X1", a.Node.Name(), "item %d of an owned stream was sent %d times before the end of Close, want once", i, n)
+		}
+	}
+}
+
+// The receiver of goneStream has ended.
+const goneStream = "k/gone"
+
+// playGone puts items into a stream whose receiver has ended: each is a dead letter.
+func (m *queues) playGone(s *sender) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	accepted := map[string]bool{}
+	for i := range 5 {
+		id := fmt.Sprint(i)
+		if m.require(s, "put", s.Put(ctx, goneStream, id, nil)) {
+			accepted[id] = true
+		}
+	}
+	m.w.Settle()
+	for _, l := range m.letters(s) {
+		delete(accepted, l.ID)
+	}
+	if len(accepted) > 0 {
+		m.w.Failf("X1", s.Node.Name(), "%d items for a receiver that has ended are not dead", len(accepted))
 	}
 }

@@ -71,6 +71,7 @@ func playStreamlog(w *sim.World) {
 	w.Settle()
 	m.checkEnds()
 	m.checkWindow()
+	m.checkMemory()
 }
 
 func (m *logs) create(c *sim.Client, k *streamer) {
@@ -282,4 +283,79 @@ func (m *logs) checkWindow() {
 		m.w.Failf("S5", "n0", "a reader that reads got %d of %d items", got, total)
 	}
 	local.Close()
+	m.removeLast(ctx, k, w, total)
+}
+
+// removeLast ends the last stream and removes it.
+func (m *logs) removeLast(ctx context.Context, k *streamer, w *streamlog.Writer, total int) {
+	n, err := w.Sync(ctx)
+	if err == nil && (int(n) != total || w.Size() < int64(total) || w.Credit() < 1) {
+		m.w.Failf("S3", "n0", "stream of %d items: %d stored, %d bytes, space for %d", total, n, w.Size(), w.Credit())
+	}
+	if err == nil {
+		err = w.Finish(ctx, []byte("x"))
+	}
+	if err == nil {
+		m.requireDone(ctx, w)
+		err = k.Remove(ctx, "last")
+	}
+	if err == nil {
+		_ = m.w.Sleep(ctx, time.Second)
+		_, err = k.Read(ctx, "last", user, 0)
+		if err == nil {
+			m.w.Failf("S3", "n0", "a stream that was removed can be read")
+		}
+	}
+	if !errors.Is(err, streamlog.ErrUnknown) && !errors.Is(err, lease.ErrLost) {
+		m.w.Failf("S5", "n0", "end of the last stream: %v", err)
+	}
+}
+
+// requireDone requires the end of a stream before that of ctx.
+func (m *logs) requireDone(ctx context.Context, w *streamlog.Writer) {
+	select {
+	case <-w.Done():
+	case <-ctx.Done():
+		m.w.Failf("S5", "", "stream does not end")
+	}
+}
+
+// checkMemory holds a stream in memory to S3, S4 and S5: one of its readers does not read.
+func (m *logs) checkMemory() {
+	const window, total = 4, 40
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	t := streamlog.New(nil, nil, "")
+	w, err := t.Create(ctx, "m", user, streamlog.Options{Window: window * 256, Retain: -1, SlowTimeout: 2 * time.Second, Grace: time.Second})
+	var readers [2]*streamlog.Reader
+	for i := range readers {
+		if err == nil {
+			readers[i], err = t.Read(ctx, "m", user, 0)
+		}
+	}
+	if err != nil {
+		m.w.Failf("S5", "", "stream in memory: %v", err)
+		return
+	}
+	for n := 1; n <= total; n++ {
+		if _, err := w.Append(ctx, []byte("x")); err != nil {
+			m.w.Failf("S4", "", "append %d in memory: %v", n, err)
+		}
+		items, err := readers[0].Next(ctx, nil)
+		if err != nil || len(items) != 1 || int(items[0].N) != n {
+			m.w.Failf("S5", "", "item %d in memory: got %d items, %v", n, len(items), err)
+		}
+	}
+	var gap *streamlog.GapError
+	if _, err := t.Read(ctx, "m", user, 1); !errors.As(err, &gap) {
+		m.w.Failf("S1", "", "item 2 in memory is not retained: got %v", err)
+	}
+	if _, err := readers[1].Next(ctx, nil); !errors.Is(err, streamlog.ErrSlowReader) {
+		m.w.Failf("S4", "", "reader in memory that did not read: got %v", err)
+	}
+	readers[0].Close()
+	m.requireDone(ctx, w)
+	if _, err := w.Append(ctx, nil); !errors.Is(err, streamlog.ErrNoReader) {
+		m.w.Failf("S3", "", "append in memory without a reader: %v", err)
+	}
 }
