@@ -320,11 +320,11 @@ func TestServerURL(t *testing.T) {
 			free, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
 			sink := free.Addr().String()
-			require.NoError(t, free.Close())
 			url, end, err := startProgram(program(t, tt.protocol), "CONFORM_SINK=http://"+sink, "CONFORM_TRANSPORT="+tt.transport,
 				"CONFORM_FIXTURE="+cmp.Or(tt.fixture, conformance.SharedFixture(tt.protocol)))
 			require.NoError(t, err)
 			defer end()
+			require.NoError(t, free.Close()) // the program has another port
 			if tt.transport == "" {
 				url += "/path"
 			}
