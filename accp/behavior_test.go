@@ -80,7 +80,6 @@ func TestClientRefusesInsecureURL(t *testing.T) {
 func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		if r.URL.Path == "/none" {
@@ -90,6 +89,7 @@ func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer ts.Close()
+	require.NoError(t, l.Close()) // the server has another port
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
 	call := func(url string) error {
