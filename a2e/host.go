@@ -614,7 +614,7 @@ func (h *Host) httpExtensions() []string {
 
 // A StuckHandler ignores the end of its context. It keeps its place in MaxConcurrent.
 type StuckHandler struct {
-	Type     string        // of the request
+	Type     string        // of the request, or "plugin" and the name of one whose Close does not return
 	Duration time.Duration // since the end of the context
 }
 

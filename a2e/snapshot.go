@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -77,10 +78,21 @@ func (s *Session) closeState(p *Plugin, value any) {
 	if p.Close == nil {
 		return
 	}
-	err := guard.Call("plugin "+p.Name, func() error { p.Close(value); return nil })
-	if err != nil {
-		logFailure(s.ctx, s.host.log, slog.LevelWarn, "a2e: plugin state not closed", err, "plugin", p.Name)
+	name := "plugin " + p.Name
+	run := func(context.Context) error {
+		err := guard.Call(name, func() error { p.Close(value); return nil })
+		if err != nil {
+			logFailure(s.ctx, s.host.log, slog.LevelWarn, "a2e: plugin state not closed", err, "plugin", p.Name)
+		}
+		return nil
 	}
+	w, err := s.host.life.Start(context.Background(), life.Idle)
+	if err != nil { // a shutdown, which waits for the session
+		_ = run(s.ctx)
+		return
+	}
+	w.Cut(ErrClosed) // the session has ended
+	w.Run(name, run, func(error) {})
 }
 
 // placeOf returns the place of the state of a plugin. Without one for the agent, the state of a durable

@@ -8,7 +8,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"log/slog"
 	"math"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -57,6 +60,9 @@ type Options struct {
 	// MaxRunTime bounds one task. Zero means 10 min; a negative value removes the bound. A config
 	// may name a shorter time.
 	MaxRunTime time.Duration
+
+	// Logger gets the errors and panics of the runner. Nil means slog.Default().
+	Logger *slog.Logger
 }
 
 func (o *Options) withDefaults() Options {
@@ -68,6 +74,7 @@ func (o *Options) withDefaults() Options {
 	d.MaxAgents = cmp.Or(d.MaxAgents, 32)
 	d.MaxDepth = cmp.Or(d.MaxDepth, 4)
 	d.MaxRunTime = cmp.Or(d.MaxRunTime, 10*time.Minute)
+	d.Logger = cmp.Or(d.Logger, slog.Default())
 	if d.MaxRunTime < 0 {
 		d.MaxRunTime = math.MaxInt64 / 2 // ends with the session
 	}
@@ -206,47 +213,72 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		limit = time.Duration(s) * time.Second
 	}
 	ctx, cancel := context.WithTimeout(c.session.Context(), limit)
+	handle := &Agent{ID: a.id, Config: a.config, keeper: k, crew: c}
 	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
 	a.done, a.isFinal = make(chan struct{}), make(chan struct{})
 	a.steps++
-	handle := &Agent{ID: a.id, Config: a.config, keeper: k, crew: c}
 	c.work.Go(func() {
 		defer cancel()
-		result, err := k.run(ctx, handle, task)
+		k.run(ctx, handle, a, task)
+	})
+	context.AfterFunc(ctx, func() { // the runner may ignore it
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		switch {
-		case a.status != StatusRunning: // cancelled or terminated during the task
-		case err != nil:
-			a.status, a.err = StatusFailed, "the task failed"
-			var e *a2e.Error
-			if errors.As(err, &e) {
-				a.err = e.Message
-			} else if errors.Is(err, context.DeadlineExceeded) {
-				a.err = "the time of the task is over"
-			}
-		default:
-			a.status, a.result = StatusCompleted, result
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			a.endLocked(nil, ctx.Err())
 		}
-		a.finishLocked()
-		close(a.done)
 	})
 	return a, nil
 }
 
-func (k *keeper) run(ctx context.Context, agent *Agent, task *Task) (result json.RawMessage, err error) {
+// run does a task. It logs an error of the runner that is not for the agent.
+func (k *keeper) run(ctx context.Context, handle *Agent, a *agent, task *Task) {
+	var result json.RawMessage
+	err := errExit
 	defer func() {
-		if p := recover(); p != nil {
-			result, err = nil, errors.New("subagents: the runner panicked")
+		log := k.opts.Logger.With("subagent", a.id, "task", task.Name)
+		switch p := recover(); {
+		case p != nil:
+			err = errPanic
+			log.ErrorContext(ctx, "subagents: runner panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		case err != nil && ctx.Err() == nil && !errors.As(err, new(*a2e.Error)):
+			log.InfoContext(ctx, "subagents: task failed", "err", err)
 		}
+		c := handle.crew
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		a.endLocked(result, err)
+		close(a.done)
 	}()
-	result, err = k.runner.Run(ctx, agent, task)
+	result, err = k.runner.Run(ctx, handle, task)
 	if err == nil && result != nil {
-		if _, err := a2e.ParseMembers(result); err != nil {
-			return nil, errors.New("subagents: the result is not an object")
+		if _, parseErr := a2e.ParseMembers(result); parseErr != nil {
+			err = errResult
 		}
 	}
-	return result, err
+}
+
+var (
+	errExit   = errors.New("the goroutine of the runner has ended")
+	errPanic  = errors.New("the runner panicked")
+	errResult = errors.New("the result is not an object")
+)
+
+// endLocked ends the task of an agent that was not cancelled. The mu of the crew must be held.
+func (a *agent) endLocked(result json.RawMessage, err error) {
+	var e *a2e.Error
+	switch {
+	case a.status != StatusRunning:
+	case err == nil:
+		a.status, a.result = StatusCompleted, result
+	case errors.As(err, &e):
+		a.status, a.err = StatusFailed, e.Message
+	case errors.Is(err, context.DeadlineExceeded):
+		a.status, a.err = StatusFailed, "the time of the task is over"
+	default:
+		a.status, a.err = StatusFailed, "the task failed"
+	}
+	a.finishLocked()
 }
 
 // stop ends an agent and its descendants (A2E-133).

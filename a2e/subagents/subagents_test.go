@@ -4,10 +4,13 @@
 package subagents_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,7 +26,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
+func connect(t *testing.T) (*subagents.Client, *a2e.Client, *a2e.Host) {
+	return connectWith(t, nil)
+}
+
+func connectWith(t *testing.T, log *slog.Logger) (*subagents.Client, *a2e.Client, *a2e.Host) {
 	runner := subagents.RunnerFunc(func(ctx context.Context, agent *subagents.Agent, task *subagents.Task) (json.RawMessage, error) {
 		switch task.Name {
 		case "wait":
@@ -43,15 +50,20 @@ func connect(t *testing.T) (*subagents.Client, *a2e.Client) {
 			return nil, a2e.Errorf(a2e.ErrRuntime, "no model")
 		case "panic":
 			panic("as told")
+		case "exit":
+			runtime.Goexit()
+		case "deaf":
+			time.Sleep(time.Hour)
 		case "list":
 			return json.RawMessage(`[]`), nil
 		}
 		return json.RawMessage(`{"by":"` + agent.Config.Name + `"}`), nil
 	})
-	client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2}))), nil)
+	host := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(subagents.NewPlugin(runner, &subagents.Options{MaxAgents: 4, MaxDepth: 2, Logger: log})))
+	client := a2etest.Connect(t, host, nil)
 	c, err := subagents.NewClient(client)
 	require.NoError(t, err)
-	return c, client
+	return c, client, host
 }
 
 func spawn(t *testing.T, c *subagents.Client, name string) string {
@@ -66,7 +78,8 @@ func spawn(t *testing.T, c *subagents.Client, name string) string {
 // Delegating and awaiting, failures, limits (A2E-132).
 func TestMultiAgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := connect(t)
+		var logged bytes.Buffer
+		c, _, _ := connectWith(t, slog.New(slog.NewTextHandler(&logged, nil)))
 		ctx := t.Context()
 		id := spawn(t, c, "one")
 		do := func(task string) *subagents.AwaitResponse {
@@ -91,6 +104,9 @@ func TestMultiAgent(t *testing.T) {
 		require.ErrorContains(t, err, "max_steps")
 		id = spawn(t, c, "two")
 		require.Equal(t, subagents.StatusFailed, do("panic").Status)
+		require.Contains(t, logged.String(), "internal text")
+		require.Contains(t, logged.String(), "as told")
+		require.NotContains(t, logged.String(), "no model", "an error for the agent")
 		require.Equal(t, subagents.StatusFailed, do("list").Status)
 		start := time.Now()
 		r := new(subagents.AwaitRequest)
@@ -125,7 +141,7 @@ func TestMultiAgent(t *testing.T) {
 // The older family, with children that a cancel reaches (A2E-133, A2E-D49).
 func TestTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, client := connect(t)
+		c, client, _ := connect(t)
 		ctx := t.Context()
 		var events []*subagents.SubagentEvent
 		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { events = append(events, m.Body.(*subagents.SubagentEvent)) })
@@ -173,7 +189,7 @@ func TestTree(t *testing.T) {
 // ignored.
 func TestTaskAfterCancel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := connect(t)
+		c, _, _ := connect(t)
 		ctx := t.Context()
 		id := spawn(t, c, "one")
 		delegate := func(task string) error {
@@ -243,7 +259,7 @@ func converse(ctx context.Context, agent *subagents.Agent) (json.RawMessage, err
 // A runner spawns children within the depth, and emits events (A2E-D66).
 func TestRunnerSpawnsAndEmits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, client := connect(t)
+		c, client, _ := connect(t)
 		ctx := t.Context()
 		var events []*subagents.SubagentEvent
 		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { events = append(events, m.Body.(*subagents.SubagentEvent)) })
@@ -281,7 +297,7 @@ func TestRunnerSpawnsAndEmits(t *testing.T) {
 // A runner receives the messages to its subagent in order, within bounds (A2E-D66).
 func TestRunnerReceivesMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, _ := connect(t)
+		c, _, _ := connect(t)
 		ctx := t.Context()
 		id := spawn(t, c, "one")
 		send := func(to, content string) error {
@@ -312,5 +328,32 @@ func TestRunnerReceivesMessages(t *testing.T) {
 		_, err = c.Terminate(ctx, &subagents.TerminateRequest{SubagentID: other}, nil)
 		require.NoError(t, err)
 		require.ErrorContains(t, send(other, `1`), "terminated")
+	})
+}
+
+// A task ends when its runner exits or its time is over. After the session, the host names the plugin of a runner that
+// does not stop.
+func TestDeafRunner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client, host := connect(t)
+		id := spawn(t, c, "deaf")
+		_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id, TaskName: "exit"}, nil)
+		require.NoError(t, err)
+		_, err = c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: id}, nil)
+		require.ErrorContains(t, err, "the task failed")
+		_, err = c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id, TaskName: "deaf"}, nil)
+		require.NoError(t, err)
+		start := time.Now()
+		got, err := c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: id}, &a2e.CallOptions{Timeout: time.Hour})
+		require.ErrorContains(t, err, "the time of the task is over")
+		require.Equal(t, subagents.StatusFailed, got.Status)
+		require.Equal(t, 10*time.Minute, time.Since(start))
+		_, err = c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
+		require.ErrorContains(t, err, "busy")
+		require.NoError(t, client.Close())
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []a2e.StuckHandler{{Type: "plugin multi_agent", Duration: 2 * time.Second}}, host.Stuck())
+		time.Sleep(time.Hour)
+		require.Empty(t, host.Stuck())
 	})
 }
