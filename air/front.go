@@ -64,7 +64,7 @@ func (f *front) serve(w http.ResponseWriter, r *http.Request) {
 // admit reads the envelope of a request. The limits of the address follow the secret (AIR-D92).
 func (f *front) admit(w http.ResponseWriter, r *http.Request, a *arrival) error {
 	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
+		server.Allow(w, http.MethodPost)
 		return errMethod
 	}
 	if message, ok := server.CheckHeaders(r); !ok {

@@ -34,7 +34,7 @@ func TestInboxAnswers(t *testing.T) {
 		}
 		status, answer, header := do(t, in, "GET", "/", "")
 		require.Equal(t, 405, status)
-		require.Equal(t, "POST", header.Get("Allow"))
+		require.Equal(t, "POST, OPTIONS", header.Get("Allow"))
 		require.Contains(t, answer, `"error":"Bad Request"`)
 		status, answer, _ = do(t, in, "POST", "/", good)
 		require.Equal(t, 401, status)

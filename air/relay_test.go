@@ -116,6 +116,9 @@ func TestRelayRefuses(t *testing.T) {
 			status, body, header := do(t, relay, tt.method, tt.path, tt.body)
 			require.Equal(t, tt.status, status, body)
 			require.Equal(t, "application/json", header.Get("Content-Type"))
+			if status == 405 {
+				require.Regexp(t, "^(GET|POST), OPTIONS$", header.Get("Allow"))
+			}
 			if status >= 400 {
 				var e struct{ Error string }
 				require.NoError(t, json.Unmarshal([]byte(body), &e))

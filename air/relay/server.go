@@ -169,7 +169,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	case !isKnown:
 		err = air.Errorf(air.ErrNotFound, "no such path")
 	case req.Method != rt.method:
-		w.Header().Set("Allow", rt.method)
+		server.Allow(w, rt.method)
 		err = air.Errorf(air.Code(server.CodeMethod), "the method is not allowed here")
 	case rt.op == nil:
 		server.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))

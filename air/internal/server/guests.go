@@ -120,13 +120,16 @@ func OverBudget(err error) (message string, delay time.Duration) {
 	return fmt.Sprintf("over budget: resource %s, scope %s", b.Resource, b.Scope), delay
 }
 
+// Allow sets the methods of a path.
+func Allow(w http.ResponseWriter, method string) { w.Header().Set("Allow", method+", OPTIONS") }
+
 // Preflight answers OPTIONS for a path with one method, and else sets the CORS headers (AIR-D88). It
 // reports whether it has answered.
 func Preflight(o *httpx.Origins, w http.ResponseWriter, r *http.Request, method string) bool {
 	if r.Method != http.MethodOptions {
 		return o.CORS(w, r)
 	}
-	w.Header().Set("Allow", method+", OPTIONS")
+	Allow(w, method)
 	if !o.CORS(w, r) {
 		w.WriteHeader(http.StatusNoContent)
 	}
