@@ -139,6 +139,9 @@ func (w *world) check() {
 			w.Failf("M5", "", "thread %s: agent %d has %s after %s and %v, agent %d has %s after %s and %v", t.id, t.from, a.State,
 				a.LastMessageID, a.Moves, t.to, b.State, b.LastMessageID, b.Moves)
 		}
+		for i, side := range [][2]int{{t.from, t.to}, {t.to, t.from}} {
+			w.refuse(ctx, list[side[0]], w.identity(side[1]).DID(), t.id, states[i])
+		}
 	}
 }
 

@@ -55,6 +55,30 @@ func (w *world) stray(ctx context.Context, c *sim.Client) {
 	})
 }
 
+// refuse requires that a client refuses moves which break the rules of a thread, and that they change nothing.
+func (w *world) refuse(ctx context.Context, p *process, peer, thread string, before air.Thread) {
+	if len(before.Moves) == 0 {
+		return
+	}
+	send := func(what, inReplyTo string, body air.Body) {
+		d := &air.Draft{ID: air.NewID(), To: peer, ThreadID: thread, InReplyTo: inReplyTo, Body: body}
+		if _, err := p.Client.Send(ctx, d, nil); err == nil {
+			w.Failf("M5", p.Node.Name(), "thread %s in %s: %s was accepted", thread, before.State, what)
+		}
+	}
+	last := before.Moves[len(before.Moves)-1]
+	for i, m := range before.Moves {
+		if !m.IsOwn || i < len(before.Moves)-1 {
+			send("the withdrawal of a superseded or foreign move", "", &air.Withdraw{WithdrawnID: m.ID})
+		}
+	}
+	send("another price", last.ID, &air.Accept{Price: air.MinorUnits(999_999, "EUR")})
+	after, err := p.NewNegotiation(peer, thread, false).Thread(ctx)
+	if err != nil || after.State != before.State || after.LastMessageID != before.LastMessageID {
+		w.Failf("M5", p.Node.Name(), "thread %s after refused moves: %s after %s, %v", thread, after.State, after.LastMessageID, err)
+	}
+}
+
 // retry lets an agent put its refused notes back into the queue.
 func (w *world) retry(ctx context.Context, p *process) {
 	messages, err := p.Outbox(ctx)
