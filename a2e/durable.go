@@ -69,6 +69,7 @@ func newDurable(h *Host, db store.Store) *durable {
 // A sessionRecord is what the store keeps of a session besides its logs.
 type sessionRecord struct {
 	Owner     lease.Owner
+	Term      int `json:",omitempty"` // counts the take-overs
 	ID        string
 	AgentID   string
 	OwnerID   string     `json:",omitempty"`
@@ -407,13 +408,20 @@ func (d *durable) adopt(ctx context.Context, key string, _, to lease.Owner) (lea
 		if err != nil || isAlive {
 			return lease.Held, err
 		}
-		err = d.modify(ctx, key, r.Owner, storeKeep, func(r *sessionRecord) { r.Owner = to })
-		if err != nil {
+		if err = d.take(ctx, key, &r, to); err != nil {
 			return 0, err
 		}
-		r.Owner = to
 	}
 	return d.takeOver(ctx, key, &r)
+}
+
+// take changes the record of a session for its next owner.
+func (d *durable) take(ctx context.Context, key string, r *sessionRecord, to lease.Owner) error {
+	return d.modify(ctx, key, r.Owner, storeKeep, func(stored *sessionRecord) {
+		stored.Owner = to
+		stored.Term++
+		r.Owner, r.Term = to, stored.Term
+	})
 }
 
 // takeOver is resume with more attempts, because it reads much.
@@ -433,7 +441,9 @@ func (d *durable) retake(k *kept) {
 	}
 	r, err := d.load(k.epoch, k.key)
 	if err == nil && r.Owner == k.owner && !r.IsEnded {
-		_, err = d.takeOver(k.epoch, k.key, &r)
+		if err = d.take(k.epoch, k.key, &r, k.owner); err == nil {
+			_, err = d.takeOver(k.epoch, k.key, &r)
+		}
 	}
 	if err != nil {
 		d.host.log.ErrorContext(k.epoch, "a2e: session not continued", "session", k.id, "err", err)
@@ -453,7 +463,7 @@ func (d *durable) resume(ctx context.Context, key string, r *sessionRecord) (lea
 	if err != nil {
 		return 0, err
 	}
-	k := &kept{durable: d, key: key, owner: r.Owner, id: r.ID}
+	k := &kept{durable: d, key: key, owner: r.Owner, id: r.ID, term: r.Term}
 	w, err := streams.Create(ctx, key, "", d.streamOptions())
 	if errors.Is(err, store.ErrExists) { // the session had ended but for its record
 		err = d.modify(ctx, key, r.Owner, d.host.patience(), func(r *sessionRecord) { r.IsEnded = true })

@@ -28,6 +28,7 @@ type kept struct {
 	owner   lease.Owner
 	token   string // of the claims of this owner
 	id      string // of the session
+	term    int    // of this owner
 	session *Session
 	writer  *streamlog.Writer
 	out     *storedOutput

@@ -113,7 +113,7 @@ func (s *Session) placeOf(p *Plugin) plugin.Place {
 		}
 	}
 	if k := s.durable(); k != nil {
-		return plugin.Place{KV: k.durable.db, Key: "session/" + k.key, IsSession: true}
+		return plugin.Place{KV: k.durable.db, Key: "session/" + k.key, IsSession: true, Term: k.term}
 	}
 	return plugin.Place{}
 }

@@ -4,6 +4,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -11,16 +12,24 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
+
+// ErrMoved reports the state of a session that has a later owner.
+var ErrMoved = errors.New("plugin: session has a later owner")
 
 // A Place is where the state of a plugin is kept. The zero Place keeps nothing.
 type Place struct {
 	KV        store.KV
 	Key       string
 	IsSession bool // the state ends with its durable session
+	Term      int  // of the owner of that session: each one has a higher term than the one before
 }
+
+// A termHead stands before the object of a durable session.
+type termHead struct{ Term int }
 
 // maxDepth bounds the nesting of a snapshot.
 const maxDepth = 10000
@@ -30,15 +39,23 @@ func (p Place) name(plugin string) string {
 	return "a2e/snapshot/" + hex.EncodeToString([]byte(plugin)) + ":" + hex.EncodeToString([]byte(p.Key))
 }
 
-// Save stores an object and replaces an earlier one, or removes that if the object is nil.
+// Save stores an object and replaces an earlier one, or removes that if the object is nil. A state with a later owner
+// stays as it is: Save returns ErrMoved.
 func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) error {
 	name := p.name(plugin)
-	if object == nil {
+	if object == nil && !p.IsSession {
 		return p.KV.Delete(ctx, name, 0)
 	}
-	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: maxDepth})
-	if err != nil || !v.IsObject() {
-		return fmt.Errorf("a2e: snapshot of %s: not a JSON object", plugin)
+	var v strictjson.Value
+	var err error
+	if object != nil {
+		v, err = strictjson.Check(object, strictjson.Options{MaxDepth: maxDepth})
+		if err != nil || !v.IsObject() {
+			return fmt.Errorf("a2e: snapshot of %s: not a JSON object", plugin)
+		}
+	}
+	if p.IsSession {
+		return p.change(ctx, name, func(int, json.RawMessage) (json.RawMessage, error) { return json.RawMessage(v), nil })
 	}
 	for {
 		e, err := p.KV.Get(ctx, name)
@@ -55,13 +72,55 @@ func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) 
 	}
 }
 
+// change replaces the object of a durable session, unless that has a later owner. A nil object removes it.
+func (p Place) change(ctx context.Context, name string, f func(term int, object json.RawMessage) (json.RawMessage, error)) error {
+	_, err := store.Modify(ctx, p.KV, name, 0, func(old store.Entry, found bool) ([]byte, error) {
+		var head termHead
+		var object []byte
+		var err error
+		if found {
+			object, err = state.DecodeWith(old.Value, &head)
+		}
+		if err == nil && head.Term > p.Term {
+			err = ErrMoved
+		}
+		if err == nil {
+			object, err = f(head.Term, object)
+		}
+		if err != nil || object == nil {
+			return nil, err
+		}
+		return state.EncodeWith(termHead{p.Term}, object), nil
+	})
+	return err
+}
+
+// load returns the stored object. No earlier owner of a durable session can write it from then on, also if it is absent.
+func (p Place) load(ctx context.Context, name string) (object json.RawMessage, err error) {
+	if !p.IsSession {
+		e, err := p.KV.Get(ctx, name)
+		return e.Value, err
+	}
+	err = p.change(ctx, name, func(term int, old json.RawMessage) (json.RawMessage, error) {
+		object = bytes.Clone(old)
+		if term == p.Term {
+			return nil, store.ErrUnchanged
+		}
+		return append(json.RawMessage{}, old...), nil
+	})
+	if err == nil && len(object) == 0 {
+		err = store.ErrNotFound
+	}
+	return object, err
+}
+
 // Load returns an object, or [store.ErrNotFound].
 func (p Place) Load(ctx context.Context, plugin string) (json.RawMessage, error) {
-	e, err := p.KV.Get(ctx, p.name(plugin))
+	object, err := p.load(ctx, p.name(plugin))
 	if err != nil {
 		return nil, err
 	}
-	v, err := strictjson.Check(e.Value, strictjson.Options{MaxDepth: maxDepth})
+	v, err := strictjson.Check(object, strictjson.Options{MaxDepth: maxDepth})
 	if err != nil {
 		return nil, fmt.Errorf("a2e: snapshot of %s: %w", plugin, err)
 	}

@@ -71,6 +71,39 @@ func TestDeleteKeepsStateOfSession(t *testing.T) {
 	}
 }
 
+// The state of a session that was taken over is changed by its last owner only, also if it was empty then.
+func TestEarlierOwnerChangesNothing(t *testing.T) {
+	for _, hasState := range []bool{true, false} {
+		ctx, kv := t.Context(), store.NewMemory()
+		first := plugin.Place{KV: kv, Key: "k", IsSession: true}
+		second := plugin.Place{KV: kv, Key: "k", IsSession: true, Term: 1}
+		_, err := first.Load(ctx, "p")
+		require.ErrorIs(t, err, store.ErrNotFound)
+		if hasState {
+			require.NoError(t, first.Save(ctx, "p", json.RawMessage(`{"n":1}`)))
+		}
+		got, err := second.Load(ctx, "p")
+		if hasState {
+			require.NoError(t, err)
+			require.JSONEq(t, `{"n":1}`, string(got))
+		} else {
+			require.ErrorIs(t, err, store.ErrNotFound)
+		}
+		require.ErrorIs(t, first.Save(ctx, "p", json.RawMessage(`{"n":2}`)), plugin.ErrMoved)
+		require.ErrorIs(t, first.Save(ctx, "p", nil), plugin.ErrMoved)
+		_, err = first.Load(ctx, "p")
+		require.ErrorIs(t, err, plugin.ErrMoved)
+		require.NoError(t, second.Save(ctx, "p", json.RawMessage(`{"n":3}`)))
+		require.ErrorIs(t, first.Save(ctx, "p", json.RawMessage(`{"n":2}`)), plugin.ErrMoved)
+		got, err = second.Load(ctx, "p")
+		require.NoError(t, err)
+		require.JSONEq(t, `{"n":3}`, string(got))
+		require.NoError(t, second.Save(ctx, "p", nil))
+		_, err = second.Load(ctx, "p")
+		require.ErrorIs(t, err, store.ErrNotFound)
+	}
+}
+
 // newStates returns states with that of one plugin, which has a place for snapshots.
 func newStates(t *testing.T, place plugin.Place, save func(ctx context.Context) (json.RawMessage, error)) *plugin.States[string] {
 	t.Helper()

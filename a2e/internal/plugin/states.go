@@ -45,13 +45,13 @@ type States[K comparable] struct {
 	Gates *Gates // of the host
 
 	mu       sync.Mutex // guards everything below
-	states   map[K]*state
+	states   map[K]*entry
 	isSealed bool
 	key      string // of the snapshots that outlive the session, or empty
 }
 
-// A state is what a plugin keeps for a session.
-type state struct {
+// An entry is the state that a plugin keeps for a session.
+type entry struct {
 	hooks Hooks
 	place Place
 	ready chan struct{} // closed with value or err set
@@ -73,9 +73,9 @@ func (s *States[K]) Get(ctx context.Context, key K, hooks func() Hooks) (any, er
 	}
 	if isNew {
 		if s.states == nil {
-			s.states = map[K]*state{}
+			s.states = map[K]*entry{}
 		}
-		st = &state{ready: make(chan struct{}), saves: make(chan struct{}, 1)}
+		st = &entry{ready: make(chan struct{}), saves: make(chan struct{}, 1)}
 		s.states[key] = st
 	}
 	s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *States[K]) Get(ctx context.Context, key K, hooks func() Hooks) (any, er
 	}
 }
 
-func (s *States[K]) open(ctx context.Context, key K, st *state) {
+func (s *States[K]) open(ctx context.Context, key K, st *entry) {
 	defer close(st.ready)
 	what := "plugin " + st.hooks.Name
 	st.err = guard.Call(what, func() (err error) {
@@ -111,7 +111,7 @@ func (s *States[K]) open(ctx context.Context, key K, st *state) {
 }
 
 // restore fills a new state from its snapshot.
-func (s *States[K]) restore(ctx context.Context, st *state) error {
+func (s *States[K]) restore(ctx context.Context, st *entry) error {
 	if st.place = st.hooks.Place(); st.place.KV == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *States[K]) restore(ctx context.Context, st *state) error {
 	return nil
 }
 
-func (st *state) close() {
+func (st *entry) close() {
 	if st.hooks.Close != nil {
 		st.hooks.Close(st.value)
 	}
@@ -179,7 +179,7 @@ func (s *States[K]) Close() {
 }
 
 // startSave waits for other saves of a state.
-func (st *state) startSave(ctx context.Context) error {
+func (st *entry) startSave(ctx context.Context) error {
 	select {
 	case st.saves <- struct{}{}:
 		return nil
@@ -188,7 +188,7 @@ func (st *state) startSave(ctx context.Context) error {
 	}
 }
 
-func (st *state) finishSave() { <-st.saves }
+func (st *entry) finishSave() { <-st.saves }
 
 // Keep saves the state of a plugin, if it has changed.
 func (s *States[K]) Keep(ctx context.Context, key K) error {
@@ -216,7 +216,7 @@ func (s *States[K]) Keep(ctx context.Context, key K) error {
 
 // Save saves all states that have snapshots. Those of sessions are removed if the session has ended.
 func (s *States[K]) Save(ctx context.Context, isOver bool) error {
-	return s.each(func(st *state) error {
+	return s.each(func(st *entry) error {
 		if isOver && st.place.IsSession {
 			return st.place.Save(ctx, st.hooks.Name, nil)
 		}
@@ -230,7 +230,7 @@ func (s *States[K]) Save(ctx context.Context, isOver bool) error {
 
 // Delete removes the snapshots that outlive the session. The next Keep saves the state again.
 func (s *States[K]) Delete(ctx context.Context) error {
-	return s.each(func(st *state) error {
+	return s.each(func(st *entry) error {
 		if st.place.IsSession {
 			return nil
 		}
@@ -244,7 +244,7 @@ func (s *States[K]) Delete(ctx context.Context) error {
 }
 
 // each calls f for the states that have snapshots.
-func (s *States[K]) each(f func(st *state) error) error {
+func (s *States[K]) each(f func(st *entry) error) error {
 	s.mu.Lock()
 	states := maps.Clone(s.states)
 	s.mu.Unlock()
