@@ -368,11 +368,16 @@ func (e *Tasks) accept(t *task, c *change) (*record, error) {
 // deliver passes an accepted input to the run of a task, or runs the handler again if the task has none. It repeats
 // this until the store answers.
 func (e *Tasks) deliver(ctx context.Context, t *task, r *record, place heldPlace) error {
+	isUsed := false
+	defer func() {
+		if !isUsed && place.isFree() {
+			place.undo()
+		}
+	}()
 	if r.Owner != e.lease.Owner() {
 		return e.persist(ctx, func(ctx context.Context) error { return e.notify(ctx, r.Owner, taskTopic, t.id) })
 	}
-	isUsed := false
-	err := e.persist(ctx, func(ctx context.Context) error {
+	return e.persist(ctx, func(ctx context.Context) error {
 		t.turn.Lock()
 		defer e.unlock(t)
 		if t.run != nil || t.ticket != nil || t.rec.Status != working || t.rec.Owner != r.Owner {
@@ -382,10 +387,6 @@ func (e *Tasks) deliver(ctx context.Context, t *task, r *record, place heldPlace
 		isUsed = err == nil
 		return err
 	})
-	if !isUsed && place.isFree() {
-		place.undo()
-	}
-	return err
 }
 
 // Cancel ends a task at once; it does not wait for the work to stop (ARC-D46). It returns the result of task.cancel.
