@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/lease"
 )
 
 // A Place is what a running call or task holds: the place at its agent and its reservations.
@@ -90,8 +91,9 @@ type placeQueue struct {
 // A ticket is a task that waits for a place, without a goroutine.
 type ticket struct {
 	Ticket
-	t   *task
-	run *Run // nil until the task is created; guarded by t.turn
+	t     *task
+	run   *Run        // nil until the task is created; guarded by t.turn
+	owner lease.Owner // of the index entry; guarded by t.turn
 }
 
 func newPlaceQueue(l Limits) placeQueue { return placeQueue{new(sync.Mutex), NewPlaces(l)} }
@@ -151,7 +153,7 @@ var priorities = map[string]int{"URGENT": 2, "HIGH": 1, "LOW": -1}
 
 // queueLocked keeps a run until its task gets a place. t.turn must be held.
 func (e *Tasks) queueLocked(t *task, w *ticket, r *Run) {
-	w.run, t.ticket = r, w
+	w.run, w.owner, t.ticket = r, t.rec.Owner, w
 	e.acquire(t.id)
 }
 
@@ -171,7 +173,7 @@ func (e *Tasks) begin(w *ticket) {
 	w.run.startLocked()
 }
 
-// dismissLocked removes a waiting task that has ended. t.turn must be held.
+// dismissLocked removes a waiting task that has ended or has another owner. t.turn must be held.
 func (e *Tasks) dismissLocked(t *task) {
 	w := t.ticket
 	if w == nil {
@@ -179,7 +181,8 @@ func (e *Tasks) dismissLocked(t *task) {
 	}
 	t.ticket = nil
 	w.run.place.Release()
-	e.finishWork(e.durable(), t.rec.Owner, t.rec.Agent, t.id)
+	rec := t.rec
+	t.effects.add(func() { e.finishTask(t, w.owner, rec) })
 	if e.places.remove(w) { // otherwise begin gives the place and the reference back
 		e.release(t)
 	}

@@ -48,7 +48,7 @@ func (e *Tasks) lookAgain(ctx context.Context, id string) {
 			e.log.ErrorContext(ctx, "arc: task not read", "task", id, "err", err)
 		}
 	case r.IsFinal() || r.Owner != e.lease.Owner():
-		e.unpark(r)
+		e.unparkLocked(t)
 		e.dismissLocked(t)
 	}
 }
@@ -64,15 +64,16 @@ func (e *Tasks) park(r *record) {
 	e.parked[id] = parkedTask{r.Owner, time.AfterFunc(e.timeLeft(r), func() { e.expire(id) })}
 }
 
-// unpark removes a parked task, which has ended or has another owner, from the index.
-func (e *Tasks) unpark(r *record) {
+// unparkLocked removes a parked task, which has ended or has another owner or a run, from the index. t.turn must be held.
+func (e *Tasks) unparkLocked(t *task) {
 	e.mu.Lock()
-	p, isParked := e.parked[r.ID]
-	delete(e.parked, r.ID)
+	p, isParked := e.parked[t.id]
+	delete(e.parked, t.id)
 	e.mu.Unlock()
 	if isParked {
 		p.limit.Stop()
-		e.finishWork(e.durable(), p.owner, r.Agent, r.ID)
+		rec := t.rec
+		t.effects.add(func() { e.finishTask(t, p.owner, rec) })
 	}
 }
 
@@ -140,7 +141,7 @@ func (e *Tasks) rerunLocked(ctx context.Context, t *task, hasPlace bool) error {
 	if err != nil {
 		return err
 	}
-	e.unpark(rec)
+	e.unparkLocked(t)
 	if owner != rec.Owner {
 		return ErrTakenOver
 	}

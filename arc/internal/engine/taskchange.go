@@ -173,7 +173,7 @@ func (e *Tasks) publishLocked(t *task, old, r *record) {
 	if t.run != nil {
 		t.run.work.Cancel(e.overCause(r))
 	} else {
-		e.unpark(r)
+		e.unparkLocked(t)
 		e.dismissLocked(t)
 	}
 	e.ledger.end(taskObject, t.id, e.opts.TaskRetention)
