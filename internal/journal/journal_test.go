@@ -113,6 +113,24 @@ func TestStepRunsAgainWithSameIDUntilRecorded(t *testing.T) {
 	})
 }
 
+func TestStepOfNextOwnerIsNotRunByFormerOne(t *testing.T) {
+	c := &counter{}
+	inProcesses(t, 2, echo, func(t *testing.T, p []*process) {
+		former, err := p[0].Open(t.Context(), "1", RunOptions{})
+		require.NoError(t, err)
+		defer former.Close()
+		next, err := p[1].Open(t.Context(), "1", RunOptions{})
+		require.NoError(t, err)
+		defer next.Close()
+		for _, r := range []*Run{next, former} {
+			data, err := r.Step(t.Context(), "a", c.run)
+			require.NoError(t, err)
+			require.Equal(t, "run 1", string(data))
+		}
+		require.Len(t, c.calls(), 1)
+	})
+}
+
 func TestFailedStepRunsAgainWithSameID(t *testing.T) {
 	h := func(ctx context.Context, p *process, r *Run) (string, error) {
 		var ids []string

@@ -149,11 +149,12 @@ func (r *Run) runStep(ctx context.Context, e *entry, f func(context.Context, str
 	if err == nil {
 		err = r.resume(ctx, e)
 	}
+	var stored *entry
 	if err == nil {
-		_, err = r.find(e) // there is space for the result
+		stored, err = r.find(e) // there is space for the result, or the next owner has recorded it
 	}
-	if err != nil {
-		return nil, err
+	if stored != nil || err != nil {
+		return stored, err
 	}
 	sum := sha256.Sum256([]byte(opening.Writer + "/" + e.key))
 	err = guard.Call("step", func() (err error) {
@@ -163,7 +164,7 @@ func (r *Run) runStep(ctx context.Context, e *entry, f func(context.Context, str
 	if err != nil {
 		return nil, err
 	}
-	stored, _, err := r.append(ctx, e)
+	stored, _, err = r.append(ctx, e)
 	return stored, err
 }
 
