@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -93,6 +94,43 @@ func TestSessionHoldsNoLockDuringStoreAccess(t *testing.T) {
 		}
 		require.NotEmpty(t, kv.called)
 	})
+}
+
+// A deafStore answers nothing about leases until the end of hang, even if the caller does not wait any longer.
+type deafStore struct {
+	store.Store
+	called chan struct{}
+	hang   chan struct{}
+}
+
+func (d *deafStore) Create(ctx context.Context, key string, v []byte, ttl time.Duration) (store.Revision, error) {
+	if strings.Contains(key, "/owner/") {
+		select {
+		case d.called <- struct{}{}:
+		default:
+		}
+		<-d.hang
+	}
+	return d.Store.Create(ctx, key, v, ttl)
+}
+
+// An operator sees the use of a server whose store hangs, and can close the server.
+func TestServerWithHangingStore(t *testing.T) {
+	kv := &deafStore{Store: store.NewMemory(), called: make(chan struct{}, 1), hang: make(chan struct{})}
+	d := newDesk(t, &accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+	c := d.http(t, &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, msg("req", "echo", text("a", "b")), nil)
+		done <- err
+	}()
+	<-kv.called
+	require.NotEmpty(t, d.Usage())
+	cancel()
+	require.Error(t, <-done)
+	require.ErrorIs(t, d.Server.Close(), context.DeadlineExceeded)
+	close(kv.hang)
 }
 
 // Hooks and other code of the user may use the session that calls them.

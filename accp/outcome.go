@@ -23,11 +23,11 @@ type outcomes struct {
 	db  store.Store // nil: in memory
 	opt once.Options
 
-	turn     chan struct{}    // holds an element while the fields below are used; a waiting request ends with its context
-	instance *lease.Lease     // guarded by turn
-	table    *once.Table      // guarded by turn
-	streams  *streamlog.Table // of running handlers; nil without a store; guarded by turn
-	isClosed bool             // guarded by turn
+	turn     chan struct{}              // holds an element while the fields below are used; a waiting request ends with its context
+	instance *lease.Lease               // guarded by turn
+	table    atomic.Pointer[once.Table] // changed with turn only
+	streams  *streamlog.Table           // of running handlers; nil without a store; guarded by turn
+	isClosed bool                       // guarded by turn
 }
 
 // lock waits for the turn of the caller, and returns the function that ends it.
@@ -50,34 +50,45 @@ func (o *outcomes) open(ctx context.Context) (*once.Table, *streamlog.Table, err
 	switch {
 	case o.isClosed:
 		return nil, nil, once.ErrClosed
-	case o.table != nil:
-		return o.table, o.streams, nil
+	case o.table.Load() != nil:
+		return o.table.Load(), o.streams, nil
 	case o.db == nil:
-		o.table = once.New(nil, nil, o.opt)
-		return o.table, nil, nil
+		o.table.Store(once.New(nil, nil, o.opt))
+		return o.table.Load(), nil, nil
 	}
 	instance, err := lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
 	if err != nil {
 		return nil, nil, err
 	}
-	o.instance, o.table = instance, once.New(o.db, instance, o.opt)
-	o.streams = streamlog.New(o.db, instance, o.opt.Prefix)
-	return o.table, o.streams, nil
+	o.instance, o.streams = instance, streamlog.New(o.db, instance, o.opt.Prefix)
+	o.table.Store(once.New(o.db, instance, o.opt))
+	return o.table.Load(), o.streams, nil
 }
 
-// close ends the table and the lease.
+// close ends the table and the lease. If ctx ends first, that is done later: a request may wait for the store.
 func (o *outcomes) close(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- o.end(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (o *outcomes) end(ctx context.Context) error {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	o.isClosed = true
-	if o.table == nil {
+	table := o.table.Swap(nil)
+	if table == nil {
 		return nil
 	}
-	err := o.table.Close()
+	err := table.Close()
 	if o.instance != nil {
 		err = errors.Join(err, o.instance.Release(ctx))
 	}
-	o.table = nil
 	return err
 }
 
@@ -380,13 +391,11 @@ const (
 	maxOutcomesOfOwner = 4 << 20
 )
 
-// usage returns the memory of the table.
+// usage returns the memory of the table. It waits for no store.
 func (o *outcomes) usage() Usage {
-	o.turn <- struct{}{}
-	defer func() { <-o.turn }()
 	u := Usage{Resource: "outcomes", Scope: "all", Limit: maxOutcomes}
-	if o.table != nil {
-		u.Used = o.table.Size()
+	if table := o.table.Load(); table != nil {
+		u.Used = table.Size()
 	}
 	return u
 }

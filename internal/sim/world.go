@@ -44,7 +44,57 @@ type World struct {
 	events   []event
 	faults   []injected
 	history  []Operation
+	bounds   []bound
 	failure  *Failure
+}
+
+// A Use is a row of the table of use that the instances of a package have.
+type Use struct {
+	Resource, Scope string
+	Used, Limit     int64 // a negative limit is none
+}
+
+// Uses returns the table of use of a package, each row with an extra use.
+func Uses[Row ~struct {
+	Resource, Scope string
+	Used, Limit     int64
+}](table []Row, extra int64) (uses []Use) {
+	for _, row := range table {
+		u := Use(row)
+		u.Used += extra
+		uses = append(uses, u)
+	}
+	return uses
+}
+
+// A bound is an invariant of the use of resources.
+type bound struct {
+	invariant string
+	usage     func(i Instance) []Use
+}
+
+// Bound holds the running instances to an invariant after each operation of a client, and whenever CheckBounds is called:
+// no use is beyond its limit.
+func (w *World) Bound(invariant string, usage func(i Instance) []Use) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.bounds = append(w.bounds, bound{invariant, usage})
+}
+
+// CheckBounds holds the instances to the invariants of Bound.
+func (w *World) CheckBounds() {
+	w.mu.Lock()
+	bounds := w.bounds
+	w.mu.Unlock()
+	for _, b := range bounds {
+		for _, n := range w.allNodes() {
+			for _, u := range b.usage(n.Instance()) {
+				if u.Limit >= 0 && u.Used > u.Limit {
+					w.Failf(b.invariant, n.Name(), "%s of %s: %d used, limit %d", u.Resource, u.Scope, u.Used, u.Limit)
+				}
+			}
+		}
+	}
 }
 
 // An event is one element of the trace.
@@ -204,6 +254,7 @@ func (w *World) Call(client int, name string, f func() (string, error)) (string,
 	o := Operation{Client: client, Start: w.Now(), Name: name}
 	o.Answer, o.Err = f()
 	o.End = w.Now()
+	w.CheckBounds()
 	result := "ok " + o.Answer
 	if o.Err != nil {
 		result = "error"

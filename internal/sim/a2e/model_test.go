@@ -24,6 +24,7 @@ import (
 //	E6 Two minutes after the end of its call no handler runs.
 //	E8 The state of a plugin has the acknowledged changes of its session, and of an agent only its own, each once.
 //	E7 Two minutes after the faults a session can be made, and its calls succeed.
+//	E9 What a host holds is within its limits.
 type model struct {
 	sim      *sim.World
 	isShared bool // a snapshot is that of all sessions of an agent

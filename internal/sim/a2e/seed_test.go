@@ -172,6 +172,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"notes are lost":            {"E8", defect{forgets: true}},
 		"a handler does not end":    {"E6", defect{hang: func(w *world) { _ = w.Sleep(context.Background(), time.Hour) }}},
 		"a tool waits for a record": {"E7", defect{work: func(context.Context, *world, string) error { return errDown }}},
+		"a resource is over limit":  {"E9", defect{extraUse: 1 << 50}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

@@ -57,6 +57,7 @@ type defect struct {
 
 	hasStoreErrors bool
 	forgets        bool // the first note of a snapshot
+	extraUse       int64
 }
 
 // storeErrors are the faults after which a change of the store is in doubt or was not made.
@@ -71,6 +72,12 @@ func newWorld(w *sim.World, d defect) *world {
 	}
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
+	w.Bound("E9", func(i sim.Instance) []sim.Use {
+		if p, ok := i.(*process); ok {
+			return sim.Uses(p.host.Usage(), d.extraUse)
+		}
+		return nil
+	})
 	for i := range hosts {
 		v.hosts = append(v.hosts, w.Node(fmt.Sprint("h", i), v.startHost))
 		_ = w.Sleep(context.Background(), 123_456_789)
@@ -116,6 +123,7 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 					return nil, errDown
 				}
 				defer w.running(call.Session.ID(), name)()
+				w.CheckBounds()
 				return run(ctx, call, in.ID)
 			}})
 	}

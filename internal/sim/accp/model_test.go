@@ -156,15 +156,6 @@ func (m *model) accept(x *accp.Message) {
 	m.accepted[name] = true
 }
 
-// used holds the resources of a server to A7.
-func (m *model) used(rows []accp.Usage, extra int64) {
-	for _, u := range rows {
-		if u.Limit >= 0 && u.Used+extra > u.Limit {
-			m.sim.Failf("A7", "", "%s of %s: %d, limit %d", u.Resource, u.Scope, u.Used, u.Limit)
-		}
-	}
-}
-
 // transaction returns the id that an agent repeats until it has an outcome.
 func (m *model) transaction(agent string) string {
 	id := m.next("pay")

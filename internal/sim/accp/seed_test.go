@@ -59,16 +59,6 @@ func (w *world) operate(c *sim.Client) {
 	view := a.client.Session().ModelContext(400, 200)
 	view.Stable += w.broken.extraStable
 	w.checkContext(a.id, view)
-	w.limits()
-}
-
-// limits checks the resources of the servers.
-func (w *world) limits() {
-	for _, n := range w.servers {
-		if p, ok := n.Instance().(*process); ok {
-			w.used(p.Usage(), w.broken.extraUse)
-		}
-	}
 }
 
 // stream reads the chunks of an answer.
@@ -250,7 +240,6 @@ func (w *world) check() {
 			w.Failf("P6", "", "agent %d: %v", i, err)
 		}
 	}
-	w.limits()
 	for i := range agents {
 		for _, n := range w.servers {
 			p, _ := n.Instance().(*process)

@@ -72,6 +72,12 @@ func newWorld(w *sim.World, d defect) *world {
 	}
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
+	w.Bound("A7", func(i sim.Instance) []sim.Use {
+		if p, ok := i.(*process); ok {
+			return sim.Uses(p.Usage(), d.extraUse)
+		}
+		return nil
+	})
 	for i := range servers {
 		v.servers = append(v.servers, w.Node(fmt.Sprint("s", i), v.startServer))
 		_ = w.Sleep(context.Background(), 123_456_789)
@@ -130,6 +136,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 
 // serveWork takes up to two seconds and answers with the id of the request.
 func (w *world) serveWork(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	w.CheckBounds()
 	id := m.Params.Text("id")
 	run := w.ran(id)
 	if w.broken.work != nil {
@@ -176,6 +183,7 @@ func (w *world) summarize(ctx context.Context, facts []accp.Fact, _ []string, _ 
 
 // serveStream answers with chunks.
 func (w *world) serveStream(ctx context.Context, out *accp.ReplyWriter, m *accp.Message) error {
+	w.CheckBounds()
 	id := m.Params.Text("id")
 	v, _ := m.Params.Get("total")
 	total, _ := v.Int()

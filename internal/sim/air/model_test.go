@@ -29,6 +29,7 @@ import (
 //	   is refused because an earlier one is missing.
 //	M7 The handler gets the messages of a page that have one sender and one thread in the order of their timestamps.
 //	M8 The handler gets no move that follows no other.
+//	M9 What an inbox or a relay holds is within its limits.
 type model struct {
 	sim *sim.World
 

@@ -55,11 +55,22 @@ type defect struct {
 	handler air.Middleware
 
 	restarts bool // of all agents in the middle, which lose what they remember
+	extraUse int64
 }
 
 func newWorld(w *sim.World, d defect) *world {
 	w.UseNetwork(fault.Corrupt) // TLS makes it a cut
 	v := &world{World: w, model: newModel(w), broken: d}
+	w.Bound("M9", func(i sim.Instance) []sim.Use {
+		switch p, _ := i.(*process); {
+		case p == nil:
+			return nil
+		case p.relay != nil:
+			return sim.Uses(p.relay.Usage(), d.extraUse)
+		default:
+			return sim.Uses(p.Inbox.Usage(), d.extraUse)
+		}
+	})
 	for i := range agents {
 		id, err := air.GenerateIdentity(airtest.DID(fmt.Sprintf("AIR-TEST-0000-%04d", i)))
 		if err != nil {
@@ -294,6 +305,7 @@ var errHandler = errors.New("handler failed")
 // Counter, and that by an Accept.
 func (w *world) serve(ctx context.Context, p *process, d *air.Delivery) error {
 	name, id := p.Node.Name(), d.Envelope.ID
+	w.CheckBounds()
 	kind := w.called(name, d)
 	err := w.answer(ctx, p, d, kind)
 	w.Event(name, "handled", id, fmt.Sprint(err == nil))

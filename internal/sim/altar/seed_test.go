@@ -41,7 +41,6 @@ func (w *world) operate(c *sim.Client) {
 	defer cancel()
 	start := w.Now()
 	w.act(ctx, c)
-	w.checkUsage()
 	if late := w.Now() - start - limit; late > 5*time.Second {
 		w.Failf("A7", "", "an operation of client %d ended %v after its deadline", c.ID, late)
 	}
@@ -276,6 +275,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"all clients have one principal": {"A6", defect{isOnePrincipal: true}},
 		"a client ignores its deadline":  {"A7", defect{ignoresDeadline: true}},
 		"a tool waits for something":     {"A8", defect{result: stuck}},
+		"a resource is over its limit":   {"A9", defect{extraUse: 1 << 50}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

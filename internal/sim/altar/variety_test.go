@@ -116,18 +116,3 @@ func (c *watched) Send(m altar.Message) error {
 	}
 	return c.Conn.Send(m)
 }
-
-// checkUsage holds all Hosts to A9.
-func (w *world) checkUsage() {
-	for _, n := range w.hosts {
-		p, isUp := n.Instance().(*process)
-		if !isUp {
-			continue
-		}
-		for _, u := range p.host.Usage() {
-			if u.Limit >= 0 && u.Used > u.Limit {
-				w.Failf("A9", n.Name(), "%s of %s: %d used, limit %d", u.Resource, u.Scope, u.Used, u.Limit)
-			}
-		}
-	}
-}

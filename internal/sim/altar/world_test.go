@@ -56,6 +56,7 @@ type defect struct {
 	hasStoreErrors  bool
 	isOnePrincipal  bool // all clients are alice
 	ignoresDeadline bool // of the context of a call
+	extraUse        int64
 }
 
 // storeErrors are the faults after which a change of the store is in doubt or was not made.
@@ -70,6 +71,12 @@ func newWorld(w *sim.World, d defect) *world {
 	}
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d, variety: newVariety(w.Seed())}
+	w.Bound("A9", func(i sim.Instance) []sim.Use {
+		if p, ok := i.(*process); ok && p.host != nil {
+			return sim.Uses(p.host.Usage(), d.extraUse)
+		}
+		return nil
+	})
 	for i := range hosts {
 		v.hosts = append(v.hosts, w.Node(fmt.Sprint("h", i), v.startHost))
 		_ = w.Sleep(context.Background(), 123_456_789)
@@ -197,7 +204,7 @@ func (w *world) disordered(name string, next altar.Dialer) altar.Dialer {
 // serveCall takes up to two seconds. Its result names the run.
 func (w *world) serveCall(ctx context.Context, call *altar.ToolCall) (any, error) {
 	run := w.ran(call.InvocationID)
-	w.checkUsage()
+	w.CheckBounds()
 	if w.broken.result != nil {
 		return w.broken.result(call, w)
 	}
@@ -210,7 +217,7 @@ func (w *world) serveCall(ctx context.Context, call *altar.ToolCall) (any, error
 // serveStream sends the numbers below n.
 func (w *world) serveStream(ctx context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
 	w.ran(call.InvocationID)
-	w.checkUsage()
+	w.CheckBounds()
 	var in struct {
 		N int `json:"n"`
 	}

@@ -303,6 +303,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"a piece of a stream is lost":   {"C2", defect{chat: gap}},
 		"artifacts are added twice":     {"T6", defect{handler: withTwins}},
 		"a chat does not end":           {"C3", defect{call: withoutEnd}},
+		"a resource is over its limit":  {"B1", defect{extraUse: 1 << 50}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

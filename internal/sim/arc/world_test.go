@@ -51,6 +51,7 @@ type defect struct {
 
 	hasStoreErrors bool
 	isGroup        bool // the agent is a group of instances
+	extraUse       int64
 }
 
 func newWorld(w *sim.World, d defect) *world {
@@ -60,6 +61,12 @@ func newWorld(w *sim.World, d defect) *world {
 	}
 	w.UseNetwork(except...)
 	v := &world{World: w, model: newModel(w), broken: d}
+	w.Bound("B1", func(i sim.Instance) []sim.Use {
+		if p, ok := i.(*process); ok {
+			return sim.Uses(p.Usage(), d.extraUse)
+		}
+		return nil
+	})
 	v.isRerun = w.Seed()/4%2 == 0
 	secret := []arc.WebhookSecret{arc.WebhookSecret("0123456789abcdef0123456789abcdef")}
 	var handled store.Store
@@ -208,6 +215,7 @@ func (w *world) limits() arc.Limits {
 // serveTask waits for the number of inputs in the first message, with a step before each, and answers each of them with
 // a message and an artifact. At the end it fails if the first message wants that.
 func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
+	w.CheckBounds()
 	if w.broken.isGroup {
 		w.checkRun(ctx, run)
 	}
@@ -263,6 +271,7 @@ func (w *world) retry(ctx context.Context, f func() error) error {
 
 // serveChat answers a message with its place in the history.
 func (w *world) serveChat(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+	w.CheckBounds()
 	history, err := turn.History(ctx)
 	if err != nil {
 		return err
