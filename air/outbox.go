@@ -278,7 +278,7 @@ func (o *outboxStore) get(ctx context.Context, id string) (*OutboxMessage, error
 	return parseOutboxMessage(e)
 }
 
-// end records the outcome of a delivery. isRepeat is set if an earlier one may have arrived.
+// end records the outcome of a delivery. isRepeat is set if an earlier delivery may have arrived.
 func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, isRepeat bool, r *Receipt, err error) error {
 	if r != nil {
 		return o.remove(ctx, m.ID)

@@ -331,7 +331,7 @@ func TestRunnerReceivesMessages(t *testing.T) {
 	})
 }
 
-// A task ends when its runner exits or its time is over. After the session, the host names the plugin of a runner that
+// A task ends when its runner exits or its time has expired. After the session, the host names the plugin of a runner that
 // does not stop.
 func TestDeafRunner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -51,7 +51,7 @@ type World struct {
 // A Use is a row of the table of use that the instances of a package have.
 type Use struct {
 	Resource, Scope string
-	Used, Limit     int64 // a negative limit is none
+	Used, Limit     int64 // a negative Limit is no limit
 }
 
 // Uses returns the table of use of a package, each row with an extra use.

@@ -25,10 +25,10 @@ type Place struct {
 	KV        store.KV
 	Key       string
 	IsSession bool // the state ends with its durable session
-	Term      int  // of the owner of that session: each one has a higher term than the one before
+	Term      int  // of the owner of that session: each owner has a higher term than all earlier owners
 }
 
-// A termHead stands before the object of a durable session.
+// A termHead precedes the object of a durable session.
 type termHead struct{ Term int }
 
 // maxDepth bounds the nesting of a snapshot.

@@ -234,7 +234,7 @@ func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease
 	return 0, nil, ErrTakenOver // the handler of a lost epoch has not returned
 }
 
-// touchLocked writes the record of a task with a live owner again. A change by the failed process that is on its way
+// touchLocked writes the record of a task with a live owner again. A change by the failed process in transit
 // fails, so the index entry of that may be removed. t.turn must be held.
 func (e *Tasks) touchLocked(ctx context.Context, t *task) error {
 	owner := t.rec.Owner

@@ -273,7 +273,7 @@ func playMemory(w *sim.World) {
 	})
 }
 
-// playPinned lets work run for so long that its claim is renewed, while others pin the claim and wait for it: O1 and O3.
+// playPinned lets work run until its claim is renewed, while others pin the claim and wait for it: O1 and O3.
 // Shutdown waits for the work, too.
 func (m *keyed) playPinned() {
 	var tables [3]*once.Table
@@ -292,16 +292,16 @@ func (m *keyed) playPinned() {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	work := func(k once.Key, result once.Result) {
-		begun := make(chan struct{})
+		isRunning := make(chan struct{})
 		wg.Go(func() {
 			_, _, err := tables[0].Do(ctx, k, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
-				close(begun)
+				close(isRunning)
 				return result, m.w.Sleep(ctx, 50*time.Minute)
 			})
 			m.require("work of "+k.ID, err)
 		})
 		select {
-		case <-begun:
+		case <-isRunning:
 		case <-ctx.Done():
 		}
 	}

@@ -178,7 +178,7 @@ func (m *queues) begin(a *sending, i outbox.Item) {
 	_ = json.Unmarshal(content(e.Value), &rec)
 	records, _ := m.w.Data().Read(ctx, prefix+"outbox/items/"+state.Join(i.Stream), 0, 10_000)
 	for _, r := range records {
-		isEarlier := rec.Seq < r.Seq && r.Seq < i.Seq && r.ID[0] == '=' // a letter that was redelivered has no id of its own
+		isEarlier := rec.Seq < r.Seq && r.Seq < i.Seq && r.ID[0] == '=' // a redelivered letter has another id
 		if isEarlier && !m.isOver[i.Stream+" "+r.ID[1:]] && isHeld(a) {
 			m.w.Failf("X2", a.Node.Name(), "attempt of %s %s before the end of %s", i.Stream, i.ID, r.ID[1:])
 		}
