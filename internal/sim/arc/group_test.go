@@ -7,9 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/internal/sim"
@@ -143,6 +145,23 @@ func (w *world) checkServers() {
 		}
 		if err := errors.Join(p.Ready(), p.WaitRecovered(context.Background())); err != nil {
 			w.Failf("T4", "", "server: %v", err)
+		}
+	}
+}
+
+const inputTimeout = 90 * time.Minute
+
+// checkLimit holds the tasks of some seeds to T4 after the time for which they may wait for input, whatever process has them.
+func (w *world) checkLimit() {
+	if !w.broken.isGroup || w.Seed()%8 > 0 || w.IsFailed() {
+		return
+	}
+	_ = w.Sleep(context.Background(), inputTimeout)
+	w.Settle()
+	c := &sim.Client{Rand: rand.New(rand.NewPCG(w.Seed(), 2)), Context: context.Background()}
+	for _, t := range w.tasks {
+		if w.get(c.Context, c, t) != nil || !isEnded(t.seen.Status) {
+			w.Failf("T4", "", "task %s is %s after the time limit of its input", t.id, t.seen.Status)
 		}
 	}
 }

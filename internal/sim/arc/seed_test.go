@@ -36,6 +36,7 @@ func profile(d defect) func(*sim.World) {
 		w.redeliver()
 		w.check()
 		w.checkServers()
+		w.checkLimit()
 	}
 }
 

@@ -122,6 +122,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 			}))},
 		Persistence: arc.Persistence{EnableResume: true, Store: db, ResultTTL: time.Hour},
 		Limits:      w.limits(),
+		Timing:      arc.Timing{InputTimeout: inputTimeout},
 		Logger:      quiet,
 		Webhook: &arc.WebhookOptions{CallbackPolicy: arc.CallbackPolicy{AllowInsecure: true, AllowPrivate: true},
 			Transport: hooks, Secrets: func(context.Context, string, string) ([]arc.WebhookSecret, error) {
