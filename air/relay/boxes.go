@@ -63,10 +63,11 @@ const (
 	fullAge      = time.Second // minimum time between two comparisons of a full mailbox, which others may empty
 	sweepAge     = time.Second // minimum time between two sweeps
 	scanPage     = 500
-	therePage    = 64          // smaller, since the values are not needed
-	storeTimeout = time.Second // of the store, while the mailbox is locked
-	thereReads   = 8           // maximum number of reads to count acknowledged envelopes
-	maxSameID    = 8           // envelopes with the id of a pushed one that are compared with it
+	therePage    = 64               // smaller, since the values are not needed
+	storeTimeout = time.Second      // of the store, while the mailbox is locked
+	doubtTime    = 70 * time.Second // within which a change in doubt has taken effect or never will
+	thereReads   = 8                // maximum number of reads to count acknowledged envelopes
+	maxSameID    = 8                // envelopes with the id of a pushed one that are compared with it
 
 	// The share of an address in a mailbox, however full that is.
 	minShare      = 1000
@@ -355,9 +356,30 @@ func (b *boxes) ack(ctx context.Context, box string, names []string) (int, error
 	}
 	if err != nil {
 		mb.isStale.Store(true)
+		b.rebuildLater(box, mb)
 		return 0, because(air.ErrRelay, "", err)
 	}
 	return acked, nil
+}
+
+// rebuildLater rebuilds the index of a mailbox after an acknowledgement in doubt, which may take effect after the next
+// use of the mailbox.
+func (b *boxes) rebuildLater(box string, mb *mailbox) {
+	if mb.isDoubtful.Swap(true) {
+		return
+	}
+	time.AfterFunc(doubtTime, func() {
+		mb.isDoubtful.Store(false)
+		mb.isStale.Store(true) // if the rest fails, the next call rebuilds it
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		mb, err := b.lock(ctx, box)
+		if err != nil {
+			return
+		}
+		defer mb.unlock()
+		_ = b.buildLocked(ctx, mb, time.Now())
+	})
 }
 
 // repeatAck repeats an acknowledgement in doubt: one that takes effect later would leave its mail in the

@@ -21,6 +21,7 @@ type mailbox struct {
 
 	used, count atomic.Int64 // bytes and envelopes in queued
 	isStale     atomic.Bool  // a stored envelope is missing in the index
+	isDoubtful  atomic.Bool  // rebuildLater will rebuild the index
 
 	// turn is full while a caller uses the fields below. Callers wait within their contexts, since
 	// its holder may use the store.

@@ -4,6 +4,7 @@
 package relay
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -124,5 +125,40 @@ func TestIndexForgetsWhatOthersDid(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		require.LessOrEqual(t, len(two.open["box"].seqs), 62)
+	})
+}
+
+// A lateStore fails the acknowledgements, and makes each of them two seconds after the failure.
+type lateStore struct{ store.Store }
+
+func (s lateStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
+	<-ctx.Done() // the caller repeats it until then
+	seqs = slices.Clone(seqs)
+	time.AfterFunc(2*time.Second, func() { _ = s.Store.Ack(context.Background(), stream, seqs...) })
+	return context.Cause(ctx)
+}
+
+// An acknowledgement that takes effect after the next use of its mailbox leaves nothing in the index.
+func TestLateAckLeavesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBoxes(lateStore{store.NewMemory()}, time.Hour)
+		push := func(id string) {
+			_, err := b.push(t.Context(), "box", &mail{id: id, from: "from", data: []byte(id)})
+			require.NoError(t, err)
+		}
+		push("a")
+		_, _, err := b.pull(t.Context(), "box", 0, 1)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err = b.ack(ctx, "box", []string{"a"})
+		require.Error(t, err)
+		push("b") // builds the index with both
+		require.EqualValues(t, 2, b.open["box"].count.Load())
+		time.Sleep(2 * time.Minute)
+		require.EqualValues(t, 1, b.open["box"].count.Load())
+		recs, _, err := b.pull(t.Context(), "box", 0, 9)
+		require.NoError(t, err)
+		require.Len(t, recs, 1)
 	})
 }
