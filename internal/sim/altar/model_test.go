@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/sim"
 )
 
@@ -21,7 +22,8 @@ import (
 //
 //	A1 A call of a contract that is not idempotent runs at most once; another one at most once more for each fault.
 //	A2 All successful answers of a call are equal, and are those of a run.
-//	A3 A call that has succeeded does not fail later, unless the store failed or its clock is wrong.
+//	A3 A call that has succeeded does not fail later, unless the store failed or its clock is wrong. A call that is not
+//	   idempotent is answered a second after its end, although a slow store has not recorded its outcome.
 //	A4 A stream is a prefix of its numbers, and a complete one has all of them.
 //	A5 A session that a Host has acknowledged is valid at all Hosts until its end, and has ended at all Hosts after it.
 //	A6 Another principal does not get into a session.
@@ -139,7 +141,9 @@ func (m *model) destroyed(s *session) {
 }
 
 // isDoubtful reports whether the run has faults that permit a call to lose its outcome.
-func (m *model) isDoubtful() bool { return m.sim.IsClockWrong() || m.sim.HasFault(storeErrors...) }
+func (m *model) isDoubtful(c *call) bool {
+	return m.sim.IsClockWrong() || m.sim.HasFault(storeErrors...) || c.tool != "again" && m.sim.HasFault(fault.Delay)
+}
 
 // answered holds the answer of a call to A2, A3 and A5. The attempt began at start.
 func (m *model) answered(c *call, start time.Duration, answer string, err error) {
@@ -156,7 +160,7 @@ func (m *model) answered(c *call, start time.Duration, answer string, err error)
 		if c.session.destroy == 0 && !c.session.mayHaveExpired(m.sim.Now()) && !m.sim.IsClockWrong() {
 			m.sim.Failf("A5", "", "session %s of call %s is not valid: %v", c.session.id, c.id, err)
 		}
-	case c.answered > 0 && c.answered < start && isOutcome(remote) && !m.isDoubtful():
+	case c.answered > 0 && c.answered < start && isOutcome(remote) && !m.isDoubtful(c):
 		m.sim.Failf("A3", "", "call %s had the answer %q, and failed later: %v", c.id, c.answer, err)
 	}
 }
