@@ -60,7 +60,9 @@ func playJournal(w *sim.World) {
 		}
 		m.deliver(ctx, c.ID, h, id)
 	})
-	m.park()
+	if isChosen(w) {
+		m.park()
+	}
 	m.finish()
 	m.checkEnd()
 }
@@ -343,6 +345,9 @@ func (m *runs) checkEnd() {
 		if err := h.runs.Expire(ctx, id, time.Minute); err != nil {
 			m.w.Failf("J3", "n0", "run %s: expire: %v", id, err)
 		}
+	}
+	if !isChosen(m.w) {
+		return
 	}
 	m.w.Settle()
 	for i := range m.created {

@@ -95,7 +95,7 @@ func playKeyed(w *sim.World, peeks bool) {
 			m.callLast(i, j)
 		}
 	}
-	if peeks {
+	if peeks && isChosen(w) {
 		m.playPinned()
 	}
 }

@@ -94,6 +94,9 @@ func playOutbox(w *sim.World) {
 		return
 	}
 	m.check(m.letters(a))
+	if !isChosen(w) {
+		return
+	}
 	m.playLetters(a)
 	m.playOwn(a, b)
 	m.playGone(b)
