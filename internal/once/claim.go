@@ -533,37 +533,50 @@ func (t *Table) renew(e *entry) {
 // Peek returns the state of k, and its claim if there is one. It does not wait for the end of work. A claim
 // that Retry keeps is StateRunning with Kept.
 func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
-	if k.Pin {
-		if err := t.pin(ctx, &k); err != nil {
-			return StateAbsent, Claim{}, err
+	for n := 1; ; n++ {
+		pinned := ""
+		if k.Pin {
+			var err error
+			if pinned, err = t.pin(ctx, &k); err != nil {
+				return StateAbsent, Claim{}, err
+			}
+		}
+		state, c, _, err := t.peek(ctx, k)
+		isNew := k.Pin && err == nil && state == StateRunning && !c.Kept && c.Token != pinned // it has begun since
+		if isNew {
+			err = poll(ctx, n)
+		}
+		if !isNew || err != nil {
+			return state, c, err
 		}
 	}
-	state, c, _, err := t.peek(ctx, k)
-	return state, c, err
 }
 
-// pin pins the claim of k if it runs.
-func (t *Table) pin(ctx context.Context, k *Key) error {
+// pin pins the claim of k if it runs, and returns its token.
+func (t *Table) pin(ctx context.Context, k *Key) (token string, err error) {
 	if t.db == nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if e := t.entryLocked(k); e != nil && e.own == nil && e.key.Digest == k.Digest {
-			e.isPinned = true
+			e.isPinned, token = true, e.granted.Token
 		}
-		return nil
+		return token, nil
 	}
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
 	for n := 1; ; n++ {
 		s, path, err := t.lookup(ctx, k)
-		if err != nil || s.rec == nil || s.rec.Kind != runningRecord || s.rec.Pinned || !bytes.Equal(s.rec.Digest, k.Digest[:]) {
-			return err
+		switch {
+		case err != nil || s.rec == nil || s.rec.Kind != runningRecord || !bytes.Equal(s.rec.Digest, k.Digest[:]):
+			return "", err
+		case s.rec.Pinned:
+			return s.rec.Token, nil
 		}
 		next := *s.rec
 		next.Pinned = true
 		written, err := t.swap(ctx, path, &next, s.rev)
 		if err != nil || written.rec == &next && next.Pinned {
-			return err
+			return next.Token, err
 		}
 		_ = poll(ctx, n)
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -105,7 +106,7 @@ type simulation struct {
 	mu        sync.Mutex // guards all below
 	runs      [][]*run   // by group
 	outcomes  []string   // by group, as given to callers
-	pinned    []string   // by group, the token of a claim that is not forgotten
+	pinned    []pin      // by group, the last one
 	violation error
 }
 
@@ -119,6 +120,7 @@ type node struct {
 type run struct {
 	node        *node
 	epoch       context.Context // of the lease
+	token       string          // of the claim
 	isEnded     bool
 	isForgotten bool
 	isRetried   bool
@@ -159,7 +161,7 @@ func (s *simulation) crash(n *node) {
 // play runs the steps, and then requires that each key has an answer.
 func (s *simulation) play(steps []step) {
 	s.runs, s.outcomes = make([][]*run, len(groups)), make([]string, len(groups))
-	s.pinned = make([]string, len(groups))
+	s.pinned = make([]pin, len(groups))
 	for i := range s.nodes {
 		s.start(i)
 	}
@@ -234,6 +236,16 @@ func (s *simulation) call(n *node, st step, isLast bool) {
 	}
 }
 
+// A pin is a claim that was pinned by an id.
+type pin struct{ id, token string }
+
+// permits reports whether a run may follow a pin. A pinned claim that has not run may have given way to that of another
+// id with the same alias, and then no call with its own id runs.
+func (p pin) permits(id, token string, earlier []*run) bool {
+	hasRun := slices.ContainsFunc(earlier, func(r *run) bool { return r.token == p.token })
+	return p.token == "" || p.token == token || !hasRun && p.id != id
+}
+
 // pin pins the claim of a key under AtMostOnce: no other one runs.
 func (s *simulation) pin(n *node, st step) {
 	ctx, cancel := context.WithTimeout(context.Background(), st.limit)
@@ -245,12 +257,12 @@ func (s *simulation) pin(n *node, st step) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if k.Pin && !n.isCrashed && err == nil && state == once.StateRunning {
-		s.pinned[st.group] = c.Token
+		s.pinned[st.group] = pin{k.ID, c.Token}
 	}
 }
 
 func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (once.Result, error) {
-	r := &run{node: n, epoch: context.Background()}
+	r := &run{node: n, epoch: context.Background(), token: c.Token}
 	if n.lease != nil {
 		r.epoch = n.lease.Context()
 	}
@@ -262,7 +274,8 @@ func (s *simulation) work(ctx context.Context, n *node, st step, c once.Claim) (
 	for i, other := range s.runs[st.group] {
 		if groups[st.group].policy == once.AtMostOnce {
 			s.require(other.isForgotten, "O1: group %d: run %d and another one", st.group, i)
-			s.require(s.pinned[st.group] == "" || s.pinned[st.group] == c.Token, "O1: group %d: a run after that of a pinned claim", st.group)
+			id := groups[st.group].keys[st.key%len(groups[st.group].keys)].ID
+			s.require(s.pinned[st.group].permits(id, c.Token, s.runs[st.group]), "O1: group %d: a run after that of a pinned claim", st.group)
 			continue
 		}
 		isFenced := other.node.isCrashed || other.node != n && other.epoch.Err() != nil
