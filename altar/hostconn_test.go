@@ -99,3 +99,21 @@ func TestOutboxHasOneWriter(t *testing.T) {
 		require.Equal(t, 1, ends)
 	})
 }
+
+// A caller that has to write finds the function for that, however early it puts a message.
+func TestOutboxHasWriterFromStart(t *testing.T) {
+	for range 2000 {
+		o, started := newOutbox(), make(chan struct{})
+		go func() {
+			o.startInline(func() {})
+			close(started)
+		}()
+		for range 20 {
+			if o.put(&StreamChunk{}, budget.Hold{}, false) {
+				require.NotNil(t, o.write)
+				break
+			}
+		}
+		<-started
+	}
+}

@@ -136,15 +136,20 @@ func (o *outbox) startLocked() {
 // startInline is start, but a caller of put runs write if no other goroutine does.
 func (o *outbox) startInline(write func()) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
 	o.inline = true
-	o.mu.Unlock()
-	o.start(write)
+	o.startWithLocked(write)
 }
 
 // start makes write take the messages.
 func (o *outbox) start(write func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.startWithLocked(write)
+}
+
+// startWithLocked is start. o.mu must be held.
+func (o *outbox) startWithLocked(write func()) {
 	o.write = write
 	if o.isEnded || o.first < len(o.list) {
 		o.startLocked()
