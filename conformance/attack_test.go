@@ -115,6 +115,9 @@ func run(t *testing.T, a attack, d time.Duration) string {
 	times, failures := callHonestly(t, attackContext, v)
 	wg.Wait()
 	growth := liveHeap() - before
+	for end := time.Now().Add(2 * time.Second); growth > maxHeld && time.Now().Before(end); growth = liveHeap() - before {
+		time.Sleep(100 * time.Millisecond) // servers end the calls that the end of the attack has cut off
+	}
 	slices.Sort(times)
 	require.NotEmpty(t, times, "honest calls")
 	row := fmt.Sprintf("%s\t%d\t%d\t%d KiB\t%d\t%d\t%v", a.name, hostile.Load(), refused.Load(), growth>>10, goroutines.Load(),
