@@ -221,10 +221,12 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		defer cancel()
 		k.run(ctx, handle, a, task)
 	})
+	isFinal := a.isFinal
 	context.AfterFunc(ctx, func() { // the runner may ignore it
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		isSame := a.isFinal == isFinal // the agent may have begun its next task
+		if isSame && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			a.endLocked(nil, ctx.Err())
 		}
 	})
