@@ -612,7 +612,7 @@ func (h *Host) httpExtensions() []string {
 	return list
 }
 
-// A StuckHandler ignores the end of its context. It keeps its place in MaxConcurrent.
+// A StuckHandler ignores the end of its context. That of a request keeps its place in MaxConcurrent.
 type StuckHandler struct {
 	Type     string        // of the request, or "plugin" and the name of one whose Close does not return
 	Duration time.Duration // since the end of the context

@@ -65,7 +65,8 @@ func (o *outcomes) open(ctx context.Context) (*once.Table, *streamlog.Table, err
 	return o.table.Load(), o.streams, nil
 }
 
-// close ends the table and the lease. If ctx ends first, that is done later: a request may wait for the store.
+// close closes the table and releases the lease. If ctx ends first, since a request waits for the store, the table is
+// closed later, and the lease expires.
 func (o *outcomes) close(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- o.end(ctx) }()

@@ -349,6 +349,27 @@ func (d *unanswered) Create(ctx context.Context, key string, value []byte, ttl t
 	return rev, err
 }
 
+// pushWithdraw pushes an Offer and, after a time, its Withdraw. Both are queued, and are handled in that order.
+func pushWithdraw(t *testing.T, in *mailroom, alice, bob *air.Identity, wait time.Duration) {
+	t.Helper()
+	threadID := air.NewID()
+	offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
+	withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+		d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: idOf(t, offer)}
+	})
+	for _, data := range [][]byte{offer, withdraw} {
+		o := in.Receive(t.Context(), data, false)
+		require.Equal(t, air.ClassLater, o.Class)
+		require.Nil(t, o.Err, "not queued")
+		time.Sleep(wait)
+	}
+	time.Sleep(time.Minute)
+	require.Equal(t, 2, in.count())
+	for i, data := range [][]byte{offer, withdraw} {
+		require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
+	}
+}
+
 // A pushed Withdraw waits for its Offer, which was accepted when the change of the thread was in doubt (AIR-D80).
 func TestPushedWithdrawWaitsForOffer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -358,22 +379,7 @@ func TestPushedWithdrawWaitsForOffer(t *testing.T) {
 		require.NoError(t, err)
 		in := w.inbox(t, bob, air.InboxOptions{Timing: air.Timing{PushWait: 5 * time.Second},
 			Persistence: air.Persistence{Store: store.NewMemory(), ThreadStore: threads, SingleInstance: true}})
-		threadID := air.NewID()
-		offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
-		withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
-			d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: idOf(t, offer)}
-		})
-		for _, data := range [][]byte{offer, withdraw} {
-			o := in.Receive(t.Context(), data, false)
-			require.Equal(t, air.ClassLater, o.Class)
-			require.Nil(t, o.Err, "not queued")
-			time.Sleep(8 * time.Second) // the thread is read again, and the Offer is not due
-		}
-		time.Sleep(time.Minute)
-		require.Equal(t, 2, in.count())
-		for i, data := range [][]byte{offer, withdraw} {
-			require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
-		}
+		pushWithdraw(t, in, alice, bob, 8*time.Second) // the thread is read again, and the Offer is not due
 	})
 }
 
@@ -421,22 +427,7 @@ func TestPushedWithdrawWaitsForQueuedOffer(t *testing.T) {
 				alice, bob := w.join(t, 1), w.join(t, 2)
 				tt.opts.Timing.PushWait, tt.opts.Persistence.SingleInstance = 5*time.Second, true
 				in := w.inbox(t, bob, tt.opts)
-				threadID := air.NewID()
-				offer := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = threadID })
-				withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
-					d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: idOf(t, offer)}
-				})
-				for _, data := range [][]byte{offer, withdraw} {
-					o := in.Receive(t.Context(), data, false)
-					require.Equal(t, air.ClassLater, o.Class)
-					require.Nil(t, o.Err, "not queued")
-					time.Sleep(tt.wait)
-				}
-				time.Sleep(time.Minute)
-				require.Equal(t, 2, in.count())
-				for i, data := range [][]byte{offer, withdraw} {
-					require.Equal(t, idOf(t, data), in.got[i].Envelope.ID)
-				}
+				pushWithdraw(t, in, alice, bob, tt.wait)
 			})
 		})
 	}

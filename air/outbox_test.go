@@ -95,20 +95,27 @@ func TestOutboxHasMessageThatWaited(t *testing.T) {
 	})
 }
 
+// offerUnrecorded makes an Offer that is delivered and that the thread store of its sender, db, does not take.
+func offerUnrecorded(t *testing.T, w *world, alice, bob *air.Identity) (db *failingStore, c *air.Client, n *air.Negotiation, r *air.Receipt) {
+	t.Helper()
+	db = &failingStore{Store: store.NewMemory()}
+	threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
+	require.NoError(t, err)
+	c = w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
+	db.failsChange.Store(true)
+	n = c.NewNegotiation(bob.DID(), "", false)
+	r, err = n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+	require.NoError(t, err)
+	return db, c, n, r
+}
+
 // A delivered move that the thread store did not take stays in the outbox, and Resend records it. The
 // recipient handles it once.
 func TestResendRecordsDeliveredMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		db := &failingStore{Store: store.NewMemory()}
-		threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
-		require.NoError(t, err)
-		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
-		db.failsChange.Store(true)
-		n := c.NewNegotiation(bob.DID(), "", false)
-		r, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
-		require.NoError(t, err)
+		db, c, n, r := offerUnrecorded(t, w, alice, bob)
 		require.Equal(t, 202, r.Status)
 		queued, _ := queuedIDs(t, c)
 		require.Equal(t, []string{r.Envelope.ID}, queued)
@@ -141,17 +148,10 @@ func TestResendRecordsMoveAfterFailure(t *testing.T) {
 		in := w.inbox(t, bob, air.InboxOptions{})
 		w.direct = in
 		w.registry.Register(bob, "https://direct.example/")
-		db := &failingStore{Store: store.NewMemory()}
-		threads, err := air.NewThreadStore(alice.DID(), &air.ThreadStoreOptions{Store: db})
-		require.NoError(t, err)
-		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads})
-		db.failsChange.Store(true)
-		n := c.NewNegotiation(bob.DID(), "", false)
-		r, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
-		require.NoError(t, err)
+		db, c, n, r := offerUnrecorded(t, w, alice, bob)
 		db.failsChange.Store(false)
 		db.failsGet.Store(true)
-		_, err = c.Resend(t.Context())
+		_, err := c.Resend(t.Context())
 		require.ErrorIs(t, err, air.ErrDeliveryFailed)
 
 		db.failsGet.Store(false)

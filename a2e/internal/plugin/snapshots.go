@@ -4,7 +4,6 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -55,7 +54,7 @@ func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) 
 		}
 	}
 	if p.IsSession {
-		return p.change(ctx, name, func(int, json.RawMessage) (json.RawMessage, error) { return json.RawMessage(v), nil })
+		return p.change(ctx, name, func(int, []byte) ([]byte, error) { return v, nil })
 	}
 	for {
 		e, err := p.KV.Get(ctx, name)
@@ -73,7 +72,7 @@ func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) 
 }
 
 // change replaces the object of a durable session, unless that has a later owner. A nil object removes it.
-func (p Place) change(ctx context.Context, name string, f func(term int, object json.RawMessage) (json.RawMessage, error)) error {
+func (p Place) change(ctx context.Context, name string, f func(term int, object []byte) ([]byte, error)) error {
 	_, err := store.Modify(ctx, p.KV, name, 0, func(old store.Entry, found bool) ([]byte, error) {
 		var head termHead
 		var object []byte
@@ -101,12 +100,12 @@ func (p Place) load(ctx context.Context, name string) (object json.RawMessage, e
 		e, err := p.KV.Get(ctx, name)
 		return e.Value, err
 	}
-	err = p.change(ctx, name, func(term int, old json.RawMessage) (json.RawMessage, error) {
-		object = bytes.Clone(old)
+	err = p.change(ctx, name, func(term int, old []byte) ([]byte, error) {
+		object = append(json.RawMessage{}, old...) // not nil: an absent object is stored as an empty one
 		if term == p.Term {
 			return nil, store.ErrUnchanged
 		}
-		return append(json.RawMessage{}, old...), nil
+		return object, nil
 	})
 	if err == nil && len(object) == 0 {
 		err = store.ErrNotFound

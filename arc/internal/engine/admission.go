@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
-	"github.com/fivewire/fivewire/internal/lease"
 )
 
 // A Place is what a running call or task holds: the place at its agent and its reservations.
@@ -91,9 +90,8 @@ type placeQueue struct {
 // A ticket is a task that waits for a place, without a goroutine.
 type ticket struct {
 	Ticket
-	t     *task
-	run   *Run        // nil until the task is created; guarded by t.turn
-	owner lease.Owner // of the index entry; guarded by t.turn
+	t   *task
+	run *Run // nil until the task is created; guarded by t.turn
 }
 
 func newPlaceQueue(l Limits) placeQueue { return placeQueue{new(sync.Mutex), NewPlaces(l)} }
@@ -153,7 +151,8 @@ var priorities = map[string]int{"URGENT": 2, "HIGH": 1, "LOW": -1}
 
 // queueLocked keeps a run until its task gets a place. t.turn must be held.
 func (e *Tasks) queueLocked(t *task, w *ticket, r *Run) {
-	w.run, w.owner, t.ticket = r, t.rec.Owner, w
+	w.run, t.ticket = r, w
+	r.owner = t.rec.Owner
 	e.acquire(t.id)
 }
 
@@ -181,8 +180,8 @@ func (e *Tasks) dismissLocked(t *task) {
 	}
 	t.ticket = nil
 	w.run.place.Release()
-	rec := t.rec
-	t.effects.add(func() { e.finishTask(t, w.owner, rec) })
+	owner, rec := w.run.owner, t.rec
+	t.effects.add(func() { e.finishTask(t, owner, rec) })
 	if e.places.remove(w) { // otherwise begin gives the place and the reference back
 		e.release(t)
 	}
