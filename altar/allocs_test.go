@@ -44,7 +44,7 @@ func TestAllocs(t *testing.T) {
 		state               store.Store
 		call, stream, bytes float64
 	}{
-		{transport{"direct", directTransport}, nil, 8, 132, 0},
+		{transport{"direct", directTransport}, nil, 8, 131, 0},
 		{transport{"direct with a store", directTransport}, store.NewMemory(), 120, 0, 0},
 		{transport{"mem", pipeTransport}, nil, 28, 500, 0},
 		{transport{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 160, 0, 20 << 10},

@@ -8,16 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// A creditGate makes one sender of chunks wait for credit (ALT-D37).
+// A creditGate makes one sender of chunks wait for credit (ALT-D37). The zero value has no bound.
 type creditGate struct {
 	credit  atomic.Int64
-	changed chan struct{} // capacity 1
+	changed chan struct{} // capacity 1; nil: no bound
 }
 
-func newCreditGate(credit int64) *creditGate {
-	g := &creditGate{changed: make(chan struct{}, 1)}
+// limit sets the first credit, before the gate is used.
+func (g *creditGate) limit(credit int64) {
+	g.changed = make(chan struct{}, 1)
 	g.credit.Store(credit)
-	return g
 }
 
 // raise sets a higher credit. It ignores a lower one.
@@ -32,7 +32,7 @@ func (g *creditGate) raise(credit int64) {
 
 // wait waits until a chunk may be sent, or ctx ends.
 func (g *creditGate) wait(ctx context.Context, id int64) error {
-	for id >= g.credit.Load() {
+	for g.changed != nil && id >= g.credit.Load() {
 		select {
 		case <-g.changed:
 		case <-ctx.Done():

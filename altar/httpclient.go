@@ -214,7 +214,8 @@ func (c *httpConn) Send(m Message) error {
 		c.gateLocked(m.InvocationID, math.MaxInt64)
 	case *ToolCall:
 		if m.Credit != nil && !m.CollectChunks {
-			gate = newCreditGate(*m.Credit)
+			gate = new(creditGate)
+			gate.limit(*m.Credit)
 			c.gates[m.InvocationID] = gate
 		}
 	}

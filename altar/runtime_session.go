@@ -361,7 +361,7 @@ func (s *runtimeSession) withdrawn(requestID string) {
 func (s *runtimeSession) credit(m *StreamCredit) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.calls[m.InvocationID]; c != nil && c.m.SessionID == m.SessionID && c.gate != nil {
+	if c := s.calls[m.InvocationID]; c != nil && c.m.SessionID == m.SessionID {
 		c.gate.raise(m.Credit)
 	}
 }
@@ -409,7 +409,7 @@ func (s *runtimeSession) call(m *ToolCall) {
 	}
 	c := &runtimeCall{s: s, m: m, tool: t, start: time.Now()}
 	if m.Credit != nil && t.stream != nil {
-		c.gate = newCreditGate(*m.Credit)
+		c.gate.limit(*m.Credit)
 	}
 	if m.TimeoutMS > 0 {
 		c.Timeout, c.TimeoutCause = time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds()))*time.Millisecond, context.DeadlineExceeded

@@ -100,8 +100,8 @@ func (w *ChunkWriter) send(v any, final bool) error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
 	}
-	if gate := w.call.gate; gate != nil && !final {
-		if err := gate.wait(w.ctx, w.next); err != nil {
+	if !final {
+		if err := w.call.gate.wait(w.ctx, w.next); err != nil {
 			return err
 		}
 	}
@@ -135,7 +135,7 @@ type runtimeCall struct {
 	m     *ToolCall
 	tool  *runtimeTool
 	start time.Time
-	gate  *creditGate // of a stream; nil: no bound
+	gate  creditGate // of a stream
 	out   ChunkWriter
 
 	answered bool // guarded by the lock of the session

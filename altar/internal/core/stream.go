@@ -34,12 +34,12 @@ type Stream struct {
 	first   int64 // id of ring[0]
 	next    int64 // id after the last one of the ring
 	base    int64
-	given   int64  // the highest place that a reader had
-	before  int    // bytes of the ring before base
-	bytes   int    // of the ring
-	longest int    // payload
-	grant   int64  // credit of the sender
-	last    *Chunk // of the ring, if it is final
+	given   int64 // the highest place that a reader had
+	before  int   // bytes of the ring before base
+	bytes   int   // of the ring
+	longest int   // payload
+	grant   int64 // credit of the sender
+	last    Chunk // of the ring, once the stream has ended
 	isEnded bool
 	readers []*Reader
 }
@@ -130,7 +130,7 @@ func (s *Stream) End(c Chunk, now time.Time) {
 	if !s.isEnded {
 		s.order = Order{next: s.order.next, isDone: true}
 		s.add(c, now)
-		s.last, s.isEnded = &c, true
+		s.last, s.isEnded = c, true
 	}
 }
 
@@ -143,8 +143,7 @@ func Restored(chunks []Chunk) *Stream {
 		}
 		s.add(c, time.Time{})
 	}
-	last := chunks[len(chunks)-1]
-	s.last, s.base, s.before, s.isEnded = &last, s.next, s.bytes, true
+	s.last, s.base, s.before, s.isEnded = chunks[len(chunks)-1], s.next, s.bytes, true
 	return s
 }
 
@@ -184,8 +183,13 @@ func (s *Stream) Bytes() int {
 // Unread returns the bytes from the base on.
 func (s *Stream) Unread() int { return s.bytes - s.before }
 
-// Last returns the final chunk of a stream that has ended.
-func (s *Stream) Last() *Chunk { return s.last }
+// Last returns the final chunk of a stream that has ended. Of another it returns nil.
+func (s *Stream) Last() *Chunk {
+	if !s.isEnded {
+		return nil
+	}
+	return &s.last
+}
 
 // Chunks calls f with the data of the chunks of the ring in order.
 func (s *Stream) Chunks(f func(data any)) {
@@ -228,7 +232,7 @@ func (s *Stream) Peek(r *Reader) (c Chunk, ok bool) {
 	case k == nil:
 		return Chunk{}, false
 	case s.isEnded && r.place == s.next-1:
-		return *s.last, true
+		return s.last, true
 	case r.place >= r.credit:
 		return Chunk{}, false
 	}
