@@ -129,7 +129,12 @@ func (b *Budget) Scope(principal, session string) *Scope {
 // keepLocked adds v to m until the garbage collector takes it. b.mu must be held.
 func keepLocked[K comparable, V any](b *Budget, m map[K]weak.Pointer[V], key K, v *V) {
 	m[key] = weak.Make(v)
+	budget := weak.Make(b) // evict may lead to v
 	runtime.AddCleanup(v, func(key K) {
+		b := budget.Value()
+		if b == nil {
+			return
+		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if m[key].Value() == nil {

@@ -434,26 +434,54 @@ func TestBudgetKeepsNoScopeWithoutHold(t *testing.T) {
 	requireEmpty(t, b)
 }
 
+// collected returns a channel that is closed once the garbage collector has taken v.
+func collected[T any](v *T) <-chan struct{} {
+	c := make(chan struct{})
+	runtime.AddCleanup(v, func(c chan struct{}) { close(c) }, c)
+	return c
+}
+
+// await runs the garbage collector until a channel is closed.
+func await(c <-chan struct{}) {
+	for {
+		runtime.GC()
+		runtime.Gosched()
+		select {
+		case <-c:
+			return
+		default:
+		}
+	}
+}
+
+// A server has scopes of the budget that calls it.
+type server struct {
+	budget *Budget
+	scopes []*Scope
+}
+
+func (s *server) evict(Resource, string, int64) int64 { return int64(len(s.scopes)) }
+
+func TestBudgetDoesNotKeepItsOwner(t *testing.T) {
+	s := &server{}
+	s.budget = New(Limits{}, s.evict)
+	s.scopes = append(s.scopes, s.budget.Scope("alice", "session"))
+	isCollected := collected(s)
+	s = nil
+	await(isCollected)
+}
+
 func TestBudgetKeepsNewScopeOfSameSession(t *testing.T) {
 	b := New(Limits{}, nil)
 	key := scopeKey{"alice", "session"}
-	isCollected := make(chan struct{})
 	b.mu.Lock()
 	first, second := &Scope{b: b}, &Scope{b: b}
 	keepLocked(b, b.scopes, key, first)
 	keepLocked(b, b.scopes, key, second)
 	b.mu.Unlock()
-	runtime.AddCleanup(first, func(int) { close(isCollected) }, 0)
+	isCollected := collected(first)
 	first = nil
-	for waiting := true; waiting; {
-		runtime.GC()
-		runtime.Gosched()
-		select {
-		case <-isCollected:
-			waiting = false
-		default:
-		}
-	}
+	await(isCollected)
 	runtime.GC()
 	require.Same(t, second, b.Scope("alice", "session"))
 }
