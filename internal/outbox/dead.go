@@ -33,17 +33,27 @@ func (o *Outbox) letterKey(stream string, seq uint64) string {
 	return fmt.Sprintf("%s/%020d", o.path("dead", stream), seq)
 }
 
-// Dead iterates over the dead letters of all streams. An error comes once and last.
+// Dead iterates over the dead letters of all streams. An error comes once and last, that of an unreadable letter
+// after the other letters.
 func (o *Outbox) Dead(ctx context.Context) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
+		var unreadable error
 		for e, err := range o.db.List(ctx, o.opts.Prefix+"outbox/dead/") {
-			var l Letter
-			if err == nil {
-				l, err = readLetter(e)
-			}
-			if !errors.Is(err, store.ErrNotFound) && (!yield(l, err) || err != nil) {
+			if err != nil {
+				yield(Letter{}, err)
 				return
 			}
+			l, err := readLetter(e)
+			switch {
+			case errors.Is(err, store.ErrNotFound):
+			case err != nil:
+				unreadable = fmt.Errorf("outbox: %s: %w", e.Key, err)
+			case !yield(l, nil):
+				return
+			}
+		}
+		if unreadable != nil {
+			yield(Letter{}, unreadable)
 		}
 	}
 }
