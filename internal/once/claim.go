@@ -637,7 +637,7 @@ func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 	e := t.entryLocked(&k)
 	if e != nil && e.granted.Attempt > 0 && (t.db == nil || e.claim.epoch.Err() == nil) {
 		r = &record{Kind: runningRecord, Digest: e.key.Digest[:], Token: e.granted.Token, Attempt: e.granted.Attempt}
-		r.Out.data, r.follows = e.granted.State, e.granted.Kept
+		r.Out.data = e.granted.State
 		switch {
 		case e.own != nil && e.out.Kind == kept:
 			r.Out.data, r.follows = e.out.data, true

@@ -359,9 +359,13 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 			return once.Result{}, nil
 		})
 		synctest.Wait()
-		_, c, err := two.Peek(t.Context(), key("1"))
-		require.NoError(t, err)
-		require.Equal(t, []any{false, false}, []any{c.Kept, c.Lost})
+		var c once.Claim
+		for _, p := range []*process{one, two} {
+			var err error
+			_, c, err = p.Peek(t.Context(), key("1"))
+			require.NoError(t, err)
+			require.Equal(t, []any{2, "state", false, false}, []any{c.Attempt, string(c.State), c.Kept, c.Lost})
+		}
 		one.crash()
 		time.Sleep(time.Minute)
 		_, c, err = two.Peek(t.Context(), key("1"))
