@@ -533,50 +533,24 @@ func (t *Table) renew(e *entry) {
 // Peek returns the state of k, and its claim if there is one. It does not wait for the end of work. A claim
 // that Retry keeps is StateRunning with Kept.
 func (t *Table) Peek(ctx context.Context, k Key) (State, Claim, error) {
-	for n := 1; ; n++ {
-		pinned := ""
-		if k.Pin {
-			var err error
-			if pinned, err = t.pin(ctx, &k); err != nil {
-				return StateAbsent, Claim{}, err
-			}
-		}
-		state, c, _, err := t.peek(ctx, k)
-		isNew := k.Pin && err == nil && state == StateRunning && !c.Kept && c.Token != pinned // it has begun since
-		if isNew {
-			err = poll(ctx, n)
-		}
-		if !isNew || err != nil {
-			return state, c, err
-		}
-	}
+	state, c, _, err := t.peek(ctx, k)
+	return state, c, err
 }
 
-// pin pins the claim of k if it runs, and returns its token.
-func (t *Table) pin(ctx context.Context, k *Key) (token string, err error) {
-	if t.db == nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if e := t.entryLocked(k); e != nil && e.own == nil && e.key.Digest == k.Digest {
-			e.isPinned, token = true, e.granted.Token
-		}
-		return token, nil
-	}
+// pin returns the claim of k in the store, which it pins if it runs.
+func (t *Table) pin(ctx context.Context, k *Key) (slot, error) {
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
 	for n := 1; ; n++ {
 		s, path, err := t.lookup(ctx, k)
-		switch {
-		case err != nil || s.rec == nil || s.rec.Kind != runningRecord || !bytes.Equal(s.rec.Digest, k.Digest[:]):
-			return "", err
-		case s.rec.Pinned:
-			return s.rec.Token, nil
+		if err != nil || s.rec == nil || s.rec.Kind != runningRecord || s.rec.Pinned || !bytes.Equal(s.rec.Digest, k.Digest[:]) {
+			return s, err
 		}
 		next := *s.rec
 		next.Pinned = true
-		written, err := t.swap(ctx, path, &next, s.rev)
-		if err != nil || written.rec == &next && next.Pinned {
-			return next.Token, err
+		s, err = t.swap(ctx, path, &next, s.rev)
+		if err != nil || s.rec == &next && next.Pinned {
+			return s, err
 		}
 		_ = poll(ctx, n)
 	}
@@ -633,9 +607,11 @@ func (t *Table) Wait(ctx context.Context, k Key) (State, Claim, []byte, error) {
 
 func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 	var r *record
+	isPinned := k.Pin && t.db != nil // the claim in the store, which this instance may have lost
 	t.mu.Lock()
 	e := t.entryLocked(&k)
-	if e != nil && e.granted.Attempt > 0 && (t.db == nil || e.claim.epoch.Err() == nil) {
+	if e != nil && !isPinned && e.granted.Attempt > 0 && (t.db == nil || e.claim.epoch.Err() == nil) {
+		e.isPinned = e.isPinned || k.Pin && e.own == nil && e.key.Digest == k.Digest
 		r = &record{Kind: runningRecord, Digest: e.key.Digest[:], Token: e.granted.Token, Attempt: e.granted.Attempt}
 		r.Out.data = e.granted.State
 		switch {
@@ -648,7 +624,13 @@ func (t *Table) peek(ctx context.Context, k Key) (State, Claim, []byte, error) {
 	isOwn := r != nil
 	t.mu.Unlock()
 	if t.db != nil && r == nil {
-		s, _, err := t.lookup(ctx, &k)
+		var s slot
+		var err error
+		if isPinned {
+			s, err = t.pin(ctx, &k)
+		} else {
+			s, _, err = t.lookup(ctx, &k)
+		}
 		if err != nil {
 			return StateAbsent, Claim{}, nil, err
 		}

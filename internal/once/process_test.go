@@ -448,6 +448,29 @@ func TestPinIsKept(t *testing.T) {
 	}
 }
 
+// Another instance has taken the claim over, and this one does not know it yet.
+func TestPinReturnsStoredStateOfLostClaim(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		one, two := startProcess(t, db, time.Hour, &fault.Plan{}), startProcess(t, db, time.Hour, &fault.Plan{})
+		go one.Do(t.Context(), key("1"), once.AtMostOnce, (&counter{delay: time.Minute}).run)
+		synctest.Wait()
+		name, _, _ := strings.Cut(string(one.lease.Owner()), "@")
+		e, err := db.Get(t.Context(), prefix+"lease/"+name)
+		require.NoError(t, err)
+		require.NoError(t, db.Delete(t.Context(), e.Key, e.Revision))
+		_, _, err = two.Do(t.Context(), key("1"), once.AtMostOnce, (&counter{}).run)
+		require.ErrorIs(t, err, once.ErrLost)
+		k := key("1")
+		k.Pin = true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		state, _, err := one.Peek(ctx, k)
+		time.Sleep(time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, once.StateDone, state)
+	})
+}
+
 func TestDoDropsOutcomeTooLargeForStore(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {
 		p := newProcess(t, smallStore{db})
