@@ -20,14 +20,14 @@ const (
 	typeItem    = "item"
 	typeAwait   = "await" // the run waits for input N
 	typeSleep   = "sleep" // the run waits until End
-	typeWork    = "work"  // the run does not wait any longer, and has got the inputs through N
+	typeWork    = "work"  // the run waits no longer: it has the inputs through N, or has passed the sleep with the key Name
 )
 
 // An entry is a record of a journal. Its key is the deduplication id.
 type entry struct {
 	Type   string        `json:"t"`
 	Kind   string        `json:"k,omitempty"` // of an item
-	Name   []byte        `json:"n,omitempty"` // of a step or a sleep, or the id of an input or an item
+	Name   []byte        `json:"n,omitempty"` // of a step or a sleep, the id of an input or an item, or a key
 	Writer string        `json:"w"`           // random, of one append
 	N      int           `json:"i,omitempty"` // of a wait or its end; counted, not stored, for inputs and items
 	End    time.Time     `json:"e,omitzero"`  // of a sleep
@@ -77,14 +77,14 @@ type history struct {
 
 	entries map[string]*entry // by key, without inputs
 	inputs  []*entry
-	numbers map[string]int // of items, by kind
-	last    *entry         // not an input
-	awaited int            // the input that the run waits for, or zero
-	left    time.Duration  // until the first end of a sleep in the future
+	numbers map[string]int    // of items, by kind
+	last    *entry            // not an input
+	awaited int               // the input that the run waits for, or zero
+	sleeps  map[string]*entry // by key, without those that the handler has passed
 }
 
 func newHistory(isBrief bool) history {
-	return history{isBrief: isBrief, entries: map[string]*entry{}, numbers: map[string]int{}}
+	return history{isBrief: isBrief, entries: map[string]*entry{}, numbers: map[string]int{}, sleeps: map[string]*entry{}}
 }
 
 // fits returns an error if an entry is over a limit.
@@ -128,10 +128,9 @@ func (h *history) note(e *entry) {
 	case typeAwait:
 		h.awaited = e.N
 	case typeSleep:
-		if left := e.left(); left > 0 && (h.left == 0 || left < h.left) {
-			h.left = left
-		}
+		h.sleeps[e.key] = e
 	case typeWork:
+		delete(h.sleeps, string(e.Name))
 		if e.N >= h.awaited {
 			h.awaited = 0
 		}
@@ -147,8 +146,14 @@ func (h *history) isWaiting() bool {
 	return h.last != nil && (h.last.Type == typeAwait || h.last.Type == typeSleep)
 }
 
-// isDue reports whether the wait of the run has ended.
-func (h *history) isDue() bool {
-	return h.awaited > 0 && len(h.inputs) >= h.awaited ||
-		h.isWaiting() && h.last.Type == typeSleep && h.last.left() <= 0
+// left returns the time until a wait of the run ends, without further inputs.
+func (h *history) left() time.Duration {
+	if h.awaited > 0 && len(h.inputs) >= h.awaited {
+		return 0
+	}
+	left := never
+	for _, e := range h.sleeps {
+		left = min(left, max(0, e.left()))
+	}
+	return left
 }

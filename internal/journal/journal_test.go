@@ -407,6 +407,33 @@ func TestInputOfEarlierWaitDoesNotEndSleep(t *testing.T) {
 	})
 }
 
+// A handler awaits an input for an hour at most. Its process fails before the hour has passed, and the next owner finds it
+// passed.
+func TestSleepDuringAwaitEndsWithoutOwner(t *testing.T) {
+	h := func(ctx context.Context, _ *process, r *Run) (string, error) {
+		awaitCtx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			if r.Sleep(ctx, "limit", time.Hour) == nil {
+				cancel()
+			}
+		}()
+		time.Sleep(time.Second)
+		data, err := r.Await(awaitCtx)
+		if ctx.Err() == nil && awaitCtx.Err() != nil {
+			return "no input", nil
+		}
+		return string(data), err
+	}
+	inProcesses(t, 2, h, func(t *testing.T, p []*process) {
+		require.NoError(t, p[0].create(t.Context(), "1"))
+		time.Sleep(time.Hour - time.Second)
+		p[0].crash()
+		time.Sleep(time.Minute)
+		requireResult(t, p[1], "1", "no input")
+	})
+}
+
 // A handler that runs again and is cut off before the wait leaves a run that waits.
 func TestReplayKeepsRunWaiting(t *testing.T) {
 	inProcesses(t, 1, nil, func(t *testing.T, p []*process) {

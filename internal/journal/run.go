@@ -78,11 +78,8 @@ func (r *Run) loadLocked() error {
 		return nil
 	}
 	context.AfterFunc(r.ctx, func() { r.end(nil) })
-	switch {
-	case r.isWaiting() && r.isDue():
-		r.timer.Reset(0)
-	case r.isWaiting() && r.left > 0:
-		r.timer.Reset(r.left)
+	if r.isWaiting() {
+		r.timer.Reset(r.left())
 	}
 	return nil
 }
@@ -361,6 +358,7 @@ func (r *Run) wait(ctx context.Context, e *entry, d time.Duration, isOver func(c
 func (r *Run) resume(ctx context.Context, e *entry) error {
 	r.mu.Lock()
 	last, n := r.last, 0
+	var slept []byte
 	isPast := r.isWaiting()
 	switch {
 	case !isPast:
@@ -369,13 +367,13 @@ func (r *Run) resume(ctx context.Context, e *entry) error {
 	case e.Type == typeAwait:
 		n, isPast = e.N, last.Type != typeAwait || last.N <= e.N
 	case e.Type == typeSleep:
-		isPast = last == e
+		slept, isPast = []byte(e.key), last == e
 	}
 	r.mu.Unlock()
 	if !isPast {
 		return nil
 	}
-	_, _, err := r.append(ctx, &entry{Type: typeWork, N: n, key: "work:" + last.key})
+	_, _, err := r.append(ctx, &entry{Type: typeWork, Name: slept, N: n, key: "work:" + last.key})
 	return err
 }
 
@@ -497,7 +495,7 @@ func (r *Run) receive() {
 	}
 	<-r.notice
 	err := r.syncLocked(r.ctx, toEnd)
-	isDue := err != nil || r.isDue()
+	isDue := err != nil || r.left() == 0
 	r.release()
 	if isDue && r.ctx.Err() == nil {
 		r.fire()
