@@ -15,6 +15,7 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/arc/internal/engine"
 	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/store"
 )
 
 // The cost of tasks in process: message in, message out, without HTTP. A task that
@@ -153,7 +154,7 @@ func eventsOp(tb testing.TB, n int) func() error {
 
 // BenchmarkRoute chooses among the instances of a group.
 func BenchmarkRoute(b *testing.B) {
-	r := engine.NewRouter(nil)
+	r := engine.NewRouter(store.NewMemory())
 	for i := range 10 {
 		if err := r.Add(fmt.Sprintf("g-%02d", i), "g", 0); err != nil {
 			b.Fatal(err)
@@ -161,7 +162,7 @@ func BenchmarkRoute(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		id, err := r.Pick(b.Context(), "g", "")
+		id, err := r.Take("g", "", true)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/vector"
+	"github.com/fivewire/fivewire/store"
 )
 
 // Vector runs an operation of the conformance vectors that concerns no exported
@@ -123,7 +124,7 @@ func route(in struct {
 		Healthy                *bool
 	}
 }) (any, error) {
-	r := engine.NewRouter(nil)
+	r := engine.NewRouter(store.NewMemory())
 	for _, a := range in.Agents {
 		if err := r.Add(a.ID, a.Group, a.Capacity); err != nil {
 			return nil, &arc.Error{Code: arc.ErrDuplicateAgentID, Cause: err}
@@ -139,7 +140,7 @@ func route(in struct {
 			r.Done(c.Done)
 			list = append(list, nil)
 		default:
-			id, err := r.Pick(context.Background(), c.Target, c.Key)
+			id, err := routeCall(r, c.Target, c.Key)
 			if err != nil {
 				list = append(list, map[string]any{"error": codeOf(err)})
 			} else {
@@ -148,6 +149,22 @@ func route(in struct {
 		}
 	}
 	return list, nil
+}
+
+// routeCall takes a place at an instance for a call about the work with a key, if that is not empty.
+func routeCall(r *engine.Router, target, key string) (id string, err error) {
+	ctx, q, bound := context.Background(), &engine.Request{Target: target}, ""
+	if key != "" {
+		bound, err = r.OwnerOf(ctx, q, "taskId", key)
+	}
+	if err == nil {
+		id, err = r.Take(target, bound, true)
+	}
+	if err == nil {
+		q.Agent = id
+		err = r.BindWork(ctx, q, "taskId", key)
+	}
+	return id, err
 }
 
 // sseEncode returns the bytes of each event, as a server sends them.

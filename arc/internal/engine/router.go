@@ -21,8 +21,7 @@ import (
 //
 // All methods are safe for concurrent use.
 type Router struct {
-	kv  store.KV
-	ttl time.Duration
+	kv store.KV
 
 	mu        sync.Mutex
 	instances map[string]*instance // guarded by mu, contents included
@@ -46,14 +45,10 @@ type group struct {
 // default retention of either.
 const bindingTTL = 30 * 24 * time.Hour
 
-// NewRouter returns a Router without instances. It keeps in kv which instance a
-// key belongs to, so that routers that share it agree; nil means a store in
-// memory.
+// NewRouter returns a Router without instances. It keeps in kv which instance the work of
+// a caller belongs to, so that routers that share it agree.
 func NewRouter(kv store.KV) *Router {
-	if kv == nil {
-		kv = store.NewMemory()
-	}
-	return &Router{kv: kv, ttl: bindingTTL, instances: map[string]*instance{}, groups: map[string]*group{}}
+	return &Router{kv: kv, instances: map[string]*instance{}, groups: map[string]*group{}}
 }
 
 // Add adds an instance, in no group if that is empty, and with room for any
@@ -114,49 +109,13 @@ func (r *Router) SetHealthy(id string, healthy bool) bool {
 	return true
 }
 
-// Done ends a call that [Router.Pick] assigned to the instance.
+// Done frees a place at an instance.
 func (r *Router) Done(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if in := r.instances[id]; in != nil && in.busy > 0 {
 		in.busy--
 	}
-}
-
-// Pick chooses the instance for a call to target and takes a place there until
-// [Router.Done]. The key names the task or chat that the call is about, empty
-// meaning none; its first use binds it.
-//
-// The error is an [*Error] with code AgentNotFound, AgentNotAvailable
-// if no instance is healthy, or AgentCapacityExceeded if the healthy ones
-// are full, unless the store fails.
-func (r *Router) Pick(ctx context.Context, target, key string) (string, error) {
-	bound := ""
-	if key != "" && r.isGroup(target) {
-		var err error
-		if bound, err = r.owner(ctx, target, key); err != nil {
-			return "", err
-		}
-	}
-	id, err := r.Take(target, bound, true)
-	if err == nil && key != "" && bound == "" && id != target {
-		bound, err = r.bind(ctx, target, key, id)
-		if err == nil && bound != id { // a concurrent call bound it first
-			r.Done(id)
-			return r.Take(target, bound, true)
-		}
-		if err != nil {
-			r.Done(id)
-			return "", err
-		}
-	}
-	return id, err
-}
-
-func (r *Router) isGroup(target string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.groups[target] != nil
 }
 
 // Members returns the instances of a group, in the order of their adding.
@@ -174,9 +133,11 @@ func (r *Router) Members(target string) []string {
 	return ids
 }
 
-// Take selects an instance, preferably the bound one, and occupies a place if place
-// is set. Calls about existing work need no place, so a full agent can still be
-// canceled.
+// Take selects an instance, preferably the bound one, and occupies a place until
+// [Router.Done] if place is set. Calls about existing work need no place, so a full
+// agent can still be canceled. The error is a [*wire.Fault] with code AgentNotFound,
+// AgentNotAvailable if no instance is healthy, or AgentCapacityExceeded if the healthy
+// ones are full.
 func (r *Router) Take(target, bound string, place bool) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +208,7 @@ func (r *Router) owner(ctx context.Context, target, key string) (string, error) 
 
 // bind binds a key, unless it is bound, and returns the instance that has it.
 func (r *Router) bind(ctx context.Context, target, key, id string) (string, error) {
-	_, err := r.kv.Create(ctx, bindingKey(target, key), []byte(id), r.ttl)
+	_, err := r.kv.Create(ctx, bindingKey(target, key), []byte(id), bindingTTL)
 	if errors.Is(err, store.ErrExists) {
 		return r.owner(ctx, target, key)
 	}

@@ -27,26 +27,29 @@ func TestRouterKeys(t *testing.T) {
 			require.NoError(t, r.Add(id, "g", 1))
 		}
 	}
-	id, err := one.Pick(ctx, "g", "k")
+	q := &Request{Target: "g"}
+	id, err := one.Take("g", "", true)
 	require.NoError(t, err)
 	require.Equal(t, "g-01", id)
+	q.Agent = id
+	require.NoError(t, one.BindWork(ctx, q, "taskId", "k"))
 	// Routers that share a store agree, whatever their turn.
-	_, err = two.Pick(ctx, "g", "")
+	bound, err := two.OwnerOf(ctx, q, "taskId", "k")
 	require.NoError(t, err)
-	two.Done("g-01")
-	id, err = two.Pick(ctx, "g", "k")
+	require.Equal(t, "g-01", bound)
+	id, err = two.Take("g", bound, true)
 	require.NoError(t, err)
 	require.Equal(t, "g-01", id)
-	_, err = two.Pick(ctx, "g", "k")
+	_, err = two.Take("g", bound, true)
 	requireCode(t, err, wire.AgentCapacityExceeded)
 	require.True(t, two.Remove("g-01"))
 	require.False(t, two.Remove("g-01"))
-	_, err = two.Pick(ctx, "g", "k")
+	_, err = two.Take("g", bound, true)
 	requireCode(t, err, wire.AgentNotAvailable) // never silently elsewhere
 	require.False(t, two.SetHealthy("g-01", true))
-	_, err = two.Pick(ctx, "nobody", "k")
+	_, err = two.Take("nobody", "", true)
 	requireCode(t, err, wire.AgentNotFound)
 	require.True(t, two.Remove("g-02"))
-	_, err = two.Pick(ctx, "g", "")
+	_, err = two.Take("g", "", true)
 	requireCode(t, err, wire.AgentNotFound)
 }
