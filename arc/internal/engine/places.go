@@ -1,8 +1,6 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package engine has the parts of tasks that know no transport and no store. They have no lock, clock
-// or goroutine: the caller passes events in and carries the results out.
 package engine
 
 import "slices"
