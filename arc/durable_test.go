@@ -249,3 +249,42 @@ func TestRecordedEndIsSent(t *testing.T) {
 		require.Equal(t, []string{"all.test TASK_COMPLETED COMPLETED", "all.test STATUS_CHANGE COMPLETED"}, h.take())
 	})
 }
+
+// A readCounter counts the records that are read.
+type readCounter struct {
+	store.Store
+	records atomic.Int64
+}
+
+func (c *readCounter) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	page, err := c.Store.Read(ctx, stream, after, limit)
+	c.records.Add(int64(len(page)))
+	return page, err
+}
+
+// The cost of an input does not depend on the inputs before it.
+func TestWaitInputReadsNewInputsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &readCounter{Store: store.NewMemory()}
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			for {
+				if _, err := run.WaitInput(ctx, "more"); err != nil {
+					return err
+				}
+			}
+		}))
+		id := createTask(t, s, "a-01", "go")
+		reads := func(inputs int) int64 {
+			start := db.records.Load()
+			for range inputs {
+				synctest.Wait()
+				require.Nil(t, send(s, "a-01", id, "more").Error)
+			}
+			synctest.Wait()
+			return db.records.Load() - start
+		}
+		first := reads(20)
+		require.LessOrEqual(t, reads(20), first)
+	})
+}

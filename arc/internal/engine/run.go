@@ -38,6 +38,7 @@ type Run struct {
 	isWaiting atomic.Bool
 
 	consumed int         // inputs; guarded by t.mu
+	inputAt  uint64      // position of the last one, or of the initial message; used by one WaitInput at a time
 	earlier  *replay     // nil until used; guarded by t.turn
 	limit    *time.Timer // of the time in this state; guarded by t.turn
 

@@ -79,7 +79,7 @@ func (r *Run) nextInput() ([]byte, error) {
 	rec := r.record()
 	var list []store.Record
 	err := r.e.persist(&r.work, func(ctx context.Context) (err error) {
-		list, err = r.e.readItems(ctx, r.t.items, 0, rec.Last)
+		list, err = r.e.readItems(ctx, r.t.items, r.inputAt, rec.Last)
 		return err
 	})
 	if err != nil {
@@ -87,12 +87,13 @@ func (r *Run) nextInput() ([]byte, error) {
 	}
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
-	n := -1 // the first item is the initial message
 	for _, item := range list {
 		if item.Value[0] != itemInput {
 			continue
 		}
-		if n++; n == r.consumed+1 {
+		isInitial := r.inputAt == 0
+		r.inputAt = item.Seq
+		if !isInitial {
 			r.consumed++
 			return item.Value[1:], nil
 		}
