@@ -20,7 +20,7 @@ const (
 	typeItem    = "item"
 	typeAwait   = "await" // the run waits for input N
 	typeSleep   = "sleep" // the run waits until End
-	typeWork    = "work"  // the run waits no longer: it has the inputs through N, or has passed the sleep with the key Name
+	typeWork    = "work"  // the run has the inputs through N, or is past the sleep with the key Name, and does not wait for them
 )
 
 // An entry is a record of a journal. Its key is the deduplication id.
@@ -79,7 +79,7 @@ type history struct {
 	inputs  []*entry
 	numbers map[string]int    // of items, by kind
 	last    *entry            // not an input
-	awaited int               // the input that the run waits for, or zero
+	await   *entry            // for whose input the run waits, or nil
 	sleeps  map[string]*entry // by key, without those that the handler has passed
 }
 
@@ -115,8 +115,9 @@ func (h *history) add(rec store.Record) *entry {
 	return e
 }
 
-// note changes the state of the run by an entry.
+// note changes the state of the run by an entry. The end of a sleep does not end another wait.
 func (h *history) note(e *entry) {
+	last := e
 	switch e.Type {
 	case typeInput:
 		h.inputs = append(h.inputs, e)
@@ -126,16 +127,24 @@ func (h *history) note(e *entry) {
 		h.numbers[e.Kind]++
 		e.N = h.numbers[e.Kind]
 	case typeAwait:
-		h.awaited = e.N
+		h.await = e
 	case typeSleep:
 		h.sleeps[e.key] = e
 	case typeWork:
+		slept := h.sleeps[string(e.Name)]
 		delete(h.sleeps, string(e.Name))
-		if e.N >= h.awaited {
-			h.awaited = 0
+		if h.await != nil && e.N >= h.await.N {
+			h.await = nil
+		}
+		switch {
+		case len(e.Name) == 0:
+		case slept != h.last:
+			last = h.last
+		case h.await != nil:
+			last = h.await
 		}
 	}
-	h.last = e
+	h.last = last
 	if !h.isBrief {
 		h.entries[e.key] = e
 	}
@@ -148,7 +157,7 @@ func (h *history) isWaiting() bool {
 
 // left returns the time until a wait of the run ends, without further inputs.
 func (h *history) left() time.Duration {
-	if h.awaited > 0 && len(h.inputs) >= h.awaited {
+	if h.await != nil && len(h.inputs) >= h.await.N {
 		return 0
 	}
 	left := never

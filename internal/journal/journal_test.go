@@ -434,6 +434,37 @@ func TestSleepDuringAwaitEndsWithoutOwner(t *testing.T) {
 	})
 }
 
+// A parked run that awaits an input sleeps on, although another wait of its handler has ended.
+func TestEndedSleepDoesNotWakeRunAgain(t *testing.T) {
+	for _, name := range []string{"sleep during await", "step during sleep"} {
+		t.Run(name, func(t *testing.T) {
+			h := func(ctx context.Context, _ *process, r *Run) (string, error) {
+				var sleep sync.WaitGroup
+				sleep.Go(func() { _ = r.Sleep(ctx, "limit", time.Minute) })
+				if name == "step during sleep" {
+					time.Sleep(time.Second)
+					if _, err := r.Step(ctx, "step", func(context.Context, string) ([]byte, error) { return nil, nil }); err != nil {
+						return "", err
+					}
+					sleep.Wait()
+				}
+				data, err := r.Await(ctx)
+				sleep.Wait()
+				return string(data), err
+			}
+			inProcesses(t, 1, h, func(t *testing.T, p []*process) {
+				p[0].o = RunOptions{ParkAfter: 10 * time.Second}
+				require.NoError(t, p[0].create(t.Context(), "1"))
+				time.Sleep(10 * time.Hour)
+				require.Less(t, p[0].startsOf("1"), 10)
+				_, err := p[0].deliver(t.Context(), "1", "a", "input")
+				require.NoError(t, err)
+				requireResult(t, p[0], "1", "input")
+			})
+		})
+	}
+}
+
 // A handler that runs again and is cut off before the wait leaves a run that waits.
 func TestReplayKeepsRunWaiting(t *testing.T) {
 	inProcesses(t, 1, nil, func(t *testing.T, p []*process) {

@@ -357,23 +357,26 @@ func (r *Run) wait(ctx context.Context, e *entry, d time.Duration, isOver func(c
 // if e is nil, because a step is in progress.
 func (r *Run) resume(ctx context.Context, e *entry) error {
 	r.mu.Lock()
-	last, n := r.last, 0
-	var slept []byte
+	last, work := r.last, &entry{Type: typeWork}
 	isPast := r.isWaiting()
+	if isPast {
+		work.key = "work:" + last.key
+	}
 	switch {
+	case e != nil && e.Type == typeSleep:
+		work.Name, work.key = []byte(e.key), "past:"+e.key
+		isPast = r.sleeps[e.key] != nil
 	case !isPast:
 	case e == nil:
 		isPast = r.steps > 0
 	case e.Type == typeAwait:
-		n, isPast = e.N, last.Type != typeAwait || last.N <= e.N
-	case e.Type == typeSleep:
-		slept, isPast = []byte(e.key), last == e
+		work.N, isPast = e.N, last.Type != typeAwait || last.N <= e.N
 	}
 	r.mu.Unlock()
 	if !isPast {
 		return nil
 	}
-	_, _, err := r.append(ctx, &entry{Type: typeWork, Name: slept, N: n, key: "work:" + last.key})
+	_, _, err := r.append(ctx, work)
 	return err
 }
 
