@@ -183,7 +183,7 @@ func (o *outboxStore) add(ctx context.Context, m *OutboxMessage) (isBehind bool,
 	o.last = m.Queued
 	o.setLocked(key, &entry)
 	o.mu.Unlock()
-	if err := o.put(ctx, m); err != nil {
+	if err := o.put(ctx, m, true); err != nil {
 		if !isKnown {
 			o.forget(key)
 		}
@@ -216,13 +216,17 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 	return nil
 }
 
-// put stores a message.
-func (o *outboxStore) put(ctx context.Context, m *OutboxMessage) error {
+// put stores a message. One that is not new is changed only if it is still there, else the error is store.ErrNotFound.
+func (o *outboxStore) put(ctx context.Context, m *OutboxMessage, isNew bool) error {
 	value, err := state.Encode(m)
 	if err == nil {
 		ctx, cancel := storeContext(ctx)
 		defer cancel()
-		err = overwrite(ctx, o.kv, o.key(m.ID), value, 2*core.OutboxTTL)
+		change := replace
+		if isNew {
+			change = overwrite
+		}
+		err = change(ctx, o.kv, o.key(m.ID), value, 2*core.OutboxTTL)
 	}
 	if err != nil {
 		return fmt.Errorf("air: storing a message: %w", err)
@@ -242,13 +246,27 @@ func overwrite(ctx context.Context, kv store.KV, key string, value []byte, ttl t
 		_, err := kv.Create(ctx, key, value, ttl)
 		return err
 	})
-	for errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) {
-		var e store.Entry
-		if e, err = kv.Get(ctx, key); err == nil {
-			_, err = kv.Update(ctx, key, value, e.Revision, ttl)
-		}
+	if errors.Is(err, store.ErrExists) {
+		err = replace(ctx, kv, key, value, ttl)
 	}
 	return err
+}
+
+// replace stores a value for a key that has one, or returns store.ErrNotFound.
+func replace(ctx context.Context, kv store.KV, key string, value []byte, ttl time.Duration) error {
+	for {
+		e, err := kv.Get(ctx, key)
+		if err != nil {
+			return err
+		}
+		err = store.Persist(ctx, func(ctx context.Context) error {
+			_, err := kv.Update(ctx, key, value, e.Revision, ttl)
+			return err
+		})
+		if !errors.Is(err, store.ErrConflict) {
+			return err
+		}
+	}
 }
 
 func (o *outboxStore) forget(key string) {
@@ -285,7 +303,10 @@ func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, isRepeat bool, 
 	}
 	e := asError(err)
 	m.set(m.state().End(time.Now(), isRepeat, e.Attempts, string(e.Code)))
-	return o.put(ctx, m)
+	if err := o.put(ctx, m, false); !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	return nil // discarded, or delivered by another process
 }
 
 // Outbox returns the messages that are not delivered, oldest first.
@@ -306,7 +327,7 @@ func (c *Client) Retry(ctx context.Context, id string) error {
 		return err
 	}
 	m.set(m.state().Retry())
-	return c.outbox.put(ctx, m)
+	return c.outbox.put(ctx, m, false)
 }
 
 // Discard removes a message from the outbox.
@@ -441,7 +462,11 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	}
 	isRepeat := m.Attempted
 	if m.Attempted = true; !isRepeat { // stored before the first attempt, as by Send
-		if err := c.outbox.put(ctx, m); err != nil {
+		err := c.outbox.put(ctx, m, false)
+		if errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

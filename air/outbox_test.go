@@ -95,6 +95,44 @@ func TestOutboxHasMessageThatWaited(t *testing.T) {
 	})
 }
 
+// A message that is discarded during a delivery does not return when that fails, and is not sent again.
+func TestDiscardDuringDelivery(t *testing.T) {
+	for _, resends := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), BodyTypes: []string{"note"}})
+			d := &air.Draft{ID: air.NewID(), To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+			w.setFail(func(r *http.Request) error {
+				if r.Method == http.MethodPost {
+					time.Sleep(3 * time.Second)
+					return errors.New("unreachable")
+				}
+				return nil
+			})
+			deliver := func() error {
+				_, err := c.Send(t.Context(), d, nil)
+				return err
+			}
+			if resends {
+				require.ErrorIs(t, deliver(), air.ErrDeliveryFailed)
+				deliver = func() error {
+					_, err := c.Resend(t.Context())
+					return err
+				}
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- deliver() }()
+			synctest.Wait()
+			require.NoError(t, c.Discard(t.Context(), d.ID))
+			require.ErrorIs(t, <-ended, air.ErrDeliveryFailed)
+			queued, failed := queuedIDs(t, c)
+			require.Empty(t, queued)
+			require.Empty(t, failed)
+		})
+	}
+}
+
 // offerUnrecorded makes an Offer that is delivered and that the thread store of its sender, db, does not take.
 func offerUnrecorded(t *testing.T, w *world, alice, bob *air.Identity) (db *failingStore, c *air.Client, n *air.Negotiation, r *air.Receipt) {
 	t.Helper()
