@@ -6,7 +6,10 @@ package air_test
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -161,6 +164,45 @@ func TestPollerDrainsDuringStream(t *testing.T) {
 		cancel()
 		require.NoError(t, silent.Close())
 		require.ErrorIs(t, <-run, context.Canceled)
+	})
+}
+
+// The silence of a stream does not cut a handler off that takes longer than a stream may be silent.
+func TestStreamSilenceDoesNotEndHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		body, events := io.Pipe()
+		client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Query().Get("stream") == "" {
+				return w.RoundTrip(r)
+			}
+			context.AfterFunc(r.Context(), func() { _ = events.CloseWithError(errors.New("stream cut")) })
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: body}, nil
+		})}
+		handled := make(chan error, 2)
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+			select {
+			case <-time.After(2 * time.Minute):
+			case <-ctx.Done():
+			}
+			handled <- context.Cause(ctx)
+			return ctx.Err()
+		}), &air.InboxOptions{Resolver: w.resolver(t), Timing: air.Timing{HandlerTimeout: 5 * time.Minute}})
+		require.NoError(t, err)
+		defer in.Close()
+		p, err := air.NewPoller(in, w.endpoint(bob),
+			&air.PollerOptions{HTTPClient: client, Dialect: air.DialectDeployed, EnableStream: true})
+		require.NoError(t, err)
+		run := make(chan error, 1)
+		go func() { run <- p.Run(t.Context()) }()
+		_, err = fmt.Fprintf(events, "event: envelope\ndata: {\"seq\":1,\"envelope_b64\":%q}\n\n",
+			base64.StdEncoding.EncodeToString(signedOffer(t, alice, bob.DID(), nil)))
+		require.NoError(t, err)
+		require.NoError(t, <-handled)
+		synctest.Wait()
+		require.NoError(t, p.Close())
+		require.ErrorIs(t, <-run, air.ErrClosed)
 	})
 }
 

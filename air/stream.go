@@ -33,7 +33,7 @@ func (p *Poller) stream(ctx context.Context) error {
 	if !isPlain {
 		return errNoStream
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	streaming, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watch := time.AfterFunc(streamSilence, func() { cancel(errors.New("stream idle too long")) })
 	defer watch.Stop()
@@ -42,7 +42,7 @@ func (p *Poller) stream(ctx context.Context) error {
 	if err := m.sign(r); err != nil {
 		return err
 	}
-	res, err := m.client.Stream(ctx, r)
+	res, err := m.client.Stream(streaming, r)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoStream, err)
 	}
@@ -51,7 +51,7 @@ func (p *Poller) stream(ctx context.Context) error {
 	for {
 		ev, err := events.Next()
 		if err != nil {
-			return errors.Join(err, context.Cause(ctx))
+			return errors.Join(err, context.Cause(streaming))
 		}
 		if ev.Name != "envelope" {
 			continue
@@ -60,9 +60,11 @@ func (p *Poller) stream(ctx context.Context) error {
 		if !ok {
 			return errPage
 		}
+		watch.Stop() // nothing is read
 		if err := p.handleEvent(ctx, &item); err != nil {
 			return err
 		}
+		watch.Reset(streamSilence)
 	}
 }
 
