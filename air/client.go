@@ -324,7 +324,11 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 				return nil, err
 			}
 		}
-		return c.compose(&e)
+		form, err := c.compose(&e)
+		if isCode(err, ErrBadKey) {
+			err = ErrDeliveryFailed.because("", err)
+		}
+		return form, err
 	}
 	if first == nil {
 		var err error
@@ -397,9 +401,13 @@ func (c *Client) seal(ctx context.Context, d *Draft) error {
 		return err
 	}
 	if c.opts.KeyPolicy != nil {
-		if err := c.opts.KeyPolicy.AuthorizeKey(ctx, d.To, key); err != nil {
-			return ErrBadKey.because("the key policy refuses the recipient's key", err)
-		}
+		err = c.opts.KeyPolicy.AuthorizeKey(ctx, d.To, key)
+	}
+	switch {
+	case errors.Is(err, ErrKeyRefused):
+		return ErrBadKey.because("the key policy refuses the recipient's key", err)
+	case err != nil:
+		return ErrDeliveryFailed.because("the key policy failed", err)
 	}
 	body, err := Seal(key, Binding{ID: d.ID, From: d.From, To: d.To, ThreadID: d.ThreadID}, d.Body.appendJSON(nil))
 	d.Body = &Raw{Type: bodyTypeEncrypted, JSON: body}

@@ -5,7 +5,9 @@ package air_test
 
 import (
 	"context"
+	"crypto"
 	"errors"
+	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -131,6 +133,62 @@ func TestDiscardDuringDelivery(t *testing.T) {
 			require.Empty(t, failed)
 		})
 	}
+}
+
+// A fallibleSigner fails while it is out of reach.
+type fallibleSigner struct {
+	crypto.Signer
+	fails *atomic.Bool
+}
+
+func (s fallibleSigner) Sign(random io.Reader, text []byte, opts crypto.SignerOpts) ([]byte, error) {
+	if s.fails.Load() {
+		return nil, errors.New("signer out of reach")
+	}
+	return s.Signer.Sign(random, text, opts)
+}
+
+// A signer or a key policy that fails leaves a message queued. A key that the policy refuses does not.
+func TestOutboxKeepsMessageOfFailedSignerOrPolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		var failsSigner, failsPolicy, refuses atomic.Bool
+		failsPolicy.Store(true)
+		id, err := air.NewIdentityFromSigner(alice.DID(), fallibleSigner{alice.Signer(), &failsSigner})
+		require.NoError(t, err)
+		c := w.client(t, id, air.ClientOptions{Outbox: store.NewMemory(), BodyTypes: []string{"note"},
+			KeyPolicy: air.KeyPolicyFunc(func(context.Context, string, *air.PublicKey) error {
+				switch {
+				case refuses.Load():
+					return air.ErrKeyRefused
+				case failsPolicy.Load():
+					return errStore
+				}
+				return nil
+			})})
+		d := &air.Draft{ID: air.NewID(), To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+		_, err = c.Send(t.Context(), d, &air.SendOptions{Seal: true})
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		require.ErrorIs(t, err, errStore)
+		failsPolicy.Store(false)
+		failsSigner.Store(true)
+		_, err = c.Resend(t.Context())
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		queued, _ := queuedIDs(t, c)
+		require.Equal(t, []string{d.ID}, queued)
+		failsSigner.Store(false)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+
+		refuses.Store(true)
+		d.ID = air.NewID()
+		_, err = c.Send(t.Context(), d, &air.SendOptions{Seal: true})
+		require.ErrorIs(t, err, air.ErrBadKey)
+		_, failed := queuedIDs(t, c)
+		require.Equal(t, []string{d.ID}, failed)
+	})
 }
 
 // offerUnrecorded makes an Offer that is delivered and that the thread store of its sender, db, does not take.
