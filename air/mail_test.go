@@ -433,6 +433,47 @@ func TestPushedWithdrawWaitsForQueuedOffer(t *testing.T) {
 	}
 }
 
+// A pushed Withdraw of an Offer that was accepted with 202 and is a dead letter is refused at once. Its sender learns that
+// the Offer stands, so both sides agree, and the sender can withdraw it after it is redelivered (AIR-D77).
+func TestPushedWithdrawOfDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		w.registry.Register(bob, "https://direct.example/")
+		threads := newThreads(t, bob.DID())
+		in := w.inbox(t, bob, air.InboxOptions{Limits: air.Limits{MaxAttempts: 1}, Timing: air.Timing{PushWait: 5 * time.Second},
+			Middleware:  []air.Middleware{failsLate},
+			Persistence: air.Persistence{Store: store.NewMemory(), ThreadStore: threads, SingleInstance: true}})
+		w.direct = in
+		n := w.client(t, alice, air.ClientOptions{ThreadStore: newThreads(t, alice.DID())}).NewNegotiation(bob.DID(), "", false)
+		r, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Equal(t, http.StatusAccepted, r.Status)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{r.Envelope.ID}, letters(t, in.Inbox))
+
+		_, err = n.Withdraw(t.Context(), "")
+		require.ErrorIs(t, err, air.ErrConflict)
+		for d, err := range in.DeadLetters(t.Context()) {
+			require.NoError(t, err)
+			o, err := in.Redeliver(t.Context(), d.ID)
+			require.NoError(t, err)
+			require.Equal(t, air.ClassDone, o.Class)
+		}
+		requireState := func(want air.ThreadState) {
+			own, err := n.Thread(t.Context())
+			require.NoError(t, err)
+			peer, err := threads.Get(t.Context(), n.ThreadID(), alice.DID())
+			require.NoError(t, err)
+			require.Equal(t, []air.ThreadState{want, want}, []air.ThreadState{own.State, peer.State})
+		}
+		requireState(air.ThreadOffered)
+		_, err = n.Withdraw(t.Context(), "")
+		require.NoError(t, err)
+		requireState(air.ThreadWithdrawn)
+	})
+}
+
 // Two forms of a Withdraw that come at different times behind a dead letter become dead letters, and leave the relay
 // (AIR-D77, AIR-D79).
 func TestFormsOfHeldMessageLeaveRelay(t *testing.T) {
