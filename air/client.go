@@ -305,7 +305,7 @@ func errExpired() *Error { return ErrExpired.err("expires_at has passed") }
 // an earlier delivery may have arrived.
 func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *Envelope, isRepeat bool) (*Receipt, error) {
 	body := moveOf(d.Body)
-	if isExpired(d.Body, time.Now()) {
+	if isExpired(body, time.Now()) {
 		return nil, errExpired()
 	}
 	if err := c.checkThread(ctx, d, body); err != nil {
@@ -336,7 +336,7 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 			return nil, err
 		}
 	}
-	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: d.Body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
+	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
 	if err != nil {
 		return nil, err
 	}

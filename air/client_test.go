@@ -249,8 +249,9 @@ func TestOutboxIsWrittenFirst(t *testing.T) {
 func TestExpiredOfferIsNotSent(t *testing.T) {
 	for _, tt := range []struct {
 		expires time.Duration
+		isRaw   bool
 		pushes  int
-	}{{-time.Second, 0}, {25 * time.Second, 3}} {
+	}{{-time.Second, false, 0}, {-time.Second, true, 0}, {25 * time.Second, false, 3}, {25 * time.Second, true, 3}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			alice, bob := w.join(t, 1), w.join(t, 2)
@@ -263,8 +264,12 @@ func TestExpiredOfferIsNotSent(t *testing.T) {
 				pushes++
 				return errors.New("the line is cut")
 			})
-			body := offer(5)
-			body.Expires = time.Now().Add(tt.expires)
+			expires := time.Now().Add(tt.expires)
+			var body air.Body = &air.Offer{Description: "work", Price: air.MinorUnits(5, "USD"), Expires: expires}
+			if tt.isRaw {
+				body = &air.Raw{JSON: []byte(`{"type":"Offer","description":"work","price":{"amount_cents":5,"currency":"USD"},"expires_at":"` +
+					expires.UTC().Format("2006-01-02T15:04:05.000Z") + `"}`)}
+			}
 			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: body}, nil)
 			require.ErrorIs(t, err, air.ErrExpired)
 			require.Equal(t, tt.pushes, pushes)
