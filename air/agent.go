@@ -196,12 +196,12 @@ func (a *Agent) Run(ctx context.Context) error {
 		return context.Cause(w)
 	}
 	for failures := 0; ; failures++ {
-		e, err := a.Client.endpoint(w, a.Client.did)
+		endpoint, err := a.Client.endpoint(w, a.Client.did)
 		switch {
 		case w.Err() != nil:
 			return context.Cause(w)
 		case err == nil:
-			if err = a.poll(w, e.URL); err != nil {
+			if err = a.poll(w, endpoint); err != nil {
 				return err
 			}
 			failures = -1 // the mailbox has moved
@@ -279,8 +279,8 @@ func (a *Agent) waitMoved(ctx context.Context, endpoint string) bool {
 }
 
 func (a *Agent) isMoved(ctx context.Context, endpoint string) bool {
-	e, err := a.Client.endpoint(ctx, a.Client.did)
-	return err == nil && e.URL != endpoint
+	present, err := a.Client.endpoint(ctx, a.Client.did)
+	return err == nil && present != endpoint
 }
 
 // Rotate replaces the key by that of a new seed of 32 bytes, while the agent runs. Bodies sealed to the

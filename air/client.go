@@ -496,13 +496,13 @@ func (c *Client) sendSigned(ctx context.Context, envelope []byte) (*Receipt, err
 
 func transient(c Code) bool { return c == ErrRateLimited || c == ErrRelay || c == ErrBadGateway }
 
-// endpoint returns the endpoint of an agent.
-func (c *Client) endpoint(ctx context.Context, to string) (Endpoint, error) {
-	doc, err := c.resolver.Resolve(ctx, to)
+// endpoint returns the URL of the inbox of an agent.
+func (c *Client) endpoint(ctx context.Context, to string) (string, error) {
+	found, err := c.resolver.resolve(ctx, to, lookup{})
 	if err != nil {
-		return Endpoint{}, c.resolveFailed(err)
+		return "", c.resolveFailed(err)
 	}
-	return doc.Inbox(to, c.resolver.endpointOptions(""))
+	return found.endpoint(to)
 }
 
 // resolveFailed returns the error of a failed lookup, which is not repeated (AIR-D40).

@@ -69,12 +69,14 @@ func DecodeEnvelope(data []byte, opts *DecodeOptions) (*Envelope, error) {
 	}
 	o.MaxMessage = option.Or(o.MaxMessage, defaultMaxMessage, math.MaxInt32)
 	if len(data) > o.MaxMessage {
-		return nil, ErrTooLarge.err("the envelope is too large")
+		return nil, errTooLarge()
 	}
 	c := getScratch()
 	defer putScratch(c)
 	return c.decode(data, o.Profile.or(ProfileInterop), o.BodyTypes)
 }
+
+func errTooLarge() error { return ErrTooLarge.err("the envelope is too large") }
 
 func (c *scratch) decode(data []byte, p Profile, bodies []string) (*Envelope, error) {
 	out, ok := c.AppendEnvelope(c.out[:0], data)

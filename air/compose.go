@@ -5,10 +5,12 @@ package air
 
 import (
 	"crypto"
+	"math"
 	"time"
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // A Draft is a message before it is signed. [Client.Send] fills in empty fields: ids, the nonce,
@@ -88,16 +90,19 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 	field("to", d.To)
 	text = append(text, '}')
 
-	e, err := DecodeEnvelope(text, &DecodeOptions{Profile: p, BodyTypes: o.BodyTypes, MaxMessage: o.MaxMessage})
+	limit := option.Or(o.MaxMessage, defaultMaxMessage, math.MaxInt32)
+	e, err := DecodeEnvelope(text, &DecodeOptions{Profile: p, BodyTypes: o.BodyTypes, MaxMessage: limit})
 	if err != nil {
 		return nil, err
 	}
 	if p == ProfileSpec && e.Type == bodyTypeOffer && e.InReplyTo != "" {
 		return nil, ErrInvalidEnvelope.err("in_reply_to on the first message of a thread (AIR-038)")
 	}
-	wire, err := appendSigned(nil, text, signer, p.signedForm())
-	if err != nil {
+	if err := e.sign(signer, p.signedForm()); err != nil {
 		return nil, err
 	}
-	return DecodeEnvelope(wire, &DecodeOptions{Profile: p, BodyTypes: o.BodyTypes, MaxMessage: o.MaxMessage})
+	if len(e.text)-len("null")+len(e.Signature)+2 > limit {
+		return nil, errTooLarge()
+	}
+	return e, nil
 }

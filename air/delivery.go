@@ -143,7 +143,7 @@ func (p *push) send(ctx context.Context) (verdict, error) {
 		return verdict{}, p.failed(err)
 	}
 	r.Attempts++
-	res, err := c.http.Do(ctx, &exchange.Request{Op: "push", Method: http.MethodPost, URL: endpoint.URL, Body: p.wire, Limit: maxAnswer})
+	res, err := c.http.Do(ctx, &exchange.Request{Op: "push", Method: http.MethodPost, URL: endpoint, Body: p.wire, Limit: maxAnswer})
 	switch {
 	case ctx.Err() != nil:
 		return verdict{}, p.failure(ErrDeliveryFailed, "ended before an answer came", ctx.Err())

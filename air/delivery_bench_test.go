@@ -251,7 +251,7 @@ func TestDeliveryAllocations(t *testing.T) {
 	count := func(f func() error) float64 {
 		return testing.AllocsPerRun(runs, func() { err = errors.Join(err, f()) })
 	}
-	require.LessOrEqual(t, count(r.deliver), 520.0)
+	require.LessOrEqual(t, count(r.deliver), 450.0)
 	in := newReceiver(t, 2*runs+10)
 	require.LessOrEqual(t, count(func() error { return in.receive(true) }), 26.0)
 	require.NoError(t, err)

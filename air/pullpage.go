@@ -6,7 +6,6 @@ package air
 import (
 	"encoding/base64"
 	"errors"
-	"slices"
 	"strconv"
 
 	"github.com/fivewire/fivewire/air/internal/canon"
@@ -40,32 +39,24 @@ var errPage = errors.New("response of the relay is not a page of envelopes")
 // parsePage parses a page into its outline. Envelopes come from untrusted senders and are validated
 // one by one, so that an invalid one does not block the others.
 func parsePage(text []byte, deployed bool) (*page, error) {
-	top, ok := outline(text)
-	if !ok {
-		return nil, errPage
-	}
 	p := &page{}
 	list := "envelopes"
 	if deployed {
 		list = "messages"
 	}
-	found := false
-	for _, m := range top {
-		switch m.name {
+	isValid, found := true, false
+	isComplete := outline(text, func(name, value []byte) {
+		switch string(name) {
 		case "has_more":
-			p.more = string(m.value) == "true"
+			p.more = string(value) == "true"
 		case "cursor":
-			if !p.readCursor(m.value, deployed) {
-				return nil, errPage
-			}
+			isValid = isValid && p.readCursor(value, deployed)
 		case list:
-			if found || !p.readItems(m.value, deployed) {
-				return nil, errPage
-			}
+			isValid = isValid && !found && p.readItems(value, deployed)
 			found = true
 		}
-	}
-	if !found || deployed && p.cursor == "" && len(p.items) > 0 {
+	})
+	if !isComplete || !isValid || !found || deployed && p.cursor == "" && len(p.items) > 0 {
 		return nil, errPage
 	}
 	return p, nil
@@ -128,61 +119,57 @@ func parseItem(text []byte, deployed bool) (p pulled, ok bool) {
 func outlineID(text []byte) string { return outlineText(text, "id") }
 
 // outlineText returns the last top-level string with a name of a text that may be an envelope.
-func outlineText(text []byte, name string) string {
-	top, _ := outline(text)
-	for _, m := range slices.Backward(top) {
-		if m.name != name || m.value[0] != '"' {
-			continue
+func outlineText(text []byte, name string) (last string) {
+	outline(text, func(member, value []byte) {
+		if string(member) != name || value[0] != '"' {
+			return
 		}
-		if v, err := strictjson.Check(m.value, strictjson.Options{}); err == nil {
-			id, _ := v.Text()
-			return id
+		if v, err := strictjson.Check(value, strictjson.Options{}); err == nil {
+			last, _ = v.Text()
 		}
-	}
-	return ""
+	})
+	return last
 }
 
-type outlined struct {
-	name  string
-	value []byte
-}
-
-// outline returns the members of an object without parsing their values.
-func outline(s []byte) (ms []outlined, ok bool) {
+// outline calls f with the members of an object, without parsing their values. It reports whether the text is complete; f
+// may keep the value.
+func outline(s []byte, f func(name, value []byte)) bool {
 	i := canon.Space(s, 0)
 	if i >= len(s) || s[i] != '{' {
-		return nil, false
+		return false
 	}
 	i = canon.Space(s, i+1)
 	if i < len(s) && s[i] == '}' {
-		return nil, canon.Space(s, i+1) == len(s)
+		return canon.Space(s, i+1) == len(s)
 	}
 	for {
 		if i = canon.Space(s, i); i >= len(s) || s[i] != '"' {
-			return ms, false
+			return false
 		}
-		e, _, _ := canon.StringEnd(s, i+1)
+		e, isEscaped, _ := canon.StringEnd(s, i+1)
 		if e < 0 {
-			return ms, false
+			return false
 		}
-		m := outlined{name: string(canon.Unescape(nil, s[i+1:e-1]))}
+		name := s[i+1 : e-1]
+		if isEscaped {
+			name = canon.Unescape(nil, name)
+		}
 		if i = canon.Space(s, e); i >= len(s) || s[i] != ':' {
-			return ms, false
+			return false
 		}
-		st := canon.Space(s, i+1)
-		if i = skipValue(s, st); i < 0 {
-			return ms, false
+		start := canon.Space(s, i+1)
+		if i = skipValue(s, start); i < 0 {
+			return false
 		}
-		m.value = s[st:i]
-		ms = append(ms, m)
+		f(name, s[start:i])
 		if i = canon.Space(s, i); i >= len(s) {
-			return ms, false
+			return false
 		}
 		if s[i] == '}' {
-			return ms, canon.Space(s, i+1) == len(s)
+			return canon.Space(s, i+1) == len(s)
 		}
 		if s[i] != ',' {
-			return ms, false
+			return false
 		}
 		i++
 	}

@@ -82,9 +82,11 @@ type cached struct {
 	fetched   time.Time
 	expires   time.Time
 
-	did string // the subject of pub
-	pub *PublicKey
-	bad error
+	did     string // the subject of the fields below
+	pub     *PublicKey
+	bad     error
+	inbox   string // URL
+	noInbox error
 }
 
 // key returns the signing key of did. Validating a point is expensive, so it happens once for the
@@ -94,6 +96,15 @@ func (c *cached) key(did string) (*PublicKey, error) {
 		return c.pub, c.bad
 	}
 	return c.doc.SigningKey(did)
+}
+
+// endpoint returns the URL of the inbox of did, which every push needs.
+func (c *cached) endpoint(did string) (string, error) {
+	if did == c.did {
+		return c.inbox, c.noInbox
+	}
+	e, err := c.doc.Inbox(did, nil)
+	return e.URL, err
 }
 
 type flight struct {
@@ -315,5 +326,7 @@ func (r *Resolver) fetch(ctx context.Context, airID string, isForced bool) (cach
 	life := r.opts.CacheTTL + time.Duration((2*r.opts.random()-1)*float64(r.opts.CacheTTL)/6)
 	e = cached{doc: doc, requested: requested, fetched: now, expires: now.Add(life), did: doc.ID}
 	e.pub, e.bad = doc.SigningKey(doc.ID)
+	inbox, err := doc.Inbox(doc.ID, r.endpointOptions(""))
+	e.inbox, e.noInbox = inbox.URL, err
 	return e, nil
 }

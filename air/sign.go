@@ -173,17 +173,33 @@ func (e *Envelope) Verify(key *PublicKey, accept Form) (Form, error) {
 	}
 	c := getScratch()
 	defer putScratch(c)
-	if accept.has(FormSpec) {
-		c.form = append(c.form[:0], e.text...)
-		if ed25519.Verify(key.ed, c.form, sig[:]) {
-			return FormSpec, nil
-		}
-	}
-	if accept.has(FormDeployed) {
-		c.form = canon.AppendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
-		if ed25519.Verify(key.ed, c.form, sig[:]) {
-			return FormDeployed, nil
+	for _, form := range [...]Form{FormSpec, FormDeployed} {
+		if accept.has(form) && ed25519.Verify(key.ed, e.signed(c, form), sig[:]) {
+			return form, nil
 		}
 	}
 	return "", ErrBadSignature.err(detailNotVerified)
+}
+
+// signed returns the text that a signature covers in a form, in the memory of c.
+func (e *Envelope) signed(c *scratch, form Form) []byte {
+	if form == FormDeployed {
+		c.form = canon.AppendWithout(c.form[:0], e.text, e.sigPrev, e.sigNext, e.sigAt, e.sigEnd)
+	} else {
+		c.form = append(c.form[:0], e.text...)
+	}
+	return c.form
+}
+
+// sign signs an envelope whose signature is null.
+func (e *Envelope) sign(signer crypto.Signer, form Form) error {
+	c := getScratch()
+	defer putScratch(c)
+	sig, err := signBytes(signer, e.signed(c, form))
+	if err != nil {
+		return err
+	}
+	var text [90]byte
+	e.Signature = string(appendBase58(append(text[:0], 'z'), sig))
+	return nil
 }

@@ -148,10 +148,12 @@ func (b *boxes) evict(r budget.Resource, _ string, _ int64) (n int64) {
 func (b *boxes) lock(ctx context.Context, box string) (*mailbox, error) {
 	for {
 		mb := b.get(box)
-		select {
-		case mb.turn <- struct{}{}:
-		case <-ctx.Done():
-			return nil, because(air.ErrRelay, "", context.Cause(ctx))
+		if !mb.tryLock() {
+			select {
+			case mb.turn <- struct{}{}:
+			case <-ctx.Done():
+				return nil, because(air.ErrRelay, "", context.Cause(ctx))
+			}
 		}
 		if !mb.closed {
 			return mb, nil
