@@ -139,7 +139,7 @@ func NewAgent(id *Identity, h Handler, opts *AgentOptions) (*Agent, error) {
 	return a, nil
 }
 
-// connect makes the client, and the inbox if there is a handler.
+// connect makes the inbox if there is a handler, and the client.
 func (a *Agent) connect(id *Identity, h Handler) (err error) {
 	o := &a.opts
 	c := &ClientOptions{
@@ -151,16 +151,19 @@ func (a *Agent) connect(id *Identity, h Handler) (err error) {
 	if o.Persistence.Store != nil {
 		c.Outbox = o.Persistence.Store
 	}
-	if a.Client, err = NewClient(id, c); err != nil || h == nil {
-		return err
+	if h != nil {
+		a.Inbox, err = NewInbox(id, h, &InboxOptions{
+			Auth: o.Auth, Limits: o.Limits, Persistence: o.Persistence, Timing: o.Timing,
+			Resolver: o.Resolver, Profile: o.Profile, BodyTypes: o.BodyTypes,
+			Middleware: o.Middleware, OnOutcome: o.OnOutcome, Audit: o.Audit, Logger: o.Logger,
+		})
+		if err != nil {
+			return err
+		}
+		c.instance = a.Inbox.receiver.instance
 	}
-	a.Inbox, err = NewInbox(id, h, &InboxOptions{
-		Auth: o.Auth, Limits: o.Limits, Persistence: o.Persistence, Timing: o.Timing,
-		Resolver: o.Resolver, Profile: o.Profile, BodyTypes: o.BodyTypes,
-		Middleware: o.Middleware, OnOutcome: o.OnOutcome, Audit: o.Audit, Logger: o.Logger,
-	})
-	if err != nil {
-		err = errors.Join(err, a.Client.Close())
+	if a.Client, err = NewClient(id, c); err != nil && a.Inbox != nil {
+		err = errors.Join(err, a.Inbox.Close())
 	}
 	return err
 }

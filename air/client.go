@@ -80,6 +80,8 @@ type ClientOptions struct {
 
 	// Logger receives events that no error reports, such as retries. Nil means slog.Default().
 	Logger *slog.Logger
+
+	instance *instance // of the inbox of an Agent; nil: none
 }
 
 // A Client sends envelopes of one agent. All methods are safe for concurrent use. It starts no
@@ -143,7 +145,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	if o.Outbox != nil {
-		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/"}
+		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/", instance: o.instance}
 	}
 	if o.ResendEvery > 0 && c.outbox != nil {
 		err = c.life.Go("resend", c.resendLoop)
@@ -254,11 +256,11 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
 	end, err := c.outbox.turn(ctx, m.thread())
 	if err != nil { // a failed delivery is in the outbox
-		_, full := c.outbox.add(context.WithoutCancel(ctx), m)
+		_, full := c.outbox.add(context.WithoutCancel(ctx), m, "")
 		return nil, cmp.Or(full, err)
 	}
 	defer end()
-	isBehind, err := c.outbox.add(ctx, m)
+	isBehind, err := c.outbox.add(ctx, m, c.outbox.owner())
 	if err != nil {
 		return nil, err
 	}

@@ -433,8 +433,8 @@ func TestPushedWithdrawWaitsForQueuedOffer(t *testing.T) {
 	}
 }
 
-// A pushed Withdraw of an Offer that was accepted with 202 and is a dead letter is refused at once. Its sender learns that
-// the Offer stands, so both sides agree, and the sender can withdraw it after it is redelivered (AIR-D77).
+// A pushed Withdraw of an Offer that was accepted with 202 and is a dead letter is refused at once. Its sender gets the
+// refusal, so both sides agree, and the sender can withdraw the Offer after it is redelivered (AIR-D77).
 func TestPushedWithdrawOfDeadLetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)

@@ -42,12 +42,24 @@ const (
 	maxOutboxMessages = 10_000
 	maxOutboxBytes    = 64 << 20
 	outboxIndexMaxAge = time.Second
+
+	// Resend waits for a Send of another process, longer than for the lease of a crashed one. A Send does not take
+	// maxSendTime: after that its process has failed to store the outcome.
+	maxSenderWait = 20 * time.Second
+	maxSendTime   = time.Hour
 )
+
+// A queuedMessage is the stored form of a message. Sender is the lease of the process whose Send delivers it.
+type queuedMessage struct {
+	OutboxMessage
+	Sender lease.Owner `json:",omitempty"`
+}
 
 // An outboxStore keeps messages from before their first attempt until they are delivered.
 type outboxStore struct {
-	kv     store.KV
-	prefix string
+	kv       store.KV
+	prefix   string
+	instance *instance // nil: Send has no lease to name
 
 	mu    sync.Mutex
 	index map[string]outboxEntry      // by key; with changes of other processes after a second
@@ -146,7 +158,7 @@ func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
 		}
 		s, isKept := m.state().At(time.Now())
 		if m.set(s); isKept {
-			list = append(list, *m)
+			list = append(list, m.OutboxMessage)
 		}
 	}
 	slices.SortFunc(list, func(a, b OutboxMessage) int {
@@ -155,16 +167,16 @@ func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
 	return list, nil
 }
 
-func parseOutboxMessage(e store.Entry) (*OutboxMessage, error) {
-	m := &OutboxMessage{}
+func parseOutboxMessage(e store.Entry) (*queuedMessage, error) {
+	m := &queuedMessage{}
 	if err := state.Decode(e.Value, m); err != nil {
 		return nil, fmt.Errorf("air: invalid message of the outbox: %w", err)
 	}
 	return m, nil
 }
 
-// add stores a new message and reports whether an earlier one of its thread is queued.
-func (o *outboxStore) add(ctx context.Context, m *OutboxMessage) (isBehind bool, err error) {
+// add stores a new message, which sender delivers unless an earlier one of its thread is queued, as add reports.
+func (o *outboxStore) add(ctx context.Context, m *OutboxMessage, sender lease.Owner) (isBehind bool, err error) {
 	if err := o.refresh(ctx); err != nil {
 		return false, err
 	}
@@ -183,7 +195,10 @@ func (o *outboxStore) add(ctx context.Context, m *OutboxMessage) (isBehind bool,
 	o.last = m.Queued
 	o.setLocked(key, &entry)
 	o.mu.Unlock()
-	if err := o.put(ctx, m, true); err != nil {
+	if ahead > 0 {
+		sender = ""
+	}
+	if err := o.put(ctx, &queuedMessage{*m, sender}, true); err != nil {
 		if !isKnown {
 			o.forget(key)
 		}
@@ -216,8 +231,8 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 	return nil
 }
 
-// put stores a message. One that is not new is changed only if it is still there, else the error is store.ErrNotFound.
-func (o *outboxStore) put(ctx context.Context, m *OutboxMessage, isNew bool) error {
+// put stores a message. One that is not new must be present, else the error is store.ErrNotFound.
+func (o *outboxStore) put(ctx context.Context, m *queuedMessage, isNew bool) error {
 	value, err := state.Encode(m)
 	if err == nil {
 		ctx, cancel := storeContext(ctx)
@@ -287,8 +302,44 @@ func (o *outboxStore) remove(ctx context.Context, id string) error {
 	return nil
 }
 
+// owner returns the lease of this process, "" for none.
+func (o *outboxStore) owner() lease.Owner {
+	if o.instance == nil {
+		return ""
+	}
+	select {
+	case <-o.instance.ready:
+		return o.instance.lease.Owner()
+	default:
+		return ""
+	}
+}
+
+// waitSender returns a message once no Send in another process delivers it. The turn of the thread must be held.
+func (o *outboxStore) waitSender(ctx context.Context, id string) (*queuedMessage, error) {
+	for begin := time.Now(); ; {
+		m, err := o.get(ctx, id)
+		if err != nil || o.instance == nil || m.Sender == "" || m.Sender == o.owner() {
+			return m, err
+		}
+		if err := o.instance.wait(ctx); err != nil {
+			return nil, err
+		}
+		isAlive, err := o.instance.lease.Alive(ctx, m.Sender)
+		switch {
+		case err != nil || !isAlive || time.Since(m.Queued) >= maxSendTime:
+			return m, err
+		case time.Since(begin) >= maxSenderWait:
+			return nil, ErrDeliveryFailed.err("another process makes a delivery")
+		}
+		if err := retry.Sleep(ctx, outboxIndexMaxAge); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // get returns a message, or store.ErrNotFound.
-func (o *outboxStore) get(ctx context.Context, id string) (*OutboxMessage, error) {
+func (o *outboxStore) get(ctx context.Context, id string) (*queuedMessage, error) {
 	e, err := o.kv.Get(ctx, o.key(id))
 	if err != nil {
 		return nil, fmt.Errorf("air: reading a message: %w", err)
@@ -303,7 +354,7 @@ func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, isRepeat bool, 
 	}
 	e := asError(err)
 	m.set(m.state().End(time.Now(), isRepeat, e.Attempts, string(e.Code)))
-	if err := o.put(ctx, m, false); !errors.Is(err, store.ErrNotFound) {
+	if err := o.put(ctx, &queuedMessage{OutboxMessage: *m}, false); !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
 	return nil // discarded, or delivered by another process
@@ -345,7 +396,8 @@ func (c *Client) Discard(ctx context.Context, id string) error {
 // permanently and those behind a message of their thread that stays. Up to eight recipients are served at a
 // time, so that a silent recipient delays no other. It returns the number of delivered messages
 // and the errors of the others. If the outbox is a [store.Store], calls of several processes make one delivery of
-// each message in all.
+// each message in all. That of an [Agent] with a handler makes none
+// during the Send of another such process.
 func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	list, err := c.Outbox(ctx)
 	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() })
@@ -445,14 +497,14 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	}
 	defer end()
 	listed := m.Attempts
-	stored, err := c.outbox.get(ctx, m.ID)
+	stored, err := c.outbox.waitSender(ctx, m.ID)
 	switch {
 	case errors.Is(err, store.ErrNotFound): // delivered or discarded
 		return nil, nil
 	case err != nil:
 		return nil, err
 	}
-	if *m = *stored; m.Attempts != listed || !m.Failed.IsZero() {
+	if *m = stored.OutboxMessage; m.Attempts != listed || !m.Failed.IsZero() {
 		return nil, ErrDeliveryFailed.err("another process has made a delivery")
 	}
 	d := &Draft{ID: m.ID, From: c.did, To: m.To, ThreadID: m.ThreadID, InReplyTo: m.InReplyTo, Body: &Raw{JSON: m.Body}}
@@ -462,7 +514,7 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	}
 	isRepeat := m.Attempted
 	if m.Attempted = true; !isRepeat { // stored before the first attempt, as by Send
-		err := c.outbox.put(ctx, m, false)
+		err := c.outbox.put(ctx, &queuedMessage{OutboxMessage: *m}, false)
 		if errors.Is(err, store.ErrNotFound) {
 			return nil, nil
 		}

@@ -123,11 +123,11 @@ func TestDiscardDuringDelivery(t *testing.T) {
 					return err
 				}
 			}
-			ended := make(chan error, 1)
-			go func() { ended <- deliver() }()
+			results := make(chan error, 1)
+			go func() { results <- deliver() }()
 			synctest.Wait()
 			require.NoError(t, c.Discard(t.Context(), d.ID))
-			require.ErrorIs(t, <-ended, air.ErrDeliveryFailed)
+			require.ErrorIs(t, <-results, air.ErrDeliveryFailed)
 			queued, failed := queuedIDs(t, c)
 			require.Empty(t, queued)
 			require.Empty(t, failed)
@@ -135,7 +135,7 @@ func TestDiscardDuringDelivery(t *testing.T) {
 	}
 }
 
-// A fallibleSigner fails while it is out of reach.
+// A fallibleSigner is sometimes unavailable.
 type fallibleSigner struct {
 	crypto.Signer
 	fails *atomic.Bool
@@ -143,7 +143,7 @@ type fallibleSigner struct {
 
 func (s fallibleSigner) Sign(random io.Reader, text []byte, opts crypto.SignerOpts) ([]byte, error) {
 	if s.fails.Load() {
-		return nil, errors.New("signer out of reach")
+		return nil, errors.New("signer unavailable")
 	}
 	return s.Signer.Sign(random, text, opts)
 }
@@ -386,6 +386,93 @@ func TestResendsOfProcessesShareOutbox(t *testing.T) {
 			require.Empty(t, queued)
 		})
 	}
+}
+
+// Resend of one Agent waits for a Send of another one with the same store, leaves the message if that takes long, and makes
+// the delivery itself after a crash of the other one (AIR-D84).
+func TestResendWaitsForSendOfOtherAgent(t *testing.T) {
+	const crash = 0
+	for _, duration := range []time.Duration{10 * time.Second, time.Minute, crash} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			db, plan := store.NewMemory(), &fault.Plan{}
+			defer plan.Close()
+			agent := func(s store.Store) *runner {
+				return w.agent(t, alice, air.AgentOptions{Direct: true, BodyTypes: []string{"note"}, Persistence: air.Persistence{Store: s}}, nil)
+			}
+			sender, other := agent(fault.Store(db, plan)), agent(db)
+			time.Sleep(time.Second) // they have leases
+			var posts atomic.Int32
+			w.setFail(func(r *http.Request) error {
+				if r.Method != http.MethodPost || posts.Add(1) > 1 {
+					return nil
+				}
+				if duration == crash {
+					plan.Crash()
+					<-r.Context().Done()
+					return r.Context().Err()
+				}
+				time.Sleep(duration)
+				return nil
+			})
+			sent := make(chan error, 1)
+			go func() {
+				_, err := sender.Send(t.Context(), bob.DID(), &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}, nil)
+				sent <- err
+			}()
+			synctest.Wait()
+			begin := time.Now()
+			delivered, err := other.Resend(t.Context())
+			require.LessOrEqual(t, time.Since(begin), 21*time.Second)
+			if duration == crash {
+				require.NoError(t, err)
+				require.Equal(t, 1, delivered)
+				require.EqualValues(t, 2, posts.Load())
+				require.NoError(t, sender.Close())
+				require.Error(t, <-sent)
+				return
+			}
+			require.Equal(t, duration > 20*time.Second, errors.Is(err, air.ErrDeliveryFailed), err)
+			require.Zero(t, delivered)
+			require.EqualValues(t, 1, posts.Load())
+			require.NoError(t, <-sent)
+		})
+	}
+}
+
+// Another Agent delivers a message an hour after a Send that failed and whose outcome was not stored.
+func TestResendAfterOutcomeIsNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		db := store.NewMemory()
+		failing := &failingStore{Store: db}
+		agent := func(s store.Store) *runner {
+			return w.agent(t, alice, air.AgentOptions{Direct: true, BodyTypes: []string{"note"}, Persistence: air.Persistence{Store: s}}, nil)
+		}
+		sender, other := agent(failing), agent(db)
+		time.Sleep(time.Second) // they have leases
+		posts := 0
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost {
+				return nil
+			}
+			posts++
+			failing.failsGet.Store(posts == 5)
+			return errors.New("unreachable")
+		})
+		_, err := sender.Send(t.Context(), bob.DID(), &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		failing.failsGet.Store(false)
+		w.setFail(nil)
+		_, err = other.Resend(t.Context())
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		time.Sleep(time.Hour)
+		delivered, err := other.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, delivered)
+	})
 }
 
 func (f *failingStore) Ack(ctx context.Context, stream string, seqs ...uint64) error {
