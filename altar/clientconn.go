@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/wsconn"
@@ -36,19 +37,20 @@ func (c *Client) beat(l *clientLink) {
 
 // read handles received messages until the connection ends.
 func (c *Client) read(l *clientLink) {
-	for {
-		m, err := l.conn.Receive()
-		bad, ok := asBadFrame(err)
-		switch {
-		case !ok:
-			c.lost(l, err)
-			return
-		case bad != nil:
-			c.broken(l, bad)
-		default:
-			c.receive(l, m)
+	c.lost(l, guard.Call("connection", func() error {
+		for {
+			m, err := l.conn.Receive()
+			bad, ok := asBadFrame(err)
+			switch {
+			case !ok:
+				return err
+			case bad != nil:
+				c.broken(l, bad)
+			default:
+				c.receive(l, m)
+			}
 		}
-	}
+	}))
 }
 
 // receive handles one message.

@@ -220,7 +220,8 @@ func (c *httpConn) Send(m Message) error {
 		}
 	}
 	c.wg.Go(func() {
-		if err := c.exchange(m, body, gate); err != nil {
+		err := guard.Call("HTTPClient", func() error { return c.exchange(m, body, gate) })
+		if err != nil {
 			c.fail(fmt.Errorf("altar: %s over HTTP: %w", typeOf(m), err))
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -128,12 +129,26 @@ func (c *ndjson) Send(m Message) error { return sendFrame(c, m) }
 func (c *ndjson) limit() (maxOutput int, isSeparate bool) { return c.maxOutput, false }
 
 // Write writes whole frames.
-func (c *ndjson) Write(frames []byte) (int, error) { return c.rwc.Write(frames) }
+func (c *ndjson) Write(frames []byte) (n int, err error) {
+	err = guard.Call("stream", func() (err error) {
+		n, err = c.rwc.Write(frames)
+		return err
+	})
+	return n, err
+}
 
 // hangUp closes the sending direction, where the stream has two. A refused peer can read why:
 // what it still sends is read and discarded for a moment, because closing before would cost the
 // answer.
-func (c *ndjson) hangUp(why goodbye) bool {
+func (c *ndjson) hangUp(why goodbye) (isHalf bool) {
+	_ = guard.Call("stream", func() error {
+		isHalf = c.closeWrite(why)
+		return nil
+	})
+	return isHalf
+}
+
+func (c *ndjson) closeWrite(why goodbye) bool {
 	half, ok := c.rwc.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return false
@@ -149,6 +164,6 @@ func (c *ndjson) hangUp(why goodbye) bool {
 }
 
 func (c *ndjson) Close() error {
-	c.closing.Do(func() { c.closed = c.rwc.Close() })
+	c.closing.Do(func() { c.closed = guard.Call("stream", c.rwc.Close) })
 	return c.closed
 }

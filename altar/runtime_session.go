@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/sendq"
@@ -90,7 +91,7 @@ func (s *runtimeSession) run(ctx context.Context) error {
 	if s.direct != nil {
 		err = s.receivePushed()
 	} else {
-		err = s.read()
+		err = guard.Call("connection", s.read)
 	}
 	close(readDone)
 	if ctx.Err() != nil {

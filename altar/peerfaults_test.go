@@ -1,0 +1,90 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package altar
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A panickingStream is a byte stream of a program whose methods panic.
+type panickingStream struct {
+	net.Conn
+	reads, writes bool
+}
+
+func (s *panickingStream) Read(p []byte) (int, error) {
+	if s.reads {
+		panic("a secret")
+	}
+	return s.Conn.Read(p)
+}
+
+func (s *panickingStream) Write(p []byte) (int, error) {
+	if s.writes {
+		panic("a secret")
+	}
+	return s.Conn.Write(p)
+}
+
+func (s *panickingStream) Close() error {
+	_ = s.Conn.Close()
+	panic("a secret")
+}
+
+// A byte stream that panics ends its connection alone, at each side (ALT-D34).
+func TestPanicOfStreamEndsConnectionAlone(t *testing.T) {
+	for _, name := range []string{"Read", "Write", "Close"} {
+		t.Run(name, func(t *testing.T) {
+			h := testHost(t, nil)
+			stream := func() (near, far io.ReadWriteCloser) {
+				a, b := net.Pipe()
+				return &panickingStream{Conn: a, reads: name == "Read", writes: name == "Write"}, b
+			}
+			near, far := stream()
+			served := make(chan error, 1)
+			go func() { served <- h.Serve(context.Background(), NewStreamConn(near, nil), testUser) }()
+			go func() { // a peer that ends after one answer
+				_, _ = io.WriteString(far, `{"type":"Ping"}`+"\n")
+				_, _ = far.Read(make([]byte, 1))
+				_ = far.Close()
+			}()
+			<-served
+			require.Zero(t, h.Stats().Connections)
+
+			c := must(NewClient(func(context.Context) (Conn, error) {
+				near, far := stream()
+				go func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
+				return NewStreamConn(near, nil), nil
+			}, nil))
+			if err := c.Ping(t.Context()); name != "Close" {
+				require.ErrorIs(t, err, ErrDisconnected)
+			}
+			require.NoError(t, c.Close())
+
+			near, far = stream()
+			go func() { _, _ = io.Copy(io.Discard, far) }()
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_ = testRuntime("r1", nil).Run(ctx, NewStreamConn(near, nil))
+		})
+	}
+}
+
+type panickingTransport struct{}
+
+func (panickingTransport) RoundTrip(*http.Request) (*http.Response, error) { panic("a secret") }
+
+func TestPanicOfRoundTripperEndsConnectionAlone(t *testing.T) {
+	c := must(NewClient(func(ctx context.Context) (Conn, error) {
+		return DialHTTP(ctx, "http://127.0.0.1:1", &HTTPDialOptions{HTTPClient: &http.Client{Transport: panickingTransport{}}})
+	}, nil))
+	require.ErrorIs(t, c.Ping(t.Context()), ErrDisconnected)
+	require.NoError(t, c.Close())
+}
