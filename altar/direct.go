@@ -58,36 +58,40 @@ func (d *direct) Receive() (Message, error) {
 	return m, nil
 }
 
-func (d *direct) Send(m Message) error {
+func (d *direct) Send(m Message) error { return d.sendVetted(m, true) }
+
+func (d *direct) sendVetted(m Message, waits bool) error {
 	own, bad, err := vet(m)
 	if err != nil {
 		return err
 	}
-	return d.pass(own, bad)
+	return d.pass(own, bad, waits)
 }
 
 // sendOwn is Send for a message that no other goroutine holds: it is validated and passed on
-// without a copy.
-func (d *direct) sendOwn(m Message) error {
-	switch m := m.(type) {
-	case *ToolCall: // checked by its Session
-		return d.pass(m, nil)
-	case *ToolResult: // its JSON was checked by its Runtime
-		if m.Error == nil {
-			return d.pass(m, nil)
-		}
-	case *StreamChunk:
-		if m.Error == nil {
-			return d.pass(m, nil)
-		}
-	case *StreamCredit:
-		return d.pass(m, nil)
+// without a copy. The goroutine that takes the messages of the peer must not wait for space.
+func (d *direct) sendOwn(m Message, waits bool) error {
+	if isChecked(m) {
+		return d.pass(m, nil, waits)
 	}
-	return d.Send(m)
+	return d.sendVetted(m, waits)
 }
 
-func (d *direct) pass(m Message, bad *badFrame) error {
-	if isRequest(m, bad) {
+// isChecked reports whether this side has checked the JSON of its message.
+func isChecked(m Message) bool {
+	switch m := m.(type) {
+	case *ToolCall, *StreamCredit:
+		return true
+	case *ToolResult:
+		return m.Error == nil
+	case *StreamChunk:
+		return m.Error == nil
+	}
+	return false
+}
+
+func (d *direct) pass(m Message, bad *badFrame, waits bool) error {
+	if waits && isRequest(m, bad) {
 		d.hc.out.waitSpace(d.hc.limit, option.Off)
 	}
 	if !d.hc.h.handle(d.hc, m, bad) {

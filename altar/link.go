@@ -112,9 +112,6 @@ func (w *messageWire) Write(frame []byte) (int, error) {
 // put encodes a message, whose raw JSON is valid, and passes it to the queue by add. An [*Error]
 // concerns the message only; any other error is the end of the connection, or of the context of add.
 func (l *link) put(m Message, add func(q *sendq.Queue, frame []byte) error) error {
-	if l.direct != nil {
-		return l.direct.sendOwn(m)
-	}
 	buf, ok := l.scratch.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
@@ -132,6 +129,9 @@ func (l *link) put(m Message, add func(q *sendq.Queue, frame []byte) error) erro
 
 // send queues a message. It waits while the queue is full, but not longer than ctx lasts.
 func (l *link) send(ctx context.Context, m Message) error {
+	if l.direct != nil {
+		return l.direct.sendOwn(m, true)
+	}
 	return l.put(m, func(q *sendq.Queue, frame []byte) error { return q.PutWait(ctx, frame, 0) })
 }
 
@@ -145,6 +145,10 @@ func (l *link) post(m Message) {
 
 // tryPost is post, but reports false instead of waiting.
 func (l *link) tryPost(m Message) bool {
+	if l.direct != nil {
+		l.logUnsent(m, l.direct.sendOwn(m, false))
+		return true
+	}
 	err := l.put(m, func(q *sendq.Queue, frame []byte) error {
 		err := q.Put(frame, 0)
 		if errors.Is(err, sendq.ErrFull) {
@@ -152,10 +156,15 @@ func (l *link) tryPost(m Message) bool {
 		}
 		return err
 	})
+	l.logUnsent(m, err)
+	return !errors.Is(err, sendq.ErrFull)
+}
+
+// logUnsent logs an error that concerns a message only.
+func (l *link) logUnsent(m Message, err error) {
 	if asError(err) != nil {
 		l.log.ErrorContext(context.Background(), "altar: message not sent", "type", typeOf(m), "err", err)
 	}
-	return !errors.Is(err, sendq.ErrFull)
 }
 
 // finish writes the queue until ctx ends, and ends the connection. The reader may still receive

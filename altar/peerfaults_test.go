@@ -5,10 +5,13 @@ package altar
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -87,4 +90,25 @@ func TestPanicOfRoundTripperEndsConnectionAlone(t *testing.T) {
 	}, nil))
 	require.ErrorIs(t, c.Ping(t.Context()), ErrDisconnected)
 	require.NoError(t, c.Close())
+}
+
+// A Runtime in the process of its Host answers more requests than its queue holds.
+func TestRuntimeInProcessAnswersMoreRequestsThanQueued(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{Limits: Limits{RuntimeQueueLimit: 4}})
+		w := connect(t, h, testUser)
+		for i := range 20 {
+			w.session(fmt.Sprint("s", i))
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		conn, err := h.Dial(testService)
+		require.NoError(t, err)
+		go func() { ended <- testRuntime("r1", &RuntimeOptions{DisableStanding: true}).Run(ctx, conn) }()
+		time.Sleep(time.Second)
+		w.send(add("i", "s19"))
+		require.Equal(t, "3", string(next[*ToolResult](w).Payload))
+		cancel()
+		require.NoError(t, <-ended)
+	})
 }
