@@ -142,7 +142,7 @@ func (c *Client) Close() error {
 			select {
 			case <-l.done:
 			case <-ctx.Done():
-				l.close()
+				go l.close() // a Conn of the user may block
 			}
 		}
 	}

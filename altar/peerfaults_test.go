@@ -112,3 +112,34 @@ func TestRuntimeInProcessAnswersMoreRequestsThanQueued(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// blockedConn is a connection of a program whose Close does not return.
+type blockedConn struct {
+	*scripted
+	release chan struct{}
+}
+
+func (c blockedConn) Close() error {
+	<-c.release
+	return c.scripted.Close()
+}
+
+func TestClientCloseLeavesConnectionWhoseCloseBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := blockedConn{newScripted(func(Message) {}), make(chan struct{})}
+		c := must(NewClient(func(context.Context) (Conn, error) { return conn, nil }, nil))
+		go func() { _ = c.Ping(context.Background()) }()
+		synctest.Wait()
+		start := time.Now()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		select {
+		case err := <-closed:
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(start), 2*time.Second)
+		case <-time.After(time.Minute):
+			t.Error("Close does not return")
+		}
+		close(conn.release)
+	})
+}
