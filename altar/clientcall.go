@@ -233,9 +233,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		return p, nil // the reconnect sends it
 	}
 	if err := l.send(ctx, call); asError(err) != nil { // else it waits for another connection, or for ctx
-		c.mu.Lock()
-		delete(c.calls, call.InvocationID)
-		c.mu.Unlock()
+		p.remove()
 		return nil, err
 	}
 	return p, nil
@@ -319,19 +317,10 @@ func errDeadline() *Error {
 	return Errorf(ErrExecutionTimeout, ReasonDeadline, "the call did not finish in time")
 }
 
-// finish takes a call out, and cancels it at the Host if it has not ended.
+// finish removes a call, and cancels it at the Host if it has not ended.
 func (p *pendingCall) finish() {
 	c := p.c
-	c.mu.Lock()
-	if c.calls[p.call.InvocationID] == p {
-		delete(c.calls, p.call.InvocationID)
-	}
-	l := p.link
-	isRetired := l != nil && l.isRetired
-	c.mu.Unlock()
-	if p.timer != nil {
-		p.timer.Stop()
-	}
+	l, isRetired := p.remove()
 	c.notify.Put(p.notify) // a late signal only wakes another call needlessly
 	p.mu.Lock()
 	done, _ := p.stream.End()
@@ -344,6 +333,22 @@ func (p *pendingCall) finish() {
 		defer c.mu.Unlock()
 		c.endRetiredLocked(l)
 	}
+}
+
+// remove removes a call from those in flight, and returns the connection that it was sent over, or nil.
+func (p *pendingCall) remove() (l *clientLink, isRetired bool) {
+	c := p.c
+	c.mu.Lock()
+	if c.calls[p.call.InvocationID] == p {
+		delete(c.calls, p.call.InvocationID)
+	}
+	l = p.link
+	isRetired = l != nil && l.isRetired
+	c.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	return l, isRetired
 }
 
 func (p *pendingCall) cancellation() *CancelCall {

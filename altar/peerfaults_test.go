@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,4 +143,25 @@ func TestClientCloseLeavesConnectionWhoseCloseBlocks(t *testing.T) {
 		}
 		close(conn.release)
 	})
+}
+
+// A call that cannot be sent holds no memory until its Timeout.
+func TestUnsentCallHoldsNothing(t *testing.T) {
+	h := testHost(t, nil)
+	c := must(NewClient(func(context.Context) (Conn, error) {
+		near, far := net.Pipe()
+		go func() { _ = h.Serve(context.Background(), NewStreamConn(far, nil), testUser) }()
+		return NewStreamConn(near, &StreamConnOptions{MaxOutput: 1000}), nil
+	}, nil))
+	defer func() { require.NoError(t, c.Close()) }()
+	s := must(c.CreateSession(t.Context(), nil))
+	large := textIn{strings.Repeat("x", 1<<20)}
+	const n = 20
+	held := heapOf(n, func() {
+		for range n {
+			_, err := s.Call(t.Context(), "math/add", large, &CallOptions{Timeout: time.Hour})
+			require.ErrorIs(t, err, ErrTooLarge)
+		}
+	})
+	require.Less(t, held, int64(100<<10))
 }
