@@ -92,7 +92,7 @@ func isChecked(m Message) bool {
 
 func (d *direct) pass(m Message, bad *badFrame, waits bool) error {
 	if waits && isRequest(m, bad) {
-		d.hc.out.waitSpace(d.hc.limit, option.Off)
+		d.hc.out.waitSpace(d.hc.queueLimit(), option.Off)
 	}
 	if !d.hc.h.handle(d.hc, m, bad) {
 		return ErrClosed

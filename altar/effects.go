@@ -99,7 +99,7 @@ func (h *Host) give(sh *shard, e *core.Effect) {
 // the session until it is sent; the record of the call has it, too.
 func (h *Host) sendResult(sh *shard, s *session, hc *hostConn, m *ToolResult) {
 	var hold budget.Hold
-	if s != nil && !hc.out.hasSpace(hc.limit, weight(m)) {
+	if s != nil && !hc.out.hasSpace(hc.queueLimit(), weight(m)) {
 		var err error
 		if hold, err = h.scope(s).Reserve(budget.Memory, int64(weight(m))); err != nil {
 			m = &ToolResult{InvocationID: m.InvocationID, Error: errSlowConsumer(), header: m.header}
@@ -210,7 +210,7 @@ func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
 // errRuntimesFull returns the error of a call that no Runtime has space for.
 func errRuntimesFull(c *hostCall) *Error {
 	for _, hc := range c.h.fleet.order {
-		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.limit, len(c.normal)) {
+		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.queueLimit(), len(c.normal)) {
 			return errOverloaded("RuntimeQueueLimit")
 		}
 	}

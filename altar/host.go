@@ -34,6 +34,8 @@ type Host struct {
 	scratch   sync.Pool // of *[]byte, for fingerprints
 	manifest  atomic.Pointer[contracts]
 
+	clientQueue, runtimeQueue queueLimit // of connections
+
 	// Each of these has its own lock.
 	shards   [core.Shards]shard
 	ids      idTable
@@ -98,6 +100,8 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
+	h.clientQueue = queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}
+	h.runtimeQueue = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	h.clock.clear()
 	h.clock.fire = h.fireTimers
 	h.drain.idle = make(chan struct{})

@@ -41,10 +41,10 @@ type hostConn struct {
 	addr     string // of the peer, if it is known
 	work     *life.Work
 	out      *outbox
-	link     *link         // nil for HTTP and in-process connections
-	removed  chan struct{} // closed after the connection was removed from the Host
-	limit    queueLimit    // of out
-	lastSeen atomic.Int64  // when a message was received last, Unix nanoseconds
+	link     *link                      // nil for HTTP and in-process connections
+	removed  chan struct{}              // closed after the connection was removed from the Host
+	limit    atomic.Pointer[queueLimit] // of out
+	lastSeen atomic.Int64               // when a message was received last, Unix nanoseconds
 
 	role      atomic.Int32  // a role
 	isClosed  atomic.Bool   // closed by either side
@@ -120,6 +120,9 @@ func (hc *hostConn) isHTTP() bool { return hc.conn == nil && !hc.inProcess }
 // isPeer reports whether the connection is one from another Host.
 func (hc *hostConn) isPeer() bool { return hc.session != nil }
 
+// queueLimit returns the limit of the queue. It changes when a connection becomes that of a Runtime.
+func (hc *hostConn) queueLimit() queueLimit { return *hc.limit.Load() }
+
 // seat notes that a shard may have readers of the connection. It is called before isClosed is read.
 func (hc *hostConn) seat(sh *shard) {
 	if bit := uint32(1) << sh.index; hc.seated.Load()&bit == 0 {
@@ -128,7 +131,9 @@ func (hc *hostConn) seat(sh *shard) {
 }
 
 // Take implements [core.Queue].
-func (hc *hostConn) Take(shard, bytes int) bool { return hc.out.reserve(hc.limit, 64+bytes, shard) }
+func (hc *hostConn) Take(shard, bytes int) bool {
+	return hc.out.reserve(hc.queueLimit(), 64+bytes, shard)
+}
 
 // answers of a Host, a Runtime or a client are never answered (ALT-D02).
 func isAnswer(typ string) bool {
@@ -141,8 +146,8 @@ func isAnswer(typ string) bool {
 
 // admit makes the Host's side of a connection.
 func (h *Host) admit(conn Conn, inProcess bool, id *Principal, addr string) (*hostConn, error) {
-	hc := &hostConn{h: h, conn: conn, inProcess: inProcess, addr: addr, out: newOutbox(), removed: make(chan struct{}),
-		limit: queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}}
+	hc := &hostConn{h: h, conn: conn, inProcess: inProcess, addr: addr, out: newOutbox(), removed: make(chan struct{})}
+	hc.limit.Store(&h.clientQueue)
 	hc.Queue, hc.Data = hc, hc
 	hc.identity.Store(id)
 	hc.heartbeat.Event, hc.refulfill.Event, hc.expiry.Event = timerFunc(hc.beat), timerFunc(hc.requestAgain), timerFunc(hc.expired)
@@ -220,7 +225,7 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 
 // serveConn serves an admitted connection.
 func (h *Host) serveConn(ctx context.Context, hc *hostConn) error {
-	queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, hc.limit.messages/2))}
+	queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, hc.queueLimit().messages/2))}
 	hc.link = newLink(hc.conn, h.opts.Logger, queue)
 	hc.conn = hc.link.conn
 	stop := context.AfterFunc(ctx, hc.cut)
@@ -342,12 +347,12 @@ func (hc *hostConn) read() error {
 			return err
 		}
 		if !isRequest(m, bad) {
-			hc.isSlow = hc.isSlow && !hc.out.hasSpace(hc.limit, 0)
+			hc.isSlow = hc.isSlow && !hc.out.hasSpace(hc.queueLimit(), 0)
 		} else if hc.isSlow {
-			hc.out.waitSpace(hc.limit.double(0), option.Off)
-			hc.isSlow = !hc.out.hasSpace(hc.limit, 0)
+			hc.out.waitSpace(hc.queueLimit().double(0), option.Off)
+			hc.isSlow = !hc.out.hasSpace(hc.queueLimit(), 0)
 		} else {
-			hc.isSlow = !hc.out.waitSpace(hc.limit, burstTimeout)
+			hc.isSlow = !hc.out.waitSpace(hc.queueLimit(), burstTimeout)
 		}
 		if !hc.h.handle(hc, m, bad) {
 			return errOver
@@ -389,7 +394,8 @@ func (hc *hostConn) next(ctx context.Context) (m Message, more bool) {
 
 // resumeStalled continues the streams that wait for space in the queue.
 func (hc *hostConn) resumeStalled() {
-	stalled := hc.out.resumed(queueLimit{max(1, hc.limit.messages/2), hc.limit.bytes / 2})
+	limit := hc.queueLimit()
+	stalled := hc.out.resumed(queueLimit{max(1, limit.messages/2), limit.bytes / 2})
 	for i := 0; stalled != 0; i++ {
 		if stalled&(1<<i) == 0 {
 			continue
@@ -511,7 +517,7 @@ func (h *Host) sendIn(sh *shard, hc *hostConn, m Message, hold budget.Hold, isTa
 
 // checkQueue disconnects a Runtime that does not read.
 func (h *Host) checkQueue(hc *hostConn) {
-	if hc.isRuntime.Load() && !hc.out.hasSpace(hc.limit.double(int(h.live.Load())), 0) {
+	if hc.isRuntime.Load() && !hc.out.hasSpace(hc.queueLimit().double(int(h.live.Load())), 0) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}

@@ -51,12 +51,12 @@ func (g *gate) Check(bytes int, now time.Time) (hasSpace, isAvoided bool) {
 	g.mu.Lock()
 	hasSpace, isAvoided = g.load.Check(bytes, now)
 	g.mu.Unlock()
-	return hasSpace && g.hc.out.hasSpace(g.hc.limit, bytes), isAvoided
+	return hasSpace && g.hc.out.hasSpace(g.hc.queueLimit(), bytes), isAvoided
 }
 
 // Admit implements [core.Gate].
 func (g *gate) Admit(bytes int, isPinned bool, now time.Time) (isTrial, ok bool) {
-	if !g.hc.out.hasSpace(g.hc.limit, bytes) {
+	if !g.hc.out.hasSpace(g.hc.queueLimit(), bytes) {
 		return false, false
 	}
 	g.mu.Lock()
@@ -82,7 +82,7 @@ func (g *gate) Running() int {
 func (h *Host) newRuntime(hc *hostConn, id string, isRemote bool) {
 	load := core.Load{Limit: h.opts.Limits.MaxConcurrentPerRuntime, Threshold: h.opts.Limits.BreakerThreshold, Cooldown: h.opts.Timing.BreakerCooldown}
 	hc.runtime = core.Runtime{ID: id, IsRemote: isRemote, IsConnected: true, TakesCredit: hc.can(capCredit), Gate: &gate{hc: hc, load: load}, Data: hc}
-	hc.limit = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
+	hc.limit.Store(&h.runtimeQueue)
 }
 
 // connOf returns the connection of a Runtime.
