@@ -26,12 +26,14 @@ type Record struct {
 	isShort bool     // only the use of the id is known
 	rt      *Runtime // that owes a final message, or nil
 
-	rank, share link[Record] // in the chains of the Records and of the principal
+	rank, share, debt link[Record] // in the chains of the Records, of the principal and of rt
 }
 
 func rankOf(r *Record) *link[Record] { return &r.rank }
 
 func shareOf(r *Record) *link[Record] { return &r.share }
+
+func debtOf(r *Record) *link[Record] { return &r.debt }
 
 // A Fingerprint identifies the tool and the parameters of a call.
 type Fingerprint [sha256.Size]byte
@@ -52,8 +54,8 @@ type idEpoch struct {
 }
 
 const (
-	costWhole = 128 // of a record besides its payload
-	costShort = 16  // of an id
+	costWhole = 128 // of a record besides its payload, also if it is short
+	costShort = 16  // of an id in an epoch
 )
 
 const (
@@ -137,17 +139,14 @@ func (l *Records) Add(id string, r *Record, size int, isForRepeats bool, rt *Run
 		r.Scope.byID[r.hash] = r
 	case rt != nil:
 		r.cost = costWhole
-		l.shorten(r)
+		r.shorten()
 	default:
 		return
 	}
 	if rt != nil {
 		r.rt = rt
 		l.open[r.hash] = r
-		if rt.unanswered == nil {
-			rt.unanswered = make(map[uint64]*Record)
-		}
-		rt.unanswered[r.hash] = r
+		rt.unanswered.push(r, debtOf)
 	}
 	l.push(r)
 	l.bound()
@@ -314,23 +313,22 @@ func (l *Records) shrink(sh *recordShare) bool {
 		}
 	}
 	for r := sh.whole; r != nil; r = sh.whole {
-		if sh.whole = r.share.next; r.isShort {
-			continue
-		}
-		if r.rt == nil {
+		sh.whole = r.share.next
+		switch {
+		case r.isShort:
+		case r.rt == nil:
 			l.use(sh, r)
-		} else {
-			l.resize(r, costShort)
-			l.shorten(r)
+			return true
+		default: // its memory is still needed
+			r.shorten()
 		}
-		return true
 	}
 	return false
 }
 
-// shorten drops all of a record but its id.
-func (l *Records) shorten(r *Record) {
-	r.Print, r.Payload, r.Kept, r.isShort, r.cost = Fingerprint{}, nil, "", true, costShort
+// shorten drops all of a record but its id and its Runtime.
+func (r *Record) shorten() {
+	r.Print, r.Contract, r.RuntimeID, r.Payload, r.Kept, r.isShort = Fingerprint{}, "", "", nil, "", true
 }
 
 // forget removes a record.
@@ -348,7 +346,7 @@ func (l *Records) close(r *Record) {
 		return
 	}
 	delete(l.open, r.hash)
-	delete(r.rt.unanswered, r.hash)
+	r.rt.unanswered.remove(r, debtOf)
 	r.rt = nil
 }
 
@@ -365,7 +363,7 @@ func (r *Record) Owing() *Runtime { return r.rt }
 
 // Disconnected notes that a Runtime sends no more messages.
 func (l *Records) Disconnected(rt *Runtime) {
-	for _, r := range rt.unanswered {
+	for r := rt.unanswered.first; r != nil; r = rt.unanswered.first {
 		l.Answered(r)
 	}
 }
@@ -389,8 +387,8 @@ func (l *Records) EndScope(sc *RecordScope) {
 			l.remove(r)
 			continue
 		}
-		l.resize(r, costShort)
-		l.shorten(r)
+		l.resize(r, costWhole)
+		r.shorten()
 	}
 }
 

@@ -45,8 +45,11 @@ type naiveEpoch struct {
 }
 
 func (n *naiveRecord) cost() int64 {
-	if n.isShort {
+	switch {
+	case n.epoch != nil:
 		return 16
+	case n.isShort:
+		return 128
 	}
 	return 128 + int64(max(n.payload, 0))
 }
@@ -289,15 +292,38 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 	require.Equal(t, "p", last.Payload, "the newest record is kept")
 }
 
+// An id that a Runtime may still answer holds no more than twice the memory that it counts, also if its record was
+// dropped.
+func TestOwedIDsAreCounted(t *testing.T) {
+	for _, isKept := range []bool{false, true} {
+		const limit = 2 << 20
+		before := heap()
+		records, scope, rt := NewRecords(limit), RecordScope{Principal: "p"}, &Runtime{}
+		for i := range 40_000 {
+			r := &Record{Scope: &scope, Contract: "math/add", RuntimeID: "r1", Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
+			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
+		}
+		held := heap() - before
+		require.Less(t, held, 2*records.Bytes()+limit/4, "with the free space of maps")
+		require.LessOrEqual(t, records.Bytes(), int64(limit))
+		require.Greater(t, records.Bytes(), int64(limit*9/10))
+		require.NotNil(t, records.Open(fmt.Sprintf("%036d", 39_999)))
+		records.Disconnected(rt)
+		require.Nil(t, records.Open(fmt.Sprintf("%036d", 39_999)))
+		require.Equal(t, isKept, records.Len() > 0)
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // An id whose record is forgotten holds little more memory than it counts.
 func TestUsedIDsAreSmall(t *testing.T) {
 	const limit = 1 << 20
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	before := heap()
 	records, scope := NewRecords(limit), RecordScope{Principal: "p"}
 	for i := range 200_000 {

@@ -17,7 +17,7 @@ type Runtime struct {
 	IsConnected bool
 	LostAt      time.Time // when its connection ended
 
-	unanswered map[uint64]*Record // whose final message it owes; by hash of the id
+	unanswered chain[Record] // whose final message it owes
 }
 
 // A Load is a [Gate] without a queue and without a lock.
