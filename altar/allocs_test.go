@@ -147,7 +147,7 @@ func TestMemory(t *testing.T) {
 			w.session(fmt.Sprint("s", i))
 		}
 	})
-	require.LessOrEqual(t, sessions, int64(560), "an idle session")
+	require.LessOrEqual(t, sessions, int64(512), "an idle session")
 	calls := heapOf(n, func() {
 		for i := range n {
 			w.send(add(fmt.Sprint("i", i), "s"))
@@ -155,7 +155,7 @@ func TestMemory(t *testing.T) {
 		require.Eventually(t, func() bool { return h.Stats().InFlight == n }, time.Minute, time.Millisecond)
 	})
 	t.Logf("%d bytes of a session, %d of a call", sessions, calls)
-	require.LessOrEqual(t, calls, int64(2<<10), "a call in flight, which the budget counts as 2 KiB and its parameters")
+	require.LessOrEqual(t, calls, int64(1792), "a call in flight, which the budget counts as 2 KiB and its parameters")
 }
 
 // An idle connection is small at the Host, with its buffers and stacks.

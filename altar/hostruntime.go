@@ -396,8 +396,9 @@ func (h *Host) register(sh *shard, hc *hostConn, m *FulfillTools, names []string
 	h.auditFulfillment(sh, hc, m, names, ack, now)
 	if one != nil {
 		h.step(sh, now, &e)
-		if one.IsLink {
-			h.offer(sessionOf(one).link)
+		i := slices.IndexFunc(h.accepted, func(o *hostConn) bool { return &o.session.Session == one })
+		if i >= 0 { // it has the calls of another Host
+			h.offer(h.accepted[i])
 		}
 		return
 	}

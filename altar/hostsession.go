@@ -28,7 +28,6 @@ type session struct {
 	unsaved  bool           // the end has changed during the write
 	endedBy  *hostConn      // that destroyed it; nil: the clock or another Host
 	links    map[*peer]bool // other Hosts that run calls of it
-	link     *hostConn      // of the calls of another Host
 	owner    *budget.Scope  // of the principal
 	calls    *budget.Scope  // of its calls; nil before the first one
 	place    budget.Hold

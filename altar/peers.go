@@ -274,7 +274,6 @@ func (h *Host) acceptPeer(from string, stream io.ReadWriteCloser) {
 		}
 		hc.session = newLinkSession(h)
 		hc.become(roleClient)
-		hc.session.link = hc
 		h.lockAll()
 		s := hc.session
 		h.open(h.shardOf(s.ID), s, s.ID, time.Time{}, time.Now())

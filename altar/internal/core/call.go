@@ -59,7 +59,7 @@ type Call struct {
 
 	id      string
 	session *Session   // nil: the call was not entered
-	seq     uint64     // in the session, in order of arrival
+	seq     uint64     // in order of arrival
 	arrival link[Call] // likewise
 
 	limits        CallLimits

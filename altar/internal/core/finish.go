@@ -246,7 +246,7 @@ func (sh *Shard) record(c *Call) {
 	}
 	r := &sh.slab[0]
 	sh.slab = sh.slab[1:]
-	*r = Record{Scope: &c.session.Records, Print: c.Print, Contract: c.Contract, EndedAt: sh.now.UnixNano()}
+	*r = Record{Scope: &c.session.RecordScope, Print: c.Print, Contract: c.Contract, EndedAt: sh.now.UnixNano()}
 	if c.rt != nil {
 		r.RuntimeID = c.rt.ID
 	}

@@ -40,7 +40,7 @@ type Fingerprint [sha256.Size]byte
 
 // A RecordScope is a session with its records.
 type RecordScope struct {
-	Principal any // comparable
+	Principal Principal
 
 	byID map[uint64]*Record // by hash of the id
 }
@@ -72,7 +72,7 @@ type Records struct {
 	total  int64
 	n      int
 	list   chain[Record] // in order of end
-	shares map[any]*recordShare
+	shares map[Principal]*recordShare
 	seq    uint64
 	open   map[uint64]*Record // whose Runtimes owe a final message; by hash of the id
 
@@ -95,7 +95,7 @@ type recordShare struct {
 
 // NewRecords returns Records with a limit in bytes.
 func NewRecords(limit int64) *Records {
-	return &Records{limit: limit, shares: make(map[any]*recordShare), open: make(map[uint64]*Record),
+	return &Records{limit: limit, shares: make(map[Principal]*recordShare), open: make(map[uint64]*Record),
 		seed: maphash.MakeSeed(), epochs: make(map[*RecordScope][]*idEpoch)}
 }
 

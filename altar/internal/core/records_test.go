@@ -107,7 +107,7 @@ func (l *naiveRecords) tidy() {
 func (l *naiveRecords) oldest(principal string) *naiveEpoch {
 	l.tidy()
 	for _, e := range l.epochs {
-		if e.scope.Principal == principal {
+		if e.scope.Principal.Name == principal {
 			return e
 		}
 	}
@@ -163,7 +163,7 @@ func TestRecordsModel(t *testing.T) {
 		scopes := make([]*RecordScope, 5)
 		isEnded := make([]bool, len(scopes))
 		for i := range scopes {
-			scopes[i] = &RecordScope{Principal: fmt.Sprint("p", i%3)}
+			scopes[i] = &RecordScope{Principal: Principal{Name: fmt.Sprint("p", i%3)}}
 		}
 		rts := []*Runtime{{ID: "a"}, {ID: "b"}}
 		now := start
@@ -222,7 +222,7 @@ func TestRecordsModel(t *testing.T) {
 				}
 			default: // a call ends
 				model.n++
-				m := &naiveRecord{principal: scopes[k].Principal.(string), scope: scopes[k], payload: r.IntN(3) * r.IntN(600)}
+				m := &naiveRecord{principal: scopes[k].Principal.Name, scope: scopes[k], payload: r.IntN(3) * r.IntN(600)}
 				m.isKept = !isEnded[k] && r.IntN(4) > 0
 				if r.IntN(3) == 0 {
 					m.rt = rts[r.IntN(len(rts))]
@@ -281,7 +281,7 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 	records := NewRecords(limit)
 	scopes := make([]RecordScope, 200)
 	for i := range scopes {
-		scopes[i].Principal = i
+		scopes[i].Principal.Name = fmt.Sprint(i)
 	}
 	for i := range 5000 {
 		records.Add(fmt.Sprint(i), &Record{Scope: &scopes[i%len(scopes)], Payload: "p"}, i%500, true, nil)
@@ -298,7 +298,7 @@ func TestOwedIDsAreCounted(t *testing.T) {
 	for _, isKept := range []bool{false, true} {
 		const limit = 2 << 20
 		before := heap()
-		records, scope, rt := NewRecords(limit), RecordScope{Principal: "p"}, &Runtime{}
+		records, scope, rt := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}, &Runtime{}
 		for i := range 40_000 {
 			r := &Record{Scope: &scope, Contract: "math/add", RuntimeID: "r1", Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
 			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
@@ -325,7 +325,7 @@ func heap() int64 {
 func TestUsedIDsAreSmall(t *testing.T) {
 	const limit = 1 << 20
 	before := heap()
-	records, scope := NewRecords(limit), RecordScope{Principal: "p"}
+	records, scope := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}
 	for i := range 200_000 {
 		records.Add(fmt.Sprintf("%036d", i), &Record{Scope: &scope, EndedAt: int64(i) * int64(time.Millisecond)}, 0, true, nil)
 	}

@@ -19,16 +19,16 @@ type Principal struct{ Tenant, Name string }
 
 // A Session isolates fulfilments, calls and records (ALT-006, ALT-012). The data is opaque.
 type Session struct {
-	ID        string
-	Principal Principal
-	TTL       time.Duration
-	Slides    bool // each call prolongs it
-	IsShared  bool // another Host may prolong it
-	IsLink    bool // it has the calls of another Host, which records them
-	isEnded   bool
-	Seq       uint64 // in order of creation in all shards
-	Records   RecordScope
-	Data      any
+	RecordScope // its principal and its records
+
+	ID       string
+	TTL      time.Duration
+	Slides   bool // each call prolongs it
+	IsShared bool // another Host may prolong it
+	IsLink   bool // it has the calls of another Host, which records them
+	isEnded  bool
+	Seq      uint64 // in order of creation in all shards
+	Data     any
 
 	sh        *Shard
 	expiry    Timer
@@ -37,7 +37,6 @@ type Session struct {
 	inquiries map[*Runtime]*Inquiry // open
 	calls     map[string]*Call      // in flight
 	arrivals  chain[Call]           // likewise, in order of arrival
-	arrived   uint64                // number of calls
 	waiting   map[*Call]bool        // wait for a Runtime
 	tails     map[*Call]bool        // ended, but chunks wait for connections
 
@@ -81,8 +80,8 @@ func (s *Session) enter(c *Call, id string) {
 	}
 	c.session, c.id = s, id
 	s.calls[id] = c
-	s.arrived++
-	c.seq = s.arrived
+	s.sh.arrived++
+	c.seq = s.sh.arrived
 	s.arrivals.push(c, arrivalOf)
 }
 

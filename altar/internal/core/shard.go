@@ -36,6 +36,7 @@ type Shard struct {
 	timers    Timers
 	byID      map[string]*Session
 	live      chain[Session]
+	arrived   uint64 // number of calls
 	looks     map[string]*Look
 	registry  *Registry             // of all sessions
 	special   map[*Session]bool     // with separate fulfilments
@@ -92,7 +93,7 @@ func (sh *Shard) lane(rt *Runtime) *lane {
 
 // open enters a session, and sends the inquiries for it.
 func (sh *Shard) open(s *Session, runtimes []*Runtime, expires time.Time) {
-	s.sh, s.Records.Principal, s.expiry.Event = sh, s.Principal, s
+	s.sh, s.expiry.Event = sh, s
 	sh.byID[s.ID] = s
 	if !s.IsLink {
 		sh.Counts.Sessions++

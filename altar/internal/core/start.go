@@ -19,7 +19,7 @@ func (sh *Shard) receiveCall(e *Event) {
 		sh.repeat(before, e)
 		return
 	}
-	if sh.env.Outcomes.Find(&s.Records, e.ID, &sh.found) {
+	if sh.env.Outcomes.Find(&s.RecordScope, e.ID, &sh.found) {
 		r := sh.found
 		sh.replay(&r, e)
 		sh.found = Record{}
@@ -52,7 +52,7 @@ func (sh *Shard) admit(c *Call) (refusal any) {
 		return sh.fault(CauseInUse)
 	}
 	c.hasID = true
-	if sc := sh.env.Outcomes.OwedTo(c.id); sc != nil && sc != &c.session.Records {
+	if sc := sh.env.Outcomes.OwedTo(c.id); sc != nil && sc != &c.session.RecordScope {
 		c.freeID()
 		return sh.fault(CauseInUse)
 	}

@@ -231,7 +231,7 @@ func (sh *Shard) endSession(s *Session, how string) {
 	for c := range s.tails {
 		sh.dropTail(c, err)
 	}
-	sh.env.Outcomes.EndScope(&s.Records)
+	sh.env.Outcomes.EndScope(&s.RecordScope)
 	sh.emit(Effect{Kind: AnnounceEnd, Session: s, Text: how})
 }
 
