@@ -263,7 +263,9 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 		}
 	}
 	for _, l := range slices.SortedFunc(maps.Keys(s.links), func(a, b *peer) int { return strings.Compare(a.id, b.id) }) {
-		h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
+		if l.conn != nil { // else the other Host has ended the calls
+			h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
+		}
 	}
 }
 

@@ -421,6 +421,21 @@ func TestRemoteRuntimeThatIsAsked(t *testing.T) {
 	})
 }
 
+// A session whose calls ran at another Host ends although the stream to that Host is closed.
+func TestSessionEndsAfterLossOfHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+		require.NoError(t, err)
+		require.NoError(t, m.hosts["b"].Close())
+		synctest.Wait()
+		require.NoError(t, sess.Destroy(t.Context()))
+	})
+}
+
 // ALT-D39: a Host does not use the offer of a Host with another contract of that name, and logs it once.
 func TestOffersOfOtherContracts(t *testing.T) { synctest.Test(t, testOffersOfOtherContracts) }
 
