@@ -434,6 +434,9 @@ func (hc *hostConn) sent(m Message, err error) bool {
 	case *ToolCall:
 		hc.h.unsent(hc, m.InvocationID, unsendable)
 		return true
+	case *forwardedCall:
+		hc.h.unsent(hc, m.call.InvocationID, unsendable)
+		return true
 	case *ToolResult:
 		m = &ToolResult{InvocationID: m.InvocationID, Error: unsendable, header: m.header}
 		return hc.forward(m, false) == nil

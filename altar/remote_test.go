@@ -436,6 +436,22 @@ func TestSessionEndsAfterLossOfHost(t *testing.T) {
 	})
 }
 
+// A call that is too large for the stream to another Host ends at once.
+func TestCallTooLargeForOtherHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{Limits: Limits{MaxMessage: 1000}}, "a", "b")
+		m.attach(t, "b", testRuntime("rb", nil))
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		begin := time.Now()
+		_, err = sess.Call(t.Context(), "get", map[string]string{"key": strings.Repeat("x", 100<<10)}, nil)
+		require.ErrorIs(t, err, reasonMessageTooLarge)
+		require.Equal(t, begin, time.Now())
+		_, err = sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+		require.NoError(t, err)
+	})
+}
+
 // ALT-D39: a Host does not use the offer of a Host with another contract of that name, and logs it once.
 func TestOffersOfOtherContracts(t *testing.T) { synctest.Test(t, testOffersOfOtherContracts) }
 
