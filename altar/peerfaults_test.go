@@ -102,15 +102,15 @@ func TestRuntimeInProcessAnswersMoreRequestsThanQueued(t *testing.T) {
 			w.session(fmt.Sprint("s", i))
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
+		result := make(chan error, 1)
 		conn, err := h.Dial(testService)
 		require.NoError(t, err)
-		go func() { ended <- testRuntime("r1", &RuntimeOptions{DisableStanding: true}).Run(ctx, conn) }()
+		go func() { result <- testRuntime("r1", &RuntimeOptions{DisableStanding: true}).Run(ctx, conn) }()
 		time.Sleep(time.Second)
 		w.send(add("i", "s19"))
 		require.Equal(t, "3", string(next[*ToolResult](w).Payload))
 		cancel()
-		require.NoError(t, <-ended)
+		require.NoError(t, <-result)
 	})
 }
 
@@ -157,11 +157,11 @@ func TestUnsentCallHoldsNothing(t *testing.T) {
 	s := must(c.CreateSession(t.Context(), nil))
 	large := textIn{strings.Repeat("x", 1<<20)}
 	const n = 20
-	held := heapOf(n, func() {
+	size := heapOf(n, func() {
 		for range n {
 			_, err := s.Call(t.Context(), "math/add", large, &CallOptions{Timeout: time.Hour})
 			require.ErrorIs(t, err, ErrTooLarge)
 		}
 	})
-	require.Less(t, held, int64(100<<10))
+	require.Less(t, size, int64(100<<10))
 }

@@ -292,9 +292,8 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 	require.Equal(t, "p", last.Payload, "the newest record is kept")
 }
 
-// An id that a Runtime may still answer holds no more than twice the memory that it counts, also if its record was
-// dropped.
-func TestOwedIDsAreCounted(t *testing.T) {
+// An id that a Runtime may still answer holds at most twice the memory that it counts, also if its record was dropped.
+func TestUnansweredIDsAreSmall(t *testing.T) {
 	for _, isKept := range []bool{false, true} {
 		const limit = 2 << 20
 		before := heap()
@@ -303,8 +302,8 @@ func TestOwedIDsAreCounted(t *testing.T) {
 			r := &Record{Scope: &scope, Contract: "math/add", RuntimeID: "r1", Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
 			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
 		}
-		held := heap() - before
-		require.Less(t, held, 2*records.Bytes()+limit/4, "with the free space of maps")
+		size := heap() - before
+		require.Less(t, size, 2*records.Bytes()+limit/4, "with the free space of maps")
 		require.LessOrEqual(t, records.Bytes(), int64(limit))
 		require.Greater(t, records.Bytes(), int64(limit*9/10))
 		require.NotNil(t, records.Open(fmt.Sprintf("%036d", 39_999)))
