@@ -366,17 +366,17 @@ func streamOf(seq iter.Seq2[*Message, error]) iter.Seq2[Value, error] {
 			if m.Intent != IntentStream && m.Intent != IntentEnd || m.Intent == IntentEnd && done {
 				continue
 			}
-			chunks, err := streams.Add(m)
+			data, isDone, err := streams.Add(m)
 			if err != nil {
 				yield(Value{}, err)
 				return
 			}
-			for _, v := range chunks.Data {
+			for _, v := range data {
 				if !yield(v, nil) {
 					return
 				}
 			}
-			done = done || chunks.Done
+			done = done || isDone
 		}
 		if !done {
 			yield(Value{}, ErrTruncated)

@@ -125,7 +125,7 @@ func (c *Codec) resolve(params Params) (*compiled, error) {
 
 // Decode reads a frame: grammar, schema, expanded keys, defaults, and the types that the schema
 // fixes (steps 1 to 5 of section 7.3 of the draft, without references). It does not check the
-// envelope; see [Codec.ValidateEnvelope]. Every error is an [*Error].
+// envelope; see [Codec.DecodeEnvelope]. Every error is an [*Error].
 func (c *Codec) Decode(frame []byte) (*Message, error) {
 	m, err := c.DecodeRaw(frame)
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *Codec) DecodeEnvelope(frame []byte) (*Message, error) {
 func (c *Codec) decodeRawEnvelope(frame []byte) (*Message, error) {
 	m, err := c.DecodeRaw(frame)
 	if err == nil {
-		err = c.ValidateEnvelope(m)
+		err = c.validateEnvelope(m)
 	}
 	if err != nil {
 		return nil, err
@@ -357,10 +357,10 @@ func dot(s string) int {
 	return len(s) - 1
 }
 
-// ValidateEnvelope checks that m has the required fields of the envelope: mid, seq and ts
+// validateEnvelope checks that m has the required fields of the envelope: mid, seq and ts
 // (ACCP-D21, ACCP-D22). A lenient codec accepts any mid, and a missing ts unless there is a time to
 // live.
-func (c *Codec) ValidateEnvelope(m *Message) error {
+func (c *Codec) validateEnvelope(m *Message) error {
 	meta := m.Meta
 	if meta == nil {
 		meta = &Meta{}

@@ -170,7 +170,7 @@ func (d *reception) decide(ctx context.Context, frame []byte) error {
 		return err
 	}
 	m, text := f.message()
-	if err := d.codec.ValidateEnvelope(m); err != nil {
+	if err := d.codec.validateEnvelope(m); err != nil {
 		return err
 	}
 	d.intent = m.Intent

@@ -373,7 +373,7 @@ func TestMemoryOfASession(t *testing.T) {
 		require.NoError(t, err)
 		m, err := c.Decode(fmt.Appendf(nil, "@a>stream:b{schema:ST|idx:0|tot:1|done:true|d:%s}[cid:%s%d]", long, long, i))
 		require.NoError(t, err)
-		_, err = streams.Add(m)
+		_, _, err = streams.Add(m)
 		require.NoError(t, err)
 		if i%100 == 0 { // hot state is bounded by checkpoints, which are off here
 			_, err = s.Checkpoint(t.Context())

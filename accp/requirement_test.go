@@ -768,7 +768,7 @@ func TestStreamBounds(t *testing.T) {
 	add := func(cid string, idx int, data string) error {
 		m, err := c.Decode(fmt.Appendf(nil, "@a>stream:x{d:%s|idx:%d|schema:ST}[cid:%s]", data, idx, cid))
 		require.NoError(t, err)
-		_, err = s.Add(m)
+		_, _, err = s.Add(m)
 		return err
 	}
 	long := strings.Repeat("x", 60000)
@@ -784,7 +784,7 @@ func TestStreamBounds(t *testing.T) {
 	for _, cid := range []string{"c0", "c1"} { // ended although chunks are missing: the stream is freed
 		end := msg("end", "x")
 		end.Meta = &accp.Meta{CID: cid}
-		_, err = s.Add(end)
+		_, _, err = s.Add(end)
 		require.ErrorIs(t, err, accp.ErrSequenceGap)
 	}
 	require.Zero(t, s.Len())

@@ -98,6 +98,7 @@ func init() {
 	hook.Address = checkpointAddress
 	hook.Hello = func(registry any, hasDelta bool) any { return registry.(*Registry).hello(hasDelta) }
 	hook.Merge = func(registry, delta any, hash string) error { return registry.(*Registry).merge(delta.(Value), hash) }
+	hook.ValidateEnvelope = func(codec, m any) error { return codec.(*Codec).validateEnvelope(m.(*Message)) }
 	hook.Apply = func(state, delta any) any { return applyDelta(state.(Params), delta.(Params)) }
 	hook.Diff = func(before, after any) any { return diffStates(before.(Params), after.(Params)) }
 	hook.Key = func(registry any, key, schema string) (full, short string, err error) {

@@ -34,42 +34,38 @@ type assembly struct {
 	bytes   int // of buffer and of the id
 }
 
-// AssembledChunks has the chunks that are ready after a frame of a stream.
-type AssembledChunks struct {
-	Data []Value // in the order of their indices
-	Done bool    // the stream is complete
-}
-
-// Add processes a decoded stream or end message. Messages may arrive in any order. Errors, none of
+// Add processes a decoded stream or end message and returns the data of the chunks that are ready, in the order of their
+// indices, and whether the stream is complete. Messages may arrive in any order. Errors, none of
 // which changes the stream unless stated:
 //
 //   - a chunk that contradicts earlier chunks is [ErrInvalidType],
 //   - a repeated index, or a chunk after the end, is [ErrDuplicate],
 //   - an end while chunks are missing is [ErrSequenceGap] and drops the stream,
 //   - more than 1,024 buffered chunks of a stream, or 16 MiB of all, is [ErrBudgetExceeded].
-func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
+func (s *StreamAssembler) Add(m *Message) (data []Value, isDone bool, err error) {
 	if s.open == nil {
 		s.open, s.finished = map[string]*assembly{}, order.NewWindow(maxEnded)
 	}
 	const overhead = 128 // of an open stream
 	if err := checkStream(m); err != nil {
-		return AssembledChunks{}, err
+		return nil, false, err
 	}
 	cid := m.Meta.CID
 	a := s.open[cid]
 	if m.Intent == IntentEnd {
 		s.end(cid)
-		return a.endEarly()
+		err := a.checkEnd()
+		return nil, err == nil, err
 	}
 	if s.finished.Has(order.MarkOf(cid)) {
-		return AssembledChunks{}, fail(ErrDuplicate, "chunk after the end of the stream")
+		return nil, false, fail(ErrDuplicate, "chunk after the end of the stream")
 	}
 	if a == nil {
 		a = &assembly{highest: -1, total: -1}
 	}
 	next, err := a.check(m.Params)
 	if err != nil {
-		return AssembledChunks{}, err
+		return nil, false, err
 	}
 	size := 0
 	if next.index != a.next {
@@ -80,19 +76,19 @@ func (s *StreamAssembler) Add(m *Message) (AssembledChunks, error) {
 		size += len(cid) + overhead
 	}
 	if s.bytes+size > maxWaiting && next.index != a.next || isNew && len(s.open) >= maxStreams {
-		return AssembledChunks{}, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
+		return nil, false, fail(ErrBudgetExceeded, "too much waits for earlier chunks")
 	}
 	if isNew {
 		a.bytes = len(cid) + overhead
 		s.start(cid, a)
 	}
 	before := a.bytes
-	out := a.add(next)
+	data, isDone = a.add(next)
 	s.bytes += a.bytes - before
-	if out.Done {
+	if isDone {
 		s.end(cid)
 	}
-	return out, nil
+	return data, isDone, nil
 }
 
 // checkStream checks that m belongs to a stream.
@@ -121,12 +117,12 @@ func (s *StreamAssembler) end(cid string) {
 	s.finished.Add(order.MarkOf(cid))
 }
 
-// endEarly returns the result of an end message; a is nil if no chunk has arrived.
-func (a *assembly) endEarly() (AssembledChunks, error) {
+// checkEnd checks an end message; a is nil if no chunk has arrived.
+func (a *assembly) checkEnd() error {
 	if a != nil && a.highest >= 0 {
-		return AssembledChunks{}, fail(ErrSequenceGap, "the stream ends although chunks are missing")
+		return fail(ErrSequenceGap, "the stream ends although chunks are missing")
 	}
-	return AssembledChunks{Done: true}, nil
+	return nil
 }
 
 // A chunk is a validated chunk.
@@ -199,7 +195,8 @@ func (a *assembly) checkPlace(c chunk, isFinal bool) error {
 	return nil
 }
 
-func (a *assembly) add(c chunk) AssembledChunks {
+// add adds a chunk and returns the data that is ready, and whether the stream is complete.
+func (a *assembly) add(c chunk) (data []Value, isDone bool) {
 	a.total = c.total
 	a.highest = max(a.highest, c.index)
 	if c.index != a.next {
@@ -209,9 +206,9 @@ func (a *assembly) add(c chunk) AssembledChunks {
 		v := c.data.detached()
 		a.buffer[c.index] = v
 		a.bytes += v.size()
-		return AssembledChunks{}
+		return nil, false
 	}
-	out := AssembledChunks{Data: []Value{c.data}}
+	data = []Value{c.data}
 	for a.next++; ; a.next++ {
 		v, ok := a.buffer[a.next]
 		if !ok {
@@ -219,10 +216,9 @@ func (a *assembly) add(c chunk) AssembledChunks {
 		}
 		delete(a.buffer, a.next)
 		a.bytes -= v.size()
-		out.Data = append(out.Data, v)
+		data = append(data, v)
 	}
-	out.Done = a.total >= 0 && a.next == a.total
-	return out
+	return data, a.total >= 0 && a.next == a.total
 }
 
 // size returns the approximate memory of v in bytes.

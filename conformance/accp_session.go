@@ -306,14 +306,13 @@ func openACCPStream(*testing.T, *Input) (Step, error) {
 		if err != nil {
 			return accpStep(nil, err)
 		}
-		chunks, err := streams.Add(m)
+		data, isDone, err := streams.Add(m)
 		if err != nil {
 			return accpStep(nil, err)
 		}
-		data := chunks.Data
 		if data == nil {
 			data = []accp.Value{}
 		}
-		return Answer{"json": Answer{"deliver": data, "done": chunks.Done}}, nil
+		return Answer{"json": Answer{"deliver": data, "done": isDone}}, nil
 	}, nil
 }

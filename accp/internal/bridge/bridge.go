@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -43,7 +44,7 @@ func parseResource(frame []byte) (*accp.Message, Resource, error) {
 	var c accp.Codec
 	m, err := c.DecodeRaw(frame)
 	if err == nil {
-		err = c.ValidateEnvelope(m)
+		err = hook.ValidateEnvelope(&c, m)
 	}
 	if err != nil {
 		return nil, Resource{}, err

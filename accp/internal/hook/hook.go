@@ -1,7 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hook gives the packages accptest and transcript access to parts of package accp that are not API. Package
+// Package hook gives the packages accptest, transcript and bridge access to parts of package accp that are not API. Package
 // accp sets the variables when it is initialized.
 package hook
 
@@ -21,6 +21,9 @@ var Hello func(registry any, hasDelta bool) any
 
 // Merge adds the schemas of a delta, an accp.Value, to an *accp.Registry (ACCP-D48).
 var Merge func(registry, delta any, hash string) error
+
+// ValidateEnvelope checks the envelope of an *accp.Message by an *accp.Codec (ACCP-D21).
+var ValidateEnvelope func(codec, m any) error
 
 // Canonical returns the canonical text of an accp.Schema (ACCP-D47).
 var Canonical func(schema any) (string, error)
