@@ -24,9 +24,8 @@
 //	client, err := accp.NewClient("https://agents.example"+accp.FramesPath, "planner", nil)
 //	answer, err := client.Call(ctx, m, nil)
 //
-// [Codec.DecodeRaw] and [Codec.AppendRaw] implement the grammar alone. [Registry], [Diff], [Apply],
-// [StreamAssembler], [Scanner] and [MeasureFrame] need no session. [Marshal] and [Unmarshal]
-// convert structs. tokenizer/README.md has the measured token savings.
+// [Codec.DecodeRaw] and [Codec.AppendRaw] implement the grammar alone. [Registry], [StreamAssembler],
+// [Scanner] and [MeasureFrame] need no session. [Marshal] and [Unmarshal] convert structs. tokenizer/README.md has the measured token savings.
 //
 // # Security
 //
@@ -42,22 +41,22 @@
 //
 // # State
 //
-// With a Store in [Persistence] or [SessionOptions], a session survives a restart, and several processes can serve it:
-// numbers, replays, cancelled chains, checkpoints, the shared state and the tiers are stored before
-// the answer is sent. Hot state, the frames since the last checkpoint, is in memory; after a crash
-// these frames are missing in the history and in later summaries. [Server.Shutdown] makes a last
-// checkpoint. Parts of an incomplete message and schemas of peers are in memory, too.
+// With a Store in [Persistence], a session survives a restart, and several processes can serve it:
+// numbers, replays, cancelled chains, hot messages, checkpoints, the shared state, schemas of peers
+// and the outcomes of requests are stored before the answer is sent. The parts of an incomplete
+// message are in memory only.
 //
 // A request is delivered at most once by its message id. A [Client] sends a message that may have
-// been processed again only if it is idempotent by its intent or by [CallOptions].Idempotent; a
-// failed handler is not run again. A cancel in another process takes effect with the next frame or [Session.Reload].
-// [Session.End] removes the stored data of a session; otherwise it expires after
+// been processed again only if it is idempotent by its intent or by [CallOptions].Idempotent. A
+// [Server] runs a request whose process failed again only if its handler was registered by
+// [Server.HandleIdempotent]. A cancel in another process takes effect with the next frame or
+// [Session.Reload]. [Session.End] removes the stored data of a session; otherwise it expires after
 // [SessionOptions].Retention.
 //
 // # Conformance
 //
-// Level 3, as proved by the suites of package conformance. Trace ids, counters of saved tokens, and
-// the replay of a session from cold state are not implemented. The exchanges of one [Client] over
+// Level 3, as proved by the suites of package conformance. Trace ids and counters of saved tokens are not implemented. The
+// exchanges of one [Client] over
 // HTTP run one after the other, or in separate sessions, because a session requires ordered frames.
 //
 // # Deviations

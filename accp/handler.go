@@ -17,7 +17,7 @@ import (
 // A Handler answers messages. It must be safe for concurrent use. The context ends when the chain
 // of the message is cancelled, the server closes, or the connection is lost: for a transaction, and for a
 // req over WebSocket, only if the client does not return within [Timing].ResumeWindow. A transaction that
-// returns an error after that is not run again (ACCP-D72).
+// returns an error after that runs again only with [Server.HandleIdempotent] (ACCP-D72).
 //
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
 // Remote. That and any other error is logged and sent as [ErrInternal]. If a handler sends nothing

@@ -786,3 +786,85 @@ func TestInvitedRepeatIsNotRunAgain(t *testing.T) {
 		})
 	}
 }
+
+// A handler that is registered as idempotent runs again for a request without an outcome: its process failed, it was
+// interrupted, or it failed after the client was invited to repeat the request. Any other handler does not (ACCP-D72).
+func TestIdempotentHandlerRunsAgain(t *testing.T) {
+	request, transaction := "req:work{a:1}", "req:work{amt:1.5|schema:TX|txn:t1}"
+	for name, tt := range map[string]struct {
+		body         string
+		isKilled     bool // the process of the handler
+		isFailing    bool // the handler, by itself
+		isIdempotent bool
+		runs         int64
+	}{
+		"killed":                     {request, true, false, true, 2},
+		"killed, once":               {request, true, false, false, 1},
+		"killed transaction":         {transaction, true, false, true, 2},
+		"killed transaction, once":   {transaction, true, false, false, 1},
+		"cut off":                    {request, false, false, true, 2},
+		"cut off, once":              {request, false, false, false, 1},
+		"transaction, cut off":       {transaction, false, false, true, 2},
+		"transaction, cut off, once": {transaction, false, false, false, 1},
+		"failed after invitation":    {request, false, true, true, 2},
+		"failed, once":               {request, false, true, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var runs atomic.Int64
+				kv := store.NewMemory()
+				open := func(db store.Store) *userServer {
+					s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: db}, Timing: accp.Timing{ResumeWindow: -1}})
+					handle := s.Handle
+					if tt.isIdempotent {
+						handle = s.HandleIdempotent
+					}
+					handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+						if n := runs.Add(1); n > 1 {
+							return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(n)}})
+						}
+						select {
+						case <-time.After(time.Minute):
+							return accp.ErrToolExecFailed
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					}))
+					return s
+				}
+				line := &flaky{Store: kv}
+				first, second := open(line), open(kv)
+				ctx, disconnect := context.WithCancel(t.Context())
+				defer disconnect()
+				f := frame(tt.body, 1, "sid:s1", "cid:c1")
+				r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+				r.Header.Set("Content-Type", accp.MediaType)
+				r.Header.Set("User", "a")
+				go func() {
+					defer func() { _ = recover() }() // of a response that is cut off
+					first.ServeHTTP(httptest.NewRecorder(), r)
+				}()
+				synctest.Wait()
+				line.fail.Store(tt.isKilled)
+				require.Regexp(t, "code:E3002.*try:true", second.postFrame("a", f).Body.String())
+				if !tt.isFailing && !tt.isKilled {
+					disconnect()
+				}
+				time.Sleep(2 * time.Minute)
+				repeat := ""
+				for _, seq := range []int64{20, 22} { // the first number is out of order
+					repeat = second.postFrame("a", frame(tt.body, seq, "sid:s1", "cid:c1", "try:2")).Body.String()
+				}
+				want := "code:E9999"
+				if tt.runs == 2 {
+					want = "runs:2"
+				}
+				require.Contains(t, repeat, want)
+				require.EqualValues(t, tt.runs, runs.Load())
+				line.fail.Store(false)
+				require.NoError(t, second.Close())
+				require.NoError(t, first.Close())
+			})
+		})
+	}
+}

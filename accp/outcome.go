@@ -98,6 +98,15 @@ type outcomeKey struct {
 	once.Key
 	isTry         bool // the frame repeats a request
 	isTransaction bool
+	isIdempotent  bool // the handler may run again
+}
+
+// policy decides about a repeat after the process of the handler has failed.
+func (k *outcomeKey) policy() once.Policy {
+	if k.isIdempotent {
+		return once.Repeat
+	}
+	return once.AtMostOnce
 }
 
 // outcomeKey returns the name of a request, and false for other messages and for those of a session
@@ -112,6 +121,8 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 		}
 		k.isTry = true
 	}
+	h, _ := s.find(m)
+	_, k.isIdempotent = h.(idempotentHandler)
 	session := e.session.id
 	k.Principal = "session/" + session
 	if c.principal != nil {
@@ -156,7 +167,7 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	var rerr error
 	other := e.followElsewhere(ctx, streams, k)
 	defer other.close()
-	data, _, err := table.Do(other.ctx, k.Key, once.AtMostOnce, func(ctx context.Context, _ once.Claim) (once.Result, error) {
+	data, _, err := table.Do(other.ctx, k.Key, k.policy(), func(ctx context.Context, _ once.Claim) (once.Result, error) {
 		if other.stop(); other.isWhole {
 			return once.Result{Forget: true}, nil
 		}
@@ -223,7 +234,7 @@ func (s *responder) runRecorded(
 	}
 	defer func() { e.out = out }()
 	rerr = s.run(ctx, e, r)
-	if k.isTransaction && e.isInterrupted && !rec.isComplete {
+	if k.isTransaction && !k.isIdempotent && e.isInterrupted && !rec.isComplete {
 		return once.Result{}, rerr, errInterrupted // it may have had its effect
 	}
 	return once.Result{Data: rec.data, Forget: !rec.isComplete}, rerr, nil
@@ -233,7 +244,8 @@ func (s *responder) runRecorded(
 var errInterrupted = errors.New("accp: the handler was interrupted")
 
 // isRemembered reports whether the outcome of the request with a repeated frame is known or awaited. It invites the
-// peer to repeat the request, so a run that ends without an outcome is not followed by another one.
+// peer to repeat the request, so a run that ends without an outcome is not followed by another one, unless the handler is
+// idempotent.
 func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, frame []byte) bool {
 	m, err := e.session.codec.Decode(frame)
 	if err != nil {
@@ -247,7 +259,7 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, fr
 	if err != nil {
 		return false
 	}
-	k.Pin = !k.isTransaction // a failed transaction may be sent again
+	k.Pin = !k.isTransaction && !k.isIdempotent // a failed transaction may be sent again
 	state, claim, err := table.Peek(ctx, k.Key)
 	// The last part of a transaction in parts has its id only in the outcome.
 	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction

@@ -211,6 +211,9 @@ type route struct {
 	op     string
 }
 
+// An idempotentHandler may run again for a request without an outcome.
+type idempotentHandler struct{ Handler }
+
 type kept struct {
 	session *Session
 	owner   string         // in the budget
@@ -267,7 +270,7 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
 		reserve: s.reserve, audit: s.audit,
-		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", MaxOutcome: maxOutcome,
+		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", StoreTimeout: 10 * time.Second, MaxOutcome: maxOutcome,
 			MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
 	return s, nil
 }
@@ -286,11 +289,21 @@ func (s *Server) wrap(h Handler) Handler {
 // cancel by ack; ack and pong by nothing; and any other message by [ErrInvalidIntent]. The server
 // itself always answers sync:registry, and qry:state by the shared state (ACCP-D46); no handler is
 // called with these.
-func (s *Server) Handle(intent Intent, op string, h Handler) {
+func (s *Server) Handle(intent Intent, op string, h Handler) { s.handle(intent, op, h, false) }
+
+// HandleIdempotent is like [Server.Handle] for a handler that may run again. If the process of a handler fails, or a
+// handler is interrupted, before the outcome of its req is recorded, the repeated req runs the handler; with Handle it
+// is answered by [ErrInternal] (ACCP-D72).
+func (s *Server) HandleIdempotent(intent Intent, op string, h Handler) { s.handle(intent, op, h, true) }
+
+func (s *Server) handle(intent Intent, op string, h Handler, isIdempotent bool) {
 	if h == nil {
 		panic("accp: nil handler for " + string(intent) + ":" + op)
 	}
 	h = s.wrap(h)
+	if isIdempotent {
+		h = idempotentHandler{h}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.handlers[route{intent, op}]; ok {
