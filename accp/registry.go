@@ -75,6 +75,16 @@ func (t *tables) lookup(key string) *compiled {
 	return t.byName[key]
 }
 
+// includes reports whether t has the schemas of o.
+func (t *tables) includes(o *tables) bool {
+	for code, c := range o.byCode {
+		if own := t.byCode[code]; own == nil || own.text != c.text {
+			return false
+		}
+	}
+	return true
+}
+
 // digest returns the hash of the canonical text of the map of all schemas.
 func (t *tables) digest() string {
 	text, sep := make([]byte, 0, 4096+2*t.text), byte('{')
@@ -111,8 +121,11 @@ const (
 
 // with returns the state after adding schemas, or t without a change.
 func (t *tables) with(from origin, schemas ...*compiled) (*tables, error) {
-	n := &tables{byCode: maps.Clone(t.byCode), byName: maps.Clone(t.byName),
+	size := len(t.byCode) + len(schemas)
+	n := &tables{byCode: make(map[string]*compiled, size), byName: make(map[string]*compiled, size),
 		bytes: t.bytes, text: t.text, custom: t.custom}
+	maps.Copy(n.byCode, t.byCode)
+	maps.Copy(n.byName, t.byName)
 	isChanged := false
 	for _, s := range schemas {
 		isAdded, err := n.add(s, from)
@@ -241,7 +254,7 @@ func (r *Registry) merge(delta Value, hash string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.tables() == builtin() {
+	if peer.includes(r.tables()) {
 		r.tab.Store(peer)
 		return nil
 	}
@@ -273,28 +286,42 @@ func (r *Registry) learn(delta Value) error {
 	return r.add(fromRecord, schemas...)
 }
 
-// schemasFrom returns the schemas in a delta, or those of own that are equal.
+// schemasFrom returns the schemas in a delta, or those of own that are equal. They do not refer to the memory of the delta.
 func schemasFrom(delta Value, own *tables) ([]*compiled, error) {
 	if delta.kind != KindMap {
 		return nil, fail(ErrInvalidType, "delta is no map")
 	}
 	schemas := make([]*compiled, 0, len(delta.list))
+	var text []byte
 	for _, p := range delta.list {
-		s, err := schemaFromValue(p.Key, p.Value)
+		var err error
+		text, err = appendCanonical(text[:0], p.Value)
+		c := own.byCode[p.Key]
+		if err != nil || c == nil || c.text != string(text) {
+			c, err = compileValue(p.Key, p.Value, text, err)
+		}
 		if err != nil {
 			return nil, err
-		}
-		text, err := canonicalText(&s, p.Value)
-		if err != nil {
-			return nil, err
-		}
-		c := own.byCode[s.Code]
-		if c == nil || c.text != text {
-			c = compile(s, text, true)
 		}
 		schemas = append(schemas, c)
 	}
 	return schemas, nil
+}
+
+// compileValue prepares a schema with the value v in a delta, whose canonical text, or the error of it, is given.
+func compileValue(code string, v Value, text []byte, textErr error) (*compiled, error) {
+	s, err := schemaFromValue(code, v)
+	if err != nil {
+		return nil, err
+	}
+	canonical := string(text)
+	if !hasAllMembers(v) {
+		canonical, textErr = s.canonical()
+	}
+	if textErr != nil {
+		return nil, textErr
+	}
+	return compile(s, canonical, true), nil
 }
 
 func validHash(s string) bool { return len(s) >= 6 && len(s) <= 64 && isHex(s) }

@@ -147,25 +147,29 @@ func (s *Schema) value() Value {
 func (s *Schema) canonical() (string, error) { return canonicalValue(s.value()) }
 
 func canonicalValue(v Value) (string, error) {
-	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
-	out, err := c.AppendValue(nil, v)
+	out, err := appendCanonical(nil, v)
 	return string(out), err
 }
 
-// canonicalText returns the canonical text of the schema with the value v in a delta. If v has each member, and no other,
-// the text is that of v.
-func canonicalText(s *Schema, v Value) (string, error) {
-	for _, key := range []string{"abbr", "defaults", "fields", "name", "version"} {
-		if _, ok := Params(v.list).Get(key); !ok || len(v.list) != 5 {
-			return s.canonical()
-		}
-	}
-	return canonicalValue(v)
+func appendCanonical(dst []byte, v Value) ([]byte, error) {
+	c := Codec{FrameLimits: FrameLimits{MaxDepth: 100, MaxValues: 1 << 20, MaxFrame: 1 << 24}}
+	return c.AppendValue(dst, v)
 }
 
-// schemaFromValue returns a schema of a registry delta.
+// hasAllMembers reports whether the value of a schema in a delta has each member, and no other. Its canonical text then is
+// that of the schema.
+func hasAllMembers(v Value) bool {
+	for _, key := range []string{"abbr", "defaults", "fields", "name", "version"} {
+		if _, ok := Params(v.list).Get(key); !ok || len(v.list) != 5 {
+			return false
+		}
+	}
+	return true
+}
+
+// schemaFromValue returns a schema of a registry delta. It does not refer to the memory of the delta.
 func schemaFromValue(code string, v Value) (Schema, error) {
-	s := Schema{Code: code}
+	s := Schema{Code: strings.Clone(code)}
 	bad := func(what string) (Schema, error) {
 		return Schema{}, fail(ErrInvalidType, "schema %.20q: %s", code, what)
 	}
@@ -175,7 +179,8 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 	for _, p := range v.list {
 		switch p.Key {
 		case "name":
-			s.Name, _ = p.Value.Text()
+			name, _ := p.Value.Text()
+			s.Name = strings.Clone(name)
 		case "version":
 			n, ok := p.Value.Int()
 			if !ok {
@@ -194,7 +199,7 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 			if p.Value.kind != KindMap {
 				return bad("defaults is no map")
 			}
-			s.Defaults = p.Value.Entries()
+			s.Defaults = p.Value.detached().Entries()
 		case "abbr":
 			if p.Value.kind != KindMap {
 				return bad("abbr is no map")
@@ -205,21 +210,22 @@ func schemaFromValue(code string, v Value) (Schema, error) {
 				if !ok {
 					return bad("an abbreviation is no string")
 				}
-				s.Abbr[a.Key] = long
+				s.Abbr[strings.Clone(a.Key)] = strings.Clone(long)
 			}
 		}
 	}
 	return s, s.validate()
 }
 
-// texts returns the elements of an array, and whether all are strings.
+// texts returns copies of the elements of an array, and whether all are strings.
 func texts(array Value) (list []string, ok bool) {
+	list = make([]string, 0, len(array.list))
 	for _, v := range array.Elements() {
 		text, ok := v.Text()
 		if !ok {
 			return nil, false
 		}
-		list = append(list, text)
+		list = append(list, strings.Clone(text))
 	}
 	return list, true
 }
@@ -333,6 +339,7 @@ type abbreviation struct{ short, full string }
 func compile(s Schema, text string, custom bool) *compiled {
 	c := &compiled{Schema: s, text: text, custom: custom}
 	c.keys.list = make([]keyEntry, 0, len(c.Fields)+2*len(c.Abbr))
+	c.abbr = make([]abbreviation, 0, len(c.Abbr))
 	for short, full := range c.Abbr {
 		c.abbr = append(c.abbr, abbreviation{short, full})
 	}
