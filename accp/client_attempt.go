@@ -24,9 +24,9 @@ type attempt struct {
 	chain     string // of the first frame
 	timeout   time.Duration
 	yield     func(*Message, error) bool
-	chunks    map[string]bool // indices of the yielded chunks
-	isYielded bool            // a yielded message cannot be withdrawn
-	isStopped bool            // the loop has ended
+	chunks    indices // of the yielded chunks
+	isYielded bool    // a yielded message cannot be withdrawn
+	isStopped bool    // the loop has ended
 }
 
 func (c *Client) newAttempt(ctx context.Context, m *Message, timeout time.Duration) *attempt {
@@ -45,21 +45,36 @@ func (a *attempt) deliver(m *Message) (bool, error) {
 	if e := ErrorFromMessage(m); e != nil {
 		return false, e
 	}
-	if m.Intent == IntentStream {
-		v, _ := m.Params.Get("chunk_index")
-		index, _ := v.Number()
-		if a.chunks[index] {
+	v, _ := m.Params.Get("chunk_index")
+	if index, isInt := v.Int(); isInt && index >= 0 && m.Intent == IntentStream {
+		if !a.chunks.add(index) {
 			return true, nil
 		}
-		if a.chunks == nil {
-			a.chunks = map[string]bool{}
-		}
-		a.chunks[index] = true
 	} else {
 		a.isYielded = true
 	}
 	a.isStopped = !a.yield(m, nil)
 	return !a.isStopped, nil
+}
+
+// Indices are a set of numbers. It is small if they arrive nearly in order.
+type indices struct {
+	below int64 // has all from 0
+	more  map[int64]bool
+}
+
+// add adds a number and reports whether it is a new one.
+func (s *indices) add(n int64) bool {
+	if n < s.below || s.more[n] {
+		return false
+	}
+	if s.more == nil {
+		s.more = map[int64]bool{}
+	}
+	for s.more[n] = true; s.more[s.below]; s.below++ {
+		delete(s.more, s.below)
+	}
+	return true
 }
 
 // exchange sends the message of an attempt in a session until it is answered or fails permanently.

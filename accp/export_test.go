@@ -137,3 +137,6 @@ func (v Value) Len() int { return len(v.list) }
 
 // IsCancelled reports whether a chain was cancelled.
 func (s *Session) IsCancelled(chain string) bool { return s.isCancelled(chain) }
+
+// Announced returns the number of ids that are noted as announced.
+func (s *Session) Announced() int { return len(s.isAnnounced) }

@@ -5,6 +5,7 @@ package accp_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -867,4 +868,112 @@ func TestIdempotentHandlerRunsAgain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A value that a session keeps does not hold the memory of its whole frame: values of the shared state, schemas,
+// announced summaries, and the id of the session (ACCP-D76).
+func TestSessionReleasesFrames(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	const frames = 250
+	junk := "|junk:" + strings.Repeat("x", 60_000)
+	for name, f := range map[string]func(i int64) string{
+		"state":         func(i int64) string { return fmt.Sprintf("sync:state{delta:{k%d:x}|v:%d%s}", i, i, junk) },
+		"announcements": func(i int64) string { return announcement(i) + junk + "}" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := session(t, &accp.SessionOptions{MaxMemory: 2 << 20})
+			before := heap()
+			for i := int64(1); i <= frames; i++ {
+				receive(t, s, frame(f(i), i))
+			}
+			require.Less(t, heap()-before, int64(5<<20))
+			runtime.KeepAlive(s)
+		})
+	}
+	t.Run("schemas", func(t *testing.T) {
+		s := session(t, nil)
+		before := heap()
+		for i := range int64(frames) {
+			peer := benchPeer(t, int(i), 1)
+			hello, err := new(accp.Codec).AppendValue(nil, peer.Delta())
+			require.NoError(t, err)
+			_, _, err = s.ReceiveRegistry(t.Context(), frame(fmt.Sprintf("sync:registry{delta:%s|hash:%s|v:2%s}", hello, peer.Hash(), junk), 2*i+1))
+			require.NoError(t, err)
+		}
+		require.Len(t, s.Registry().Codes(), frames)
+		require.Less(t, heap()-before, int64(5<<20))
+		runtime.KeepAlive(s)
+	})
+	t.Run("session ids", func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{})
+		before := heap()
+		for i := range frames {
+			require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "sync:registry{hash:e6ff026ba263|v:1"+junk+"}").Code)
+		}
+		require.Less(t, heap()-before, int64(5<<20))
+	})
+}
+
+// announcement returns the begin of a valid sync:checkpoint.
+func announcement(i int64) string {
+	hash, summary := fmt.Sprintf("a%015x", i), fmt.Sprint("s", i)
+	return fmt.Sprintf("sync:checkpoint{hash:%s|id:cp%.8x|summary:%s", hash, sha256.Sum256([]byte("["+hash+","+summary+"]")), summary)
+}
+
+// The note of announced checkpoints is bounded, since a peer can announce any number of them (ACCP-D76).
+func TestAnnouncementsAreBounded(t *testing.T) {
+	s := session(t, &accp.SessionOptions{MaxMemory: 2 << 20})
+	for i := int64(1); i <= 2000; i++ {
+		receive(t, s, frame(announcement(i)+"}", i))
+	}
+	require.LessOrEqual(t, s.Announced(), 512)
+}
+
+// A call holds no chunk that it has yielded.
+func TestStreamReleasesChunks(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	const chunks = 500
+	d := newDesk(t, &accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerSession: 2 << 20}})
+	d.Handle("req", "long", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		for i := range int64(chunks) {
+			err := w.Send(msg("stream", "long", text("schema", "ST"), accp.Param{Key: "chunk_index", Value: accp.Int(i)},
+				text("data", strings.Repeat("x", 60_000)), accp.Param{Key: "is_final", Value: accp.Bool(i == chunks-1)}))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	c := d.http(t, &accp.ClientOptions{Session: accp.SessionOptions{MaxMemory: 2 << 20}})
+	before, n := heap(), 0
+	for _, err := range c.Stream(t.Context(), msg("req", "long"), nil) {
+		require.NoError(t, err)
+		if n++; n == chunks {
+			require.Less(t, heap()-before, int64(12<<20))
+		}
+	}
+	require.Equal(t, chunks, n)
+}
+
+// Each message of a stream without an index is yielded: it is not the repetition of another one.
+func TestStreamMessagesWithoutIndex(t *testing.T) {
+	d := newDesk(t, nil)
+	d.Handle("req", "notes", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		for _, note := range []string{"a", "b"} {
+			if err := w.Send(msg("stream", "notes", text("note", note))); err != nil {
+				return err
+			}
+		}
+		return w.SendResult(nil)
+	}))
+	var notes []string
+	for m, err := range d.http(t, nil).Replies(t.Context(), msg("req", "notes"), nil) {
+		require.NoError(t, err)
+		notes = append(notes, m.Params.Text("note"))
+	}
+	require.Equal(t, []string{"a", "b", ""}, notes)
 }

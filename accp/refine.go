@@ -140,7 +140,7 @@ func (d *reception) announced(m *Message) error {
 	text := func(key string) string {
 		v, _ := m.Params.Get(key)
 		t, _ := v.Text()
-		return t
+		return strings.Clone(t) // releases the memory of the frame
 	}
 	a := tier.Announcement{Hash: text("hash"), ID: text("id"), Summary: text("summary")}
 	if v, ok := m.Params.Get("summary"); !ok || v.kind != KindString || len(a.Summary) > tier.MaxSummaryBytes ||
@@ -156,7 +156,7 @@ func (d *reception) announced(m *Message) error {
 		return fail(ErrPolicyDenied, "the id of a checkpoint names other content")
 	}
 	d.Tiers.Peer = &a
-	d.isAnnounced[a.ID] = true
+	d.noteAnnounced(a.ID)
 	id := d.core.tiers.ByHash(a.Hash)
 	tokens := d.opts.TokenCounter.Count(a.Summary)
 	if own, _ := d.core.tiers.Own(id); d.opts.Summaries.AdoptFromPeer && id != "" && own.Summary != a.Summary && tokens > 0 && tokens <= tier.SummaryMax {
@@ -174,6 +174,17 @@ func (d *departure) dueAnnouncements(params Params) (due []tier.Announcement) {
 		}
 	}
 	return due
+}
+
+const maxAnnounced = 512 // noted ids
+
+// noteAnnounced notes that either side has announced an id. A full note is cleared: references then are announced again. The
+// session must be entered.
+func (s *Session) noteAnnounced(id string) {
+	if len(s.isAnnounced) >= maxAnnounced {
+		clear(s.isAnnounced)
+	}
+	s.isAnnounced[id] = true
 }
 
 // announceAgain lets the next message announce the own checkpoints to which params refer, and
@@ -240,7 +251,7 @@ func (s *Session) Announce(ctx context.Context, id string) (*SendResult, error) 
 			if c == nil {
 				return nil, fail(ErrRefNotFound, "checkpoint %s", quoted(id))
 			}
-			s.isAnnounced[id] = true
+			s.noteAnnounced(id)
 			return announcement(a), nil
 		})
 	})

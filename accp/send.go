@@ -322,7 +322,7 @@ func (d *departure) finish(ctx context.Context, res *SendResult) (*SendResult, e
 		d.chains.stop(m.Meta.CID)
 	}
 	for _, id := range res.announced {
-		d.isAnnounced[id] = true
+		d.noteAnnounced(id)
 	}
 	d.reportBudget(ctx, res)
 	d.count(&d.stats.Sent, len(res.Frames))

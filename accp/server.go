@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -360,6 +361,7 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 	if session := s.use(id); session != nil {
 		return session, nil
 	}
+	id = strings.Clone(id) // releases the memory of the frame
 	session, err := NewSession(s.self, id, &s.session)
 	if err != nil {
 		return nil, err

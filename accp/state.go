@@ -91,9 +91,9 @@ func (s *sharedState) receive(m *Message) (*stateChange, error) {
 	case hasBase && (base.kind != KindString || !validHash(base.text)):
 		return nil, fail(ErrInvalidType, "base must be 6 to 64 hex digits")
 	case hasDelta:
-		return s.receiveDelta(v, delta, base.text)
+		return s.receiveDelta(v, delta.detached(), base.text)
 	}
-	return s.receiveWhole(v, state)
+	return s.receiveWhole(v, state.detached())
 }
 
 func (s *sharedState) receiveWhole(v int64, state Value) (*stateChange, error) {
