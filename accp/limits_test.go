@@ -389,9 +389,9 @@ func TestMergeCostsOneCopy(t *testing.T) {
 	require.LessOrEqual(t, ofAll, ofHalf*5/2)
 	ofNext := allocated(merge(r, next))
 	require.LessOrEqual(t, ofNext, ofAll*6/5)
-	known := accp.NewRegistry()
-	require.NoError(t, known.Merge(all.Delta(), all.Hash()))
-	ofKnown := allocated(merge(known, benchPeer(t, 0, 256)))
+	full := accp.NewRegistry()
+	require.NoError(t, full.Merge(all.Delta(), all.Hash()))
+	ofKnown := allocated(merge(full, benchPeer(t, 0, 256)))
 	require.LessOrEqual(t, ofKnown, ofAll/3)
 	t.Logf("%d bytes for 128 schemas, %d for 255, %d for the next one, %d with the known ones", ofHalf, ofAll, ofNext, ofKnown)
 }

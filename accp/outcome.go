@@ -23,11 +23,17 @@ type outcomes struct {
 	db  store.Store // nil: in memory
 	opt once.Options
 
-	turn     chan struct{}              // holds an element while the fields below are used; a waiting request ends with its context
-	instance *lease.Lease               // guarded by turn
-	table    atomic.Pointer[once.Table] // changed with turn only
-	streams  *streamlog.Table           // of running handlers; nil without a store; guarded by turn
-	isClosed bool                       // guarded by turn
+	tables atomic.Pointer[outcomeTables] // nil unless open; changed with turn only
+
+	turn     chan struct{} // holds an element while the fields below are used; a waiting request ends with its context
+	instance *lease.Lease  // guarded by turn
+	isClosed bool          // guarded by turn
+}
+
+// OutcomeTables have the requests of a server.
+type outcomeTables struct {
+	table   *once.Table
+	streams *streamlog.Table // of running handlers; nil without a store
 }
 
 // lock waits for the turn of the caller, and returns the function that ends it.
@@ -41,28 +47,32 @@ func (o *outcomes) lock(ctx context.Context) (unlock func(), err error) {
 }
 
 // open returns the tables. With a store the first call acquires a lease.
-func (o *outcomes) open(ctx context.Context) (*once.Table, *streamlog.Table, error) {
+func (o *outcomes) open(ctx context.Context) (*outcomeTables, error) {
+	if t := o.tables.Load(); t != nil {
+		return t, nil
+	}
 	unlock, err := o.lock(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer unlock()
+	t := o.tables.Load()
 	switch {
 	case o.isClosed:
-		return nil, nil, once.ErrClosed
-	case o.table.Load() != nil:
-		return o.table.Load(), o.streams, nil
+		return nil, once.ErrClosed
+	case t != nil:
+		return t, nil
 	case o.db == nil:
-		o.table.Store(once.New(nil, nil, o.opt))
-		return o.table.Load(), nil, nil
+		t = &outcomeTables{table: once.New(nil, nil, o.opt)}
+	default:
+		o.instance, err = lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
+		if err != nil {
+			return nil, err
+		}
+		t = &outcomeTables{once.New(o.db, o.instance, o.opt), streamlog.New(o.db, o.instance, o.opt.Prefix)}
 	}
-	instance, err := lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
-	if err != nil {
-		return nil, nil, err
-	}
-	o.instance, o.streams = instance, streamlog.New(o.db, instance, o.opt.Prefix)
-	o.table.Store(once.New(o.db, instance, o.opt))
-	return o.table.Load(), o.streams, nil
+	o.tables.Store(t)
+	return t, nil
 }
 
 // close closes the table and releases the lease. If ctx ends first, since a request waits for the store, the table is
@@ -82,11 +92,11 @@ func (o *outcomes) end(ctx context.Context) error {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	o.isClosed = true
-	table := o.table.Swap(nil)
-	if table == nil {
+	t := o.tables.Swap(nil)
+	if t == nil {
 		return nil
 	}
-	err := table.Close()
+	err := t.table.Close()
 	if o.instance != nil {
 		err = errors.Join(err, o.instance.Release(ctx))
 	}
@@ -148,11 +158,11 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 
 // runOnce runs the handler of a request, or repeats the messages by which it answered before.
 func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey) error {
-	table, streams, err := s.outcomes.open(ctx)
+	t, err := s.outcomes.open(ctx)
 	if err != nil {
 		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
 	}
-	if !k.isTry && !k.isTransaction && isKnown(ctx, table, k) {
+	if !k.isTry && !k.isTransaction && isKnown(ctx, t.table, k) {
 		return s.run(ctx, e, r) // another request of the chain
 	}
 	if isWhole, err := s.followRunning(ctx, e, k); isWhole || err != nil {
@@ -165,16 +175,16 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	}
 	hasRun := false
 	var rerr error
-	other := e.followElsewhere(ctx, streams, k)
+	other := e.followElsewhere(ctx, t.streams, k)
 	defer other.close()
-	data, _, err := table.Do(other.ctx, k.Key, k.policy(), func(ctx context.Context, _ once.Claim) (once.Result, error) {
+	data, _, err := t.table.Do(other.ctx, k.Key, k.policy(), func(ctx context.Context, _ once.Claim) (once.Result, error) {
 		if other.stop(); other.isWhole {
 			return once.Result{Forget: true}, nil
 		}
 		hasRun = true
 		var out once.Result
 		var err error
-		out, rerr, err = s.runRecorded(ctx, e, r, k, streams)
+		out, rerr, err = s.runRecorded(ctx, e, r, k, t.streams)
 		return out, err
 	})
 	other.stop()
@@ -255,12 +265,12 @@ func (s *responder) isRemembered(ctx context.Context, e *exchange, c *caller, fr
 	if err != nil || k.Aliases == nil {
 		return false
 	}
-	table, _, err := s.outcomes.open(ctx)
+	t, err := s.outcomes.open(ctx)
 	if err != nil {
 		return false
 	}
 	k.Pin = !k.isTransaction && !k.isIdempotent // a failed transaction may be sent again
-	state, claim, err := table.Peek(ctx, k.Key)
+	state, claim, err := t.table.Peek(ctx, k.Key)
 	// The last part of a transaction in parts has its id only in the outcome.
 	isPart := errors.Is(err, once.ErrReused) && !k.isTransaction
 	return isPart || err == nil && state != once.StateAbsent && !claim.Dropped
@@ -407,8 +417,8 @@ const (
 // usage returns the memory of the table. It waits for no store.
 func (o *outcomes) usage() Usage {
 	u := Usage{Resource: "outcomes", Scope: "all", Limit: maxOutcomes}
-	if table := o.table.Load(); table != nil {
-		u.Used = table.Size()
+	if t := o.tables.Load(); t != nil {
+		u.Used = t.table.Size()
 	}
 	return u
 }
