@@ -6,8 +6,10 @@ package accp
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"hash"
 	"io"
 	"strconv"
 	"time"
@@ -77,7 +79,8 @@ type remoteRun struct {
 	done   chan struct{} // closed at the end of the goroutine
 
 	// The fields below belong to the goroutine until stop.
-	sent    int // bytes of the answer
+	sent    int       // bytes of the answer
+	sum     hash.Hash // of them
 	isWhole bool
 }
 
@@ -91,7 +94,7 @@ func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table
 	if streams == nil || !k.isTry && !k.isTransaction {
 		return &remoteRun{ctx: ctx}
 	}
-	r := &remoteRun{done: make(chan struct{})}
+	r := &remoteRun{done: make(chan struct{}), sum: sha256.New()}
 	following, cancel := context.WithCancel(ctx)
 	r.ctx, r.end = context.WithCancel(ctx)
 	r.cancel = cancel
@@ -118,6 +121,17 @@ func (r *remoteRun) stop() {
 		close(r.done)
 	}
 	<-r.done
+}
+
+// unsent returns the rest of an outcome. If another run than the followed one made it, that is the whole outcome.
+func (r *remoteRun) unsent(data []byte) []byte {
+	if r.sent == 0 || r.sent > len(data) {
+		return data
+	}
+	if sum := sha256.Sum256(data[:r.sent]); !bytes.Equal(sum[:], r.sum.Sum(nil)) {
+		return data
+	}
+	return data[r.sent:]
 }
 
 // close ends the goroutine and the context.
@@ -159,6 +173,7 @@ func (r *remoteRun) follow(ctx context.Context, e *exchange, streams *streamlog.
 				return
 			}
 			r.sent += len(item.Data)
+			r.sum.Write(item.Data)
 		}
 		buf = items
 	}

@@ -977,3 +977,45 @@ func TestStreamMessagesWithoutIndex(t *testing.T) {
 	}
 	require.Equal(t, []string{"a", "b", ""}, notes)
 }
+
+// A repeated transaction that has followed a run whose process failed gets the whole answer of the next run, which a third
+// process makes (ACCP-D72).
+func TestFollowerOfLostRunGetsWholeAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		line := &flaky{Store: store.NewMemory()}
+		open := func(db store.Store) *userServer {
+			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: db}})
+			s.HandleIdempotent("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+				if runs.Add(1) > 1 {
+					return w.SendResult(accp.Params{text("run", "2")})
+				}
+				_ = w.Send(msg("wait", "work", text("note", strings.Repeat("x", 100))))
+				<-ctx.Done()
+				return ctx.Err()
+			}))
+			return s
+		}
+		servers := []*userServer{open(line), open(line.Store), open(line.Store)}
+		bodies := make([]string, len(servers))
+		var calls sync.WaitGroup
+		for i, s := range servers {
+			calls.Go(func() {
+				defer func() { _ = recover() }() // of a response that is cut off
+				bodies[i] = s.post("a", fmt.Sprint("s", i), "req:work{amt:1.5|schema:TX|txn:t1}").Body.String()
+			})
+			time.Sleep(2 * time.Second)
+		}
+		line.fail.Store(true)
+		calls.Wait()
+		for _, body := range bodies[1:] {
+			require.Contains(t, body, "wait:work", "followed")
+			require.Contains(t, body, "done:work{run:\\e2")
+		}
+		require.EqualValues(t, 2, runs.Load())
+		line.fail.Store(false)
+		for _, s := range servers {
+			require.NoError(t, s.Close())
+		}
+	})
+}

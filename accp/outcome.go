@@ -194,7 +194,7 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	case other.isWhole:
 		return nil
 	case err == nil:
-		return e.replay(data[min(other.sent, len(data)):])
+		return e.replay(other.unsent(data))
 	case errors.Is(err, once.ErrReused), errors.Is(err, once.ErrNotRetained):
 		err = &Error{Code: ErrDuplicate, Message: "the request was made before", Cause: err}
 	case ctx.Err() == nil:
