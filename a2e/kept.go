@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lease"
@@ -247,13 +248,28 @@ func (k *kept) addSettlement(st settlement) {
 
 // tidy removes the entries that no later owner needs.
 func (k *kept) tidy() {
+	renewal := time.NewTicker(storeKeep / 4)
+	defer renewal.Stop()
 	for {
 		select {
+		case <-renewal.C:
+			k.renew()
 		case <-k.tidied:
 			k.tidyOnce()
 		case <-k.session.ctx.Done():
 			return
 		}
+	}
+}
+
+// renew extends the life of the entries of a session that is open for long.
+func (k *kept) renew() {
+	d := k.durable
+	_, err := store.Modify(k.ctx, d.db, offerKey(k.key), storeKeep, func(old store.Entry, _ bool) ([]byte, error) { return old.Value, nil })
+	err = errors.Join(err, d.modify(k.ctx, k.key, k.owner, storeKeep, func(*sessionRecord) {}),
+		k.session.eachPlace(func(place plugin.Place, name string) error { return place.Renew(k.ctx, name) }))
+	if err != nil {
+		d.host.log.WarnContext(k.ctx, "a2e: session not renewed", "session", k.id, "err", err)
 	}
 }
 

@@ -113,9 +113,26 @@ func (s *Session) placeOf(p *Plugin) plugin.Place {
 		}
 	}
 	if k := s.durable(); k != nil {
-		return plugin.Place{KV: k.durable.db, Key: "session/" + k.key, IsSession: true, Term: k.term}
+		return plugin.Place{KV: k.durable.db, Key: "session/" + k.key, IsSession: true, Term: k.term, TTL: storeKeep}
 	}
 	return plugin.Place{}
+}
+
+// eachPlace calls f for the plugins whose states move with the durable session, used or not.
+func (s *Session) eachPlace(f func(place plugin.Place, name string) error) (err error) {
+	for _, p := range s.host.plugins {
+		if p.Snapshot == nil {
+			continue
+		}
+		err = errors.Join(err, guard.Call("snapshot", func() error {
+			place := s.placeOf(p)
+			if !place.IsSession {
+				return nil
+			}
+			return f(place, p.Name)
+		}))
+	}
+	return err
 }
 
 // saveDurable saves the state of a plugin of a durable session after a request (A2E-D67).
@@ -141,7 +158,12 @@ func (s *Session) keepsSnapshots() bool {
 // does.
 func (s *Session) SaveSnapshots(ctx context.Context) error {
 	k := s.durable()
-	return s.states.Save(ctx, k != nil && k.isOver())
+	isOver := k != nil && k.isOver()
+	err := s.states.Save(ctx, isOver)
+	if isOver && k.term > 0 { // an earlier owner may have used other plugins
+		err = errors.Join(err, s.eachPlace(func(place plugin.Place, name string) error { return place.Save(ctx, name, nil) }))
+	}
+	return err
 }
 
 // DeleteSnapshots removes the snapshots of earlier sessions of the agent. The states of this

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -23,8 +24,9 @@ var ErrMoved = errors.New("plugin: session has a later owner")
 type Place struct {
 	KV        store.KV
 	Key       string
-	IsSession bool // the state ends with its durable session
-	Term      int  // of the owner of that session: each owner has a higher term than all earlier owners
+	IsSession bool          // the state ends with its durable session
+	Term      int           // of the owner of that session: each owner has a higher term than all earlier owners
+	TTL       time.Duration // of that state since its last Save or Renew
 }
 
 // A termHead precedes the object of a durable session.
@@ -73,7 +75,7 @@ func (p Place) Save(ctx context.Context, plugin string, object json.RawMessage) 
 
 // change replaces the object of a durable session, unless that has a later owner. A nil object removes it.
 func (p Place) change(ctx context.Context, name string, f func(term int, object []byte) ([]byte, error)) error {
-	_, err := store.Modify(ctx, p.KV, name, 0, func(old store.Entry, found bool) ([]byte, error) {
+	_, err := store.Modify(ctx, p.KV, name, p.TTL, func(old store.Entry, found bool) ([]byte, error) {
 		var head termHead
 		var object []byte
 		var err error
@@ -92,6 +94,11 @@ func (p Place) change(ctx context.Context, name string, f func(term int, object 
 		return state.EncodeWith(termHead{p.Term}, object), nil
 	})
 	return err
+}
+
+// Renew extends the life of the object of a durable session, if there is one.
+func (p Place) Renew(ctx context.Context, plugin string) error {
+	return p.change(ctx, p.name(plugin), func(_ int, object []byte) ([]byte, error) { return object, nil })
 }
 
 // load returns the stored object. No earlier owner of a durable session can write it from then on, also if it is absent.

@@ -1,0 +1,92 @@
+// Copyright 2026 The Fivewire Authors
+// SPDX-License-Identifier: Apache-2.0
+
+package a2e_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/store"
+)
+
+const day = 24 * time.Hour
+
+// newLastingProcess returns a process whose sessions do not become idle, and whose lease is renewed seldom.
+func newLastingProcess(t *testing.T, db store.Store) *durableProcess {
+	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Store: db, InstanceID: "one", LeaseTTL: day},
+		Timing: a2e.Timing{SessionIdleTimeout: -1}}, notesPlugin(nil))
+	p := &durableProcess{host: h, handler: a2etest.Must(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}}))}
+	synctest.Wait()
+	return p
+}
+
+func writeNote(t *testing.T, p *durableProcess, secret, text string) (answer string) {
+	t.Helper()
+	post(t, p, secret, request("notes/write/req", a2e.NewID(), `"text":"`+text+`"`))
+	time.Sleep(time.Second)
+	_, answer = serveDurable(p, "GET", "/stream", secret, "")
+	return answer
+}
+
+// sessionKeys returns the keys that the store has of durable sessions.
+func sessionKeys(t *testing.T, db store.Store) (keys []string) {
+	for e, err := range db.List(t.Context(), "a2e/") {
+		require.NoError(t, err)
+		if !strings.HasPrefix(e.Key, "a2e/lease/") && !strings.HasPrefix(e.Key, "a2e/owner/") {
+			keys = append(keys, e.Key)
+		}
+	}
+	return keys
+}
+
+// The entries of a session in the store last as long as the session, and expire with that of a host that fails and is
+// not replaced (A2E-D67).
+func TestEntriesOfSessionHaveItsLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		p := newLastingProcess(t, db)
+		secret := openDurable(t, p, `"notes"`)
+		writeNote(t, p, secret, "first")
+		before := sessionKeys(t, db)
+		time.Sleep(70 * day)
+		require.Equal(t, before, sessionKeys(t, db))
+		require.NoError(t, p.host.Close())
+		p = newLastingProcess(t, db)
+		time.Sleep(70 * day) // the next owner does not use the plugin
+		require.Contains(t, writeNote(t, p, secret, "second"), `"before":"first"`)
+		require.NoError(t, p.host.Close())
+		require.True(t, slices.ContainsFunc(sessionKeys(t, db), func(key string) bool { return strings.HasPrefix(key, "a2e/snapshot/") }))
+		time.Sleep(31 * day)
+		p = newLastingProcess(t, db)
+		time.Sleep(day) // it removes the index entry of the expired session
+		require.Empty(t, sessionKeys(t, db))
+		require.NoError(t, p.host.Close())
+	})
+}
+
+// The end of a session removes the states of its plugins, also of those that only an earlier owner has used.
+func TestEndOfSessionRemovesStatesOfEarlierOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		p := newLastingProcess(t, db)
+		secret := openDurable(t, p, `"notes"`)
+		writeNote(t, p, secret, "first")
+		require.NoError(t, p.host.Close())
+		p = newLastingProcess(t, db)
+		status, _ := serveDurable(p, "DELETE", "/session", secret, "")
+		require.Equal(t, 200, status)
+		time.Sleep(time.Minute)
+		for _, key := range sessionKeys(t, db) {
+			require.NotContains(t, key, "a2e/snapshot/")
+		}
+		require.NoError(t, p.host.Close())
+	})
+}
