@@ -52,6 +52,7 @@ type kept struct {
 	settled    []settlement
 	claims     []claim // the oldest first
 	claimBytes int64
+	isLost     bool // a later owner is known
 	idle       *time.Timer
 }
 
@@ -152,6 +153,18 @@ func (k *kept) expire() {
 		return
 	}
 	k.session.abort(session.EndIdle)
+}
+
+// loseTo ends the session here because its store has shown a later owner, or refuses its messages.
+func (k *kept) loseTo(err error) {
+	k.mu.Lock()
+	isFirst := !k.isLost
+	k.isLost = true
+	k.mu.Unlock()
+	if isFirst {
+		k.durable.host.log.WarnContext(k.ctx, "a2e: session lost", "session", k.id, "err", err)
+		k.cancel()
+	}
 }
 
 // lose ends the session here without a change of the store.
@@ -268,7 +281,10 @@ func (k *kept) renew() {
 	_, err := store.Modify(k.ctx, d.db, offerKey(k.key), storeKeep, func(old store.Entry, _ bool) ([]byte, error) { return old.Value, nil })
 	err = errors.Join(err, d.modify(k.ctx, k.key, k.owner, storeKeep, func(*sessionRecord) {}),
 		k.session.eachPlace(func(place plugin.Place, name string) error { return place.Renew(k.ctx, name) }))
-	if err != nil {
+	switch {
+	case errors.Is(err, plugin.ErrMoved), errors.Is(err, lease.ErrLost):
+		k.loseTo(err)
+	case err != nil:
 		d.host.log.WarnContext(k.ctx, "a2e: session not renewed", "session", k.id, "err", err)
 	}
 }
@@ -462,8 +478,7 @@ func (k *kept) write() {
 		}
 		for _, line := range lines {
 			if _, err := k.writer.Append(k.ctx, line); err != nil {
-				s.host.log.WarnContext(k.ctx, "a2e: session lost", "session", k.id, "err", err)
-				k.cancel()
+				k.loseTo(err)
 				break
 			}
 		}

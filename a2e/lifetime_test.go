@@ -4,6 +4,10 @@
 package a2e_test
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,14 +18,16 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/internal/plugin"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
 const day = 24 * time.Hour
 
 // newLastingProcess returns a process whose sessions do not become idle, and whose lease is renewed seldom.
-func newLastingProcess(t *testing.T, db store.Store) *durableProcess {
-	h := a2etest.NewHost(t, &a2e.HostOptions{Persistence: a2e.Persistence{Store: db, InstanceID: "one", LeaseTTL: day},
+func newLastingProcess(t *testing.T, db store.Store, log *slog.Logger) *durableProcess {
+	h := a2etest.NewHost(t, &a2e.HostOptions{Logger: log, Persistence: a2e.Persistence{Store: db, InstanceID: "one", LeaseTTL: day},
 		Timing: a2e.Timing{SessionIdleTimeout: -1}}, notesPlugin(nil))
 	p := &durableProcess{host: h, handler: a2etest.Must(a2e.NewHTTPHandler(h, &a2e.HTTPHandlerOptions{AllowedHosts: []string{"a2e.test"}}))}
 	synctest.Wait()
@@ -52,20 +58,20 @@ func sessionKeys(t *testing.T, db store.Store) (keys []string) {
 func TestEntriesOfSessionHaveItsLifetime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
-		p := newLastingProcess(t, db)
+		p := newLastingProcess(t, db, nil)
 		secret := openDurable(t, p, `"notes"`)
 		writeNote(t, p, secret, "first")
 		before := sessionKeys(t, db)
 		time.Sleep(70 * day)
 		require.Equal(t, before, sessionKeys(t, db))
 		require.NoError(t, p.host.Close())
-		p = newLastingProcess(t, db)
+		p = newLastingProcess(t, db, nil)
 		time.Sleep(70 * day) // the next owner does not use the plugin
 		require.Contains(t, writeNote(t, p, secret, "second"), `"before":"first"`)
 		require.NoError(t, p.host.Close())
 		require.True(t, slices.ContainsFunc(sessionKeys(t, db), func(key string) bool { return strings.HasPrefix(key, "a2e/snapshot/") }))
 		time.Sleep(31 * day)
-		p = newLastingProcess(t, db)
+		p = newLastingProcess(t, db, nil)
 		time.Sleep(day) // it removes the index entry of the expired session
 		require.Empty(t, sessionKeys(t, db))
 		require.NoError(t, p.host.Close())
@@ -76,11 +82,11 @@ func TestEntriesOfSessionHaveItsLifetime(t *testing.T) {
 func TestEndOfSessionRemovesStatesOfEarlierOwners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
-		p := newLastingProcess(t, db)
+		p := newLastingProcess(t, db, nil)
 		secret := openDurable(t, p, `"notes"`)
 		writeNote(t, p, secret, "first")
 		require.NoError(t, p.host.Close())
-		p = newLastingProcess(t, db)
+		p = newLastingProcess(t, db, nil)
 		status, _ := serveDurable(p, "DELETE", "/session", secret, "")
 		require.Equal(t, 200, status)
 		time.Sleep(time.Minute)
@@ -89,4 +95,36 @@ func TestEndOfSessionRemovesStatesOfEarlierOwners(t *testing.T) {
 		}
 		require.NoError(t, p.host.Close())
 	})
+}
+
+// An owner of a session that learns of a later one from the store ends the session at once, and logs that once. Each
+// request is answered by one of them.
+func TestMovedSessionEndsAtItsEarlierOwner(t *testing.T) {
+	for _, isUsed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			db, logged := store.NewMemory(), &testkit.Log{}
+			p := newLastingProcess(t, db, logged.Logger())
+			secret := openDurable(t, p, `"notes"`)
+			time.Sleep(time.Second)
+			if isUsed {
+				writeNote(t, p, secret, "first")
+			}
+			sum := sha256.Sum256([]byte(secret))
+			_, err := plugin.Place{KV: db, Key: "session/" + hex.EncodeToString(sum[:]), IsSession: true, Term: 1}.Load(t.Context(), "notes")
+			require.Equal(t, isUsed, err == nil)
+			_, answers := serveDurable(p, "GET", "/stream", secret, "")
+			for i := range 3 {
+				post(t, p, secret, request("notes/write/req", fmt.Sprintf("c%d", i), `"plan_id":"p","text":"x"`)) // one after the other
+			}
+			time.Sleep(time.Minute)
+			_, more := serveDurable(p, "GET", "/stream", secret, "")
+			for i := range 3 {
+				require.Equal(t, 1, strings.Count(answers+more, fmt.Sprintf(`"req_id":"c%d"`, i)), answers+more)
+			}
+			require.Contains(t, writeNote(t, p, secret, "last"), `"before":`)
+			require.Equal(t, 1, strings.Count(logged.String(), "a2e: session lost"), logged.String())
+			require.NotContains(t, logged.String(), "a2e: snapshot")
+			require.NoError(t, p.host.Close())
+		})
+	}
 }

@@ -54,6 +54,9 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	state, err := s.states.Get(ctx, p, func() plugin.Hooks { return s.hooks(p) })
 	restore, isRestore := errors.AsType[*plugin.RestoreError](err)
 	switch {
+	case errors.Is(err, plugin.ErrMoved):
+		s.durable().loseTo(err)
+		return nil, ErrClosed
 	case isRestore:
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not restored", "plugin", p.Name, "err", restore.Err)
 		return nil, reasoned(ErrRuntime, ReasonInternal, "the state of the last session cannot be restored")
@@ -140,7 +143,11 @@ func (s *Session) saveDurable(ctx context.Context, p *Plugin) {
 	if p.Snapshot == nil || s.durable() == nil {
 		return
 	}
-	if err := s.states.Keep(ctx, p); err != nil {
+	err := s.states.Keep(ctx, p)
+	switch {
+	case errors.Is(err, plugin.ErrMoved):
+		s.durable().loseTo(err)
+	case err != nil:
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not saved", "plugin", p.Name, "err", err)
 	}
 }
