@@ -66,9 +66,6 @@ func (c *Call) CorrelationID() string {
 	return c.Message.ID
 }
 
-// ID returns the id of the message.
-func (c *Call) ID() string { return c.Message.ID }
-
 // StringMember returns a member of the message that is a string, by its name on the
 // wire, or "".
 func (c *Call) StringMember(name string) string { return textMember(c.Message, name) }

@@ -452,7 +452,7 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 func (c *Client) endCall(p *pending, err error) {
 	if c.releaseCall(p, err) {
 		c.conn.replies.Cancel(p.msg.ID) // unless it has ended
-		if line, err := c.conn.codec.line(NewMessage(typeCancel, &Cancel{ReqID: p.msg.ID})); err == nil {
+		if line, err := c.conn.codec.line(NewMessage(typeCancel, &cancelBody{ReqID: p.msg.ID})); err == nil {
 			_ = c.out.queue.PutControl(*line, p.position)
 			freeLine(line)
 		}

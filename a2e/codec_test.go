@@ -252,7 +252,7 @@ func TestRegistry(t *testing.T) {
 	m, err := codec.Decode([]byte(`{"a2e":"1.0","type":"acme/robot/arm/move/req","id":"i","ts":1,"joint":3,"x":1}`))
 	require.NoError(t, err)
 	require.Equal(t, &move{Joint: 3}, m.Body)
-	require.Equal(t, 1, m.Extra.Len())
+	require.Equal(t, json.RawMessage("1"), m.Extra.Get("x"))
 	for name, types := range map[string]a2e.Type{
 		"base":      a2e.TypeOf[move]("ping"),
 		"illegal":   a2e.TypeOf[move]("a//b"),
@@ -315,7 +315,7 @@ func TestUserModel(t *testing.T) {
 	require.Equal(t, 3, got.N)
 	_, ok = m.Many.Get("c")
 	require.False(t, ok)
-	require.Equal(t, map[string]string{"z": "1", "a": "2"}, m.Deep.Map())
+	require.Equal(t, []a2e.Member[string]{{Name: "z", Value: "1"}, {Name: "a", Value: "2"}}, []a2e.Member[string](m.Deep))
 	out, err := a2e.EncodeModel(m)
 	require.NoError(t, err)
 	require.Equal(t, text, string(out))

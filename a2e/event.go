@@ -55,8 +55,8 @@ type Event struct {
 func (e Event) Header() EventBody { return eventInfo(e.Message) }
 
 func eventInfo(m *Message) EventBody {
-	if b, ok := m.Body.(interface{ Header() EventBody }); ok {
-		return b.Header()
+	if b, ok := m.Body.(*EventBody); ok {
+		return *b
 	}
 	b := EventBody{Kind: cmp.Or(textMember(m, "kind"), EventStatus)}
 	b.ReqID = textMember(m, "req_id")

@@ -249,7 +249,7 @@ func TestOrder(t *testing.T) {
 		h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{QueueLimitPerSession: 2}})
 		h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 			a2e.NewRoute("demo/step/req", func(_ context.Context, call *a2e.Call, r *step) (*struct{}, error) {
-				note := func(s string) { mu.Lock(); log = append(log, s+call.ID()); mu.Unlock() }
+				note := func(s string) { mu.Lock(); log = append(log, s+call.Message.ID); mu.Unlock() }
 				note("+")
 				time.Sleep(time.Duration(r.Ms) * time.Millisecond)
 				note("-")

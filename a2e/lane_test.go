@@ -32,7 +32,7 @@ func laneHost(t *testing.T, limits a2e.Limits) (h *a2e.Host, starts func() []str
 	route := func(name string, waiting, control bool) a2e.Route {
 		r := a2e.NewRoute("demo/"+name+"/req", func(_ context.Context, call *a2e.Call, _ *object) (*struct{}, error) {
 			mu.Lock()
-			started = append(started, call.ID())
+			started = append(started, call.Message.ID)
 			mu.Unlock()
 			time.Sleep(time.Second)
 			return nil, nil

@@ -40,15 +40,6 @@ func (m Members) Get(name string) json.RawMessage { return json.RawMessage(m.obj
 // Text returns the member of that name if it is a string.
 func (m Members) Text(name string) (string, bool) { return m.object().Get(name).Text() }
 
-// Len returns how many members there are.
-func (m Members) Len() int {
-	n := 0
-	for w := m.object().Members(); w.Next(); {
-		n++
-	}
-	return n
-}
-
 // All yields the members in order.
 func (m Members) All() iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
@@ -124,13 +115,4 @@ func (o OrderedObject[T]) Get(name string) (value T, ok bool) {
 		}
 	}
 	return value, false
-}
-
-// Map returns the members without their order.
-func (o OrderedObject[T]) Map() map[string]T {
-	m := make(map[string]T, len(o))
-	for i := range o {
-		m[o[i].Name] = o[i].Value
-	}
-	return m
 }

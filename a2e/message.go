@@ -131,10 +131,6 @@ type EventBody struct {
 	Seq   int64           `json:"seq,omitzero" jsonmap:"always"`
 }
 
-// Header returns a copy. Models of events have this method, so that code can handle all events
-// alike.
-func (b *EventBody) Header() EventBody { return *b }
-
 // Ping requests a [Pong] of the peer.
 type Ping struct{}
 
@@ -159,8 +155,8 @@ type ErrorBody struct {
 	CapabilityName string          `json:"capability_name,omitzero" jsonmap:"always"`
 }
 
-// Cancel requests the end of the work on a request. It is an extension, sent only to hosts with the
+// cancelBody requests the end of the work on a request. It is an extension, sent only to hosts with the
 // feature "cancel".
-type Cancel struct {
+type cancelBody struct {
 	ReqID string `json:"req_id"`
 }

@@ -166,7 +166,7 @@ func TestEmitBodyRunsWithoutLock(t *testing.T) {
 			all.Go(func() {
 				for range 20 {
 					if err := call.EmitBody("demo/event", func(seq int64) any {
-						return &a2e.EventBody{Kind: call.Session.ID(), ReqID: call.ID(), Data: json.RawMessage("{}"), Seq: seq}
+						return &a2e.EventBody{Kind: call.Session.ID(), ReqID: call.Message.ID, Data: json.RawMessage("{}"), Seq: seq}
 					}); err != nil {
 						t.Error(err)
 					}

@@ -31,7 +31,7 @@ func sleeping(t *testing.T, opts *a2e.HostOptions) (*a2e.Host, func() []string) 
 	h := a2etest.NewHost(t, opts).AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
 		a2e.NewRoute("demo/sleep/req", func(ctx context.Context, call *a2e.Call, r *sleep) (*struct{}, error) {
 			mu.Lock()
-			began = append(began, call.ID())
+			began = append(began, call.Message.ID)
 			mu.Unlock()
 			select {
 			case <-time.After(time.Duration(r.Ms) * time.Millisecond):

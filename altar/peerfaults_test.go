@@ -72,11 +72,11 @@ func TestPanicOfStreamEndsConnectionAlone(t *testing.T) {
 			}
 			require.NoError(t, c.Close())
 
-			near, far = stream()
-			go func() { _, _ = io.Copy(io.Discard, far) }()
+			local, remote := stream()
+			go func() { _, _ = io.Copy(io.Discard, remote) }()
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
-			_ = testRuntime("r1", nil).Run(ctx, NewStreamConn(near, nil))
+			_ = testRuntime("r1", nil).Run(ctx, NewStreamConn(local, nil))
 		})
 	}
 }

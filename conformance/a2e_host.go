@@ -188,7 +188,7 @@ func a2eCatchAll(_ context.Context, call *a2e.Call) (any, error) {
 		return nil, nil
 	}
 	m := a2e.NewMessage(name, nil)
-	if err := errors.Join(m.Extra.Set("req_id", call.ID()), m.Extra.Set("caught", t)); err != nil {
+	if err := errors.Join(m.Extra.Set("req_id", call.Message.ID), m.Extra.Set("caught", t)); err != nil {
 		return nil, err
 	}
 	return m, nil

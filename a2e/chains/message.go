@@ -45,11 +45,6 @@ type Event struct {
 	Error  string          `json:"error,omitzero" jsonmap:"always"`
 }
 
-// EventInfo returns the members common to all events.
-func (e *Event) EventInfo() a2e.EventBody {
-	return a2e.EventBody{Kind: e.Kind, ReqID: e.ReqID, Data: e.Data, Seq: e.Seq}
-}
-
 // A Response is the message "chain/resp".
 type Response struct {
 	ReqID       string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered

@@ -202,7 +202,7 @@ func (c *chain) keep(id string, output json.RawMessage) error {
 
 func (c *chain) emit(n *Node, phase string, output json.RawMessage, text string) {
 	_ = c.call.EmitBody("chain/event", func(seq int64) any { // a disconnected agent also ends ctx
-		return &Event{Kind: a2e.EventStatus, ReqID: c.call.ID(), Seq: seq, NodeID: n.NodeID, Phase: phase, Output: output, Error: text}
+		return &Event{Kind: a2e.EventStatus, ReqID: c.call.Message.ID, Seq: seq, NodeID: n.NodeID, Phase: phase, Output: output, Error: text}
 	})
 }
 

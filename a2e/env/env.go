@@ -453,7 +453,7 @@ func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*
 		m := a2e.NewMessage("env/step/resp", nil)
 		obs, err := g.stepOne(ctx, call, id, r.Actions[i], "actions["+strconv.Itoa(i)+"]")
 		if err == nil {
-			m.Body = &StepResponse{ReqID: call.ID(), Obs: *obs}
+			m.Body = &StepResponse{ReqID: call.Message.ID, Obs: *obs}
 		} else {
 			m.Type, m.Body = a2e.TypeError, failed(call, err)
 		}
@@ -480,7 +480,7 @@ func failed(call *a2e.Call, err error) *a2e.ErrorBody {
 	if e.Reason != "" {
 		e = e.With("reason", e.Reason)
 	}
-	return &a2e.ErrorBody{ReqID: call.ID(), Code: string(e.Code), Message: e.Message, Detail: e.Details, Retryable: e.Retryable, CapabilityName: Capability}
+	return &a2e.ErrorBody{ReqID: call.Message.ID, Code: string(e.Code), Message: e.Message, Detail: e.Details, Retryable: e.Retryable, CapabilityName: Capability}
 }
 
 func (g *gym) experience(_ context.Context, call *a2e.Call, r *ExpListRequest) (*ExpListResponse, error) {

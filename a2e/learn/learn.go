@@ -127,7 +127,7 @@ type refinement struct {
 // handshake has no id that distinguishes it.
 func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int, v json.RawMessage) error {
 	session := call.Session.ID()
-	id := session + "/" + call.ID() + "/" + strconv.Itoa(i)
+	id := session + "/" + call.Message.ID + "/" + strconv.Itoa(i)
 	if session == "" || len(id) > store.MaxKey {
 		id = ""
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -36,7 +37,7 @@ func (c *Connector) httpClient(config *mcp.ServerConfig) (*http.Client, error) {
 	if limit := timeLimit(config); limit > 0 {
 		t.ResponseHeaderTimeout = limit + headerGrace
 	}
-	return &http.Client{CheckRedirect: netguard.NoRedirect, Transport: &roundTripper{next: t, origin: u, headers: config.Headers.Map(),
+	return &http.Client{CheckRedirect: netguard.NoRedirect, Transport: &roundTripper{next: t, origin: u, headers: config.Headers,
 		limit: int64(c.opts.MaxMessage)}}, nil
 }
 
@@ -53,7 +54,7 @@ func timeLimit(config *mcp.ServerConfig) time.Duration {
 type roundTripper struct {
 	next    *http.Transport
 	origin  *url.URL
-	headers map[string]string
+	headers a2e.OrderedObject[string]
 	limit   int64
 }
 
@@ -62,8 +63,8 @@ type roundTripper struct {
 func (t *roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme == t.origin.Scheme && r.URL.Host == t.origin.Host {
 		r = r.Clone(r.Context())
-		for name, value := range t.headers {
-			r.Header.Set(name, value)
+		for _, h := range t.headers {
+			r.Header.Set(h.Name, h.Value)
 		}
 	} else if r.URL.Scheme != "https" && t.origin.Scheme == "https" {
 		return nil, fmt.Errorf("mcpbridge: the server names the address %s without encryption", r.URL.Host)

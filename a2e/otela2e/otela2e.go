@@ -114,7 +114,7 @@ func (t *Telemetry) Middleware() a2e.Middleware {
 		return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (any, error) {
 			ctx = t.i.Extract(ctx, propagation.MapCarrier{carrier: call.StringMember("correlation_id")})
 			c := telemetry.Call{Kind: trace.SpanKindServer, Method: call.Message.Type, Attributes: []attribute.KeyValue{
-				attribute.String(telemetry.RequestID, call.ID()), attribute.String(telemetry.ConversationID, call.Session.ID())}}
+				attribute.String(telemetry.RequestID, call.Message.ID), attribute.String(telemetry.ConversationID, call.Session.ID())}}
 			c.Operation, c.Target = operationOf(call.Message.Type, func() string { return call.StringMember("tool_name") })
 			if c.Target != "" {
 				c.Attributes = append(c.Attributes, attribute.String(telemetry.ToolName, c.Target))

@@ -87,11 +87,6 @@ type ReadEvent struct {
 	StreamType string          `json:"stream_type,omitzero" jsonmap:"default=stdout"`
 }
 
-// EventInfo returns the members common to all events.
-func (r *ReadEvent) EventInfo() a2e.EventBody {
-	return a2e.EventBody{Kind: r.Kind, ReqID: r.ReqID, Data: r.Data, Seq: r.Seq}
-}
-
 // ReadMember reads text as data, because deployed peers write the output itself (A2E-D20).
 func (r *ReadEvent) ReadMember(name string, value json.RawMessage) (isRead bool) {
 	text, isText := strictjson.Value(value).Text()

@@ -192,7 +192,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 		return nil, failure(a2e.ErrProcLimit, "the session has too many processes")
 	}
 	g.made++
-	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.ID(), group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
+	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.Message.ID, group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
 		state: StateRunning, mark: m.mark + randid.New(""), limits: &m.opts.Limits, done: make(chan struct{})}
 	if r.Window != nil && *r.Window > 0 && call.Session.HasCapability(extension) {
 		p.window = newWindow(*r.Window)
@@ -369,7 +369,7 @@ func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 			return nil, err
 		}
 		state, _ := p.now()
-		answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.ID(), ProcID: p.id, Status: state})
+		answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.Message.ID, ProcID: p.id, Status: state})
 		raw, err := p.describe()
 		if err != nil {
 			return nil, err
@@ -388,7 +388,7 @@ func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 		}
 		procs = append(procs, raw)
 	}
-	answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.ID(), Status: "ok"})
+	answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.Message.ID, Status: "ok"})
 	text, err := strictjson.Encode(procs)
 	if err != nil {
 		return nil, err

@@ -85,7 +85,11 @@ type Definition struct {
 
 // ReadMember reads an empty object as no arguments, because deployed peers write one (A2E-D20).
 func (d *Definition) ReadMember(name string, value json.RawMessage) (isRead bool) {
-	if m, err := a2e.ParseMembers(value); name != "arguments" || err != nil || m.Len() > 0 {
+	m, err := a2e.ParseMembers(value)
+	if name != "arguments" || err != nil {
+		return false
+	}
+	for range m.All() {
 		return false
 	}
 	d.Arguments = []string{}

@@ -72,7 +72,7 @@ func (r *Run) Emit(kind string, data any) error {
 	r.mu.Lock()
 	if len(r.events) < maxEvents {
 		r.events = append(r.events, *a2e.NewMessage("skill/event",
-			&a2e.EventBody{Kind: kind, ReqID: r.Call.ID(), Data: raw, Seq: int64(len(r.events))}))
+			&a2e.EventBody{Kind: kind, ReqID: r.Call.Message.ID, Data: raw, Seq: int64(len(r.events))}))
 	}
 	r.mu.Unlock()
 	return r.Call.Emit(kind, raw)
