@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -467,6 +468,43 @@ func TestLossless(t *testing.T) {
 			require.NoError(t, a2e.Lossless(m, line, out), "%s\n%s", line, out)
 		}
 		require.Greater(t, read, 8, ty.Name)
+	}
+}
+
+// The models have the wire form for encoding/json, except for unknown members of inner objects and the events of a
+// result: a model that encoding/json has written and read is the same one (A2E-D63).
+func TestModelsKeepTheirValuesInEncodingJSON(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	codec := a2e.NewCodec(catalogue.Types()...)
+	for _, ty := range codec.Types.Types() {
+		checked := 0
+		for range 100 {
+			m, err := codec.Decode(a2e.RandomLine(r, &ty))
+			if err != nil {
+				continue
+			}
+			wanted, err := codec.Append(nil, m)
+			require.NoError(t, err)
+			text, err := json.Marshal(m.Body)
+			require.NoError(t, err)
+			if strings.Contains(string(text), `"events":[{`) {
+				continue
+			}
+			checked++
+			sources := [][]byte{text}
+			if !strings.Contains(string(text), `"Extra":{"`) {
+				sources = append(sources, wanted)
+			}
+			for _, source := range sources {
+				reread := *m
+				reread.Body = reflect.New(reflect.TypeOf(m.Body).Elem()).Interface()
+				require.NoError(t, json.Unmarshal(source, reread.Body), "%s", source)
+				got, err := codec.Append(nil, &reread)
+				require.NoError(t, err)
+				require.Equal(t, string(wanted), string(got), "%s", source)
+			}
+		}
+		require.Greater(t, checked, 4, ty.Name)
 	}
 }
 

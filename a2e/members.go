@@ -89,6 +89,12 @@ func (m Members) MarshalJSON() ([]byte, error) {
 	return []byte("{}"), nil
 }
 
+// UnmarshalJSON reads an object.
+func (m *Members) UnmarshalJSON(text []byte) (err error) {
+	*m, err = ParseMembers(text)
+	return err
+}
+
 // appendMember appends a member to an open object.
 func appendMember(dst, key, value []byte) []byte {
 	if dst[len(dst)-1] != '{' {

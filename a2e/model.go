@@ -159,6 +159,31 @@ func (l Limit) AppendJSON(b []byte) ([]byte, *jsonmap.Fault) {
 	return strconv.AppendInt(b, max(int64(l), 0), 10), nil
 }
 
+// MarshalJSON returns the number, for encoding/json.
+func (l Limit) MarshalJSON() ([]byte, error) {
+	b, _ := l.AppendJSON(nil)
+	return b, nil
+}
+
+// UnmarshalJSON reads a number that is not negative, for encoding/json.
+func (l *Limit) UnmarshalJSON(text []byte) error { return unmarshal(text, l.ReadJSON) }
+
+// unmarshal reads a text of encoding/json.
+func unmarshal(text []byte, read func(c *strictjson.Cursor) *jsonmap.Fault) error {
+	if string(text) == "null" {
+		return nil
+	}
+	c := strictjson.NewCursor(text, unboundedNames(maxDepth))
+	f := read(c)
+	if c.Err() != nil {
+		f = &jsonmap.Fault{Reason: jsonmap.Malformed}
+	}
+	if f != nil {
+		return faultError(f)
+	}
+	return nil
+}
+
 // ReadJSON reads an object.
 func (o *OrderedObject[T]) ReadJSON(c *strictjson.Cursor) *jsonmap.Fault {
 	if !c.Object() {
@@ -199,6 +224,18 @@ func (o OrderedObject[T]) AppendJSON(b []byte) ([]byte, *jsonmap.Fault) {
 	}
 	return append(b, '}'), nil
 }
+
+// MarshalJSON returns the object, for encoding/json.
+func (o OrderedObject[T]) MarshalJSON() ([]byte, error) {
+	b, f := o.AppendJSON(nil)
+	if f != nil {
+		return nil, faultError(f)
+	}
+	return b, nil
+}
+
+// UnmarshalJSON reads an object, for encoding/json.
+func (o *OrderedObject[T]) UnmarshalJSON(text []byte) error { return unmarshal(text, o.ReadJSON) }
 
 // ReadJSON reads a complete event inside a result.
 func (m *Message) ReadJSON(c *strictjson.Cursor) *jsonmap.Fault {
