@@ -259,6 +259,7 @@ func (c *Client) started(id string, p *Process) {
 		c.processes[id] = p
 		for _, e := range c.early[id] {
 			c.takeLocked(p, e)
+			c.earlySize -= len(e.Data)
 		}
 		delete(c.early, id)
 	}
