@@ -88,19 +88,22 @@ func (k *keeper) treeMerge(_ context.Context, call *a2e.Call, r *SubagentMergeRe
 	c := call.PluginState().(*crew)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var merged a2e.Members
+	var merged a2e.OrderedObject[json.RawMessage]
+	isMerged := make(map[*agent]bool)
 	for _, id := range r.SubagentIDs {
 		a, err := c.findLocked(id)
 		if err != nil {
 			return nil, err
 		}
+		if isMerged[a] {
+			continue
+		}
+		isMerged[a] = true
 		result := a.result
 		if result == nil {
 			result = json.RawMessage("null")
 		}
-		if err := merged.Set(id, result); err != nil {
-			return nil, err
-		}
+		merged = append(merged, a2e.Member[json.RawMessage]{Name: id, Value: result})
 	}
 	text, err := merged.MarshalJSON()
 	if err != nil {
