@@ -49,8 +49,8 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "multi_agent".
 	Name string
 
-	// MaxAgents bounds the subagents of a session that are not terminated. Zero means 32; a
-	// negative value removes the bound.
+	// MaxAgents bounds the subagents of a session that are not terminated, or whose runner continues. Zero
+	// means 32; a negative value removes the bound.
 	MaxAgents int
 
 	// MaxDepth bounds how deep subagents have subagents. Zero means 4; a negative value removes
@@ -153,7 +153,7 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 	defer c.mu.Unlock()
 	alive := 0
 	for _, a := range c.agents {
-		if a.status != StatusTerminated {
+		if a.isAliveLocked() {
 			alive++
 		}
 	}
@@ -161,7 +161,7 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 		return nil, newError("too_many_subagents", "the session has too many subagents")
 	}
 	if k.opts.MaxAgents > 0 && len(c.agents)/8 > k.opts.MaxAgents { // ended subagents are kept up to a bound
-		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return a.status == StatusTerminated })
+		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return !a.isAliveLocked() })
 	}
 	a := &agent{id: "sub_" + a2e.NewID()[:8], config: config, status: StatusReady}
 	if parentID != "" {
@@ -191,6 +191,10 @@ func (a *agent) isBusyLocked() bool {
 		return true
 	}
 }
+
+// isAliveLocked reports whether the agent counts for MaxAgents: also a terminated one whose runner continues. The mu of
+// the crew must be held.
+func (a *agent) isAliveLocked() bool { return a.status != StatusTerminated || a.isBusyLocked() }
 
 // begin starts a task of an agent.
 func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {

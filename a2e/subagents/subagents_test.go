@@ -357,3 +357,50 @@ func TestDeafRunner(t *testing.T) {
 		require.Empty(t, host.Stuck())
 	})
 }
+
+// A terminated subagent counts for MaxAgents until its runner has returned, so that an agent does not collect runners
+// by terminating them.
+func TestRunnersAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, _ := connect(t)
+		ctx, refused := t.Context(), 0
+		for range 50 {
+			r, err := c.Spawn(ctx, &subagents.SpawnRequest{Name: "a"}, nil)
+			if err != nil {
+				require.ErrorContains(t, err, "too many")
+				refused++
+				continue
+			}
+			_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: r.SubagentID, TaskName: "linger"}, nil)
+			require.NoError(t, err)
+			_, err = c.Terminate(ctx, &subagents.TerminateRequest{SubagentID: r.SubagentID}, nil)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 46, refused)
+		time.Sleep(2 * time.Minute)
+		spawn(t, c, "b")
+	})
+}
+
+// A merge costs as much as its results, however often the request names them.
+func TestMergeOfRepeatedNamesIsLinear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, _ := connect(t)
+		ids := make([]string, 20_000)
+		id := spawn(t, c, strings.Repeat("n", 20_000))
+		_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		_, err = c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		for i := range ids {
+			ids[i] = id
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		merged, err := c.MergeSubagents(t.Context(), &subagents.SubagentMergeRequest{SubagentIDs: ids}, nil)
+		runtime.ReadMemStats(&after)
+		require.NoError(t, err)
+		require.Len(t, string(merged.MergedResult), len(`{"`+id+`":{"by":""}}`)+20_000)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
+	})
+}
