@@ -146,6 +146,20 @@ func TestSurface(t *testing.T) {
 	}
 }
 
+// maxNamespaces bounds the exported names of all namespaces of a2e together. The goal is 300.
+const maxNamespaces = 415
+
+func TestSurfaceOfNamespaces(t *testing.T) {
+	n := 0
+	for _, name := range []string{"chains", "env", "learn", "mcp", "memory", "planning", "proc", "skills", "subagents", "toolkits", "tools"} {
+		for _, f := range sourceFiles(t, "a2e/"+name) {
+			names, values := countExported(f)
+			n += names + values
+		}
+	}
+	require.LessOrEqual(t, n, maxNamespaces, "the namespaces of a2e export %d names", n)
+}
+
 // maxKernel bounds the exported names of a kernel, without the methods of standard interfaces.
 const maxKernel = 25
 

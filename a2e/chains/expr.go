@@ -14,27 +14,8 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// EvaluateExpression is the built-in expression language (A2E-D48): "$" is the whole scope and
-// "$.a.b" a path into it, through objects by name and lists by position. A path without a value is
-// null. Everything else is a literal: a string that does not begin with "$", or any other JSON
-// value.
-func EvaluateExpression(expression, scope json.RawMessage) (json.RawMessage, error) {
-	v, err := wire.CheckJSON(expression)
-	if err != nil {
-		return nil, err
-	}
-	text, ok := v.Text()
-	if !ok || !isPath(text) {
-		return json.RawMessage(v), nil
-	}
-	root, err := wire.CheckJSON(scope)
-	if err != nil {
-		return nil, err
-	}
-	return json.RawMessage(walk(root, text)), nil
-}
-
-// walk returns the value at a path, or null.
+// walk returns the value at a path, or null: "$" is the whole scope (A2E-D48) and "$.a.b" a path into it, through
+// objects by name and lists by position.
 func walk(v strictjson.Value, path string) strictjson.Value {
 	rest, ok := strings.CutPrefix(path, "$.")
 	if !ok {
@@ -69,22 +50,10 @@ func element(v strictjson.Value, position string) strictjson.Value {
 	return nil
 }
 
-// EvaluateCondition reports whether a condition of a branch holds: a path compared with a literal
-// by one of == != >= <= > <, or the truth of a path. The empty condition holds. A literal is JSON;
-// any other literal is a text, without the quotes of either kind around it. Order is defined
-// between two numbers and between two texts only.
-func EvaluateCondition(condition string, scope json.RawMessage) (bool, error) {
-	if strings.TrimSpace(condition) == "" {
-		return true, nil
-	}
-	root, err := wire.CheckJSON(scope)
-	if err != nil {
-		return false, err
-	}
-	return holds(condition, func(path string) strictjson.Value { return walk(root, path) }), nil
-}
-
-// holds reports whether a condition holds for the values that find returns for its paths.
+// holds reports whether a condition of a branch holds for the values that find returns for its paths: a path compared
+// with a literal by one of == != >= <= > <, or the truth of a path. The empty condition holds. A literal is JSON; any
+// other literal is a text, without the quotes of either kind around it. Order is defined between two numbers and between
+// two texts only.
 func holds(condition string, find func(path string) strictjson.Value) bool {
 	condition = strings.TrimSpace(condition)
 	if condition == "" {
