@@ -25,7 +25,7 @@ import (
 
 const day = 24 * time.Hour
 
-// newLastingProcess returns a process whose sessions do not become idle, and whose lease is renewed seldom.
+// newLastingProcess returns a process whose sessions do not become idle, and whose lease is long.
 func newLastingProcess(t *testing.T, db store.Store, log *slog.Logger) *durableProcess {
 	h := a2etest.NewHost(t, &a2e.HostOptions{Logger: log, Persistence: a2e.Persistence{Store: db, InstanceID: "one", LeaseTTL: day},
 		Timing: a2e.Timing{SessionIdleTimeout: -1}}, notesPlugin(nil))
@@ -97,8 +97,8 @@ func TestEndOfSessionRemovesStatesOfEarlierOwners(t *testing.T) {
 	})
 }
 
-// An owner of a session that learns of a later one from the store ends the session at once, and logs that once. Each
-// request is answered by one of them.
+// An owner of a session ends it at once if the store shows a later owner, and logs that once. Each request is answered
+// by one of them.
 func TestMovedSessionEndsAtItsEarlierOwner(t *testing.T) {
 	for _, isUsed := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
