@@ -247,10 +247,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 
 // textOf returns the message of an event, or else its data.
 func textOf(e a2e.Event) string {
-	var header a2e.EventBody
-	if body, ok := e.Body.(interface{ Header() a2e.EventBody }); ok {
-		header = body.Header()
-	}
+	header := e.Header()
 	if text, ok := strictjson.Value(header.Data).Get("message").Text(); ok {
 		return text
 	}
