@@ -155,7 +155,10 @@ func parseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	if err != nil {
 		return bad("not a URL")
 	}
-	u := base.ResolveReference(ref)
+	u, err := url.Parse(base.ResolveReference(ref).String()) // the authority of a reference without a scheme is checked now
+	if err != nil {
+		return bad("not a URL")
+	}
 	guard := netguard.Guard{AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate}
 	if strings.ContainsRune(text, '#') {
 		return bad("a fragment in the URL")

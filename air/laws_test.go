@@ -84,7 +84,7 @@ func FuzzEndpoint(f *testing.F) {
 	for _, text := range []string{
 		"https://relay.example/inbox/a", "/inbox/a", "https://127.1/", "https://2130706433/", "https://0x7f.1/", "https://[::ffff:10.0.0.1]/",
 		"https://[64:ff9b::a00:1]/", "https://100.64.0.1/", "https://8.8.8.8./", "https://localhost./", "https://a.localhost/", "//[::]/", "http://relay.example/",
-		"https://user@relay.example/", "https://relay.example/#", "https://[fe80::1%25eth0]/", "https://198.18.0.1/", "https://[2002:7f00:1::]/", "https://１２７.1/", "//0A.0", "https://example.1./",
+		"https://user@relay.example/", "https://relay.example/#", "https://[fe80::1%25eth0]/", "https://198.18.0.1/", "https://[2002:7f00:1::]/", "https://１２７.1/", "//0A.0", "https://example.1./", "//::1",
 	} {
 		f.Add(text, true)
 	}
