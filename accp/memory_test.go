@@ -56,7 +56,17 @@ func (s *userServer) post(user, sid, body string) *httptest.ResponseRecorder {
 }
 
 func (s *userServer) postFrame(user string, f []byte) *httptest.ResponseRecorder {
-	r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
+	return s.serve(context.Background(), user, f)
+}
+
+// postUntil sends a frame over a connection that is cut off by the end of ctx.
+func (s *userServer) postUntil(ctx context.Context, user string, f []byte) {
+	defer func() { _ = recover() }() // of a response that is cut off
+	s.serve(ctx, user, f)
+}
+
+func (s *userServer) serve(ctx context.Context, user string, f []byte) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
 	r.Header.Set("Content-Type", accp.MediaType)
 	r.Header.Set("User", user)
 	w := httptest.NewRecorder()
@@ -618,14 +628,7 @@ func TestUnsentAnswerOfTransactionIsRecorded(t *testing.T) {
 				kv.fail.Store(!tt.isLeaving && runs == 1)
 				return tt.answer(w, accp.Params{{Key: "runs", Value: accp.Int(runs)}})
 			}))
-			r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath,
-				strings.NewReader(string(frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1"))))
-			r.Header.Set("Content-Type", accp.MediaType)
-			r.Header.Set("User", "a")
-			func() {
-				defer func() { _ = recover() }() // of a response that is cut off
-				s.ServeHTTP(httptest.NewRecorder(), r)
-			}()
+			s.postUntil(ctx, "a", frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1"))
 			kv.fail.Store(false)
 			body := s.post("a", "s2", "req:transaction{amt:1.5|schema:TX|txn:t1}").Body.String()
 			require.Contains(t, body, tt.want)
@@ -671,14 +674,7 @@ func TestTransactionOfKilledCallerRunsOnce(t *testing.T) {
 				s := open()
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()
-				r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath,
-					strings.NewReader(string(frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1", "cid:c1"))))
-				r.Header.Set("Content-Type", accp.MediaType)
-				r.Header.Set("User", "a")
-				go func() {
-					defer func() { _ = recover() }() // of a response that is cut off
-					s.ServeHTTP(httptest.NewRecorder(), r)
-				}()
+				go s.postUntil(ctx, "a", frame("req:transaction{amt:1.5|schema:TX|txn:t1}", 1, "sid:s1", "cid:c1"))
 				synctest.Wait()
 				tt.end(s, disconnect)
 				time.Sleep(15 * time.Second)
@@ -691,6 +687,21 @@ func TestTransactionOfKilledCallerRunsOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// failsOnce returns a handler that counts its runs. The first one fails after a minute, or when it is cut off.
+func failsOnce(runs *atomic.Int64) accp.Handler {
+	return accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		if n := runs.Add(1); n > 1 {
+			return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(n)}})
+		}
+		select {
+		case <-time.After(time.Minute):
+			return accp.ErrToolExecFailed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 }
 
 // A client that is invited to repeat a request while its handler runs gets the outcome, and nothing runs again if the
@@ -727,17 +738,7 @@ func TestInvitedRepeatIsNotRunAgain(t *testing.T) {
 				}
 				open := func() *userServer {
 					s := newUserServer(t, o)
-					s.Handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
-						if runs.Add(1) > 1 {
-							return w.SendResult(nil)
-						}
-						select {
-						case <-time.After(time.Minute):
-							return accp.ErrToolExecFailed
-						case <-ctx.Done():
-							return ctx.Err()
-						}
-					}))
+					s.Handle("req", "work", failsOnce(&runs))
 					return s
 				}
 				first := open()
@@ -749,13 +750,7 @@ func TestInvitedRepeatIsNotRunAgain(t *testing.T) {
 				defer disconnect()
 				last := len(tt.frames) - 1
 				for i, f := range tt.frames {
-					r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
-					r.Header.Set("Content-Type", accp.MediaType)
-					r.Header.Set("User", "a")
-					go func() {
-						defer func() { _ = recover() }() // of a response that is cut off
-						first.ServeHTTP(httptest.NewRecorder(), r)
-					}()
+					go first.postUntil(ctx, "a", f)
 					time.Sleep(time.Duration(1+last-i) * time.Second)
 				}
 				require.EqualValues(t, 1, runs.Load())
@@ -820,17 +815,7 @@ func TestIdempotentHandlerRunsAgain(t *testing.T) {
 					if tt.isIdempotent {
 						handle = s.HandleIdempotent
 					}
-					handle("req", "work", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
-						if n := runs.Add(1); n > 1 {
-							return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(n)}})
-						}
-						select {
-						case <-time.After(time.Minute):
-							return accp.ErrToolExecFailed
-						case <-ctx.Done():
-							return ctx.Err()
-						}
-					}))
+					handle("req", "work", failsOnce(&runs))
 					return s
 				}
 				line := &flaky{Store: kv}
@@ -838,13 +823,7 @@ func TestIdempotentHandlerRunsAgain(t *testing.T) {
 				ctx, disconnect := context.WithCancel(t.Context())
 				defer disconnect()
 				f := frame(tt.body, 1, "sid:s1", "cid:c1")
-				r := httptest.NewRequestWithContext(ctx, http.MethodPost, accp.FramesPath, strings.NewReader(string(f)))
-				r.Header.Set("Content-Type", accp.MediaType)
-				r.Header.Set("User", "a")
-				go func() {
-					defer func() { _ = recover() }() // of a response that is cut off
-					first.ServeHTTP(httptest.NewRecorder(), r)
-				}()
+				go first.postUntil(ctx, "a", f)
 				synctest.Wait()
 				line.fail.Store(tt.isKilled)
 				require.Regexp(t, "code:E3002.*try:true", second.postFrame("a", f).Body.String())
