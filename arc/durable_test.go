@@ -262,18 +262,23 @@ func (c *readCounter) Read(ctx context.Context, stream string, after uint64, lim
 	return page, err
 }
 
-// The cost of an input does not depend on the inputs before it.
+// The cost of an input does not depend on the inputs before it. A handler that runs again after a restart, and gets all
+// inputs again, reads each a fixed number of times.
 func TestWaitInputReadsNewInputsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &readCounter{Store: store.NewMemory()}
-		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
-		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
-			for {
-				if _, err := run.WaitInput(ctx, "more"); err != nil {
-					return err
+		start := func() *arc.Server {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				for {
+					if _, err := run.WaitInput(ctx, "more"); err != nil {
+						return err
+					}
 				}
-			}
-		}))
+			}))
+			return s
+		}
+		s := start()
 		id := createTask(t, s, "a-01", "go")
 		reads := func(inputs int) int64 {
 			start := db.records.Load()
@@ -286,5 +291,14 @@ func TestWaitInputReadsNewInputsOnly(t *testing.T) {
 		}
 		first := reads(20)
 		require.LessOrEqual(t, reads(20), first)
+		restart := func() int64 {
+			require.NoError(t, s.Close())
+			s = start()
+			time.Sleep(time.Minute)
+			return reads(1)
+		}
+		first = restart() // 41 inputs
+		reads(122)
+		require.LessOrEqual(t, restart(), 4*first) // 164 inputs
 	})
 }

@@ -38,7 +38,8 @@ type Run struct {
 	isWaiting atomic.Bool
 
 	consumed int         // inputs; guarded by t.mu
-	inputAt  uint64      // position of the last one, or of the initial message; used by one WaitInput at a time
+	inputs   []uint64    // positions of those that were found and are not consumed; used by one WaitInput at a time
+	readTo   uint64      // position of the last item among which they were found; likewise
 	earlier  *replay     // nil until used; guarded by t.turn
 	limit    *time.Timer // of the time in this state; guarded by t.turn
 

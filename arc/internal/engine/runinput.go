@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/store"
@@ -77,9 +78,9 @@ func (r *Run) hasInput() bool {
 // nextInput returns the next accepted input.
 func (r *Run) nextInput() ([]byte, error) {
 	rec := r.record()
-	var list []store.Record
+	var input []byte
 	err := r.e.persist(&r.work, func(ctx context.Context) (err error) {
-		list, err = r.e.readItems(ctx, r.t.items, r.inputAt, rec.Last)
+		input, err = r.readInput(ctx, rec.Last)
 		return err
 	})
 	if err != nil {
@@ -87,16 +88,38 @@ func (r *Run) nextInput() ([]byte, error) {
 	}
 	r.t.mu.Lock()
 	defer r.t.mu.Unlock()
-	for _, item := range list {
-		if item.Value[0] != itemInput {
-			continue
-		}
-		isInitial := r.inputAt == 0
-		r.inputAt = item.Seq
-		if !isInitial {
-			r.consumed++
-			return item.Value[1:], nil
-		}
+	if input == nil {
+		return nil, fmt.Errorf("arc: input %d of task %s: %w", r.consumed+1, r.t.id, store.ErrNotFound)
 	}
-	return nil, fmt.Errorf("arc: input %d of task %s: %w", r.consumed+1, r.t.id, store.ErrNotFound)
+	r.consumed++
+	return input, nil
+}
+
+// readInput reads the next input of the list that ends at the position last, or returns nil. It notes the positions of
+// the inputs behind it, so that no item is read more than twice.
+func (r *Run) readInput(ctx context.Context, last uint64) ([]byte, error) {
+	if len(r.inputs) > 0 {
+		page, err := r.e.db.Read(ctx, r.t.items, r.inputs[0]-1, 1)
+		if err != nil || len(page) == 0 || page[0].Seq != r.inputs[0] {
+			return nil, err
+		}
+		r.inputs = r.inputs[1:]
+		return page[0].Value[linkLen+1:], nil
+	}
+	list, err := r.e.readItems(ctx, r.t.items, r.readTo, last)
+	if err != nil {
+		return nil, err
+	}
+	list = slices.DeleteFunc(list, func(item store.Record) bool { return item.Value[0] != itemInput })
+	if r.readTo == 0 && len(list) > 0 {
+		list = list[1:] // the initial message
+	}
+	r.readTo = last
+	if len(list) == 0 {
+		return nil, nil
+	}
+	for _, item := range list[1:] {
+		r.inputs = append(r.inputs, item.Seq)
+	}
+	return list[0].Value[1:], nil
 }
