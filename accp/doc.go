@@ -25,7 +25,8 @@
 //	answer, err := client.Call(ctx, m, nil)
 //
 // [Codec.DecodeRaw] and [Codec.AppendRaw] implement the grammar alone. [Registry], [StreamAssembler],
-// [Scanner] and [MeasureFrame] need no session. [Marshal] and [Unmarshal] convert structs. tokenizer/README.md has the measured token savings.
+// [Scanner] and [MeasureFrame] need no session. [Marshal] and [Unmarshal] convert structs.
+// tokenizer/README.md has the measured token savings.
 //
 // # Security
 //
@@ -55,9 +56,9 @@
 //
 // # Conformance
 //
-// Level 3, as proved by the suites of package conformance. Trace ids and counters of saved tokens are not implemented. The
-// exchanges of one [Client] over
-// HTTP run one after the other, or in separate sessions, because a session requires ordered frames.
+// Level 3, as proved by the suites of package conformance. Trace ids and counters of saved tokens are not
+// implemented. The exchanges of one [Client] over HTTP run one after the other, or in separate sessions, because
+// a session requires ordered frames.
 //
 // # Deviations
 //

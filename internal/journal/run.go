@@ -353,8 +353,8 @@ func (r *Run) wait(ctx context.Context, e *entry, d time.Duration, isOver func(c
 	}
 }
 
-// resume records that the run does not wait, if its last entry is a wait and the handler has passed it: at e, or,
-// if e is nil, because a step is in progress.
+// resume records that the handler has passed a wait: the sleep e, or the wait that is the last entry, if e is
+// nil and a step is in progress, or if e is an input or a step behind it.
 func (r *Run) resume(ctx context.Context, e *entry) error {
 	r.mu.Lock()
 	last, work := r.last, &entry{Type: typeWork}
