@@ -159,6 +159,11 @@ func (h *Host) admit(conn Conn, inProcess bool, id *Principal, addr string) (*ho
 		return nil, err
 	}
 	hc.work = work
+	if conn != nil { // before cut may use it
+		queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, h.clientQueue.messages/2))}
+		hc.link = newLink(conn, h.opts.Logger, queue)
+		hc.conn = hc.link.conn
+	}
 	if !h.conns.add(hc) {
 		work.Finish()
 		return nil, ErrClosed
@@ -225,9 +230,6 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 
 // serveConn serves an admitted connection.
 func (h *Host) serveConn(ctx context.Context, hc *hostConn) error {
-	queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, hc.queueLimit().messages/2))}
-	hc.link = newLink(hc.conn, h.opts.Logger, queue)
-	hc.conn = hc.link.conn
 	stop := context.AfterFunc(ctx, hc.cut)
 	defer stop()
 	written := make(chan struct{})

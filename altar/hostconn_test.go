@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,6 +55,23 @@ func TestUnsendableThenLost(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, served, 1, "the connection is lost")
 		require.Equal(t, 5, sends)
+	})
+}
+
+// The end of a Host closes a connection that is admitted and not served yet. The race detector finds what both use.
+func TestCloseEndsAdmittedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		hc, err := h.admit(newScripted(nil), false, testUser, "")
+		require.NoError(t, err)
+		closed, served := make(chan error, 1), make(chan error, 1)
+		go func() {
+			time.Sleep(time.Millisecond)
+			served <- h.serveConn(t.Context(), hc)
+		}()
+		go func() { closed <- h.Close() }()
+		require.NoError(t, <-closed)
+		require.Len(t, served, 1)
 	})
 }
 
