@@ -127,6 +127,12 @@ func TestDialRefusesPlainConnectionsToOtherHosts(t *testing.T) {
 	require.ErrorContains(t, err, "host.example")
 }
 
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	h := a2etest.NewHost(t, nil)
+	testkit.CheckLeaves(t, a2etest.Must(a2e.NewHTTPHandler(h, nil)), "/session", h.Shutdown)
+}
+
 func TestHTTPHandlerRefusesRepeatedHeaders(t *testing.T) {
 	x := a2etest.Must(a2e.NewHTTPHandler(a2etest.NewHost(t, nil), nil))
 	for _, name := range []string{"X-Session-Id", "Last-Event-Id", "Authorization", "Origin", "Content-Type"} {

@@ -113,6 +113,7 @@ func (o *HTTPHandlerOptions) withDefaults() HTTPHandlerOptions {
 
 // ServeHTTP serves one request.
 func (x *HTTPHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpx.LeaveIf(x.host.life.Ready(), w)
 	httpx.Bound(w, r, x.opts.ReadTimeout)
 	_, err := httpx.CheckRequest(r, nil, sessionHeader, "Last-Event-ID")
 	if err == nil {

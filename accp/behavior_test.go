@@ -114,6 +114,12 @@ func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
 }
 
 // A header of which a proxy may use another value than the server refuses the request.
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	d := newDesk(t, nil)
+	testkit.CheckLeaves(t, d.Server, accp.FramesPath, d.Shutdown)
+}
+
 func TestServerRefusesRepeatedHeaders(t *testing.T) {
 	d := newDesk(t, nil)
 	for _, name := range []string{"Authorization", "Content-Type", "Content-Encoding", "Origin"} {

@@ -36,6 +36,7 @@ func isMediaType(s string) bool {
 // ServeHTTP answers requests for [FramesPath] (ACCP-D53), and for [WebSocketPath] if they request
 // an upgrade (ACCP-D56).
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpx.LeaveIf(s.life.Ready(), w)
 	httpx.Bound(w, r, s.opts.Timing.ReadTimeout)
 	isFrames := r.URL.Path == FramesPath
 	c := &caller{peer: r.RemoteAddr}

@@ -213,6 +213,15 @@ func TestParseEndpointRefusesAddressesThatAreNotPublic(t *testing.T) {
 	}
 }
 
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	w := newWorld(t, nil)
+	in := w.inbox(t, w.join(t, 1), air.InboxOptions{}).Inbox
+	testkit.CheckLeaves(t, in, "/inbox", in.Shutdown)
+	r := newRelay(t, &relay.ServerOptions{})
+	testkit.CheckLeaves(t, r, "/inbox", r.Shutdown)
+}
+
 func TestServersRefuseRepeatedHeaders(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)

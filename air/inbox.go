@@ -14,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/once"
@@ -168,7 +169,10 @@ func (in *Inbox) DebugHandler() http.Handler {
 }
 
 // ServeHTTP receives one pushed envelope at any path (7.2) and answers with the codes of 9.2.
-func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) { in.front.serve(w, r) }
+func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpx.LeaveIf(in.Ready(), w)
+	in.front.serve(w, r)
+}
 
 // Receive runs the steps of 6.2 for one pushed or pulled envelope, and waits for the handler. A pushed
 // one is queued if the handler takes long and the inbox has a Store.

@@ -64,6 +64,12 @@ func TestHostKeepsReadTimeoutOfServer(t *testing.T) {
 		"POST "+MessagesPath+" HTTP/1.1\r\nHost: x\r\nX-Api-Key: key-user\r\nContent-Type: application/json\r\n")
 }
 
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	h := testHost(t, nil)
+	testkit.CheckLeaves(t, h, MessagesPath, h.Shutdown)
+}
+
 func TestHostRefusesDoubledHeaders(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
 	for _, name := range []string{"Authorization", "Content-Type", "Origin", APIKeyHeader} {

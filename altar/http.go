@@ -33,6 +33,7 @@ const (
 // ServeHTTP answers clients at [MessagesPath] and upgrades clients and Runtimes
 // at [WebSocketPath].
 func (h *Host) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpx.LeaveIf(h.Ready(), w)
 	if r.ContentLength != 0 {
 		httpx.Bound(w, r, h.opts.Timing.ReadTimeout)
 	}

@@ -33,6 +33,12 @@ func TestServerReadTimeoutOfHTTPServerHolds(t *testing.T) {
 	require.Contains(t, response, " 400 ")
 }
 
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	s := newServer(t, nil)
+	testkit.CheckLeaves(t, s, "/arc", s.Shutdown)
+}
+
 func TestServerRefusesRepeatedHeaders(t *testing.T) {
 	s := newServer(t, nil)
 	s.Handle("a-01", "debug.echo", arc.HandlerFunc(echo))

@@ -22,6 +22,7 @@ import (
 
 // ServeHTTP serves the endpoint and the paths of discovery.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	httpx.LeaveIf(s.life.Ready(), w)
 	path := r.URL.Path
 	if r.ContentLength != 0 {
 		httpx.Bound(w, r, s.opts.Timing.ReadTimeout)

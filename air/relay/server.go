@@ -149,6 +149,7 @@ func (s *Server) DebugHandler() http.Handler {
 // ServeHTTP answers one request. The order of the checks is: path, method, secret, recipient, and
 // then the parameters of the operation.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	httpx.LeaveIf(s.life.Ready(), w)
 	httpx.Bound(w, req, s.opts.Timing.ReadTimeout)
 	rt, isKnown := parseRoute(req.URL.EscapedPath())
 	switch {

@@ -118,6 +118,14 @@ func abort(w http.ResponseWriter, r *http.Request, status int, cause error) erro
 	return refuse(r, status, "request body", cause)
 }
 
+// LeaveIf ends the connection with the response of a server that shuts down, which is closed: the next request of its
+// client must be able to reach another server behind the same address. Over HTTP/2, running requests continue.
+func LeaveIf(closed error, w http.ResponseWriter) {
+	if closed != nil {
+		w.Header().Set("Connection", "close")
+	}
+}
+
 func refuse(r *http.Request, status int, message string, cause error) *Error {
 	return &Error{Method: r.Method, URL: bare(r.URL), Status: status, Message: message, Cause: cause}
 }

@@ -15,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -531,4 +532,37 @@ func TestRespondWithoutBody(t *testing.T) {
 	require.NoError(t, Respond(w, http.StatusNoContent, "", nil, -1))
 	require.Equal(t, http.StatusNoContent, w.Code)
 	require.Empty(t, w.Header())
+}
+
+// A server that shuts down lets the next request of a client reach another one, over any version of HTTP.
+func TestLeaveIf(t *testing.T) {
+	for _, isHTTP2 := range []bool{false, true} {
+		var closed atomic.Bool
+		ts := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if closed.Load() {
+				LeaveIf(io.EOF, w)
+			} else {
+				LeaveIf(nil, w)
+			}
+			_, _ = io.WriteString(w, r.Proto+" "+r.RemoteAddr)
+		}))
+		ts.EnableHTTP2 = isHTTP2
+		ts.StartTLS()
+		get := func() string {
+			res, err := ts.Client().Get(ts.URL)
+			require.NoError(t, err)
+			body, err := io.ReadAll(res.Body)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			require.Equal(t, isHTTP2, strings.HasPrefix(string(body), "HTTP/2"))
+			return string(body)
+		}
+		first := get()
+		require.Equal(t, first, get())
+		closed.Store(true)
+		require.Equal(t, first, get())
+		for get() == first { // HTTP/2 tells it after the response
+		}
+		ts.Close()
+	}
 }

@@ -53,8 +53,9 @@ type Life struct {
 	done                 chan struct{} // closed at the end of the shutdown
 	late                 atomic.Int64
 
+	isDraining atomic.Bool // changes with mu locked
+
 	mu         sync.Mutex // guards all below, and all Works
-	isDraining bool
 	isCut      bool
 	running    [numKinds]int // not parked
 	works      map[*Work]struct{}
@@ -98,9 +99,7 @@ func (l *Life) Go(what string, f func(ctx context.Context)) error {
 
 // Ready returns [ErrClosed] once a shutdown has begun.
 func (l *Life) Ready() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.isDraining {
+	if l.isDraining.Load() {
 		return l.opts.Closed
 	}
 	return nil
@@ -134,8 +133,7 @@ func (l *Life) Close() error {
 func (l *Life) drain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.isDraining {
-		l.isDraining = true
+	if !l.isDraining.Swap(true) {
 		l.checkLocked()
 		go l.shutdown()
 	}
@@ -190,7 +188,7 @@ func (l *Life) cut() {
 
 // checkLocked notices the end of a drain and of all work. l.mu must be held.
 func (l *Life) checkLocked() {
-	if l.isDraining && l.running[Request]+l.running[Part]+l.running[Query] == 0 {
+	if l.isDraining.Load() && l.running[Request]+l.running[Part]+l.running[Query] == 0 {
 		l.setDrained()
 	}
 	if l.isCut && len(l.works) == 0 {

@@ -53,7 +53,7 @@ func (w *Work) Start(ctx context.Context, l *Life, kind Kind) error {
 	l.mu.Lock()
 	isAlone := l.running[Request]+l.running[Part] == 0
 	isNew := kind == Request || kind == Idle || isAlone && kind != loop
-	isAccepted := !l.isCut && !(l.isDraining && isNew)
+	isAccepted := !l.isCut && !(l.isDraining.Load() && isNew)
 	if isAccepted {
 		l.works[w] = struct{}{}
 		l.running[kind]++
@@ -140,7 +140,7 @@ func (w *Work) park(isParked bool) error {
 	l := w.life
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !isParked && l.isDraining {
+	if !isParked && l.isDraining.Load() {
 		return w.life.opts.Closed
 	}
 	if _, ok := l.works[w]; !ok || w.isParked == isParked {

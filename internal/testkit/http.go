@@ -4,6 +4,7 @@
 package testkit
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -39,4 +40,32 @@ func ServeSlowBody(t *testing.T, h http.Handler, readTimeout time.Duration, head
 		t.Fatalf("the connection did not end: %v", err)
 	}
 	return string(response)
+}
+
+// CheckLeaves fails unless the responses of a handler end their connection from the shutdown on, and not before: a
+// client whose request a server refuses then reaches another server behind the same address.
+func CheckLeaves(t *testing.T, h http.Handler, path string, shutdown func(ctx context.Context) error) {
+	t.Helper()
+	ts := httptest.NewServer(h)
+	defer ts.Close()
+	leaves := func() bool {
+		res, err := ts.Client().Get(ts.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = res.Body.Close() }()
+		if _, err := io.Copy(io.Discard, res.Body); err != nil {
+			t.Fatal(err)
+		}
+		return res.Close
+	}
+	if leaves() {
+		t.Error("the connection ended before the shutdown")
+	}
+	if err := shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !leaves() {
+		t.Error("the connection continues after the shutdown")
+	}
 }
