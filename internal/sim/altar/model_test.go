@@ -30,6 +30,7 @@ import (
 //	A7 A call ends by its deadline.
 //	A8 Two minutes after the faults each Host runs calls.
 //	A9 What a Host holds is within its limits.
+//	A10 A Host keeps no outcome and no invocation id for longer than their lifetime.
 //	R1 A Runtime from which nothing was received for three heartbeats and the next one gets no call.
 type model struct {
 	sim *sim.World

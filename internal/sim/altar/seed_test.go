@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -229,6 +230,24 @@ func (w *world) check() {
 			w.Failf("A8", "", "host %d: %v", i, err)
 		}
 	}
+	if w.Seed()%4 == 0 {
+		w.expire()
+	}
+}
+
+// expire lets the lifetime of all outcomes pass, without the messages of clients and Runtimes.
+func (w *world) expire() {
+	for _, n := range slices.Concat(w.callers, w.runtimes) {
+		n.Crash()
+	}
+	_ = w.Sleep(context.Background(), resultTTL+2*time.Minute)
+	for _, n := range w.hosts {
+		if p, ok := n.Instance().(*process); ok {
+			if kept := p.host.Stats().StoredResults; kept > 0 {
+				w.Failf("A10", n.Name(), "%d outcomes or ids are kept", kept)
+			}
+		}
+	}
 }
 
 func (w *world) repeat(c *sim.Client, call *call) {
@@ -276,6 +295,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"a client ignores its deadline":  {"A7", defect{ignoresDeadline: true}},
 		"a tool waits for something":     {"A8", defect{result: stuck}},
 		"a resource is over its limit":   {"A9", defect{extraUse: 1 << 50}},
+		"outcomes are kept for too long": {"A10", defect{extraTTL: time.Hour}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

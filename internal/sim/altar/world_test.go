@@ -24,6 +24,7 @@ const (
 	callers  = 2
 
 	longStream = 50 // payloads
+	resultTTL  = 10 * time.Minute
 )
 
 const manifest = `{"contracts":[
@@ -45,6 +46,8 @@ type world struct {
 	variety variety
 	callers []*sim.Node
 	hosts   []*sim.Node
+
+	runtimes []*sim.Node
 }
 
 // A defect is what a broken variant does.
@@ -57,6 +60,7 @@ type defect struct {
 	isOnePrincipal  bool // all clients are alice
 	ignoresDeadline bool // of the context of a call
 	extraUse        int64
+	extraTTL        time.Duration
 }
 
 // storeErrors are the faults after which a change of the store is in doubt or was not made.
@@ -82,7 +86,7 @@ func newWorld(w *sim.World, d defect) *world {
 		_ = w.Sleep(context.Background(), 123_456_789)
 	}
 	for i := range runtimes {
-		w.Node(fmt.Sprint("r", i), v.startRuntime)
+		v.runtimes = append(v.runtimes, w.Node(fmt.Sprint("r", i), v.startRuntime))
 	}
 	for i := range callers {
 		v.callers = append(v.callers, w.Node(fmt.Sprint("c", i), startCaller))
@@ -116,7 +120,7 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 	}
 	o := &altar.HostOptions{
 		ID: v.Node.Name(), Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), AllowAnonymous: true},
-		Persistence: altar.Persistence{Store: db, ResultTTL: time.Hour}, Logger: quiet,
+		Persistence: altar.Persistence{Store: db, ResultTTL: resultTTL + w.broken.extraTTL}, Logger: quiet,
 	}
 	w.variety.adjust(o)
 	h, err := altar.NewHost(m, o)
