@@ -380,6 +380,40 @@ func TestConnectionEndsWithItsPrincipal(t *testing.T) {
 	})
 }
 
+// A client whose token expires connects again with a new one, and a call that runs then has its result (ACCP-D75).
+func TestClientConnectsAgainWhenItsTokenExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{
+			Authenticator: accp.BearerAuthenticator(accp.TokenVerifierFunc(func(_ context.Context, token string) (*accp.Principal, error) {
+				expires, err := time.Parse(time.RFC3339Nano, token)
+				return &accp.Principal{ID: "a", Expires: expires}, err
+			}))}})
+		require.NoError(t, err)
+		ran := 0
+		s.Handle("req", "work", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			ran++
+			time.Sleep(20 * time.Second)
+			return w.Send(msg("done", "work"))
+		}))
+		p := newPipe()
+		stop := p.serve(s)
+		tokens := accp.TokenSourceFunc(func(context.Context) (string, error) {
+			return time.Now().Add(time.Minute).Format(time.RFC3339Nano), nil
+		})
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(), TokenSource: tokens})
+		require.NoError(t, err)
+		for i := range 5 {
+			_, err = c.Call(t.Context(), msg("req", "work"), nil)
+			require.NoError(t, err, i)
+			require.Equal(t, i+1, ran)
+			time.Sleep(30 * time.Second)
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
 // A caller over its budget is refused with a hint, and others are not.
 func TestBudgetRefusesOneCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

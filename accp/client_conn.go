@@ -76,7 +76,7 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 		return nil, &Error{Code: ErrTimeout, Message: "no connection in time", Cause: context.Cause(ctx)}
 	}
 	defer func() { t.dialing <- struct{}{} }()
-	if t.conn != nil && (t.conn.ctx.Err() == nil || t.conn.isRefused()) {
+	if t.conn != nil && (t.conn.ctx.Err() == nil || t.isRefused(t.conn)) {
 		return t.conn, nil
 	}
 	work, err := t.life.Start(ctx, life.Request)
@@ -118,7 +118,7 @@ func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 	case <-t.done:
 		return
 	}
-	if w.isRefused() || t.life.Ready() != nil {
+	if t.isRefused(w) || t.life.Ready() != nil {
 		return
 	}
 	isAgain := t.beginLoss()
@@ -257,9 +257,13 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// isRefused reports whether the peer has closed the connection permanently (ACCP-D75).
-func (c *wsConn) isRefused() bool {
-	e, ok := errors.AsType[*wsconn.CloseError](c.why())
+// isRefused reports whether the peer has closed a connection permanently. With a TokenSource, 1008 is not
+// permanent: a server sends it when the token of the handshake expires (ACCP-D75).
+func (t *connTransport) isRefused(w *wsConn) bool {
+	e, ok := errors.AsType[*wsconn.CloseError](w.why())
+	if ok && e.Code == wsconn.CodeNotAllowed && t.opts.TokenSource != nil {
+		return false
+	}
 	return ok && retry.ClassOf(e) == retry.Permanent
 }
 

@@ -84,7 +84,8 @@ type ClientOptions struct {
 	// Header is sent with every request.
 	Header http.Header
 
-	// TokenSource, if set, supplies the bearer token.
+	// TokenSource, if set, supplies the bearer token of each request and handshake. With it, a WebSocket connection
+	// that ends when its token expires is opened again.
 	TokenSource TokenSource
 
 	// OnReconnect, if set, is called after a lost WebSocket connection was opened again.
