@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // A failure is the outcome of posting a frame without an answer.
@@ -124,11 +125,12 @@ func (p *progress) delay(r *RetryPolicy, after time.Duration) time.Duration {
 		d = min(2*d, r.Max)
 	}
 	p.waits++
+	after = min(after, r.MaxRetryAfter)
 	if d <= 0 {
 		return max(after, 0)
 	}
 	jitter := time.Duration(randid.Rand().Int64N(int64(d)/5*2+1)) - d/5
-	return max(d+jitter, min(after, r.MaxRetryAfter))
+	return max(d+jitter, after)
 }
 
 // A CallError is the error of a call. The cause is an [*Error] of this side or of the peer, or a
@@ -170,8 +172,7 @@ func classify(ctx context.Context, err error) (f failure, after time.Duration) {
 	case e != nil || !errors.As(err, &h):
 		return failFinal, 0
 	case h.Status == http.StatusTooManyRequests || h.Status == http.StatusServiceUnavailable:
-		seconds, _ := strconv.Atoi(h.Header.Get("Retry-After"))
-		return failUnsent, time.Duration(max(0, seconds)) * time.Second
+		return failUnsent, retry.After(retry.MarkStatus(h, h.Status, h.Header))
 	case isFinalStatus(h.Status):
 		return failFinal, 0
 	case errors.Is(err, httpx.ErrConnect):

@@ -414,6 +414,40 @@ func TestClientConnectsAgainWhenItsTokenExpires(t *testing.T) {
 	})
 }
 
+// A client waits for the seconds or until the date that a server requests, at most for MaxRetryAfter (ACCP-D29).
+func TestRetryAfterIsBounded(t *testing.T) {
+	for name, tt := range map[string]struct {
+		after func() string
+		want  time.Duration // of the two delays between three attempts
+	}{
+		"seconds":  {func() string { return "7" }, 14 * time.Second},
+		"date":     {func() string { return time.Now().Add(7 * time.Second).UTC().Format(http.TimeFormat) }, 14 * time.Second},
+		"negative": {func() string { return "-7" }, 0},
+		"95 years": {func() string { return "3000000000" }, 2 * time.Minute},
+		"overflow": {func() string { return "18446744074" }, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipe()
+				stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Retry-After", tt.after())
+					w.Header().Set("Connection", "close")
+					w.WriteHeader(http.StatusTooManyRequests)
+				}))
+				c, err := accp.NewClient("http://localhost"+accp.FramesPath, "client",
+					&accp.ClientOptions{HTTPClient: p.client(), Retry: &accp.RetryPolicy{Base: -1}})
+				require.NoError(t, err)
+				start := time.Now()
+				_, err = c.Call(t.Context(), msg("req", "work"), nil)
+				require.ErrorIs(t, err, accp.ErrUnreachable)
+				require.Equal(t, tt.want, time.Since(start))
+				require.NoError(t, c.Close())
+				stop()
+			})
+		})
+	}
+}
+
 // A caller over its budget is refused with a hint, and others are not.
 func TestBudgetRefusesOneCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
