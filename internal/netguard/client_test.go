@@ -5,12 +5,16 @@ package netguard
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -167,4 +171,78 @@ func TestHostAllocatesNothing(t *testing.T) {
 			}
 		}), host)
 	}
+}
+
+// A conn whose network is lost takes bytes that do not arrive.
+type lossyConn struct {
+	net.Conn
+	isLost *atomic.Bool
+}
+
+func (c lossyConn) Write(p []byte) (int, error) {
+	if c.isLost.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// A pipeListener accepts its connections until it is closed, once.
+type pipeListener chan net.Conn
+
+func (l pipeListener) Accept() (net.Conn, error) {
+	if c, ok := <-l; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (l pipeListener) Close() error {
+	close(l)
+	return nil
+}
+
+func (l pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 443} }
+
+// Requests do not share a lost HTTP/2 connection until TCP reports the loss.
+func TestTransportLeavesLostHTTP2Connection(t *testing.T) {
+	ts := httptest.NewTLSServer(http.NotFoundHandler())
+	certificates, roots := ts.TLS.Certificates, ts.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	ts.Close()
+	synctest.Test(t, func(t *testing.T) {
+		l := make(pipeListener)
+		srv := &http.Server{Handler: http.NotFoundHandler(), TLSConfig: &tls.Config{Certificates: certificates}}
+		served := make(chan error, 1)
+		go func() { served <- srv.ServeTLS(l, "", "") }()
+		var last *atomic.Bool
+		tr := both.ChangedTransport(func(tr *http.Transport) {
+			tr.TLSClientConfig = &tls.Config{RootCAs: roots}
+			tr.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				here, there := net.Pipe()
+				l <- there
+				last = new(atomic.Bool)
+				return lossyConn{here, last}, nil
+			}
+		})
+		get := func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://example.com/", http.NoBody)
+			require.NoError(t, err)
+			res, err := (&http.Client{Transport: tr}).Do(req)
+			if err != nil {
+				return err
+			}
+			require.Equal(t, 2, res.ProtoMajor)
+			return res.Body.Close()
+		}
+		require.NoError(t, get())
+		last.Store(true)
+		start := time.Now()
+		require.Error(t, get())
+		require.LessOrEqual(t, time.Since(start), 2*pingTimeout)
+		require.NoError(t, get())
+		tr.CloseIdleConnections()
+		require.NoError(t, srv.Close())
+		<-served
+	})
 }

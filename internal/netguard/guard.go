@@ -92,6 +92,7 @@ type Guard struct {
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 60 * time.Second
+	pingTimeout   = 15 * time.Second // of the silence of an HTTP/2 connection, and then of the wait for an answer
 )
 
 // Addr returns an [*Error] unless connections to addr are allowed.
@@ -293,8 +294,9 @@ func dialFirst(ctx context.Context, dial dialFunc, network string, addrs []netip
 
 // Transport returns a new transport whose connections are allowed by g. It uses
 // no proxy, since a proxy would connect in its place, and bounds the time to
-// connect and to the response's headers, and the size of these. The caller may
-// change it before use, its dialling excepted.
+// connect and to the response's headers, and the size of these. A lost HTTP/2
+// connection ends within 30 seconds. The caller may change the transport before use,
+// its dialling excepted.
 func (g *Guard) Transport() *http.Transport {
 	return &http.Transport{
 		DialContext:            g.DialContext,
@@ -305,6 +307,9 @@ func (g *Guard) Transport() *http.Transport {
 		ResponseHeaderTimeout:  headerTimeout,
 		ExpectContinueTimeout:  time.Second,
 		MaxResponseHeaderBytes: 64 << 10,
+
+		// Without pings, a lost HTTP/2 connection takes further requests until TCP fails, after many minutes.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
 	}
 }
 
