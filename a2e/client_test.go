@@ -576,6 +576,42 @@ func TestTooLargeOverHTTP(t *testing.T) {
 	require.JSONEq(t, `{"n":7}`, got)
 }
 
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A host that sends a message that is too large on every stream gets requests at the rate of the backoff.
+func TestTooLargeMessageOnEveryStream(t *testing.T) {
+	for _, id := range []string{"", "id: 7\n", "id: x\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			const tooMany = 100
+			streams := 0
+			host := roundTrip(func(r *http.Request) (*http.Response, error) {
+				body := `{"session_id":"s","taken":true}`
+				h := http.Header{"Content-Type": {"application/json"}}
+				if r.Method == http.MethodGet {
+					h.Set("Content-Type", "text/event-stream")
+					body = id + "data: " + strings.Repeat("x", 2000) + "\n\n"
+					if streams++; streams == tooMany {
+						<-r.Context().Done() // so that the time of the test passes
+						return nil, r.Context().Err()
+					}
+				}
+				return &http.Response{StatusCode: http.StatusOK, Header: h, Body: io.NopCloser(strings.NewReader(body))}, nil
+			})
+			conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{
+				HTTPClient: &http.Client{Transport: host}, MaxMessage: 1000, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			_, err = io.WriteString(conn, "{}\n")
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			require.NoError(t, conn.Close())
+			require.Greater(t, streams, 2)
+			require.Less(t, streams, tooMany, id)
+		})
+	}
+}
+
 // A web page whose name resolves to this machine gets no WebSocket; other clients and allowed pages
 // do.
 func TestWebSocketHandlerRefusesRebinding(t *testing.T) {

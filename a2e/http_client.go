@@ -322,11 +322,12 @@ func (c *httpConn) follow() {
 			switch {
 			case errors.Is(err, sse.ErrTooLarge):
 				// The host would send it again after each reconnection (A2E-D06). Numeric ids count the
-				// messages (A2E-D42).
+				// messages (A2E-D42). Other hosts send it again, so the next connection waits for the backoff.
 				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", last)
 				if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
 					last = strconv.FormatUint(n+1, 10)
 				}
+				return retry.Mark(err, retry.Unknown, 0)
 			case errors.Is(err, io.EOF) && last != before: // the end of the session, or of a connection that was in use
 			case errors.As(err, &e) && e.Status == http.StatusNotFound:
 				c.endedWith(e)
