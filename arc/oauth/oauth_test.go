@@ -249,10 +249,23 @@ func TestTokenSourceFollowsNoRedirect(t *testing.T) {
 	} {
 		first := httptest.NewServer(http.RedirectHandler(other.URL, status))
 		defer first.Close()
-		s, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL})
-		require.NoError(t, err)
-		_, err = s.Token(t.Context(), "any")
-		require.ErrorContains(t, err, strconv.Itoa(status))
-		require.Empty(t, requests)
+		for _, own := range []*http.Client{nil, {}} {
+			s, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: first.URL, HTTPClient: own})
+			require.NoError(t, err)
+			_, err = s.Token(t.Context(), "any")
+			require.ErrorContains(t, err, strconv.Itoa(status))
+			require.Empty(t, requests)
+			require.True(t, own == nil || own.CheckRedirect == nil, "the client of the user is modified")
+		}
 	}
+}
+
+// A secret is never sent unencrypted to another machine unless that is permitted.
+func TestTokenSourceRefusesInsecureURL(t *testing.T) {
+	for _, url := range []string{"http://login.example/token", "login.example/token", "https://user@login.example/token"} {
+		_, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", ClientSecret: "pass", TokenURL: url})
+		require.ErrorContains(t, err, "oauth: token URL", url)
+	}
+	_, err := NewTokenSource(TokenSourceOptions{ClientID: "agent", TokenURL: "http://login.example/token", AllowInsecure: true})
+	require.NoError(t, err)
 }
