@@ -58,8 +58,9 @@ type ClientOptions struct {
 	Idempotent bool
 
 	// MaxResumes is the maximum number of attempts in a row to continue a stream that was
-	// cut after an event with an id. Zero and negative values disable them. They are only
-	// for servers that replay: another server would run the request a second time.
+	// cut after an event with an id. An attempt that gets 429, 502, 503 or 504 has failed. Zero
+	// and negative values disable them. They are only for servers that replay: another
+	// server would run the request a second time.
 	MaxResumes int
 
 	// SendAgentPath sends the agents that a workflow has passed through, so that

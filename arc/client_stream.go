@@ -139,6 +139,7 @@ type streaming struct {
 	x      transfer
 	yield  func(*ChatEvent, error) bool
 	lastID string // of the last event that carried one
+	status int    // of the last response unless it was 2xx, or 0
 
 	numbers wire.EventNumbers
 
@@ -151,8 +152,24 @@ type streaming struct {
 func (s *streaming) resumable(ctx context.Context, err error) bool {
 	var e *Error
 	var h *HTTPError
-	return s.lastID != "" && ctx.Err() == nil && !errors.As(err, &e) && !errors.As(err, &h) &&
-		!errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) && retry.ClassOf(err) != retry.Permanent
+	switch {
+	case s.lastID == "" || ctx.Err() != nil:
+		return false
+	case errors.As(err, &e) || errors.As(err, &h):
+		return isAway(s.status)
+	}
+	return !errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) &&
+		retry.ClassOf(err) != retry.Permanent
+}
+
+// isAway reports whether a status is that of a server that shuts down or is overloaded, or of its proxy. It answers
+// only the attempt to resume.
+func isAway(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
 }
 
 // run reads the stream from one connection. It returns nil after a done event,
@@ -184,10 +201,12 @@ func (s *streaming) run(ctx context.Context) error {
 // open sends the request. A response with another status than 2xx is a response, too.
 func (s *streaming) open(ctx context.Context) (*http.Response, error) {
 	resp, err := s.x.do(ctx, -1)
+	s.status = 0
 	var e *httpx.Error
 	if !errors.As(err, &e) || e.Status == 0 {
 		return resp, err
 	}
+	s.status = e.Status
 	if s.c.opts.Retry.MaxRetryAfter > 0 && e.Header.Get("Retry-After") != "" &&
 		(e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable) {
 		return nil, retry.MarkStatus(httpError(e.Status, e.Body), e.Status, e.Header)
