@@ -203,7 +203,7 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) (int, error
 	if from.traceID != "" {
 		ctx = arc.ContextWithTraceID(ctx, from.traceID)
 	}
-	if err := r.once(ctx, from, n); err != nil {
+	if err := r.once(ctx, from, n, age); err != nil {
 		return http.StatusInternalServerError, err
 	}
 	return http.StatusOK, nil
@@ -312,7 +312,7 @@ func asError(err error) *arc.Error {
 
 // once calls the handler unless it has handled the notification before. Of
 // deliveries at the same time one calls it and the others wait.
-func (r *Receiver) once(ctx context.Context, from origin, n *arc.Notification) error {
+func (r *Receiver) once(ctx context.Context, from origin, n *arc.Notification, age time.Duration) error {
 	if from.id == "" {
 		return r.call(ctx, n)
 	}
@@ -320,6 +320,9 @@ func (r *Receiver) once(ctx context.Context, from origin, n *arc.Notification) e
 	retention := r.opts.MaxAge
 	if retention < 0 {
 		retention = 24 * time.Hour
+	}
+	if r.opts.MaxClockSkew > 0 {
+		retention += max(-age, 0) // a notification from the future is accepted for longer
 	}
 	key := "arc/webhook/" + hex.EncodeToString(sum[:])
 	_, err, _ := r.flight.Do(key, func() (any, error) {

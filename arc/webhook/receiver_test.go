@@ -76,6 +76,26 @@ func TestReceiverHookThatPanicsFailsOneDelivery(t *testing.T) {
 	}, reflect.TypeFor[arc.AuthenticatorFunc]())
 }
 
+// The id of a notification from a clock that is ahead is kept for as long as its time is accepted (ARC-D43).
+func TestReceiverRemembersNotificationFromFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		h := arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error {
+			n++
+			return nil
+		})
+		r, err := NewReceiver(h, []arc.WebhookSecret{secret}, nil)
+		require.NoError(t, err)
+		body := notificationRequest(t, `"n-1"`, time.Now().Add(5*time.Minute))
+		require.Equal(t, 200, post(r, body, signed(body)).Code)
+		time.Sleep(24*time.Hour + 4*time.Minute)
+		require.Equal(t, 200, post(r, body, signed(body)).Code)
+		require.Equal(t, 1, n)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, 401, post(r, body, signed(body)).Code)
+	})
+}
+
 // ARC-113, ARC-D43: what a receiver accepts, and that it calls the handler once.
 func TestReceiver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
