@@ -168,7 +168,10 @@ func TestWebhookSenderGuard(t *testing.T) {
 	require.NoError(t, wire.CallbackPolicy{AllowInsecure: true}.Validate("http://good.example:80/"))
 	require.NoError(t, wire.CallbackPolicy{AllowPrivate: true}.Validate("https://good.example:22/"))
 	names["good.example"] = "127.0.0.1" // the name resolves to another address
-	require.ErrorIs(t, s.attempt(t.Context(), &engine.Delivery{ID: "n", URL: "https://good.example/x", Body: []byte(`{}`)}), netguard.ErrForbidden)
+	err := s.attempt(t.Context(), &engine.Delivery{ID: "n", URL: "https://good.example/x?key=hidden", Body: []byte(`{}`)})
+	require.ErrorIs(t, err, netguard.ErrForbidden)
+	require.ErrorContains(t, err, "good.example")
+	require.NotContains(t, err.Error(), "hidden", "errors are logged")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, s.check(ctx, "https://missing.example/x"), context.Canceled)

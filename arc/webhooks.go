@@ -278,6 +278,9 @@ func (s *sender) attempt(ctx context.Context, d *engine.Delivery) error {
 		}
 	}
 	res, err := s.http.Do(req)
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = fmt.Errorf("arc: webhook at %s: %w", req.URL.Host, u.Err) // the query may have a secret
+	}
 	if errors.Is(err, netguard.ErrForbidden) {
 		return fmt.Errorf("%w: %w", engine.ErrRefused, err)
 	}
