@@ -18,7 +18,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/retry"
 )
@@ -267,6 +269,9 @@ func (x *exchange) prepare(ctx context.Context, req *http.Request) error {
 	return o.Secrets(ctx, "http://"+strings.TrimSuffix(host, ":80"), req.Header)
 }
 
+// errorTimeout bounds the time in which the body of a refusal arrives.
+const errorTimeout = 10 * time.Second
+
 // check returns an error unless the response is the expected one.
 func (x *exchange) check(res *http.Response) error {
 	h := res.Header
@@ -288,7 +293,9 @@ func (x *exchange) check(res *http.Response) error {
 	e := &Error{Op: x.client.opts.Prefix + x.Op, Method: x.Method, URL: bare(x.URL), Status: res.StatusCode, Header: h,
 		class: retry.Unknown}
 	e.Message = "got " + got + ", want " + want
+	t := time.AfterFunc(errorTimeout, func() { _ = guard.Call("HTTP client", res.Body.Close) }) // a stream has no deadline
 	e.Body, _ = readAll(io.LimitReader(res.Body, maxPart), -1, -1)
+	t.Stop()
 	if res.StatusCode/100 == 2 {
 		return e // the peer may have processed the request
 	}

@@ -401,6 +401,26 @@ func TestClientClosesUnexpectedResponse(t *testing.T) {
 	}
 }
 
+// A refusal is an error although the rest of its body does not arrive and the request has no deadline.
+func TestClientBoundsBodyOfRefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, stop := newPipeServer(t, &http.Server{}, func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, "closed")
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
+		start := time.Now()
+		_, err := l.client().Do(t.Context(), &Request{Method: "GET", URL: parse(t, "http://a.example/")})
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, 503, e.Status)
+		require.Equal(t, "closed", string(e.Body))
+		require.Equal(t, errorTimeout, time.Since(start))
+		stop()
+	})
+}
+
 func TestClientReportsUntrustedCertificate(t *testing.T) {
 	ts := httptest.NewTLSServer(http.NotFoundHandler())
 	defer ts.Close()
