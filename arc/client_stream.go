@@ -186,6 +186,9 @@ func (s *streaming) run(ctx context.Context) error {
 	err := retry.Do(ctx, s.c.retry, s.c.isIdempotent(s.x.out), func(ctx context.Context, _ int) (err error) {
 		s.awake()
 		resp, err = s.open(ctx)
+		if err != nil && s.timer != nil {
+			s.timer.Stop() // a delay before the next attempt is no silence
+		}
 		return err
 	})
 	if err != nil {

@@ -317,6 +317,20 @@ func TestClientStreamResume(t *testing.T) {
 	}
 }
 
+// The delay that a server requests is not a silence of the server.
+func TestClientStreamWaitsForRetryAfterOverIdleTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &peer{do: []reaction{reply(503, MediaType, fault(ErrAgentNotAvailable), "Retry-After", "90"), stream(chunkEvent("a") + doneEvent)}}
+		c := newTestClient(t, p, &ClientOptions{IdleTimeout: time.Minute, Retry: &RetryPolicy{MaxRetryAfter: 2 * time.Minute}})
+		start := time.Now()
+		text, done, err := collect(startStream(c, t.Context(), nil))
+		require.NoError(t, err)
+		require.True(t, done)
+		require.Equal(t, "a", text)
+		require.Equal(t, 90*time.Second, time.Since(start))
+	})
+}
+
 func TestClientStreamInterceptors(t *testing.T) {
 	p := &peer{do: []reaction{stream(chunkEvent("a") + doneEvent)}}
 	upper := func(next StreamFunc) StreamFunc {
