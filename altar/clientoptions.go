@@ -13,6 +13,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
 // ClientOptions adjusts a [Client]. The zero value is right for production.
@@ -89,6 +90,9 @@ func (p *RetryPolicy) loop(ctx context.Context, log *slog.Logger, subject string
 		})
 		if _, isPanic := errors.AsType[*guard.PanicError](err); isPanic || isFinal(err) || p.MaxAttempts < 0 || p.MaxAttempts > 0 && attempts >= p.MaxAttempts {
 			return retry.Mark(err, retry.Permanent, 0)
+		}
+		if _, isClosed := errors.AsType[*wsconn.CloseError](err); isClosed {
+			return retry.Mark(err, retry.Unknown, 0) // 1008 after credentials_expired, too
 		}
 		return err
 	})

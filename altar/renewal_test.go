@@ -6,6 +6,7 @@ package altar
 import (
 	"context"
 	"errors"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 // tokens is the issuer and the verifier of tokens that are valid for five minutes.
@@ -147,6 +150,40 @@ func TestRuntimeReplacesRefusedToken(t *testing.T) {
 		err := testRuntime("r2", &RuntimeOptions{TokenSource: TokenSourceFunc(func(context.Context) (string, error) { return "bad", nil })}).
 			Run(t.Context(), must(pipeTransport(t, h)(nil)(t.Context())))
 		require.ErrorIs(t, err, ReasonUnauthenticated)
+	})
+}
+
+// A Runtime and a client whose Dialer has a new token for each WebSocket dial again when the token expires
+// (ALT-D40, ALT-D46).
+func TestExpiredWebSocketIsDialedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := newTokens()
+		h := testHost(t, &HostOptions{Auth: Auth{Authenticator: source.authenticator()}})
+		srv := kit.Serve(t, "altar", h)
+		dial := func(ctx context.Context) (Conn, error) {
+			token, err := source.Token(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return DialWebSocket(ctx, "ws://localhost", &WebSocketDialOptions{HTTPClient: srv.Client, Header: http.Header{"Authorization": {"Bearer " + token}}})
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- testRuntime("r1", nil).RunWithReconnect(ctx, dial) }()
+		synctest.Wait()
+		c := must(NewClient(dial, nil))
+		s, err := c.CreateSession(ctx, &CreateSessionParams{TTL: 3 * time.Hour})
+		require.NoError(t, err)
+		for range 5 {
+			time.Sleep(4*time.Minute + 10*time.Second)
+			sum, err := CallAs[int64](ctx, s, "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err)
+			require.Equal(t, int64(3), sum)
+		}
+		require.GreaterOrEqual(t, source.issued(), 8)
+		require.NoError(t, c.Close())
+		stop()
+		require.NoError(t, <-done)
 	})
 }
 
