@@ -120,9 +120,15 @@ func (h *Host) followPeer(ctx context.Context, network cluster.Network, p *peer)
 		p.conn = hc
 		h.unlockAll()
 		connected()
-		stop := context.AfterFunc(ctx, func() { h.losePeer(p) }) // closing the stream may take long
+		serving, cut := context.WithCancel(context.WithoutCancel(ctx))
+		defer cut()
+		stop := context.AfterFunc(ctx, func() {
+			h.awaitEnd(p, hc)
+			h.losePeer(p) // closing the stream may take long
+			cut()
+		})
 		defer stop()
-		err = h.serveConn(ctx, hc)
+		err = h.serveConn(serving, hc)
 		h.losePeer(p)
 		if err == nil {
 			err = io.ErrUnexpectedEOF
@@ -141,6 +147,26 @@ func (h *Host) admitPeer(stream io.ReadWriteCloser) (*hostConn, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return hc, nil
+}
+
+// departTime is how long the end of the stream to a Host that has departed is awaited.
+const departTime = time.Second
+
+// awaitEnd waits for the end of the stream to a Host that has shut down: results that it sent before may be on their
+// way. A Host that has failed still offers Runtimes, or has none, and is not awaited.
+func (h *Host) awaitEnd(p *peer, hc *hostConn) {
+	h.lockAll()
+	isAwaited := p.conn == hc && len(p.offers) == 0 && len(p.runtimes) > 0
+	h.unlockAll()
+	if !isAwaited {
+		return
+	}
+	t := time.NewTimer(departTime)
+	defer t.Stop()
+	select {
+	case <-hc.removed:
+	case <-t.C:
+	}
 }
 
 // losePeer takes the Runtimes of another Host out.

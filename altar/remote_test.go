@@ -372,6 +372,63 @@ func TestRemoteShutdown(t *testing.T) {
 	})
 }
 
+// A late stream gives what it has read to its reader a moment later.
+type lateStream struct{ io.ReadWriteCloser }
+
+func (s lateStream) Read(b []byte) (int, error) {
+	n, err := s.ReadWriteCloser.Read(b)
+	time.Sleep(10 * time.Millisecond)
+	return n, err
+}
+
+// The result of a Host that shuts down is received although the network reports its departure first. A Host that
+// departs and leaves its stream open, or one that did not shut down, is lost.
+func TestResultOfDepartedHost(t *testing.T) {
+	for _, how := range []string{"shuts down", "hangs in its shutdown", "fails"} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMesh(t, HostOptions{})
+			m.wrap = func(c net.Conn) io.ReadWriteCloser {
+				if m.streams[c] == "b" {
+					return lateStream{c}
+				}
+				return c
+			}
+			m.add(t, HostOptions{}, "a")
+			m.add(t, HostOptions{}, "b")
+			m.attach(t, "b", testRuntime("rb", nil))
+			sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			done := make(chan error, 1)
+			go func() {
+				_, err := CallAs[string](t.Context(), sess, "wait", waitIn{3_000}, nil)
+				done <- err
+			}()
+			time.Sleep(time.Second)
+			start, want := time.Now(), time.Duration(0)
+			if how == "shuts down" {
+				require.NoError(t, m.hosts["b"].Shutdown(t.Context()))
+				require.NoError(t, <-done)
+				m.empty(t)
+				return
+			}
+			if how == "hangs in its shutdown" {
+				want = departTime
+				go func() { _ = m.hosts["b"].Shutdown(t.Context()) }()
+				time.Sleep(100 * time.Millisecond)
+				start = time.Now()
+			}
+			m.mu.Lock()
+			delete(m.joined, "b")
+			m.tellLocked()
+			m.mu.Unlock()
+			require.ErrorIs(t, <-done, ReasonDisconnected)
+			require.Equal(t, want, time.Since(start))
+			m.empty(t)
+		})
+	}
+}
+
 // Chunks, grants and cancellations pass between Hosts as they do between a Host and a Runtime: a reader that stops
 // holds the tool, and no other call (ALT-D37).
 func TestRemoteStreamWaitsForItsReader(t *testing.T) {
