@@ -172,6 +172,8 @@ func TestLossWhileOpen(t *testing.T) {
 	records, err := s.Read(t.Context(), "s", 0, 10)
 	require.NoError(t, err)
 	require.Len(t, records, 2, "a restart loses nothing")
+	waiting := make(chan error, 1)
+	go func() { waiting <- s.Wait(t.Context(), "s", want) }()
 	srv.Shutdown()
 	require.NoError(t, os.RemoveAll(filepath.Join(dir, "jetstream")))
 	require.NoError(t, os.CopyFS(filepath.Join(dir, "jetstream"), os.DirFS(older)))
@@ -185,6 +187,12 @@ func TestLossWhileOpen(t *testing.T) {
 	require.Equal(t, []uint64{have, want}, []uint64{loss.Have, loss.Want})
 	_, err = s.Get(t.Context(), "k")
 	require.ErrorIs(t, err, store.ErrCorrupt)
+	select {
+	case err := <-waiting:
+		require.ErrorAs(t, err, &loss)
+	case <-time.After(20 * time.Second):
+		t.Error("a waiting call does not return the loss")
+	}
 	report, err := s.Verify(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []int{1, 1}, []int{report.Damaged, report.Records})
@@ -284,4 +292,18 @@ func TestChecksum(t *testing.T) {
 	require.ErrorAs(t, err, &damaged)
 	require.EqualValues(t, 2, damaged.Position)
 	require.Equal(t, "fivewire_kv", damaged.Path)
+
+	seq, err := s.Append(t.Context(), "s", "", []byte("x"), 0)
+	require.NoError(t, err)
+	stream, err = js.Stream(t.Context(), "fivewire_log")
+	require.NoError(t, err)
+	m, err = stream.GetMsg(t.Context(), seq)
+	require.NoError(t, err)
+	header = nats.Header{"Fivewire-Sum": m.Header["Fivewire-Sum"]}
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: m.Subject, Header: header, Data: []byte("y")})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.ErrorAs(t, s.Wait(ctx, "s", seq), &damaged)
+	require.Equal(t, seq+1, damaged.Position)
 }

@@ -165,11 +165,12 @@ func (s *Store) checkEnds(ctx context.Context) error {
 	return nil
 }
 
-// lose makes all later calls return a loss.
+// lose makes all waiting and all later calls return a loss.
 func (s *Store) lose(a *area, have, want uint64) error {
 	loss := &store.LossError{Path: a.name, Have: have, Want: want}
 	if s.lost.CompareAndSwap(nil, loss) {
 		s.opts.Logger.ErrorContext(s.life, "natsstore: data lost", "err", loss)
+		s.wakes.ringAll()
 	}
 	return loss
 }

@@ -5,6 +5,7 @@ package natsstore
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -188,7 +189,12 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 	for looks := 0; ; looks++ {
 		ch, patience := s.wakes.next(x, looks)
 		records, err := s.read(ctx, name, after, 1)
+		loss := s.lost.Load()
 		switch {
+		case loss != nil:
+			return loss
+		case errors.Is(err, store.ErrCorrupt):
+			return err
 		case err == nil && len(records) > 0:
 			return nil
 		case ctx.Err() != nil:
