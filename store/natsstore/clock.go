@@ -12,19 +12,44 @@ import (
 )
 
 // A clock returns the time of the servers. Expiry is judged by it alone, so that processes whose
-// clocks differ agree on which entries exist.
+// clocks differ agree on which entries exist. Between two comparisons with the servers it follows the
+// monotonic clock of the process. That does not jump, but may stop while the machine is suspended.
 type clock struct {
-	offset atomic.Int64 // nanoseconds from the clock of this process to theirs
+	read   func() (steady, wall int64) // the monotonic clock and the other one, in nanoseconds
+	offset atomic.Int64                // nanoseconds from the monotonic clock to theirs
+	lead   atomic.Int64                // of the other clock over the monotonic one at the last comparison
+}
+
+// maxDrift is by how many nanoseconds the two clocks of a process may drift apart between comparisons.
+const maxDrift = int64(100 * time.Millisecond)
+
+// localClock returns the clocks of the process.
+func localClock() func() (steady, wall int64) {
+	start := time.Now()
+	return func() (steady, wall int64) {
+		now := time.Now()
+		return start.UnixNano() + int64(now.Sub(start)), now.UnixNano()
+	}
 }
 
 // now returns the time of the servers in nanoseconds since 1970.
-func (c *clock) now() int64 { return time.Now().UnixNano() + c.offset.Load() }
+func (c *clock) now() int64 {
+	steady, _ := c.read()
+	return steady + c.offset.Load()
+}
 
-// offsetOf returns the offset of the remote clock and its error, both in nanoseconds. A difference
+// hasJumped reports whether a clock of the process was set or has stopped since the last comparison.
+func (c *clock) hasJumped() bool {
+	steady, wall := c.read()
+	drift := wall - steady - c.lead.Load()
+	return drift > maxDrift || drift < -maxDrift
+}
+
+// offsetOf returns the offset of the remote clock and its error, all in nanoseconds. A difference
 // within the error counts as zero.
-func offsetOf(sent, answered time.Time, remote int64) (offset, error int64) {
-	error = int64(answered.Sub(sent))/2 + 1
-	offset = remote - (sent.UnixNano() + error)
+func offsetOf(sent, answered, remote int64) (offset, error int64) {
+	error = (answered-sent)/2 + 1
+	offset = remote - (sent + error)
 	if -error <= offset && offset <= error {
 		offset = 0
 	}
@@ -35,15 +60,17 @@ func offsetOf(sent, answered time.Time, remote int64) (offset, error int64) {
 func (s *Store) setClock(ctx context.Context, looks int) error {
 	best := int64(math.MaxInt64)
 	for range looks {
-		sent := time.Now()
+		sent, wall := s.clock.read()
 		info, err := s.info(ctx, s.kv, "", 0)
 		if err != nil {
 			return err
 		}
-		offset, maxError := offsetOf(sent, time.Now(), info.now)
+		answered, _ := s.clock.read()
+		offset, maxError := offsetOf(sent, answered, info.now)
 		if maxError < best {
 			best = maxError
 			s.clock.offset.Store(offset)
+			s.clock.lead.Store(wall - sent)
 		}
 	}
 	return nil

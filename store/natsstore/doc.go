@@ -36,9 +36,9 @@
 // duplicates, so that no write is applied twice. If a response was lost and another caller changed
 // the same key since, the call fails with an error that it may have taken effect.
 //
-// Time is that of the servers: each process compares its clock with theirs once a minute. An entry
-// thus expires for all processes at once, within the duration of one response. The clocks of the
-// servers themselves must agree.
+// Time is that of the servers: each process compares its clock with theirs once a minute, and before the next call
+// after its clock was set or its machine was suspended. An entry thus expires for all processes at once, within the
+// duration of one response. The clocks of the servers themselves must agree.
 //
 // # Damage and loss
 //

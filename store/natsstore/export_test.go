@@ -28,6 +28,12 @@ func Forgets(opts *Options, after time.Duration) *Options {
 	return opts
 }
 
+// Clocks replaces the clocks of a store.
+func Clocks(opts *Options, read func() (steady, wall int64)) *Options {
+	opts.clock = read
+	return opts
+}
+
 // Ahead advances the clock of one store by d.
 func Ahead(s *Store, d time.Duration) { s.clock.offset.Add(int64(d)) }
 

@@ -58,6 +58,9 @@ type Options struct {
 
 	// lingers is expireLingers, or less in tests.
 	lingers time.Duration
+
+	// clock is localClock, or another one in tests.
+	clock func() (steady, wall int64)
 }
 
 const (
@@ -179,6 +182,9 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 	}
 	if s.opts.lingers == 0 {
 		s.opts.lingers = expireLingers
+	}
+	if s.clock.read = s.opts.clock; s.clock.read == nil {
+		s.clock.read = localClock()
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -344,12 +350,19 @@ func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 	}, nil
 }
 
-// beginIntact is begin for calls that a loss of data ends.
+// beginIntact is begin for calls that a loss of data ends. After a jump of a local clock the call compares it with the
+// servers first.
 func (s *Store) beginIntact(ctx context.Context) (context.Context, func(), error) {
 	if loss := s.lost.Load(); loss != nil {
 		return nil, nil, loss
 	}
-	return s.begin(ctx)
+	ctx, end, err := s.begin(ctx)
+	if err == nil && s.clock.hasJumped() {
+		if err = s.setClock(ctx, 1); err != nil {
+			end()
+		}
+	}
+	return ctx, end, err
 }
 
 // attend runs the periodic work: compare the clocks, check the number of replicas and the ends of the data, end idle
@@ -379,7 +392,7 @@ func (s *Store) attend() {
 			swept = time.Now()
 		case <-tick.C:
 			s.wakes.tidy()
-			if time.Since(looked) >= time.Minute {
+			if time.Since(looked) >= time.Minute || s.clock.hasJumped() {
 				if err := errors.Join(s.refreshReplicas(s.life), s.setClock(s.life, 3), s.checkEnds(s.life)); err != nil {
 					s.opts.Logger.DebugContext(s.life, "natsstore: look", "err", err)
 				}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -387,4 +388,37 @@ func TestUnreachable(t *testing.T) {
 	require.ErrorIs(t, s.Wait(ctx, "s", 0), context.DeadlineExceeded)
 	_, err = natsstore.Open(t.Context(), "nats://127.0.0.1:1", nil)
 	require.True(t, errors.Is(err, nats.ErrNoServers), err)
+}
+
+// TestClockOfProcessJumps: an entry exists as long as by the clock of the servers, although the clock of the process
+// is set, or its monotonic clock stops while the machine is suspended.
+func TestClockOfProcessJumps(t *testing.T) {
+	srv := startEmbedded(t, nil)
+	var steadyJump, wallJump atomic.Int64
+	s, err := srv.Open(t.Context(), natsstore.Clocks(&natsstore.Options{}, func() (steady, wall int64) {
+		now := time.Now().UnixNano()
+		return now + steadyJump.Load(), now + wallJump.Load()
+	}))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	for _, jump := range []struct {
+		name         string
+		steady, wall time.Duration
+	}{{"set forward", 0, time.Hour}, {"set back", 0, -time.Hour}, {"suspended", -time.Hour, 0}} {
+		_, err := s.Create(t.Context(), jump.name+" lives", nil, 10*time.Minute)
+		require.NoError(t, err)
+		expired, err := s.Create(t.Context(), jump.name+" expired", nil, 1)
+		require.NoError(t, err)
+		_, err = s.Append(t.Context(), jump.name, "", nil, 10*time.Minute)
+		require.NoError(t, err)
+		steadyJump.Store(int64(jump.steady))
+		wallJump.Store(int64(jump.wall))
+		_, err = s.Get(t.Context(), jump.name+" lives")
+		require.NoError(t, err, jump.name)
+		records, err := s.Read(t.Context(), jump.name, 0, 0)
+		require.NoError(t, err)
+		require.Len(t, records, 1, jump.name)
+		_, err = s.Update(t.Context(), jump.name+" expired", nil, expired, 0)
+		require.ErrorIs(t, err, store.ErrNotFound, jump.name)
+	}
 }

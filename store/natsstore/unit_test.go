@@ -97,11 +97,11 @@ func TestLifetimes(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	offset, fault := offsetOf(now, now.Add(10*time.Millisecond), now.Add(7*time.Millisecond).UnixNano())
+	now, ms := time.Unix(1_000_000, 0).UnixNano(), int64(time.Millisecond)
+	offset, fault := offsetOf(now, now+10*ms, now+7*ms)
 	require.Zero(t, offset, "the way explains the difference")
 	require.EqualValues(t, 5*time.Millisecond+1, fault)
-	offset, _ = offsetOf(now, now.Add(10*time.Millisecond), now.Add(time.Hour).UnixNano())
+	offset, _ = offsetOf(now, now+10*ms, now+int64(time.Hour))
 	require.InDelta(t, float64(time.Hour), float64(offset), float64(6*time.Millisecond))
 
 	require.EqualValues(t, 0, after(5, 0))
