@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -320,6 +322,33 @@ func TestMarkSlots(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, seq, uint64(unknownMargin))
 	require.NoError(t, s.Close())
+}
+
+// A hangingEngine sends no answer to a sweep.
+type hangingEngine struct {
+	engine
+	sweeps chan struct{}
+}
+
+func (e *hangingEngine) sweep(ctx context.Context) (more bool, err error) {
+	select {
+	case e.sweeps <- struct{}{}:
+		<-ctx.Done()
+	case <-ctx.Done():
+	}
+	return false, ctx.Err()
+}
+
+// TestSweepHangs: after a sweep without an answer the next one begins in its time, as over another connection.
+func TestSweepHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &hangingEngine{sweeps: make(chan struct{})}
+		s := &Store{engine: e, outage: defaultOutage, log: slog.New(slog.DiscardHandler)}
+		go s.sweep(t.Context(), defaultSweep)
+		for range 3 {
+			<-e.sweeps
+		}
+	})
 }
 
 // TestDiskHangs: calls without a deadline end as unknown while nothing of SQLite answers, and

@@ -499,7 +499,10 @@ func (s *Store) sweep(ctx context.Context, every time.Duration) {
 		}
 		for more := true; more && ctx.Err() == nil; {
 			var err error
-			if more, err = s.engine.sweep(ctx); err != nil && ctx.Err() == nil {
+			in, cancel := s.bounded(ctx)
+			more, err = s.engine.sweep(in)
+			cancel()
+			if err != nil && ctx.Err() == nil {
 				s.log.WarnContext(ctx, "sqlstore: sweep failed", "err", err)
 				break
 			}
