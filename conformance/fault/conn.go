@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"time"
 )
 
 // Listener returns a view of l whose connections have the faults of plan. The name of its operations
@@ -100,7 +102,7 @@ func wrap(c net.Conn, name string, p *Plan) net.Conn {
 	return &conn{Conn: c, stream: newStream(c, name, p)}
 }
 
-// A conn is a network connection with faults.
+// A conn is a network connection with faults. Its deadlines end Delay, Hang and Pause too.
 type conn struct {
 	net.Conn
 	stream *stream
@@ -110,6 +112,62 @@ func (c *conn) Read(b []byte) (int, error)  { return c.stream.Read(b) }
 func (c *conn) Write(b []byte) (int, error) { return c.stream.Write(b) }
 func (c *conn) Close() error                { return c.stream.Close() }
 
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	err := c.Conn.SetReadDeadline(t)
+	c.stream.reads.set(c.stream.ctx, t)
+	return err
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	err := c.Conn.SetWriteDeadline(t)
+	c.stream.writes.set(c.stream.ctx, t)
+	return err
+}
+
+// A deadline is the context of the calls of one direction. The cause of its end is os.ErrDeadlineExceeded, or
+// that of the connection.
+type deadline struct {
+	mu     sync.Mutex // guards all below
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // nil without a deadline
+}
+
+func newDeadline(conn context.Context) *deadline {
+	d := &deadline{}
+	d.ctx, d.cancel = context.WithCancelCause(conn)
+	return d
+}
+
+func (d *deadline) context() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ctx
+}
+
+// set sets the deadline, also of a call in progress. Zero means none.
+func (d *deadline) set(conn context.Context, t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() || d.ctx.Err() != nil {
+		d.ctx, d.cancel = context.WithCancelCause(conn)
+	}
+	d.timer = nil
+	cancel := d.cancel
+	left := time.Until(t)
+	switch {
+	case t.IsZero():
+	case left <= 0:
+		cancel(os.ErrDeadlineExceeded)
+	default:
+		d.timer = time.AfterFunc(left, func() { cancel(os.ErrDeadlineExceeded) })
+	}
+}
+
 // A stream is a connection with faults. The context of its calls ends with Close.
 type stream struct {
 	rw     io.ReadWriteCloser
@@ -118,6 +176,8 @@ type stream struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	once   sync.Once
+	reads  *deadline
+	writes *deadline
 
 	mu         sync.Mutex // of Write
 	delayed    []byte     // by Reorder
@@ -128,17 +188,19 @@ type stream struct {
 func newStream(rw io.ReadWriteCloser, name string, p *Plan) *stream {
 	s := &stream{rw: rw, name: name, plan: p}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.reads, s.writes = newDeadline(s.ctx), newDeadline(s.ctx)
 	return s
 }
 
 // begin begins a call. Crash of the plan closes the connection.
-func (s *stream) begin(op string) (context.Context, func(), decision, error) {
-	ctx, release, err := s.plan.enter(s.ctx)
+func (s *stream) begin(op string, direction *deadline) (context.Context, func(), decision, error) {
+	direct := direction.context()
+	ctx, release, err := s.plan.enter(direct)
 	if err != nil {
 		if errors.Is(err, ErrCrashed) {
 			_ = s.Close()
 		}
-		return nil, nil, decision{}, cmpErr(s.ctx.Err() != nil, net.ErrClosed, err)
+		return nil, nil, decision{}, s.endOf(direct, err)
 	}
 	d := s.plan.decide(op, s.name)
 	if d.slow > 0 {
@@ -156,27 +218,31 @@ func (s *stream) begin(op string) (context.Context, func(), decision, error) {
 	}
 	if err != nil {
 		release()
-		return nil, nil, d, err
+		return nil, nil, d, s.endOf(direct, err)
 	}
 	return ctx, release, d, nil
 }
 
-func cmpErr(condition bool, a, b error) error {
-	if condition {
-		return a
+// endOf returns the error of a call in a direction, which has ended if that is the reason of err.
+func (s *stream) endOf(direct context.Context, err error) error {
+	switch {
+	case s.ctx.Err() != nil:
+		return net.ErrClosed
+	case direct.Err() != nil:
+		return context.Cause(direct)
 	}
-	return b
+	return err
 }
 
 // Read implements [io.Reader].
 func (s *stream) Read(b []byte) (int, error) {
 	for {
-		ctx, release, d, err := s.begin(opReceive)
+		ctx, release, d, err := s.begin(opReceive, s.reads)
 		if err != nil {
 			return 0, err
 		}
-		stop := context.AfterFunc(ctx, func() { // Crash
-			if s.ctx.Err() == nil {
+		stop := context.AfterFunc(ctx, func() {
+			if !errors.Is(context.Cause(ctx), os.ErrDeadlineExceeded) && s.ctx.Err() == nil { // Crash
 				_ = s.Close()
 			}
 		})
@@ -220,7 +286,7 @@ func (s *stream) receive(b []byte, d decision) (n int, isDropped bool, err error
 
 // Write implements [io.Writer].
 func (s *stream) Write(b []byte) (int, error) {
-	_, release, d, err := s.begin(opSend)
+	_, release, d, err := s.begin(opSend, s.writes)
 	if err != nil {
 		return 0, err
 	}

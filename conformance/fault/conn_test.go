@@ -8,7 +8,9 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -178,4 +180,41 @@ func TestViewsWithNilPlanAreTheirArguments(t *testing.T) {
 	c, err := fault.Dialer(dial, nil)(t.Context(), "tcp", "x")
 	require.NoError(t, err)
 	require.Same(t, one, c)
+}
+
+// TestDeadlineEndsFault: a deadline ends a call that a fault withholds, as that of a silent peer, and the connection
+// works afterwards.
+func TestDeadlineEndsFault(t *testing.T) {
+	for _, rule := range []fault.Rule{
+		{Action: fault.Hang, Op: "send|receive", Delay: time.Hour, Limit: 3},
+		{Action: fault.Delay, Op: "send|receive", Delay: 1 << 60, Limit: 3},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			plan := &fault.Plan{Rules: []fault.Rule{rule}}
+			defer plan.Close()
+			dial := func(context.Context, string, string) (net.Conn, error) { return near, nil }
+			c, err := fault.Dialer(dial, plan)(t.Context(), "tcp", "address")
+			require.NoError(t, err)
+			defer c.Close()
+			b := make([]byte, 4)
+			time.AfterFunc(time.Second, func() { _ = c.SetReadDeadline(time.Now()) }) // while it reads
+			_, err = c.Read(b)
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			start := time.Now()
+			require.NoError(t, c.SetDeadline(start.Add(time.Second)))
+			_, err = c.Read(b)
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.NoError(t, c.SetWriteDeadline(start.Add(2*time.Second)))
+			_, err = c.Write(b)
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.Equal(t, 2*time.Second, time.Since(start))
+
+			require.NoError(t, c.SetDeadline(time.Time{}))
+			go func() { _, _ = far.Write([]byte("text")) }()
+			n, err := c.Read(b)
+			require.NoError(t, err)
+			require.Equal(t, "text", string(b[:n]))
+		})
+	}
 }

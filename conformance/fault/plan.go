@@ -59,8 +59,8 @@ const (
 	// only. If 1,024 changes are pending already, the fault is an ErrorBefore.
 	LandLater Action = "land-later"
 
-	// Hang does not answer until the context of the call ends, or Rule.Delay has passed. The
-	// call is not made.
+	// Hang does not answer until the context or the deadline of the call ends, or Rule.Delay has
+	// passed. The call is not made.
 	Hang Action = "hang"
 
 	// Conflict lets another writer make a change right before the call, so the store itself
