@@ -357,6 +357,7 @@ func (s *stream) lose() {
 		close(s.done)
 	}
 	s.isLost, s.cursors = true, nil
+	s.resetLocked()
 	s.items.raise()
 	s.space.raise()
 	s.t.remove(s)

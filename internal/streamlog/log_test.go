@@ -683,6 +683,34 @@ func TestFencedProcessReadsStore(t *testing.T) {
 	})
 }
 
+// A stream that is lost to another process, or at the end of the lease, has no timer, which may be due in years and
+// keeps the items.
+func TestLostStreamHasNoTimer(t *testing.T) {
+	for _, o := range []Options{{Movable: true, Grace: -1}, {Movable: true, SlowTimeout: -1}} {
+		for _, lose := range []func(t *testing.T, p []*process, w *Writer){
+			func(t *testing.T, p []*process, w *Writer) {
+				appendItems(t, newWriter(t, p[1].Table, o), 2, 2)
+				_, err := w.Append(t.Context(), number(2)) // fenced
+				require.NoError(t, err)
+			},
+			func(t *testing.T, p []*process, _ *Writer) { require.NoError(t, p[0].lease.Release(t.Context())) },
+		} {
+			inProcesses(t, 2, func(t *testing.T, _ store.Store, p []*process) {
+				w := newWriter(t, p[0].Table, o)
+				appendItems(t, w, 1, 1)
+				if o.SlowTimeout < 0 {
+					newReader(t, p[0].Table, 0)
+				}
+				synctest.Wait()
+				lose(t, p, w)
+				<-w.Done()
+				synctest.Wait()
+				require.False(t, w.s.timer.Stop(), "the timer runs")
+			})
+		}
+	}
+}
+
 type panickingStore struct {
 	store.Store
 	isOn atomic.Bool

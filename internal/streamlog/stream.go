@@ -346,10 +346,13 @@ func (s *stream) moveLocked(c *cursor, n uint64) {
 }
 
 // resetLocked starts the timer again: for the next check of the readers, or, without a reader, for
-// the cut of the stream or its removal. s.mu must be held.
+// the cut of the stream or its removal. A lost stream has no timer, which would keep it. s.mu must be held.
 func (s *stream) resetLocked() {
 	d := s.o.Grace
 	switch {
+	case s.isLost:
+		s.timer.Stop()
+		return
 	case len(s.cursors) > 0:
 		d = max(1, s.o.SlowTimeout/slowTicks)
 	case s.isEnded && s.isUsed && !s.o.Resumable:
