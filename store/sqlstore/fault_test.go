@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,19 @@ func TestOpenRefuses(t *testing.T) {
 	cancel()
 	_, err = sqlstore.Open(ctx, sqlite(t).url, nil)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestOpenEndsAtSilentServer: a server that accepts connections and never answers, as one that is stopped, does not
+// keep Open.
+func TestOpenEndsAtSilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	_, err = sqlstore.Open(ctx, "postgres://"+l.Addr().String()+"/x", &sqlstore.Options{OutageTimeout: 50 * time.Millisecond})
+	require.Error(t, err)
+	require.NoError(t, ctx.Err(), "only the context ends Open")
 }
 
 // TestFileMode: only the owner can read the file.

@@ -4,6 +4,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,6 +173,8 @@ func openPostgres(ctx, life context.Context, database string, o *Options, waits 
 	case !strings.Contains(database, "pool_max_conns"):
 		config.MaxConns = defaultConns
 	}
+	// A silent server would otherwise keep Open, and each place of the pool for two minutes, also after a failover.
+	config.ConnConfig.ConnectTimeout = cmp.Or(config.ConnConfig.ConnectTimeout, o.OutageTimeout)
 	p := &postgres{
 		opts: o, ctx: life, waits: waits, schema: pgx.Identifier{o.Schema}.Sanitize(),
 		channel: fmt.Sprintf("fivewire_%016x", uint64(hash("channel", o.Schema))),
