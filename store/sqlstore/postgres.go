@@ -533,20 +533,18 @@ func (p *postgres) ack(ctx context.Context, stream string, seqs []int64) error {
 
 // expire takes the lock of the stream, as append does. Without it, a record appended while the
 // statement waits for another one would be missed although later records are not, and the old
-// record of a reused id would count.
+// record of a reused id would count. Both statements are sent at once, in one transaction, so that a process that is
+// stopped or cut off in between does not keep the lock.
 func (p *postgres) expire(ctx context.Context, stream string, ttl int64) error {
 	text, args := p.sql["expire"], []any{stream, ttl}
 	if ttl == 0 {
 		text, args = p.sql["empty"], args[:1]
 	}
 	return p.retry(ctx, false, func() error {
-		return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, p.sql["lock"], p.lockOf(stream)); err != nil {
-				return err
-			}
-			_, err := tx.Exec(ctx, text, args...)
-			return err
-		})
+		b := &pgx.Batch{}
+		b.Queue(p.sql["lock"], p.lockOf(stream))
+		b.Queue(text, args...)
+		return p.pool.SendBatch(ctx, b).Close()
 	})
 }
 
