@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,6 +61,20 @@ func TestOpenEndsAtSilentServer(t *testing.T) {
 	_, err = sqlstore.Open(ctx, "postgres://"+l.Addr().String()+"/x", &sqlstore.Options{OutageTimeout: 50 * time.Millisecond})
 	require.Error(t, err)
 	require.NoError(t, ctx.Err(), "only the context ends Open")
+}
+
+// TestFoundSchema: a user who may not create a schema uses one that exists.
+func TestFoundSchema(t *testing.T) {
+	d := postgres(t)
+	u, err := url.Parse(d.url)
+	require.NoError(t, err)
+	role := "role_" + d.opts.Schema
+	d.exec(t, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'; CREATE SCHEMA "+d.opts.Schema+" AUTHORIZATION "+role)
+	t.Cleanup(func() { d.exec(t, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	u.User = url.UserPassword(role, "secret")
+	s := (&database{url: u.String(), opts: d.opts}).open(t)
+	_, err = s.Append(t.Context(), "s", "", nil, 0)
+	require.NoError(t, err)
 }
 
 // TestFileMode: only the owner can read the file.

@@ -258,8 +258,15 @@ func (p *postgres) migrateTo(ctx context.Context, conn *pgx.Conn, config *pgx.Co
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+p.schema); err != nil {
+	// CREATE SCHEMA IF NOT EXISTS needs the right to create one also if it exists.
+	var exists bool
+	if err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`, p.opts.Schema).Scan(&exists); err != nil {
 		return err
+	}
+	if !exists {
+		if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+p.schema); err != nil {
+			return err
+		}
 	}
 	if _, err := tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS `+p.schema+`.migrations (version integer PRIMARY KEY, applied timestamptz NOT NULL DEFAULT now())`); err != nil {
 		return err
