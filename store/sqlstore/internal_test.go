@@ -357,7 +357,9 @@ func TestDiskHangs(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), &Options{OutageTimeout: 100 * time.Millisecond, MaxConns: 1})
 	require.NoError(t, err)
 	defer s.Close()
-	_, err = s.Create(t.Context(), "k", nil, 0)
+	patient, cancel := context.WithTimeout(t.Context(), time.Minute) // for a slow machine
+	defer cancel()
+	_, err = s.Create(patient, "k", nil, 0)
 	require.NoError(t, err)
 	db := s.engine.(*sqliteDB)
 	db.writing.Lock()
@@ -375,8 +377,8 @@ func TestDiskHangs(t *testing.T) {
 	}
 	db.writing.Unlock()
 	require.NoError(t, reader.Close())
-	_, err = s.Get(t.Context(), "k")
+	_, err = s.Get(patient, "k")
 	require.NoError(t, err)
-	_, err = s.Append(t.Context(), "s", "another id", nil, 0)
+	_, err = s.Append(patient, "s", "another id", nil, 0)
 	require.NoError(t, err)
 }
