@@ -127,6 +127,41 @@ func TestWatchTaskEnds(t *testing.T) {
 	})
 }
 
+// A task that ends in a shutdown is yielded with its final state, also to a watcher that begins then. The shutdown does
+// not wait for the watchers of a task that waits for input.
+func TestWatchTaskInShutdown(t *testing.T) {
+	for _, db := range []store.Store{nil, store.NewMemory()} {
+		for range 20 { // the end of the task and that of its watchers are one moment
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}})
+				s.HandleTasks("a-01", arctest.ScriptedTask(arctest.Sleep(2*time.Second), arctest.AddArtifact("out", "text")))
+				s.HandleTasks("a-02", arctest.ScriptedTask(arctest.WaitInput("x")))
+				id, waiting := createTask(t, s, "a-01", "go"), createTask(t, s, "a-02", "go")
+				var wg sync.WaitGroup
+				follow := func() {
+					wg.Go(func() {
+						seen, err := watch(t.Context(), s, infoOf(id))
+						require.NoError(t, err)
+						require.Contains(t, seen[len(seen)-1], "COMPLETED")
+					})
+				}
+				follow()
+				wg.Go(func() {
+					_, err := watch(t.Context(), s, &arc.ServerRequest{Data: []byte(call("task.info", "a-02", fmt.Sprintf(`{"taskId":%q}`, waiting)))})
+					require.ErrorIs(t, err, arc.ErrClosed)
+				})
+				time.Sleep(time.Second)
+				wg.Go(func() { require.NoError(t, s.Shutdown(context.Background())) })
+				synctest.Wait()
+				follow()
+				start := time.Now()
+				wg.Wait()
+				require.Equal(t, time.Second, time.Since(start))
+			})
+		}
+	}
+}
+
 // A caller lists its own tasks of an agent, with the traceId of each.
 func TestListTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

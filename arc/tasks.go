@@ -337,7 +337,8 @@ func ackOf(message string) *ready {
 // first with all its messages and artifacts, and after changes again, with the new ones only. Several
 // changes may be one. The sequence ends after the final state of the task, or with the error of the
 // request, of a token that has expired, or of the end of ctx or of the server; an outage of the store is
-// waited for. It may be ranged over once. A traceId of the task is a member of [Task.Extra].
+// waited for. A task that ends in the shutdown of the server is yielded with its final state. The sequence may be
+// ranged over once. A traceId of the task is a member of [Task.Extra].
 func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Task, error] {
 	return func(yield func(*Task, error) bool) {
 		x := &exchange{in: in}
@@ -346,12 +347,13 @@ func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Ta
 			yield(nil, err)
 			return
 		}
-		work, err := s.life.Start(ctx, life.Idle)
+		work, err := s.life.Start(ctx, life.Query)
 		if err != nil {
 			yield(nil, s.draining(x))
 			return
 		}
 		defer work.Finish()
+		work.Park() // a shutdown waits for tasks and not for their watchers
 		watch, cancel := x.untilExpiry(work)
 		defer cancel()
 		s.engine.Tasks.Watch(watch, id, yieldTasks(yield))

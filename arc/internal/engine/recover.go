@@ -284,19 +284,33 @@ const (
 	ownWatchDelay = 5 * time.Second
 )
 
+// lastReadTime bounds the last read of a watched task that has ended in a shutdown: a part of the time that the shutdown
+// leaves for running work.
+const lastReadTime = 500 * time.Millisecond
+
 // Watch yields the result of task.info, with the traceId as a member of the task: first with all messages and
 // artifacts, and after changes again, with the new ones only, until the final state. It waits for the end of an outage
-// of the store.
+// of the store. A change in this process is yielded although a shutdown has ended ctx since.
 func (e *Tasks) Watch(ctx context.Context, id string, yield func(info []byte, err error) bool) {
 	t := e.acquire(id)
 	defer e.release(t)
+	read, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	isCut := func() bool { return errors.Is(context.Cause(ctx), e.opts.Closed) }
+	defer context.AfterFunc(ctx, func() {
+		if isCut() {
+			time.AfterFunc(lastReadTime, stop)
+		} else {
+			stop()
+		}
+	})()
 	seen := snapshot{rec: &record{}}
 	for delay := minWatchDelay; ; delay = min(2*delay, maxWatchDelay) {
 		changed := t.watch() // before the record is read
-		now, err := e.get(ctx, t)
+		now, err := e.get(read, t)
 		var fresh []store.Record
 		if err == nil && now.rev != seen.rev {
-			fresh, err = e.readItems(ctx, taskItems(id), seen.rec.Last, now.rec.Last)
+			fresh, err = e.readItems(read, taskItems(id), seen.rec.Last, now.rec.Last)
 		}
 		_, isFailure := errors.AsType[*storeFailure](err)
 		switch {
@@ -320,10 +334,19 @@ func (e *Tasks) Watch(ctx context.Context, id string, yield func(info []byte, er
 		case <-ctx.Done():
 		}
 		timer.Stop()
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !(isCut() && isClosed(changed)) {
 			yield(nil, context.Cause(ctx))
 			return
 		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 
