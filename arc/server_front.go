@@ -48,6 +48,7 @@ func (s *Server) front(opts front.Options, next http.Handler) http.Handler {
 	origins := s.origins
 	origins.Methods, origins.Headers = opts.Methods, "Authorization, Content-Type, traceparent, "+opts.Headers
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httpx.LeaveIf(s.life.Ready(), w)
 		if !origins.Admits(w, r, s.opts.Timing.ReadTimeout, "Traceparent") {
 			return
 		}

@@ -22,7 +22,8 @@
 //
 // The handler has none, and any process can serve any request. Each request has a session of the host, which ends
 // with it, so nothing that a tool keeps for a session remains between calls; what it keeps for the principal does.
-// The end of the HTTP request cancels the call.
+// The end of the HTTP request cancels the call. In a shutdown of the host, requests are refused with the status 503,
+// and their connections end.
 //
 // # Conformance
 //

@@ -72,7 +72,7 @@ func NewHandler(host *a2e.Host, opts *Options) (http.Handler, error) {
 	}
 	o.Name, o.AgentID, o.Logger = cmp.Or(o.Name, "a2e"), cmp.Or(o.AgentID, "mcp-client"), cmp.Or(o.Logger, slog.Default())
 	front := mcpserver.Front{Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts},
-		MaxMessage: o.MaxMessage, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, Logger: o.Logger,
+		MaxMessage: o.MaxMessage, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, Logger: o.Logger, Ready: host.Ready,
 		Authenticate: func(r *http.Request) (context.Context, string, error) {
 			b := backendOf(r)
 			principal, err := b.connect(r)

@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcpserver"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -423,3 +424,10 @@ func TestSharesOfPrincipals(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	f := newFixture(t, keys(t), nil)
+	testkit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"secret"}}`, f.host.Shutdown)
+}

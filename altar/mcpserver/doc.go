@@ -21,7 +21,8 @@
 //
 // The handler has none, and any process can serve any request. Each request has a session of the Host, which ends
 // with it, so a Runtime that keeps data for a session keeps none between calls. The end of the HTTP request cancels
-// the call; the SDK passes the notification notifications/cancelled of older versions to no other request.
+// the call; the SDK passes the notification notifications/cancelled of older versions to no other request. In a
+// shutdown of the Host, requests are refused with the status 503, and their connections end.
 //
 // # Conformance
 //

@@ -76,7 +76,7 @@ func NewHandler(host *altar.Host, opts *Options) (http.Handler, error) {
 		o.MaxOutput = 4 << 20
 	}
 	front := mcpserver.Front{Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts},
-		MaxMessage: o.MaxMessage, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, Logger: o.Logger,
+		MaxMessage: o.MaxMessage, ReadTimeout: o.ReadTimeout, WriteTimeout: o.WriteTimeout, Logger: o.Logger, Ready: host.Ready,
 		Authenticate: func(r *http.Request) (context.Context, string, error) {
 			id, err := o.authenticate(r)
 			if id == nil {
@@ -114,7 +114,8 @@ const destroyTimeout = 5 * time.Second
 // inSession calls f with a session for one request, and with the tools in it.
 func (b *backend) inSession(ctx context.Context, f func(s *altar.Session, list []altar.ToolInfo, tools []llm.Tool) error) error {
 	dial := func(context.Context) (altar.Conn, error) { return b.host.Dial(b.id) }
-	client, err := altar.NewClient(dial, &altar.ClientOptions{Logger: b.opts.Logger})
+	// Another attempt would reach the same Host: one that shuts down.
+	client, err := altar.NewClient(dial, &altar.ClientOptions{Logger: b.opts.Logger, ReconnectTimeout: -1})
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/altar/mcpserver"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,6 +54,7 @@ var eras = []string{"2026-07-28", "2025-11-25", "2025-03-26"}
 
 // A fixture is a handler in front of a Host with one Runtime.
 type fixture struct {
+	host     *altar.Host
 	handler  http.Handler
 	url      string
 	started  chan struct{} // of the tool wait
@@ -120,7 +122,7 @@ func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	f.handler, f.url = handler, server.URL
+	f.host, f.handler, f.url = host, handler, server.URL
 	return f
 }
 
@@ -397,4 +399,28 @@ func TestUnboundedBody(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", zeros{}, -1))
 	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", zeros{}, 65<<20))
 	require.Equal(t, http.StatusBadRequest, f.serve("key-a", strings.NewReader(`{`), -1))
+}
+
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	f := newFixture(t, nil)
+	testkit.CheckPostLeaves(t, f.handler, http.Header{altar.APIKeyHeader: {"key-a"}},
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ticket","arguments":{"id":1}}}`, f.host.Shutdown)
+}
+
+// A call that meets the end of the Host is refused at once: its session looks for no other Host.
+func TestShutdownInCall(t *testing.T) {
+	var f *fixture
+	f = newFixture(t, &mcpserver.Options{Authenticator: altar.AuthenticatorFunc(func(*http.Request) (*altar.Principal, error) {
+		return &altar.Principal{ID: "alice"}, f.host.Close()
+	})})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ticket"}}`))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	w := httptest.NewRecorder()
+	f.handler.ServeHTTP(w, req)
+	require.NoError(t, ctx.Err())
+	require.Contains(t, w.Body.String(), `"error":`)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/fivewire/fivewire/arc/a2abridge"
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -774,4 +775,15 @@ func TestConstructors(t *testing.T) {
 	require.Error(t, err)
 	_, err = a2abridge.NewCard(arc.AgentInfo{}, "http://127.0.0.1/", "")
 	require.Error(t, err)
+}
+
+// A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
+func TestShutdownEndsConnections(t *testing.T) {
+	engine, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	engine.HandleTasks("worker-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
+	bridge, err := a2abridge.NewServer(engine, "worker-01", nil)
+	require.NoError(t, err)
+	testkit.CheckPostLeaves(t, bridge.JSONRPCHandler(), http.Header{"A2A-Version": {"1.0"}}, `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage",`+
+		`"params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}`, engine.Shutdown)
 }

@@ -275,15 +275,24 @@ func Respond(w http.ResponseWriter, status int, contentType string, body []byte,
 }
 
 // Bounded returns a writer of responses with the timeout for each part of 64 KiB, and for each Flush. A timeout
-// of 0 or less sets none.
+// of 0 or less sets none. A connection that w ends with the response is not kept alive.
 func Bounded(w http.ResponseWriter, timeout time.Duration) http.ResponseWriter {
-	return &boundedWriter{w, http.NewResponseController(w), timeout}
+	return &boundedWriter{w, http.NewResponseController(w), timeout, w.Header().Get("Connection") == "close"}
 }
 
 type boundedWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	timeout time.Duration
+	leaves  bool // the connection ends with the response
+}
+
+// WriteHeader sends the header. Its writer may have asked for a connection that is kept alive.
+func (w *boundedWriter) WriteHeader(status int) {
+	if w.leaves {
+		w.Header().Set("Connection", "close")
+	}
+	w.ResponseWriter.WriteHeader(status)
 }
 
 func (w *boundedWriter) setDeadline() {
@@ -294,6 +303,9 @@ func (w *boundedWriter) setDeadline() {
 
 // Write writes the parts of b.
 func (w *boundedWriter) Write(b []byte) (written int, err error) {
+	if w.leaves {
+		w.Header().Set("Connection", "close") // no effect after the first part
+	}
 	for err == nil && written < len(b) {
 		w.setDeadline()
 		var n int

@@ -287,6 +287,7 @@ type Front struct {
 	MaxMessage                int
 	ReadTimeout, WriteTimeout time.Duration
 	Logger                    *slog.Logger
+	Ready                     func() error // while it fails, requests are refused and their connections end
 
 	// Authenticate returns the context of a request and the name of its principal; empty means the address. An
 	// error refuses the caller, and one that is ErrUnavailable has another cause.
@@ -308,12 +309,17 @@ func (f Front) Handler(next http.Handler) http.Handler {
 	f.Origins.Methods, f.Origins.Headers = http.MethodPost, CORSHeaders
 	memory := budget.New(budget.Limits{Logger: f.Logger}, nil)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := f.Ready(); err != nil {
+			httpx.LeaveIf(err, w)
+			unavailable(w)
+			return
+		}
 		if !f.Origins.Admits(w, r, f.ReadTimeout, "X-Api-Key") {
 			return
 		}
 		ctx, principal, err := f.authenticate(r)
 		if errors.Is(err, ErrUnavailable) {
-			overCapacity(w)
+			unavailable(w)
 			return
 		}
 		if err != nil {
@@ -329,16 +335,16 @@ func (f Front) Handler(next http.Handler) http.Handler {
 			body, err = httpx.Body(w, r, int64(f.MaxMessage), f.ReadTimeout)
 		}
 		if _, isFull := errors.AsType[*budget.Error](err); isFull {
-			overCapacity(w)
+			unavailable(w)
 			return
 		}
 		httpx.Forward(w, r.WithContext(ctx), body, err, f.WriteTimeout, next)
 	})
 }
 
-func overCapacity(w http.ResponseWriter) {
+func unavailable(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "5")
-	http.Error(w, "over capacity", http.StatusServiceUnavailable)
+	http.Error(w, "not available", http.StatusServiceUnavailable)
 }
 
 func (f Front) authenticate(r *http.Request) (ctx context.Context, principal string, err error) {

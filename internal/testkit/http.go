@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 )
@@ -46,10 +47,35 @@ func ServeSlowBody(t *testing.T, h http.Handler, readTimeout time.Duration, head
 // client whose request a server refuses then reaches another server behind the same address.
 func CheckLeaves(t *testing.T, h http.Handler, path string, shutdown func(ctx context.Context) error) {
 	t.Helper()
+	checkLeaves(t, h, shutdown, func(url string) (*http.Request, error) {
+		return http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+	})
+}
+
+// CheckPostLeaves is CheckLeaves with a POST of JSON that succeeds before the shutdown.
+func CheckPostLeaves(t *testing.T, h http.Handler, header http.Header, body string, shutdown func(ctx context.Context) error) {
+	t.Helper()
+	checkLeaves(t, h, shutdown, func(url string) (*http.Request, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+		if err == nil {
+			req.Header = header.Clone()
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Accept", "application/json, text/event-stream")
+		}
+		return req, err
+	})
+}
+
+func checkLeaves(t *testing.T, h http.Handler, shutdown func(ctx context.Context) error, request func(url string) (*http.Request, error)) {
+	t.Helper()
 	ts := httptest.NewServer(h)
 	defer ts.Close()
-	leaves := func() bool {
-		res, err := ts.Client().Get(ts.URL + path)
+	leaves := func() (status int, isLast bool) {
+		req, err := request(ts.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := ts.Client().Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,15 +83,18 @@ func CheckLeaves(t *testing.T, h http.Handler, path string, shutdown func(ctx co
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Fatal(err)
 		}
-		return res.Close
+		if req.Method == http.MethodGet {
+			return http.StatusOK, res.Close
+		}
+		return res.StatusCode, res.Close
 	}
-	if leaves() {
-		t.Error("the connection ended before the shutdown")
+	if status, isLast := leaves(); isLast || status != http.StatusOK {
+		t.Error("the connection ended before the shutdown, or the request failed:", status)
 	}
 	if err := shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if !leaves() {
+	if _, isLast := leaves(); !isLast {
 		t.Error("the connection continues after the shutdown")
 	}
 }
