@@ -175,14 +175,15 @@ func (s Server) middleware(request context.Context, server *mcp.Server, b Backen
 				}
 			case *mcp.CallToolParamsRaw:
 				server.AddTool(&mcp.Tool{Name: params.Name, InputSchema: anyObject}, func(ctx context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+					var got mcp.Result // of ctx: another call of a batch may run this function
 					err := s.guard(ctx, method, func() (err error) {
-						other, err = b.CallTool(ctx, newCall(ctx, req))
+						got, err = b.CallTool(ctx, newCall(ctx, req))
 						return err
 					})
-					if res, ok := other.(*mcp.CallToolResult); ok || err != nil {
-						other = nil
+					if res, ok := got.(*mcp.CallToolResult); ok || err != nil {
 						return res, err
 					}
+					other = got // of a version without batches
 					return &mcp.CallToolResult{}, nil
 				})
 			}
