@@ -29,7 +29,8 @@
 //     task is one read of the store.
 //   - A client that shows forms gets a question as an input request. Its repeated call, or tasks/update, gives the
 //     answer to the same task; a declined question cancels it.
-//   - Others get the task when it has ended or asks a question, and after MaxWait in any case.
+//   - Others get the task when it has ended or asks a question, and after MaxWait or at the end of the process in any
+//     case.
 //
 // # Conformance
 //

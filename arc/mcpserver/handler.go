@@ -167,12 +167,11 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 	if !slices.ContainsFunc(b.agents, func(a arc.AgentInfo) bool { return a.AgentID == c.Name }) {
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
-	var id string
-	isNew := false
+	var made *arc.Task // by this call
 	var in *arc.ServerRequest
 	var err error
 	if c.State != "" { // a repeated call with the answer to a question
-		if in, id, err = b.repeat(ctx, c); err != nil {
+		if in, err = b.repeat(ctx, c); err != nil {
 			return nil, err
 		}
 	} else {
@@ -180,8 +179,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 		if refusal := a.decode(c.Arguments); refusal != nil {
 			return refusal.Result(), nil
 		}
-		id, isNew = a.taskID, a.taskID == ""
-		in, err = b.start(ctx, c.Name, &a, &id)
+		made, in, err = b.start(ctx, c.Name, &a)
 	}
 	if err != nil {
 		return refusalOf(err)
@@ -192,8 +190,13 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 		limit = max(b.opts.TaskDelay, 1)
 	}
 	t, err := b.wait(ctx, in, c, limit)
-	if ctx.Err() != nil && isNew {
-		b.cancel(ctx, c.Name, id)
+	switch {
+	case made != nil && ctx.Err() != nil:
+		b.cancel(ctx, c.Name, made.ID)
+	case made != nil && err != nil: // the caller learns of its task, whatever the reason is
+		if err = nil; t.state == nil {
+			t.add(made, c.Notify)
+		}
 	}
 	switch {
 	case err != nil:
@@ -207,19 +210,24 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 }
 
 // start makes the request that arguments describe, after the creation of a task without an id.
-func (b *backend) start(ctx context.Context, agent string, a *arguments, id *string) (in *arc.ServerRequest, err error) {
+func (b *backend) start(ctx context.Context, agent string, a *arguments) (made *arc.Task, in *arc.ServerRequest, err error) {
 	message := &arc.Message{Role: arc.RoleUser, Parts: a.parts()}
+	id := a.taskID
 	switch {
-	case a.taskID == "":
-		if *id, err = b.create(ctx, agent, message); err != nil {
-			return nil, err
+	case id == "":
+		if made, err = b.create(ctx, agent, message); err != nil {
+			return nil, nil, err
 		}
+		id = made.ID
 	case a.isCancel:
-		return b.request(agent, arc.MethodTaskCancel, &arc.CancelTaskParams{TaskID: *id})
+		in, err = b.request(agent, arc.MethodTaskCancel, &arc.CancelTaskParams{TaskID: id})
+		return nil, in, err
 	case a.message != "":
-		return b.request(agent, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: *id, Message: message})
+		in, err = b.request(agent, arc.MethodTaskSend, &arc.SendTaskParams{TaskID: id, Message: message})
+		return nil, in, err
 	}
-	return b.info(agent, *id)
+	in, err = b.info(agent, id)
+	return made, in, err
 }
 
 // info makes the request for a task.
@@ -236,22 +244,30 @@ func refusalOf(err error) (mcp.Result, error) {
 	return nil, err
 }
 
-// create starts a task and returns its id, even if ctx has ended.
-func (b *backend) create(ctx context.Context, agent string, m *arc.Message) (string, error) {
-	in, err := b.request(agent, arc.MethodTaskCreate, &arc.CreateTaskParams{InitialMessage: m})
+// create starts a task and returns it, even if ctx has ended.
+func (b *backend) create(ctx context.Context, agent string, m *arc.Message) (*arc.Task, error) {
+	return b.task(context.WithoutCancel(ctx), agent, arc.MethodTaskCreate, &arc.CreateTaskParams{InitialMessage: m})
+}
+
+// task makes a request whose result is a task.
+func (b *backend) task(ctx context.Context, agent, method string, params any) (*arc.Task, error) {
+	in, err := b.request(agent, method, params)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	res := b.server.ServeMessage(context.WithoutCancel(ctx), in, nil)
+	res := b.server.ServeMessage(ctx, in, nil)
 	if res.Error != nil {
-		return "", res.Error
+		return nil, res.Error
 	}
 	answer, err := arc.DecodeResponse(res.Data, "")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	id, _ := strictjson.Value(answer.Result).Get("task").Get("taskId").Text()
-	return id, nil
+	result, err := arc.DecodeResult(method, answer.Result)
+	if err != nil {
+		return nil, err
+	}
+	return result.Task, nil
 }
 
 // request makes a request to the server.
@@ -319,14 +335,15 @@ func (t *task) add(state *arc.Task, notify func(text string)) {
 // question returns the question of a task that waits.
 func (t *task) question() string { return cmp.Or(t.prompt, t.state.Reason) }
 
-// wait returns the task when it has ended or waits for input, or after limit; a negative limit is no bound.
+// wait returns the task when it has ended or waits for input, after limit, or when the server ends; a negative limit is
+// no bound.
 func (b *backend) wait(ctx context.Context, in *arc.ServerRequest, c *mcpserver.Call, limit time.Duration) (t task, err error) {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
 	for state, err := range b.server.WatchTask(watch, in) {
 		if err != nil {
-			if t.state != nil && ctx.Err() == nil && watch.Err() != nil {
-				return t, nil // it works on
+			if t.state != nil && ctx.Err() == nil && (watch.Err() != nil || errors.Is(err, arc.ErrClosed)) {
+				return t, nil // it works on, after a shutdown in another process
 			}
 			return t, err
 		}

@@ -241,6 +241,50 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// A call that the end of its process cuts off returns the id of the task, with which it continues at another process.
+func TestShutdownInCall(t *testing.T) {
+	db := store.NewMemory()
+	f, next := newFixture(t, db, nil), newFixture(t, db, nil)
+	done := make(chan *mcp.CallToolResult)
+	s, err := f.dial(t, "alice", eras[1], nil)
+	require.NoError(t, err)
+	go func() {
+		res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "worker-01", Arguments: map[string]any{"message": "slow"}})
+		if err != nil {
+			t.Error(err)
+			res = &mcp.CallToolResult{IsError: true}
+		}
+		done <- res
+	}()
+	id := <-f.started
+	require.NoError(t, f.engine.Close())
+	res := <-done
+	require.False(t, res.IsError, res)
+	require.Equal(t, id, res.StructuredContent.(map[string]any)["taskId"])
+	s, err = next.dial(t, "alice", eras[1], nil)
+	require.NoError(t, err)
+	_, out := call(t, s, map[string]any{"taskId": id})
+	require.Equal(t, id, out["taskId"])
+	require.Equal(t, "FAILED", out["status"], "the handler does not run again")
+}
+
+// A call whose task was created returns the id of the task, although the server refuses to wait for it.
+func TestRefusedWait(t *testing.T) {
+	f := newFixture(t, nil, nil)
+	engine, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Limits: arc.Limits{RequestRate: 1e-6, RequestBurst: 1}})
+	require.NoError(t, err)
+	defer engine.Close()
+	engine.HandleTasks("worker-01", arc.TaskHandlerFunc(f.work))
+	f.handler, err = mcpserver.NewHandler(engine, []arc.AgentInfo{{AgentID: "worker-01"}}, &mcpserver.Options{TaskDelay: time.Hour})
+	require.NoError(t, err)
+	r, text := rpc(t, f.handler, "", tasksOnly, "tools/call", call1+`"slow"}`)
+	require.Equal(t, "working", r.Result.Status, text)
+	require.Equal(t, <-f.started, r.Result.TaskID)
+	require.NotEmpty(t, r.Result.CreatedAt)
+	r, text = rpc(t, f.handler, "", tasksOnly, "tools/call", call1+`"slow"}`)
+	require.Contains(t, text, "RateLimitExceeded", r)
+}
+
 // Numbers keep each digit on the wire.
 func TestExactNumbers(t *testing.T) {
 	f := newFixture(t, nil, nil)

@@ -134,34 +134,14 @@ func (b *backend) agentOf(ctx context.Context, id string) (string, error) {
 // read returns the present state of a task. That of a working task is one read of the store.
 func (b *backend) read(ctx context.Context, agent, id string) (t task, err error) {
 	head := &arc.TaskInfoParams{TaskID: id, OmitMessages: true, OmitArtifacts: true}
-	state, err := b.taskInfo(ctx, agent, head)
+	state, err := b.task(ctx, agent, arc.MethodTaskInfo, head)
 	if err == nil && (state.Status == arc.TaskInputRequired || state.Status.Final()) {
-		state, err = b.taskInfo(ctx, agent, &arc.TaskInfoParams{TaskID: id})
+		state, err = b.task(ctx, agent, arc.MethodTaskInfo, &arc.TaskInfoParams{TaskID: id})
 	}
 	if err == nil {
 		t.add(state, func(string) {})
 	}
 	return t, err
-}
-
-func (b *backend) taskInfo(ctx context.Context, agent string, p *arc.TaskInfoParams) (*arc.Task, error) {
-	in, err := b.request(agent, arc.MethodTaskInfo, p)
-	if err != nil {
-		return nil, err
-	}
-	res := b.server.ServeMessage(ctx, in, nil)
-	if res.Error != nil {
-		return nil, res.Error
-	}
-	answer, err := arc.DecodeResponse(res.Data, "")
-	if err != nil {
-		return nil, err
-	}
-	result, err := arc.DecodeResult(arc.MethodTaskInfo, answer.Result)
-	if err != nil {
-		return nil, err
-	}
-	return result.Task, nil
 }
 
 // getTask serves tasks/get.
@@ -226,21 +206,21 @@ var answerSchema = json.RawMessage(`{"type":"object","properties":{"answer":{"ty
 // stateOf returns the state of a call that has to be repeated: its task, and its question.
 func stateOf(t *task) string { return t.state.ID + "/" + question(t.inputs) }
 
-// repeat returns the request of a repeated call, and its task.
-func (b *backend) repeat(ctx context.Context, c *mcpserver.Call) (in *arc.ServerRequest, id string, err error) {
+// repeat returns the request of a repeated call.
+func (b *backend) repeat(ctx context.Context, c *mcpserver.Call) (*arc.ServerRequest, error) {
 	id, number, _ := strings.Cut(c.State, "/question-")
 	last, err := strconv.Atoi(number)
 	if err != nil || c.State != id+"/"+question(last) {
 		last = math.MaxInt
 	}
-	in, err = b.answer(ctx, c.Name, id, func(n int) (*mcp.ElicitResult, error) {
+	in, err := b.answer(ctx, c.Name, id, func(n int) (*mcp.ElicitResult, error) {
 		if last > n {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "unknown requestState"}
 		}
 		response, _ := c.Inputs[question(n)].(*mcp.ElicitResult)
 		return response, nil
 	})
-	return in, id, faultOf(err)
+	return in, faultOf(err)
 }
 
 // answer returns the request with which a response to the question of a task is given to it, and without one the request
