@@ -120,8 +120,11 @@ func (t *Telemetry) Middleware() a2e.Middleware {
 				c.Attributes = append(c.Attributes, attribute.String(telemetry.ToolName, c.Target))
 			}
 			ctx, span := t.i.Start(ctx, c)
-			out, err := next.ServeA2E(ctx, call)
-			span.Finish(ctx, errorType(err))
+			var out any
+			err := span.Run(ctx, errorType, func() (err error) {
+				out, err = next.ServeA2E(ctx, call)
+				return err
+			})
 			return out, err
 		})
 	}

@@ -5,6 +5,7 @@ package otela2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,6 +36,7 @@ func TestOneTrace(t *testing.T) {
 		}
 		return in.Text, nil
 	}, nil)
+	set.Add(tools.Tool{Definition: tools.Definition{Name: "crash"}, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { panic("secret text") }})
 	host := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{tel.Middleware()}}, set.Plugin())
 	client := a2etest.Connect(t, host, &a2e.ClientOptions{Interceptors: []a2e.Interceptor{tel.Interceptor()}})
 	tc, err := tools.NewClient(client)
@@ -59,6 +61,9 @@ func TestOneTrace(t *testing.T) {
 	_, err = tc.Call(t.Context(), &tools.CallRequest{ToolName: "absent", Arguments: []byte(`{}`)}, nil)
 	require.Error(t, err)
 	r.RequireAttribute(t, "client execute_tool absent", "error.type", string(a2e.Code("unknown_tool")))
+	_, err = tc.Call(t.Context(), &tools.CallRequest{ToolName: "crash", Arguments: []byte(`{}`)}, nil)
+	require.Error(t, err)
+	r.RequireAttribute(t, "server execute_tool crash", "error.type", "panic")
 	r.RequireNoContent(t, "secret text")
 
 	registration, err := tel.Observe(host)

@@ -131,9 +131,7 @@ func (t *Telemetry) Middleware() accp.Middleware {
 	return func(next accp.Handler) accp.Handler {
 		return accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 			ctx, span := t.i.Start(t.i.Extract(ctx, frame{m.Meta}), callOf(trace.SpanKindServer, m))
-			err := next.ServeACCP(ctx, w, m)
-			span.Finish(ctx, errorType(err))
-			return err
+			return span.Run(ctx, errorType, func() error { return next.ServeACCP(ctx, w, m) })
 		})
 	}
 }

@@ -68,3 +68,15 @@ func TestOneTrace(t *testing.T) {
 	require.NoError(t, registration.Unregister())
 	require.NoError(t, session.Unregister())
 }
+
+// A handler that panics has a span, as a failure.
+func TestPanics(t *testing.T) {
+	r := telemetrytest.New()
+	tel, err := otelaccp.New(&otelaccp.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	require.Panics(t, func() {
+		_ = tel.Middleware()(accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { panic("secret") })).
+			ServeACCP(t.Context(), nil, &accp.Message{Intent: accp.IntentReq, Op: "fail"})
+	})
+	r.RequireAttribute(t, "server req:fail", "error.type", "panic")
+}

@@ -84,9 +84,7 @@ func (t *Telemetry) Middleware() air.Middleware {
 			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindConsumer, Method: "process " + air.BodyType(d.Body),
 				Links:      linkOf(d.Envelope.ID),
 				Attributes: append(attributesOf(d.Envelope.ID, d.Envelope.ThreadID), attribute.Bool(telemetry.Redelivered, d.Redelivered))})
-			err := next.ServeAIR(ctx, d)
-			span.Finish(ctx, errorType(err))
-			return err
+			return span.Run(ctx, errorType, func() error { return next.ServeAIR(ctx, d) })
 		})
 	}
 }
@@ -101,9 +99,7 @@ func (t *Telemetry) RelayMiddleware() relay.Middleware {
 			}
 			ctx := t.i.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindServer, Method: "relay " + action})
-			err := next.ServeRelay(w, r.WithContext(ctx))
-			span.Finish(ctx, errorType(err))
-			return err
+			return span.Run(ctx, errorType, func() error { return next.ServeRelay(w, r.WithContext(ctx)) })
 		})
 	}
 }

@@ -5,6 +5,8 @@ package otelair_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -76,4 +78,21 @@ func TestLinks(t *testing.T) {
 	require.EqualValues(t, 1, values["fivewire.air.pushes"])
 	require.NoError(t, first.Unregister())
 	require.NoError(t, second.Unregister())
+}
+
+// A handler that panics has a span, as a failure.
+func TestPanics(t *testing.T) {
+	r := telemetrytest.New()
+	tel, err := otelair.New(&otelair.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	require.Panics(t, func() {
+		_ = tel.Middleware()(air.HandlerFunc(func(context.Context, *air.Delivery) error { panic("secret") })).
+			ServeAIR(t.Context(), &air.Delivery{Envelope: &air.Envelope{ID: "m"}, Body: &air.Offer{}})
+	})
+	require.Panics(t, func() {
+		_ = tel.RelayMiddleware()(relay.HandlerFunc(func(http.ResponseWriter, *http.Request) error { panic("secret") })).
+			ServeRelay(nil, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/pull", http.NoBody))
+	})
+	r.RequireAttribute(t, "consumer process Offer", "error.type", "panic")
+	r.RequireAttribute(t, "server relay pull", "error.type", "panic")
 }

@@ -107,8 +107,11 @@ func (t *Telemetry) Middleware() altar.Middleware {
 	return func(next altar.Handler) altar.Handler {
 		return altar.HandlerFunc(func(ctx context.Context, call *altar.ToolCall) (any, error) {
 			ctx, span := t.serve(ctx, call)
-			out, err := next.ServeALTAR(ctx, call)
-			span.Finish(ctx, errorType(err))
+			var out any
+			err := span.Run(ctx, errorType, func() (err error) {
+				out, err = next.ServeALTAR(ctx, call)
+				return err
+			})
 			return out, err
 		})
 	}
@@ -119,9 +122,7 @@ func (t *Telemetry) StreamMiddleware() altar.StreamMiddleware {
 	return func(next altar.StreamHandler) altar.StreamHandler {
 		return altar.StreamHandlerFunc(func(ctx context.Context, call *altar.ToolCall, out *altar.ChunkWriter) error {
 			ctx, span := t.serve(ctx, call)
-			err := next.ServeALTARStream(ctx, call, out)
-			span.Finish(ctx, errorType(err))
-			return err
+			return span.Run(ctx, errorType, func() error { return next.ServeALTARStream(ctx, call, out) })
 		})
 	}
 }

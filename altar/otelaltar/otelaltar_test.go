@@ -80,3 +80,21 @@ func TestOneTrace(t *testing.T) {
 	require.EqualValues(t, 2, values["fivewire.altar.dispatched"])
 	require.NoError(t, registration.Unregister())
 }
+
+// A tool that panics has a span, as a failure.
+func TestPanics(t *testing.T) {
+	r := telemetrytest.New()
+	tel, err := otelaltar.New(&otelaltar.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	require.Panics(t, func() {
+		_, _ = tel.Middleware()(altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { panic("secret") })).
+			ServeALTAR(t.Context(), &altar.ToolCall{ToolName: "one"})
+	})
+	require.Panics(t, func() {
+		_ = tel.StreamMiddleware()(altar.StreamHandlerFunc(func(context.Context, *altar.ToolCall, *altar.ChunkWriter) error { panic("secret") })).
+			ServeALTARStream(t.Context(), &altar.ToolCall{ToolName: "two"}, nil)
+	})
+	for _, tool := range []string{"one", "two"} {
+		r.RequireAttribute(t, "server execute_tool "+tool, "error.type", "panic")
+	}
+}

@@ -125,8 +125,11 @@ func (t *Telemetry) Middleware() arc.Middleware {
 			}
 			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindServer, Operation: operationOf(call.Method), Method: call.Method,
 				Target: call.Agent, Attributes: attributesOf(call.Agent, call.ID)})
-			out, err := next.ServeARC(ctx, call)
-			span.Finish(ctx, errorType(err))
+			var out any
+			err := span.Run(ctx, errorType, func() (err error) {
+				out, err = next.ServeARC(ctx, call)
+				return err
+			})
 			return out, err
 		})
 	}
@@ -151,9 +154,7 @@ func (t *Telemetry) TaskHandler(next arc.TaskHandler) arc.TaskHandler {
 			ctx = workflow
 		}
 		ctx, span := t.i.Start(ctx, c)
-		err := next.ServeTask(ctx, run)
-		span.Finish(ctx, errorType(err))
-		return err
+		return span.Run(ctx, errorType, func() error { return next.ServeTask(ctx, run) })
 	})
 }
 
@@ -165,9 +166,7 @@ func (t *Telemetry) NotificationHandler(next arc.NotificationHandler) arc.Notifi
 		}
 		ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindConsumer, Method: arc.MethodTaskNotification,
 			Attributes: []attribute.KeyValue{attribute.String(telemetry.TaskID, n.TaskID)}})
-		err := next.ServeNotification(ctx, n)
-		span.Finish(ctx, errorType(err))
-		return err
+		return span.Run(ctx, errorType, func() error { return next.ServeNotification(ctx, n) })
 	})
 }
 

@@ -210,3 +210,27 @@ func TestForeignTraceID(t *testing.T) {
 		require.Equal(t, server.SpanContext().TraceID(), got.TraceID())
 	})
 }
+
+// A handler that panics has a span, as a failure.
+func TestPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecorder(t)
+		s := r.newServer(t, arc.Persistence{}, nil)
+		s.Handle("worker-01", "debug.fail", arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) { panic("secret") }))
+		s.HandleTasks("worker-02", r.tel.TaskHandler(arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { panic("secret") })))
+		c := r.newClient(t, arctest.NewServer(t, s))
+		_, err := c.Call(t.Context(), "worker-01", "debug.fail", nil, nil)
+		require.ErrorIs(t, err, arc.ErrInternal)
+		_, err = c.CreateTask(t.Context(), "worker-02", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		r.RequireAttribute(t, "server debug.fail worker-01", "error.type", "panic")
+		r.RequireAttribute(t, "internal invoke_agent worker-02", "error.type", "panic")
+		require.Panics(t, func() {
+			_ = r.tel.NotificationHandler(arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { panic("secret") })).
+				ServeNotification(t.Context(), &arc.Notification{})
+		})
+		r.RequireAttribute(t, "consumer task.notification", "error.type", "panic")
+		r.RequireNoContent(t, "secret")
+	})
+}

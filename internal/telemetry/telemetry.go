@@ -59,6 +59,9 @@ const (
 // other is the value of an attribute whose values are too many.
 const other = "_OTHER"
 
+// panicked is the type of the error of a handler that has panicked.
+const panicked = "panic"
+
 // maxNames is the number of values that a part of the names of spans, or an attribute of metrics, can have.
 const maxNames = 200
 
@@ -188,6 +191,15 @@ func (s *Span) Finish(ctx context.Context, errorType string) {
 		histogram = s.i.client
 	}
 	histogram.Record(ctx, time.Since(s.begin).Seconds(), metric.WithAttributes(s.labels...))
+}
+
+// Run calls f and ends the span of a call with the type of its error, or with panicked if f panics.
+func (s *Span) Run(ctx context.Context, typeOf func(err error) string, f func() error) error {
+	errorType := panicked
+	defer func() { s.Finish(ctx, errorType) }()
+	err := f()
+	errorType = typeOf(err)
+	return err
 }
 
 // TypeOf returns the type of an error: the end of a context, or the code that a function finds in it.

@@ -107,3 +107,22 @@ func TestDerived(t *testing.T) {
 	require.NotEqual(t, a.TraceID(), b.TraceID())
 	require.Equal(t, a, Derived("air", "1"))
 }
+
+// A handler that panics has a span and a duration, as a failure.
+func TestRun(t *testing.T) {
+	i, r := newInstruments(t)
+	none := func(error) string { return "" }
+	for name, f := range map[string]func() error{"ok": func() error { return nil }, "bad": func() error { panic("secret") }} {
+		ctx, span := i.Start(t.Context(), Call{Method: name})
+		func() {
+			defer func() { _ = recover() }()
+			require.NoError(t, span.Run(ctx, none, f))
+		}()
+	}
+	r.RequireNames(t, 2)
+	require.Empty(t, r.Spans()["internal ok"].Status().Code)
+	r.RequireAttribute(t, "internal bad", ErrorType, "panic")
+	r.RequireNoContent(t, "secret")
+	points, _ := r.Metrics(t)
+	require.EqualValues(t, 2, points[ServerDuration])
+}
