@@ -57,8 +57,8 @@
 //
 // # Conformance
 //
-// All methods of A2A 1.0 over JSON-RPC and HTTP+JSON. Requests of another version, such as 0.3, or without one are
-// refused with VersionNotSupportedError.
+// All methods of A2A 1.0 over JSON-RPC and HTTP+JSON. A page of ListTasks with messages or artifacts ends early after
+// 16 MiB of them. Requests of another version, such as 0.3, or without one are refused with VersionNotSupportedError.
 //
 // # Deviations
 //

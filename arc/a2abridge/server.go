@@ -308,6 +308,10 @@ const (
 	maxPage     = 100
 )
 
+// maxPageSize bounds the contents of the tasks in a page of ListTasks, in bytes: a page ends after the task that exceeds
+// it. The tasks of one caller can be as large as its share of the store.
+const maxPageSize = 16 << 20
+
 // ListTasks implements a2asrv.RequestHandler. The newest change comes first.
 func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a.ListTasksResponse, error) {
 	size := cmp.Or(req.PageSize, defaultPage)
@@ -334,17 +338,28 @@ func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a
 		}
 		out.Tasks = append(out.Tasks, task)
 	}
+	n := cmp.Or(req.HistoryLength, new(int))
+	if *n == 0 && !req.IncludeArtifacts {
+		return out, nil
+	}
+	total := 0
+	var last string
 	for i, task := range out.Tasks {
-		n := cmp.Or(req.HistoryLength, new(int))
-		if *n == 0 && !req.IncludeArtifacts {
-			continue
+		if total > maxPageSize {
+			out.Tasks, out.NextPageToken = out.Tasks[:i], base64.RawURLEncoding.EncodeToString([]byte(last))
+			break
 		}
-		whole, err := s.first(ctx, infoCall(req.Tenant, task.ID))
+		last = tokenOf(task)
+		err := s.states(ctx, infoCall(req.Tenant, task.ID), func(v *view, _ []a2a.Event) bool {
+			total += v.size
+			out.Tasks[i] = trim(v.snapshot(), n)
+			return false
+		})
 		if err != nil {
 			return nil, err
 		}
-		if out.Tasks[i] = trim(whole, n); !req.IncludeArtifacts {
-			whole.Artifacts = nil
+		if !req.IncludeArtifacts {
+			out.Tasks[i].Artifacts = nil
 		}
 	}
 	return out, nil

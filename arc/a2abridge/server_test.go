@@ -311,6 +311,39 @@ func TestStreams(t *testing.T) {
 	})
 }
 
+// A page of large tasks is short.
+func TestListLargeTasks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		big := strings.Repeat("x", 9<<20)
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(big)}})
+		})
+		c, ctx := f.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+		for range 3 {
+			_, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("go"), Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		ids := map[a2a.TaskID]bool{}
+		req := &a2a.ListTasksRequest{IncludeArtifacts: true}
+		for _, want := range []int{2, 1} {
+			res, err := c.ListTasks(ctx, req)
+			require.NoError(t, err)
+			require.Len(t, res.Tasks, want)
+			for _, task := range res.Tasks {
+				require.Len(t, task.Artifacts[0].Parts[0].Text(), len(big))
+				ids[task.ID] = true
+			}
+			req.PageToken = res.NextPageToken
+		}
+		require.Empty(t, req.PageToken)
+		require.Len(t, ids, 3)
+		res, err := c.ListTasks(ctx, &a2a.ListTasksRequest{})
+		require.NoError(t, err)
+		require.Len(t, res.Tasks, 3)
+	})
+}
+
 // An artifact of 6 MiB is one event of a stream, and a part of the task.
 func TestLargeArtifact(t *testing.T) {
 	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {

@@ -18,6 +18,7 @@ type view struct {
 	info   a2a.TaskInfo
 	task   *a2a.Task // nil before the first state
 	prompt *a2a.Message
+	size   int // of the contents of messages and artifacts, in bytes
 }
 
 // add adds a state of the task, and returns the events of the change.
@@ -32,6 +33,7 @@ func (v *view) add(t *arc.Task) []a2a.Event {
 	for i := range t.Messages {
 		m := fromMessage(&t.Messages[i], v.info, len(v.task.History)+1)
 		v.task.History = append(v.task.History, m)
+		v.size += sizeOf(t.Messages[i].Parts)
 		v.prompt = nil
 		if m.Role == a2a.MessageRoleAgent {
 			v.prompt = m
@@ -41,6 +43,7 @@ func (v *view) add(t *arc.Task) []a2a.Event {
 	for i := range t.Artifacts {
 		a := fromArtifact(&t.Artifacts[i])
 		v.task.Artifacts = append(v.task.Artifacts, a)
+		v.size += sizeOf(t.Artifacts[i].Parts)
 		events = append(events, &a2a.TaskArtifactUpdateEvent{TaskID: v.info.TaskID, ContextID: v.info.ContextID, Artifact: a, LastChunk: true})
 	}
 	before := v.task.Status
@@ -57,6 +60,13 @@ func (v *view) add(t *arc.Task) []a2a.Event {
 		events = append(events, v.update(now))
 	}
 	return events
+}
+
+func sizeOf(parts []arc.Part) (n int) {
+	for i := range parts {
+		n += len(parts[i].Content) + len(parts[i].Data)
+	}
+	return n
 }
 
 func (v *view) update(s a2a.TaskStatus) *a2a.TaskStatusUpdateEvent {
