@@ -152,8 +152,8 @@ func (h *Host) admitPeer(stream io.ReadWriteCloser) (*hostConn, error) {
 // departTime is how long the end of the stream to a Host that has departed is awaited.
 const departTime = time.Second
 
-// awaitEnd waits for the end of the stream to a Host that has shut down: results that it sent before may be on their
-// way. A Host that has failed still offers Runtimes, or has none, and is not awaited.
+// awaitEnd waits for the end of the stream to a Host that has shut down: its last results may still be unread. A Host
+// that has failed still offers Runtimes, or has none, and is not awaited.
 func (h *Host) awaitEnd(p *peer, hc *hostConn) {
 	h.lockAll()
 	isAwaited := p.conn == hc && len(p.offers) == 0 && len(p.runtimes) > 0

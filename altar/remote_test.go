@@ -372,7 +372,7 @@ func TestRemoteShutdown(t *testing.T) {
 	})
 }
 
-// A late stream gives what it has read to its reader a moment later.
+// A late stream gives data to its reader a moment after it has read them.
 type lateStream struct{ io.ReadWriteCloser }
 
 func (s lateStream) Read(b []byte) (int, error) {

@@ -193,7 +193,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 	switch {
 	case made != nil && ctx.Err() != nil:
 		b.cancel(ctx, c.Name, made.ID)
-	case made != nil && err != nil: // the caller learns of its task, whatever the reason is
+	case made != nil && err != nil: // the caller gets its task for any reason
 		if err = nil; t.state == nil {
 			t.add(made, c.Notify)
 		}
