@@ -189,13 +189,32 @@ func (s *IO) Piece(text string) error {
 // End writes a line feed after pieces, or with -o json v as one line of JSON.
 func (s *IO) End(v any) error { return s.Print("", v) }
 
-// Read returns the content of a file, or of standard input if the name is "-" or empty.
-func (s *IO) Read(name string) ([]byte, error) {
+// Read returns the content of a file, or of standard input if the name is "-" or empty. The end of ctx
+// ends it, although the input does not end.
+func (s *IO) Read(ctx context.Context, name string) ([]byte, error) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		b, err := s.readAll(name)
+		done <- result{b, err}
+	}()
+	select {
+	case r := <-done:
+		return r.b, CouldNot(r.err)
+	case <-ctx.Done():
+		return nil, CouldNot(ctx.Err())
+	}
+}
+
+func (s *IO) readAll(name string) ([]byte, error) {
 	r := s.In
 	if name != "" && name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, CouldNot(err)
+			return nil, err
 		}
 		defer f.Close()
 		r = f
@@ -204,14 +223,13 @@ func (s *IO) Read(name string) ([]byte, error) {
 	if err == nil && len(b) > MaxInput {
 		err = fmt.Errorf("the input has more than %d bytes", MaxInput)
 	}
-	return b, CouldNot(err)
+	return b, err
 }
 
 // Lines calls f for each line of standard input that is not empty, until f fails or ctx ends.
 func (s *IO) Lines(ctx context.Context, f func(line string) error) error {
 	lines, failed := make(chan string), make(chan error, 1)
 	go func() {
-		defer close(lines)
 		scan := bufio.NewScanner(s.In)
 		scan.Buffer(nil, MaxInput)
 		for scan.Scan() {
@@ -227,10 +245,9 @@ func (s *IO) Lines(ctx context.Context, f func(line string) error) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case line, ok := <-lines:
-			if !ok {
-				return CouldNot(<-failed)
-			}
+		case err := <-failed:
+			return CouldNot(err)
+		case line := <-lines:
 			if strings.TrimSpace(line) == "" {
 				continue
 			}

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 )
@@ -51,14 +53,38 @@ func TestStatus(t *testing.T) {
 
 func TestRead(t *testing.T) {
 	s := &IO{In: strings.NewReader("input")}
-	b, err := s.Read("-")
+	b, err := s.Read(t.Context(), "-")
 	require.NoError(t, err)
 	require.Equal(t, "input", string(b))
-	_, err = s.Read(filepath.Join(t.TempDir(), "none"))
+	_, err = s.Read(t.Context(), filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	s.In = zeros{}
-	_, err = s.Read("")
+	_, err = s.Read(t.Context(), "")
 	require.ErrorContains(t, err, "more than 16777216 bytes")
+
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s.In = r
+	_, err = s.Read(ctx, "-")
+	require.ErrorIs(t, err, context.Canceled, "an input that does not end")
+	require.NoError(t, r.Close())
+}
+
+func TestLinesEndsAfterInterruptedCall(t *testing.T) {
+	for range 20 { // the end of the input and that of the context race
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			s := &IO{In: strings.NewReader("a\nb\n")}
+			require.NoError(t, s.Lines(ctx, func(string) error {
+				cancel()
+				synctest.Wait() // the reader has ended
+				return nil
+			}))
+		})
+	}
 }
 
 // zeros is an input without end.
@@ -112,4 +138,21 @@ func TestOne(t *testing.T) {
 	require.ErrorContains(t, err, "the file is missing")
 	_, err = One([]string{"a", "b"}, "the file", true)
 	require.ErrorContains(t, err, `"b": one argument too many`)
+}
+
+func TestServeRefusesIncompleteTLS(t *testing.T) {
+	absent := filepath.Join(t.TempDir(), "none")
+	for args, want := range map[string]string{
+		"-cert=" + absent:                          "are needed together",
+		"-cert-key=" + absent:                      "are needed together",
+		"-cert=" + absent + " -cert-key=" + absent: "open ",
+	} {
+		fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+		serve := NewServeFlags(fs)
+		require.NoError(t, fs.Parse(append(strings.Fields(args), "-addr=127.0.0.1:0")))
+		var out bytes.Buffer
+		err := serve.Serve(t.Context(), &IO{Out: &out}, &http.Server{}, func(context.Context) error { return nil })
+		require.ErrorContains(t, err, want)
+		require.Empty(t, out.String(), "no address before the certificate is read")
+	}
 }

@@ -5,6 +5,7 @@ package command
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"net"
@@ -30,6 +31,16 @@ func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
 // Serve prints the address and serves until ctx ends. Then it calls shutdown, which ends streams and
 // handlers, and closes the server.
 func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdown func(context.Context) error) error {
+	if (f.cert == "") != (f.key == "") {
+		return Usage("-cert and -cert-key are needed together")
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return CouldNot(err)
+		}
+		srv.TLSConfig = &tls.Config{Certificates: []tls.Certificate{pair}}
+	}
 	l, err := net.Listen("tcp", f.addr)
 	if err != nil {
 		return CouldNot(err)
@@ -37,7 +48,7 @@ func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdow
 	served := make(chan error, 1)
 	go func() {
 		if f.cert != "" {
-			served <- srv.ServeTLS(l, f.cert, f.key)
+			served <- srv.ServeTLS(l, "", "")
 			return
 		}
 		served <- srv.Serve(l)

@@ -29,7 +29,7 @@ func prepareInspect(fs *flag.FlagSet) func(context.Context, *command.IO, []strin
 		if _, err := path.Match(f.types, ""); err != nil || f.dir != "" && f.dir != "in" && f.dir != "out" {
 			return command.Usage("want -dir in or out, and a pattern as -type")
 		}
-		data, err := s.Read(args[0])
+		data, err := s.Read(ctx, args[0])
 		if err != nil {
 			return err
 		}

@@ -241,7 +241,7 @@ func prepareCall(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		}
 		object := strings.Join(args[1:], "")
 		if object == "-" {
-			input, err := s.Read("-")
+			input, err := s.Read(ctx, "-")
 			if err != nil {
 				return err
 			}

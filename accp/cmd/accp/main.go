@@ -59,12 +59,12 @@ func codecFlags(fs *flag.FlagSet) *accp.Codec {
 
 // eachLine calls f for each line of the file that the only argument names. All lines are
 // processed; the error names those that failed.
-func eachLine(s *command.IO, args []string, f func(line string) error) error {
+func eachLine(ctx context.Context, s *command.IO, args []string, f func(line string) error) error {
 	file, err := command.One(args, "", true)
 	if err != nil {
 		return err
 	}
-	data, err := s.Read(file)
+	data, err := s.Read(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,8 @@ func eachLine(s *command.IO, args []string, f func(line string) error) error {
 
 func prepareDecode(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	codec := codecFlags(fs)
-	return func(_ context.Context, s *command.IO, args []string) error {
-		return eachLine(s, args, func(line string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		return eachLine(ctx, s, args, func(line string) error {
 			m, err := codec.Decode([]byte(line))
 			if err != nil {
 				return err
@@ -101,8 +101,8 @@ func prepareDecode(fs *flag.FlagSet) func(context.Context, *command.IO, []string
 
 func prepareEncode(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	codec := codecFlags(fs)
-	return func(_ context.Context, s *command.IO, args []string) error {
-		return eachLine(s, args, func(line string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		return eachLine(ctx, s, args, func(line string) error {
 			var m accp.Message
 			if err := m.UnmarshalJSON([]byte(line)); err != nil {
 				return err
@@ -120,8 +120,8 @@ func prepareEncode(fs *flag.FlagSet) func(context.Context, *command.IO, []string
 
 func prepareExplain(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	codec := codecFlags(fs)
-	return func(_ context.Context, s *command.IO, args []string) error {
-		return eachLine(s, args, func(line string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		return eachLine(ctx, s, args, func(line string) error {
 			text := strings.TrimSuffix(codec.Explain([]byte(line)), "\n")
 			err := s.Print(text, struct {
 				Frame string `json:"frame"`
@@ -134,8 +134,8 @@ func prepareExplain(fs *flag.FlagSet) func(context.Context, *command.IO, []strin
 }
 
 func prepareCount(*flag.FlagSet) func(context.Context, *command.IO, []string) error {
-	return func(_ context.Context, s *command.IO, args []string) error {
-		return eachLine(s, args, func(line string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		return eachLine(ctx, s, args, func(line string) error {
 			b, err := accp.MeasureFrame([]byte(line), accp.ApproxCounter{})
 			if err != nil {
 				return err

@@ -141,17 +141,17 @@ func makeKey(file, did string) (*air.Identity, error) {
 }
 
 // readInput reads the file that the only argument names.
-func readInput(s *command.IO, args []string) ([]byte, error) {
+func readInput(ctx context.Context, s *command.IO, args []string) ([]byte, error) {
 	file, err := command.One(args, "", true)
 	if err != nil {
 		return nil, err
 	}
-	return s.Read(file)
+	return s.Read(ctx, file)
 }
 
 // readEnvelope reads the envelope that the only argument names.
-func readEnvelope(s *command.IO, args []string, profile air.Profile) (*air.Envelope, error) {
-	data, err := readInput(s, args)
+func readEnvelope(ctx context.Context, s *command.IO, args []string, profile air.Profile) (*air.Envelope, error) {
+	data, err := readInput(ctx, s, args)
 	if err != nil {
 		return nil, err
 	}
@@ -161,12 +161,12 @@ func readEnvelope(s *command.IO, args []string, profile air.Profile) (*air.Envel
 func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	key := keyFlag(fs)
 	form := fs.String("form", string(air.FormSpec), "`form` of the signature: spec or deployed")
-	return func(_ context.Context, s *command.IO, args []string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
 		id, err := loadKey(*key)
 		if err != nil {
 			return err
 		}
-		data, err := readInput(s, args)
+		data, err := readInput(ctx, s, args)
 		if err != nil {
 			return err
 		}
@@ -212,7 +212,7 @@ func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string
 	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
 	network := networkFlags(fs)
 	return func(ctx context.Context, s *command.IO, args []string) error {
-		e, err := readEnvelope(s, args, air.Profile(*profile))
+		e, err := readEnvelope(ctx, s, args, air.Profile(*profile))
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func senderKey(ctx context.Context, s *command.IO, did, public, document string,
 		}
 		return key, nil
 	case document != "":
-		data, err := s.Read(document)
+		data, err := s.Read(ctx, document)
 		if err != nil {
 			return nil, err
 		}
@@ -264,8 +264,8 @@ func senderKey(ctx context.Context, s *command.IO, did, public, document string,
 
 func prepareTranscript(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
-	return func(_ context.Context, s *command.IO, args []string) error {
-		data, err := readInput(s, args)
+	return func(ctx context.Context, s *command.IO, args []string) error {
+		data, err := readInput(ctx, s, args)
 		if err != nil {
 			return err
 		}
@@ -304,7 +304,7 @@ func prepareProbe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 	envelope := fs.String("envelope", "", "`file` of an envelope to look at, - for the standard input")
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		if *envelope != "" {
-			return lint(s, *envelope, args)
+			return lint(ctx, s, *envelope, args)
 		}
 		did, err := command.One(args, "the DID of an agent", false)
 		if err != nil {
@@ -333,11 +333,11 @@ func prepareProbe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 }
 
 // lint prints the findings in an envelope and fails if there are any.
-func lint(s *command.IO, file string, args []string) error {
+func lint(ctx context.Context, s *command.IO, file string, args []string) error {
 	if len(args) > 0 {
 		return command.Usage("-envelope and a DID exclude one another")
 	}
-	data, err := s.Read(file)
+	data, err := s.Read(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -355,12 +355,12 @@ func lint(s *command.IO, file string, args []string) error {
 
 func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	public := fs.String("public", "", "public `key` of the recipient, in multibase")
-	return func(_ context.Context, s *command.IO, args []string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
 		key, err := air.ParsePublicKey(*public)
 		if err != nil {
 			return command.Usage("-public: %w", err)
 		}
-		e, err := readEnvelope(s, args, air.ProfileInterop)
+		e, err := readEnvelope(ctx, s, args, air.ProfileInterop)
 		if err != nil {
 			return err
 		}
@@ -386,12 +386,12 @@ func prepareSeal(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 
 func prepareOpen(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	file := keyFlag(fs)
-	return func(_ context.Context, s *command.IO, args []string) error {
+	return func(ctx context.Context, s *command.IO, args []string) error {
 		id, err := loadKey(*file)
 		if err != nil {
 			return err
 		}
-		e, err := readEnvelope(s, args, air.ProfileInterop)
+		e, err := readEnvelope(ctx, s, args, air.ProfileInterop)
 		if err != nil {
 			return err
 		}
@@ -439,7 +439,7 @@ func prepareSend(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if err != nil {
 			return err
 		}
-		body, err := s.Read(append(args, "-")[1])
+		body, err := s.Read(ctx, append(args, "-")[1])
 		if err != nil {
 			return err
 		}

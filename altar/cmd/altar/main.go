@@ -50,6 +50,10 @@ var program = &command.Command{
 	},
 }
 
+// closeTimeout bounds the end of a session at a Host that does not answer. A session outlives its calls by it,
+// so that a late call ends with its own error.
+const closeTimeout = 2 * time.Second
+
 // A caller holds the flags of verbs that call.
 type caller struct {
 	keyFile  string
@@ -84,11 +88,15 @@ func (c *caller) session(ctx context.Context, s *command.IO, url string, f func(
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	session, err := client.CreateSession(ctx, &altar.CreateSessionParams{TTL: c.timeout})
+	session, err := client.CreateSession(ctx, &altar.CreateSessionParams{TTL: c.timeout + closeTimeout})
 	if err != nil {
 		return status(err)
 	}
-	defer func() { _ = session.Destroy(context.WithoutCancel(ctx)) }() // it expires otherwise
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = session.Destroy(end) // it expires otherwise
+	}()
 	return status(f(session))
 }
 
@@ -140,7 +148,7 @@ func prepareCall(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 			parameters = []byte(args[2])
 		} else {
 			var err error
-			if parameters, err = s.Read("-"); err != nil {
+			if parameters, err = s.Read(ctx, "-"); err != nil {
 				return err
 			}
 		}

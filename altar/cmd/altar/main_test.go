@@ -5,10 +5,14 @@ package main
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,6 +87,73 @@ func TestServeAndCall(t *testing.T) {
 
 type textParameters struct {
 	Text string `json:"text"`
+}
+
+// The session of a call outlives it, so that a late call has its own error.
+func TestCallTimeoutIsNotThatOfSession(t *testing.T) {
+	url := serve(t, "-exec", "text/none=sleep 30", "-allow-anonymous")
+	until(t, "text/none", "tools", url)
+	status, _, stderr := do(t, "{}", "call", "-timeout", "1s", url, "text/none")
+	require.NotEqual(t, command.Done, status)
+	require.NotContains(t, stderr, "SESSION_INVALID")
+}
+
+// A silentListener accepts connections whose output is lost once it is silent.
+type silentListener struct {
+	net.Listener
+	isSilent atomic.Bool
+}
+
+func (l *silentListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return &silentConn{conn, l}, err
+}
+
+type silentConn struct {
+	net.Conn
+	listener *silentListener
+}
+
+func (c *silentConn) Write(p []byte) (int, error) {
+	if c.listener.isSilent.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+// The end of a session at a Host that does not answer is bounded.
+func TestInterruptEndsCallOfSilentHost(t *testing.T) {
+	manifest, err := altar.DecodeManifest([]byte(contracts))
+	require.NoError(t, err)
+	host, err := altar.NewHost(manifest, &altar.HostOptions{
+		Auth: altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)},
+	})
+	require.NoError(t, err)
+	defer host.Close()
+	web := httptest.NewUnstartedServer(host)
+	listener := &silentListener{Listener: web.Listener}
+	web.Listener = listener
+	web.Start()
+	defer web.Close()
+	url := "ws" + strings.TrimPrefix(web.URL, "http")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	rt, err := altar.NewRuntime("silent-01", nil)
+	require.NoError(t, err)
+	rt.Handle("text/none", altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) {
+		listener.isSilent.Store(true)
+		cancel()
+		return "lost", nil
+	}))
+	conn, err := host.Dial(&altar.Principal{ID: "runtime"})
+	require.NoError(t, err)
+	go func() { _ = rt.Run(context.WithoutCancel(ctx), conn) }()
+	until(t, "text/none", "tools", url)
+
+	start := time.Now()
+	status := program.Run(ctx, []string{"call", url, "text/none", "{}"}, &command.IO{Out: io.Discard, Err: io.Discard})
+	require.Equal(t, command.NotDone, status)
+	require.Less(t, time.Since(start), 20*time.Second, "the end of the session is bounded")
 }
 
 // Clients and Runtimes have a key each, and a client announces no Runtime.

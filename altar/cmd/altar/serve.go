@@ -42,7 +42,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if *manifest == "" {
 			return command.Usage("-manifest is missing")
 		}
-		data, err := s.Read(*manifest)
+		data, err := s.Read(ctx, *manifest)
 		if err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ func prepareCall(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 			}
 			return s.Print(string(res.Result), res.Result)
 		}
-		text, err := input(s, args[2:])
+		text, err := input(ctx, s, args[2:])
 		if err != nil {
 			return err
 		}
@@ -136,11 +136,11 @@ func prepareCall(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 }
 
 // input returns the text of an argument or of standard input.
-func input(s *command.IO, args []string) (string, error) {
+func input(ctx context.Context, s *command.IO, args []string) (string, error) {
 	if len(args) == 1 {
 		return args[0], nil
 	}
-	b, err := s.Read("-")
+	b, err := s.Read(ctx, "-")
 	return string(b), err
 }
 
