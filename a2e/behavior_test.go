@@ -23,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -130,7 +131,7 @@ func TestDialRefusesPlainConnectionsToOtherHosts(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	h := a2etest.NewHost(t, nil)
-	testkit.CheckLeaves(t, a2etest.Must(a2e.NewHTTPHandler(h, nil)), "/session", h.Shutdown)
+	kit.CheckLeaves(t, a2etest.Must(a2e.NewHTTPHandler(h, nil)), "/session", h.Shutdown)
 }
 
 func TestHTTPHandlerRefusesRepeatedHeaders(t *testing.T) {

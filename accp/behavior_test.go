@@ -26,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -117,7 +118,7 @@ func TestFailedConnectionsNotFoundAndTimeoutsDiffer(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	d := newDesk(t, nil)
-	testkit.CheckLeaves(t, d.Server, accp.FramesPath, d.Shutdown)
+	kit.CheckLeaves(t, d.Server, accp.FramesPath, d.Shutdown)
 }
 
 func TestServerRefusesRepeatedHeaders(t *testing.T) {

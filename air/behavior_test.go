@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/registry"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -217,9 +218,9 @@ func TestParseEndpointRefusesAddressesThatAreNotPublic(t *testing.T) {
 func TestShutdownEndsConnections(t *testing.T) {
 	w := newWorld(t, nil)
 	in := w.inbox(t, w.join(t, 1), air.InboxOptions{}).Inbox
-	testkit.CheckLeaves(t, in, "/inbox", in.Shutdown)
+	kit.CheckLeaves(t, in, "/inbox", in.Shutdown)
 	r := newRelay(t, &relay.ServerOptions{})
-	testkit.CheckLeaves(t, r, "/inbox", r.Shutdown)
+	kit.CheckLeaves(t, r, "/inbox", r.Shutdown)
 }
 
 func TestServersRefuseRepeatedHeaders(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
 
@@ -67,7 +68,7 @@ func TestHostKeepsReadTimeoutOfServer(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	h := testHost(t, nil)
-	testkit.CheckLeaves(t, h, MessagesPath, h.Shutdown)
+	kit.CheckLeaves(t, h, MessagesPath, h.Shutdown)
 }
 
 func TestHostRefusesDoubledHeaders(t *testing.T) {

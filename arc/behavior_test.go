@@ -23,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
@@ -36,7 +37,7 @@ func TestServerReadTimeoutOfHTTPServerHolds(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	s := newServer(t, nil)
-	testkit.CheckLeaves(t, s, "/arc", s.Shutdown)
+	kit.CheckLeaves(t, s, "/arc", s.Shutdown)
 }
 
 func TestServerRefusesRepeatedHeaders(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcpserver"
 	"github.com/fivewire/fivewire/a2e/tools"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -428,6 +428,6 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	f := newFixture(t, keys(t), nil)
-	testkit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
+	kit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"secret"}}`, f.host.Shutdown)
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/altartest"
 	"github.com/fivewire/fivewire/altar/mcpserver"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -404,7 +404,7 @@ func TestUnboundedBody(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	f := newFixture(t, nil)
-	testkit.CheckPostLeaves(t, f.handler, http.Header{altar.APIKeyHeader: {"key-a"}},
+	kit.CheckPostLeaves(t, f.handler, http.Header{altar.APIKeyHeader: {"key-a"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ticket","arguments":{"id":1}}}`, f.host.Shutdown)
 }
 

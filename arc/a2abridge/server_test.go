@@ -29,7 +29,7 @@ import (
 	"github.com/fivewire/fivewire/arc/a2abridge"
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/conformance/fault"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -817,6 +817,6 @@ func TestShutdownEndsConnections(t *testing.T) {
 	engine.HandleTasks("worker-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { return nil }))
 	bridge, err := a2abridge.NewServer(engine, "worker-01", nil)
 	require.NoError(t, err)
-	testkit.CheckPostLeaves(t, bridge.JSONRPCHandler(), http.Header{"A2A-Version": {"1.0"}}, `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage",`+
+	kit.CheckPostLeaves(t, bridge.JSONRPCHandler(), http.Header{"A2A-Version": {"1.0"}}, `{"jsonrpc":"2.0","id":1,"method":"SendStreamingMessage",`+
 		`"params":{"message":{"messageId":"m","role":"ROLE_USER","parts":[{"text":"x"}]}}}`, engine.Shutdown)
 }

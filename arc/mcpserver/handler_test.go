@@ -21,7 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/mcpserver"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -334,6 +334,6 @@ func TestRefusals(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	f := newFixture(t, nil, nil)
-	testkit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer alice"}},
+	kit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer alice"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"worker-01","arguments":{"message":"data"}}}`, f.engine.Shutdown)
 }
