@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -140,6 +141,46 @@ func makeKey(file, did string) (*air.Identity, error) {
 	return id, command.CouldNot(air.SaveIdentity(file, id))
 }
 
+// status marks an error that is no refusal of an envelope or by a peer: the registry, a relay or the network failed.
+func status(err error) error {
+	refused, ok := errors.AsType[*air.Error](err)
+	if !ok || slices.Contains([]air.Code{air.ErrBadGateway, air.ErrResolveFailed, air.ErrDeliveryFailed}, refused.Code) {
+		return command.CouldNot(err)
+	}
+	return err
+}
+
+// A choice is a flag with one of some values.
+type choice[T ~string] struct {
+	value *T
+	among []T
+}
+
+func (c choice[T]) String() string {
+	if c.value == nil {
+		return ""
+	}
+	return string(*c.value)
+}
+
+func (c choice[T]) Set(text string) error {
+	if !slices.Contains(c.among, T(text)) {
+		return fmt.Errorf("want one of %q", c.among)
+	}
+	*c.value = T(text)
+	return nil
+}
+
+// choiceFlag defines a flag that has one of the values.
+func choiceFlag[T ~string](fs *flag.FlagSet, name string, value T, usage string, others ...T) *T {
+	fs.Var(choice[T]{&value, append(others, value)}, name, usage)
+	return &value
+}
+
+func profileFlag(fs *flag.FlagSet) *air.Profile {
+	return choiceFlag(fs, "profile", air.ProfileInterop, "`profile` of the fields: spec, interop or deployed", air.ProfileSpec, air.ProfileDeployed)
+}
+
 // readInput reads the file that the only argument names.
 func readInput(ctx context.Context, s *command.IO, args []string) ([]byte, error) {
 	file, err := command.One(args, "", true)
@@ -160,7 +201,7 @@ func readEnvelope(ctx context.Context, s *command.IO, args []string, profile air
 
 func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	key := keyFlag(fs)
-	form := fs.String("form", string(air.FormSpec), "`form` of the signature: spec or deployed")
+	form := choiceFlag(fs, "form", air.FormSpec, "`form` of the signature: spec or deployed", air.FormDeployed)
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		id, err := loadKey(*key)
 		if err != nil {
@@ -170,7 +211,7 @@ func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if err != nil {
 			return err
 		}
-		signed, err := air.Sign(data, id.Signer(), air.Form(*form))
+		signed, err := air.Sign(data, id.Signer(), *form)
 		if err != nil {
 			return err
 		}
@@ -208,11 +249,11 @@ func summarize(e *air.Envelope) *summary {
 func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	public := fs.String("public", "", "public `key` of the sender, in multibase")
 	document := fs.String("document", "", "`file` with the DID document of the sender")
-	accept := fs.String("accept", "", "`form` of the signature: spec or deployed, both if empty")
-	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
+	accept := choiceFlag(fs, "accept", "", "`form` of the signature: spec or deployed, both if empty", air.FormSpec, air.FormDeployed)
+	profile := profileFlag(fs)
 	network := networkFlags(fs)
 	return func(ctx context.Context, s *command.IO, args []string) error {
-		e, err := readEnvelope(ctx, s, args, air.Profile(*profile))
+		e, err := readEnvelope(ctx, s, args, *profile)
 		if err != nil {
 			return err
 		}
@@ -221,7 +262,7 @@ func prepareVerify(fs *flag.FlagSet) func(context.Context, *command.IO, []string
 			return err
 		}
 		out := summarize(e)
-		if out.Form, err = e.Verify(key, air.Form(*accept)); err != nil {
+		if out.Form, err = e.Verify(key, *accept); err != nil {
 			return err
 		}
 		return s.Print(out.String(), out)
@@ -257,13 +298,13 @@ func senderKey(ctx context.Context, s *command.IO, did, public, document string,
 	defer resolver.Close()
 	doc, err := resolver.Resolve(ctx, did)
 	if err != nil {
-		return nil, err
+		return nil, status(err)
 	}
 	return doc.SigningKey(did)
 }
 
 func prepareTranscript(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
-	profile := fs.String("profile", string(air.ProfileInterop), "`profile` of the fields: spec, interop or deployed")
+	profile := profileFlag(fs)
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		data, err := readInput(ctx, s, args)
 		if err != nil {
@@ -273,7 +314,7 @@ func prepareTranscript(fs *flag.FlagSet) func(context.Context, *command.IO, []st
 		if err != nil {
 			return err
 		}
-		r, err := t.Verify(&air.DecodeOptions{Profile: air.Profile(*profile), BodyTypes: []string{air.AnyBodyType}})
+		r, err := t.Verify(&air.DecodeOptions{Profile: *profile, BodyTypes: []string{air.AnyBodyType}})
 		if err != nil {
 			return err
 		}
@@ -325,7 +366,7 @@ func prepareProbe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		defer o.Resolver.Close()
 		r, err := probe.Probe(ctx, did, o)
 		if err != nil {
-			return err
+			return status(err)
 		}
 		text := fmt.Sprintf("%s at %s, dialects %v, forms %v, key %s", r.Kind, r.Endpoint, r.Dialects, r.Forms, r.Key)
 		return s.Print(strings.Join(append([]string{text}, r.Advice...), "\n"), r)
@@ -462,7 +503,7 @@ func prepareSend(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		draft := &air.Draft{To: args[0], ThreadID: *thread, InReplyTo: *reply, Body: &air.Raw{JSON: body}}
 		receipt, err := client.Send(ctx, draft, &air.SendOptions{Seal: *seal})
 		if err != nil {
-			return err
+			return status(err)
 		}
 		out := struct {
 			ID       string `json:"id"`
@@ -477,7 +518,7 @@ func prepareSend(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	key, network := keyFlag(fs), networkFlags(fs)
 	relayURL := fs.String("relay", "", "`URL` of the mailbox; without it, that of the own document")
-	dialect := fs.String("dialect", string(air.DialectSpec), "`dialect` of the relay: spec or deployed")
+	dialect := choiceFlag(fs, "dialect", air.DialectSpec, "`dialect` of the relay: spec or deployed", air.DialectDeployed)
 	secret := fs.String("secret-file", "", "`file` with the secret of the mailbox; without it, the variable "+inboxVariable+", or signed requests")
 	once := fs.Bool("once", false, "end when the mailbox is empty")
 	return func(ctx context.Context, s *command.IO, args []string) error {
@@ -500,7 +541,7 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		if *relayURL == "" {
 			doc, err := resolver.Resolve(ctx, id.DID())
 			if err != nil {
-				return err
+				return status(err)
 			}
 			endpoint, err := doc.Inbox(id.DID(), &air.EndpointOptions{AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal})
 			if err != nil {
@@ -515,7 +556,7 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		}
 		defer inbox.Close()
 		poller, err := air.NewPoller(inbox, *relayURL, &air.PollerOptions{
-			Dialect: air.Dialect(*dialect), AgentSecret: agentSecret, AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal, Logger: log,
+			Dialect: *dialect, AgentSecret: agentSecret, AllowLoopback: network.allowLocal, AllowPrivate: network.allowLocal, Logger: log,
 		})
 		if err != nil {
 			return command.Usage("-relay: %w", err)
@@ -523,10 +564,10 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		defer poller.Close()
 		if *once {
 			_, err := poller.Drain(ctx)
-			return err
+			return status(err)
 		}
 		if err := poller.Run(ctx); ctx.Err() == nil {
-			return err
+			return status(err)
 		}
 		return nil
 	}

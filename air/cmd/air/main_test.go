@@ -18,6 +18,7 @@ import (
 	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // do runs the command with an input.
@@ -83,6 +84,7 @@ func TestSealSignVerifyOpen(t *testing.T) {
 		{"no file", envelope, "no such file", []string{"sign", "-key", "none.json"}, command.NotDone},
 		{"a file that exists", "", "exists", []string{"key", "-did", airtest.DID(alice), aliceKey}, command.NotDone},
 		{"no DID", "", "-did", []string{"key", "-did", "alice", "new.json"}, command.NotDone},
+		{"no registry", signed, "registry", []string{"verify", "-registry", "http://" + testkit.FreeAddress(t), "-allow-local"}, command.NotDone},
 		{"no public key", envelope, "-public", []string{"seal", "-public", "z6"}, command.NotDone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,6 +177,11 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"fly"},
 		[]string{"sign", "-o", "xml"},
 		[]string{"sign", "-wings"},
+		[]string{"sign", "-form", "spek"},
+		[]string{"verify", "-accept", "all"},
+		[]string{"verify", "-profile", "all"},
+		[]string{"transcript", "-profile", "all"},
+		[]string{"pull", "-dialect", "all"},
 		[]string{"pull", "a"},
 		[]string{"probe"},
 		[]string{"probe", "-envelope", "-", "a"},
