@@ -130,6 +130,7 @@ func TestErrors(t *testing.T) {
 	}{
 		{"a mode is missing", nil},
 		{`unknown mode "codek"`, []string{"codek"}},
+		{"from its standard input", []string{"vector", "recording"}},
 		{"the command of the implementation is missing", []string{"codec"}},
 		{"the testee cannot be started: ", []string{"codec", "--", "./no-such-program"}},
 		{"the testee ended before its input did", []string{"codec", "--", "true"}},

@@ -140,6 +140,8 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 		c.transport = "tcp"
 	}
 	switch {
+	case c.mode == "vector":
+		return nil, errors.New("vector reads a recording from its standard input, and takes no arguments")
 	case !slices.Contains([]string{"codec", "server", "client"}, c.mode):
 		return nil, fmt.Errorf("unknown mode %q; there are: codec, server, client, vector", c.mode)
 	case c.url != "" && (c.mode != "server" || len(c.command) > 0):
