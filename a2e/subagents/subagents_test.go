@@ -125,6 +125,7 @@ func TestMultiAgent(t *testing.T) {
 		require.True(t, done.Success)
 		_, err = c.Delegate(ctx, &subagents.DelegateRequest{SubagentID: id, TaskName: "work"}, nil)
 		require.ErrorContains(t, err, "terminated")
+		synctest.Wait() // until its runner has returned, it counts
 		for range 3 {
 			spawn(t, c, "more")
 		}

@@ -141,7 +141,7 @@ func makeKey(file, did string) (*air.Identity, error) {
 	return id, command.CouldNot(air.SaveIdentity(file, id))
 }
 
-// status marks an error that is no refusal of an envelope or by a peer: the registry, a relay or the network failed.
+// status marks an error for which the registry, a relay or the network is the reason. Others refuse an envelope.
 func status(err error) error {
 	refused, ok := errors.AsType[*air.Error](err)
 	if !ok || slices.Contains([]air.Code{air.ErrBadGateway, air.ErrResolveFailed, air.ErrDeliveryFailed}, refused.Code) {
