@@ -8,8 +8,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
@@ -118,93 +116,38 @@ func TestServerRestarted(t *testing.T) {
 	require.NoError(t, <-waiting)
 }
 
-// A cutter is a proxy between a client and a server that cuts their connections in the middle of a
-// message.
+// A cutter is a proxy that cuts connections in the middle of a message.
 type cutter struct {
-	listener net.Listener
-	server   string
-	wg       sync.WaitGroup
+	*proxy
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-	cut   int // so many more pieces are cut in halves
+	mu  sync.Mutex
+	cut int // so many more pieces are cut in halves
 }
 
 // newCutter returns one before the server of the URL, and the URL through it.
 func newCutter(t *testing.T, database string) (*cutter, string) {
 	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	c := &cutter{listener: l, server: u.Host, conns: map[net.Conn]bool{}}
-	c.wg.Go(c.serve)
-	t.Cleanup(func() {
-		_ = l.Close()
-		c.cutAll()
-		c.wg.Wait()
-	})
-	u.Host = l.Addr().String()
-	return c, u.String()
+	c := &cutter{}
+	var through string
+	c.proxy, through = newProxy(t, database, c.pass)
+	t.Cleanup(c.close)
+	return c, through
 }
 
-func (c *cutter) serve() {
-	for {
-		client, err := c.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", c.server)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		c.mu.Lock()
-		c.conns[client], c.conns[server] = true, true
-		c.mu.Unlock()
-		c.wg.Go(func() { c.copy(client, server) })
-		c.wg.Go(func() { c.copy(server, client) })
+func (c *cutter) pass(piece []byte, _ bool) (passed []byte, isLast bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cut == 0 {
+		return piece, false
 	}
-}
-
-func (c *cutter) copy(from, to net.Conn) {
-	defer from.Close()
-	defer to.Close()
-	piece := make([]byte, 16<<10)
-	for {
-		n, err := from.Read(piece)
-		if err != nil {
-			return
-		}
-		c.mu.Lock()
-		cut := c.cut > 0
-		if cut {
-			c.cut--
-		}
-		c.mu.Unlock()
-		if cut {
-			_, _ = to.Write(piece[:rand.N(n)])
-			return
-		}
-		if _, err := to.Write(piece[:n]); err != nil {
-			return
-		}
-	}
+	c.cut--
+	return piece[:rand.N(len(piece))], true
 }
 
 func (c *cutter) cutNext(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cut += n
-}
-
-func (c *cutter) cutAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.conns {
-		_ = conn.Close()
-	}
-	clear(c.conns)
 }
 
 func TestConnectionsCut(t *testing.T) {

@@ -6,9 +6,6 @@ package sqlstore_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -18,49 +15,37 @@ import (
 	"github.com/fivewire/fivewire/store/sqlstore"
 )
 
-// A gate is a proxy before a server that withholds the requests of its clients after a number of answers, as if their
-// process was stopped then.
+// A gate is a proxy that withholds requests after a number of answers, as if the process of the client was stopped
+// then.
 type gate struct {
-	listener net.Listener
-	server   string
-	closed   chan struct{} // once requests are withheld
-	wg       sync.WaitGroup
+	*proxy
+	closed chan struct{} // once requests are withheld
 
-	mu    sync.Mutex // guards all below
-	left  int        // answers before that; negative without an end
-	conns []net.Conn
+	mu   sync.Mutex
+	left int // answers before that; negative without an end; guarded by mu
 }
 
 // newGate returns one that is open, and the URL through it.
 func newGate(t *testing.T, database string) (*gate, string) {
 	t.Helper()
-	u, err := url.Parse(database)
-	require.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	g := &gate{listener: l, server: u.Host, closed: make(chan struct{}), left: -1}
-	g.wg.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			g.wg.Go(func() { g.serve(client) })
-		}
-	})
-	u.Host = l.Addr().String()
-	return g, u.String()
+	g := &gate{closed: make(chan struct{}), left: -1}
+	var through string
+	g.proxy, through = newProxy(t, database, g.pass)
+	return g, through
 }
 
-// cut closes all connections.
-func (g *gate) cut() {
-	_ = g.listener.Close()
+func (g *gate) pass(piece []byte, isAnswer bool) (passed []byte, isLast bool) {
 	g.mu.Lock()
-	for _, c := range g.conns {
-		_ = c.Close()
+	defer g.mu.Unlock()
+	switch {
+	case isAnswer && g.left > 0:
+		if g.left--; g.left == 0 {
+			close(g.closed)
+		}
+	case !isAnswer && g.left == 0:
+		return nil, false
 	}
-	g.mu.Unlock()
-	g.wg.Wait()
+	return piece, false
 }
 
 // closeAfter lets so many answers pass.
@@ -70,51 +55,6 @@ func (g *gate) closeAfter(answers int) {
 	if g.left = answers; answers == 0 {
 		close(g.closed)
 	}
-}
-
-func (g *gate) serve(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", g.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	g.mu.Lock()
-	g.conns = append(g.conns, client, server)
-	g.mu.Unlock()
-	g.wg.Go(func() {
-		defer server.Close()
-		for buf := make([]byte, 16<<10); ; {
-			n, err := client.Read(buf)
-			g.mu.Lock()
-			isOpen := g.left != 0
-			g.mu.Unlock()
-			if isOpen {
-				_, _ = server.Write(buf[:n])
-			}
-			if err != nil {
-				return
-			}
-		}
-	})
-	_, _ = io.Copy(answers{g, client}, server)
-}
-
-// answers writes answers of the server to a client.
-type answers struct {
-	g      *gate
-	client net.Conn
-}
-
-func (a answers) Write(b []byte) (int, error) {
-	a.g.mu.Lock()
-	if a.g.left > 0 {
-		if a.g.left--; a.g.left == 0 {
-			close(a.g.closed)
-		}
-	}
-	a.g.mu.Unlock()
-	return a.client.Write(b)
 }
 
 // TestStoppedInExpire: a process that is stopped or cut off at any moment of an Expire does not keep others from
@@ -143,7 +83,7 @@ func TestStoppedInExpire(t *testing.T) {
 			require.NoError(t, err, fmt.Sprint("after ", n, " answers"))
 			stop()
 			cancel()
-			g.cut()
+			g.close()
 			require.NoError(t, s.Close())
 		}
 	}
