@@ -156,20 +156,10 @@ func (s *streaming) resumable(ctx context.Context, err error) bool {
 	case s.lastID == "" || ctx.Err() != nil:
 		return false
 	case errors.As(err, &e) || errors.As(err, &h):
-		return isAway(s.status)
+		return retry.IsAway(s.status) // it answers only the attempt to resume
 	}
 	return !errors.Is(err, ErrMalformedEvent) && !errors.Is(err, ErrTooLarge) && !errors.Is(err, ErrRedirect) &&
 		retry.ClassOf(err) != retry.Permanent
-}
-
-// isAway reports whether a status is that of a server that shuts down or is overloaded, or of its proxy. It answers
-// only the attempt to resume.
-func isAway(status int) bool {
-	switch status {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return true
-	}
-	return false
 }
 
 // run reads the stream from one connection. It returns nil after a done event,

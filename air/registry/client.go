@@ -323,11 +323,8 @@ func (c *Client) doTimes(ctx context.Context, tries int, method, path string, bo
 // classify marks the errors that are worth another attempt, and the others.
 func classify(err error) error {
 	var e *air.Error
-	if errors.As(err, &e) && (e.Code == air.ErrBadGateway || e.Code == air.ErrRateLimited) {
-		switch e.RemoteStatus {
-		case 0, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-			return retry.Mark(err, retry.Unknown, e.RetryAfter)
-		}
+	if errors.As(err, &e) && (e.Code == air.ErrBadGateway || e.Code == air.ErrRateLimited) && (e.RemoteStatus == 0 || retry.IsAway(e.RemoteStatus)) {
+		return retry.Mark(err, retry.Unknown, e.RetryAfter)
 	}
 	return retry.Mark(err, retry.Permanent, 0)
 }

@@ -72,6 +72,15 @@ func MarkStatus(err error, status int, header http.Header) error {
 	return m
 }
 
+// IsAway reports whether an HTTP status is that of a server that shuts down or is overloaded, or of its proxy.
+func IsAway(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}
+
 // ClassOf returns the declared class of an error, else Permanent for a bad URL or address and
 // a failed TLS verification, Unsent for a failed dial, Unknown for a broken connection or a
 // time-out, and Permanent for all other errors: they are answers.
