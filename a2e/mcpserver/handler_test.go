@@ -428,6 +428,7 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	f := newFixture(t, keys(t), nil)
-	kit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
+	status := kit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"secret"}}`, f.host.Shutdown)
+	require.Equal(t, http.StatusServiceUnavailable, status)
 }

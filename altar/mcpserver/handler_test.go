@@ -404,8 +404,9 @@ func TestUnboundedBody(t *testing.T) {
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	f := newFixture(t, nil)
-	kit.CheckPostLeaves(t, f.handler, http.Header{altar.APIKeyHeader: {"key-a"}},
+	status := kit.CheckPostLeaves(t, f.handler, http.Header{altar.APIKeyHeader: {"key-a"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"ticket","arguments":{"id":1}}}`, f.host.Shutdown)
+	require.Equal(t, http.StatusServiceUnavailable, status)
 }
 
 // A call that meets the end of the Host is refused at once: its session looks for no other Host.

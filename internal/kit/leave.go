@@ -15,16 +15,17 @@ import (
 // client whose request a server refuses then reaches another server behind the same address.
 func CheckLeaves(t *testing.T, h http.Handler, path string, shutdown func(ctx context.Context) error) {
 	t.Helper()
-	checkLeaves(t, h, shutdown, func(url string) (*http.Request, error) {
-		return http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+	checkLeaves(t, h, shutdown, func() (*http.Request, error) {
+		return http.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, http.NoBody)
 	})
 }
 
-// CheckPostLeaves is CheckLeaves with a POST of JSON that succeeds before the shutdown.
-func CheckPostLeaves(t *testing.T, h http.Handler, header http.Header, body string, shutdown func(ctx context.Context) error) {
+// CheckPostLeaves is CheckLeaves with a POST of JSON, which has to succeed before the shutdown. It returns the status after
+// it.
+func CheckPostLeaves(t *testing.T, h http.Handler, header http.Header, body string, shutdown func(ctx context.Context) error) int {
 	t.Helper()
-	checkLeaves(t, h, shutdown, func(url string) (*http.Request, error) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	before, after := checkLeaves(t, h, shutdown, func() (*http.Request, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost", strings.NewReader(body))
 		if err == nil {
 			req.Header = header.Clone()
 			req.Header.Set("Content-Type", "application/json")
@@ -32,13 +33,18 @@ func CheckPostLeaves(t *testing.T, h http.Handler, header http.Header, body stri
 		}
 		return req, err
 	})
+	if before != http.StatusOK {
+		t.Error("the request before the shutdown failed:", before)
+	}
+	return after
 }
 
-func checkLeaves(t *testing.T, h http.Handler, shutdown func(ctx context.Context) error, request func(url string) (*http.Request, error)) {
+// checkLeaves returns the statuses before and after the shutdown.
+func checkLeaves(t *testing.T, h http.Handler, shutdown func(ctx context.Context) error, request func() (*http.Request, error)) (before, after int) {
 	t.Helper()
 	web := Serve(t, "kit", http.HandlerFunc(h.ServeHTTP)) // the caller closes h
-	leaves := func() (status int, isLast bool) {
-		req, err := request("http://localhost")
+	send := func() (status int, isLast bool) {
+		req, err := request()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,18 +56,17 @@ func checkLeaves(t *testing.T, h http.Handler, shutdown func(ctx context.Context
 		if _, err := io.Copy(io.Discard, res.Body); err != nil {
 			t.Fatal(err)
 		}
-		if req.Method == http.MethodGet {
-			return http.StatusOK, res.Close
-		}
 		return res.StatusCode, res.Close
 	}
-	if status, isLast := leaves(); isLast || status != http.StatusOK {
-		t.Error("the connection ended before the shutdown, or the request failed:", status)
+	before, isLast := send()
+	if isLast {
+		t.Error("the connection ended before the shutdown")
 	}
 	if err := shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if _, isLast := leaves(); !isLast {
+	if after, isLast = send(); !isLast {
 		t.Error("the connection continues after the shutdown")
 	}
+	return before, after
 }
