@@ -125,7 +125,9 @@ func (h *Host) outcome(c *hostCall) *ledger.Outcome {
 	}
 	var chunks []*StreamChunk
 	if last != nil {
-		c.Stream.Chunks(func(data any) { chunks = append(chunks, data.(*StreamChunk)) })
+		c.Stream.Chunks(func(id int64, payload []byte) {
+			chunks = append(chunks, &StreamChunk{InvocationID: c.ID(), ChunkID: id, Payload: payload})
+		})
 		chunks = append(chunks, last.Data.(*StreamChunk))
 	}
 	m, _ := result.(*ToolResult)
@@ -225,7 +227,7 @@ func decodeOutcome(data []byte) (*core.Replay, error) {
 
 // chunkOf returns a chunk as the core sees it.
 func chunkOf(m *StreamChunk) core.Chunk {
-	c := core.Chunk{ID: m.ChunkID, Size: len(m.Payload), Final: m.IsFinal, Data: m}
+	c := core.Chunk{ID: m.ChunkID, Size: weight(m) - itemWeight, Final: m.IsFinal, Payload: m.Payload, Data: m}
 	if m.Error != nil {
 		c.Err, c.Result = m.Error, resultOf(m.Error)
 	}

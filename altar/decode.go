@@ -322,6 +322,14 @@ func errMissing() *Error {
 	return Errorf(ErrExecutionFailed, reasonMissingError, "the tool failed without saying why")
 }
 
+// size returns the bytes of an error, which may be nil.
+func (e *Error) size() int {
+	if e == nil {
+		return 0
+	}
+	return len(e.Code) + len(e.Message) + len(e.Details)
+}
+
 // owned makes the details of an error, which may be nil, no part of a frame.
 func (e *Error) owned() *Error {
 	if e != nil {

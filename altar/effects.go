@@ -182,12 +182,14 @@ func (h *Host) callRecord(e *core.Effect, now time.Time) *AuditRecord {
 
 func (h *Host) auditReplay(sh *shard, now time.Time, e *core.Effect) {
 	h.audit(sh, now, &AuditRecord{Operation: "call.replayed", Principal: e.Session.Principal.Name, Tenant: e.Session.Principal.Tenant,
-		SessionID: e.Session.ID, InvocationID: e.Text, CorrelationID: attachmentOf(e.Reader).corr, Contract: e.Record.Contract,
-		RuntimeID: e.Record.RuntimeID}, nil)
+		SessionID: e.Session.ID, InvocationID: e.Text, CorrelationID: attachmentOf(e.Reader).corr, Contract: e.Record.Run.Value().Contract,
+		RuntimeID: e.Record.Run.Value().RuntimeID}, nil)
 }
 
-// hostMessages makes the messages of a Host.
-type hostMessages struct{}
+// hostMessages makes the messages of a shard.
+type hostMessages struct {
+	slab []StreamChunk // to be used
+}
 
 // Fault implements [core.Messages].
 func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
@@ -255,9 +257,20 @@ func (hostMessages) Last(c *core.Call, id int64, err any) any {
 }
 
 // Size implements [core.Messages].
-func (hostMessages) Size(result any) int {
-	m := result.(*ToolResult)
-	return len(m.Payload) + len(m.RuntimeMetadata)
+func (hostMessages) Size(message any) int { return weight(message.(Message)) - itemWeight }
+
+// Chunk implements [core.Messages].
+func (ms *hostMessages) Chunk(c *core.Call, id int64, payload []byte) any {
+	if len(payload) > maxKept { // of short ones a few more may stay in memory
+		return &StreamChunk{InvocationID: c.ID(), ChunkID: id, Payload: payload}
+	}
+	if len(ms.slab) == 0 {
+		ms.slab = make([]StreamChunk, 32)
+	}
+	m := &ms.slab[0]
+	ms.slab = ms.slab[1:]
+	*m = StreamChunk{InvocationID: c.ID(), ChunkID: id, Payload: payload}
+	return m
 }
 
 // maxKept bounds the bytes of a result that is kept as text.
@@ -267,16 +280,30 @@ const maxKept = 256
 // length of an absent member is 0. The cause of an error is for the log, which has it.
 func (hostMessages) Keep(dst []byte, result any) ([]byte, bool) {
 	m := result.(*ToolResult)
-	size, e := len(m.Payload)+len(m.RuntimeMetadata), m.Error
-	if e != nil {
-		size += len(e.Code) + len(e.Message) + len(e.Details)
-	}
-	if size > maxKept {
+	if weight(m)-itemWeight > maxKept {
 		return dst, false
 	}
-	dst = appendKept(appendKept(dst, m.Payload), m.RuntimeMetadata)
+	return appendError(appendKept(appendKept(dst, m.Payload), m.RuntimeMetadata), m.Error), true
+}
+
+// KeepStream implements [core.Messages]: the id of the first chunk, the number of those after it, their payloads like the
+// members of a result, and the error of the last one.
+func (hostMessages) KeepStream(dst []byte, s *core.Stream) []byte {
+	last := s.Last().Data.(*StreamChunk)
+	dst = binary.AppendUvarint(dst, uint64(s.First()))
+	dst = binary.AppendUvarint(dst, uint64(s.Next()-s.First()-1))
+	s.Chunks(func(id int64, payload []byte) {
+		if id < s.Next()-1 {
+			dst = appendKept(dst, payload)
+		}
+	})
+	return appendError(appendKept(dst, last.Payload), last.Error)
+}
+
+// appendError appends an error, if there is one, as the last member.
+func appendError(dst []byte, e *Error) []byte {
 	if e == nil {
-		return dst, true
+		return dst
 	}
 	dst = appendKept(append(binary.AppendUvarint(dst, uint64(len(e.Code))+1), e.Code...), e.Details)
 	if e.Remote {
@@ -284,7 +311,7 @@ func (hostMessages) Keep(dst []byte, result any) ([]byte, bool) {
 	} else {
 		dst = append(dst, 0)
 	}
-	return append(dst, e.Message...), true
+	return append(dst, e.Message...)
 }
 
 func appendKept(dst, member []byte) []byte {
@@ -294,23 +321,48 @@ func appendKept(dst, member []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(member))+1), member...)
 }
 
+// keptText is what is left of a text that Keep or KeepStream wrote.
+type keptText []byte
+
+func (k *keptText) number() int64 {
+	n, size := binary.Uvarint(*k)
+	*k = (*k)[size:]
+	return int64(n)
+}
+
+func (k *keptText) member() json.RawMessage {
+	n := k.number()
+	if n == 0 {
+		return nil
+	}
+	member := (*k)[: n-1 : n-1]
+	*k = (*k)[n-1:]
+	return json.RawMessage(member)
+}
+
+func (k *keptText) error() *Error {
+	if len(*k) == 0 {
+		return nil
+	}
+	return &Error{Code: Code(k.member()), Details: k.member(), Remote: (*k)[0] == 1, Message: string((*k)[1:])}
+}
+
 // Kept implements [core.Messages].
 func (hostMessages) Kept(c *core.Call, kept string) any {
-	rest := []byte(kept)
-	next := func() json.RawMessage {
-		n, size := binary.Uvarint(rest)
-		if rest = rest[size:]; n == 0 {
-			return nil
-		}
-		member := rest[: n-1 : n-1]
-		rest = rest[n-1:]
-		return member
+	k := keptText(kept)
+	return &ToolResult{InvocationID: c.ID(), Payload: k.member(), RuntimeMetadata: k.member(), Error: k.error()}
+}
+
+// KeptStream implements [core.Messages].
+func (hostMessages) KeptStream(c *core.Call, kept string) []core.Chunk {
+	k := keptText(kept)
+	first, n := k.number(), k.number()
+	chunks := make([]core.Chunk, n, n+1)
+	for i := range chunks {
+		payload := k.member()
+		chunks[i] = core.Chunk{ID: first + int64(i), Size: len(payload), Payload: payload}
 	}
-	m := &ToolResult{InvocationID: c.ID(), Payload: next(), RuntimeMetadata: next()}
-	if len(rest) > 0 {
-		m.Error = &Error{Code: Code(next()), Details: next(), Remote: rest[0] == 1, Message: string(rest[1:])}
-	}
-	return m
+	return append(chunks, chunkOf(&StreamChunk{InvocationID: c.ID(), ChunkID: first + n, Payload: k.member(), Error: k.error(), IsFinal: true}))
 }
 
 func errNotRetained() *Error {

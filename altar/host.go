@@ -110,10 +110,11 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.endedIDs.list = core.NewTombstones(maxEnded, maxAllEnded)
 	h.outcomes.init(h)
 	h.fleet.forget.Event = timerFunc(h.forgetRuntimes)
-	env := &core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, Messages: hostMessages{},
-		HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}
+	env := core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}
 	for i := range h.shards {
-		h.shards[i].index, h.shards[i].core = i, core.NewShard(i, env, &h.timerSeq)
+		own := env
+		own.Messages = new(hostMessages)
+		h.shards[i].index, h.shards[i].core = i, core.NewShard(i, &own, &h.timerSeq)
 	}
 	h.ledger = ledger.Memory{}
 	if h.opts.Persistence.Store != nil {

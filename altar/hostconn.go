@@ -132,7 +132,7 @@ func (hc *hostConn) seat(sh *shard) {
 
 // Take implements [core.Queue].
 func (hc *hostConn) Take(shard, bytes int) bool {
-	return hc.out.reserve(hc.queueLimit(), 64+bytes, shard)
+	return hc.out.reserve(hc.queueLimit(), itemWeight+bytes, shard)
 }
 
 // answers of a Host, a Runtime or a client are never answered (ALT-D02).

@@ -51,16 +51,20 @@ func signal(c chan struct{}) {
 	}
 }
 
+const itemWeight = 64 // of a message besides its parts
+
 // weight returns the bytes of a message in a queue.
 func weight(m Message) int {
-	n := 64
+	n := itemWeight
 	switch m := m.(type) {
 	case *ToolCall:
 		n += len(m.Parameters)
 	case *ToolResult:
-		n += len(m.Payload) + len(m.RuntimeMetadata)
+		n += len(m.Payload) + len(m.RuntimeMetadata) + m.Error.size()
 	case *StreamChunk:
-		n += len(m.Payload)
+		n += len(m.Payload) + m.Error.size()
+	case *ErrorMessage:
+		n += m.Err.size()
 	case *ToolList:
 		for _, t := range m.Tools {
 			n += 256 * (1 + len(t.Parameters))

@@ -9,7 +9,7 @@ import (
 )
 
 // A CallState is a state of a [Call].
-type CallState int
+type CallState uint8
 
 // The states, in the order in which a call has them. A call may go back from Running to Held.
 const (
@@ -21,7 +21,7 @@ const (
 )
 
 // A CallResult is the end of a call as its Runtime is judged by it.
-type CallResult int
+type CallResult uint8
 
 // The results.
 const (
@@ -64,9 +64,9 @@ type Call struct {
 
 	limits        CallLimits
 	timers        *Timers
-	state         CallState
 	rt            *Runtime // once dispatched
 	start         time.Time
+	state         CallState
 	hasFailedOver bool
 	isAnswered    bool // the final message of the Runtime came
 	isOwed        bool // it did not, and the call has ended
@@ -93,8 +93,8 @@ type Call struct {
 type ending struct {
 	result     any // or
 	chunk      Chunk
+	err        any // of either
 	hasChunk   bool
-	err        any  // of either
 	hasOutcome bool // it is kept for repeats (ALT-D22)
 	drops      bool // the chunks that wait for connections are dropped (ALT-D37)
 	isRefused  bool // the call did not run

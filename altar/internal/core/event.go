@@ -52,12 +52,18 @@ type Messages interface {
 	Result(c *Call, err any) any
 	// Last returns a final chunk with an error.
 	Last(c *Call, id int64, err any) any
-	// Size returns the bytes of a result.
-	Size(result any) int
+	// Size returns the bytes of a result or a chunk.
+	Size(message any) int
+	// Chunk returns a chunk that is not final with an id and a payload.
+	Chunk(c *Call, id int64, payload []byte) any
 	// Keep appends a small result in a form for Kept. It reports false for another one.
 	Keep(dst []byte, result any) ([]byte, bool)
 	// Kept returns a result that Keep wrote, for another call with the id.
 	Kept(c *Call, kept string) any
+	// KeepStream appends a stream that has ended in a form for KeptStream.
+	KeepStream(dst []byte, s *Stream) []byte
+	// KeptStream returns the chunks of a stream that KeepStream wrote, for another call with the id.
+	KeptStream(c *Call, kept string) []Chunk
 }
 
 // A Gate admits calls to one Runtime, for all shards. See [Load].

@@ -3,7 +3,10 @@
 
 package core
 
-import "slices"
+import (
+	"slices"
+	"unique"
+)
 
 // receiveResult is the answer of a Runtime (ALT-077).
 func (sh *Shard) receiveResult(c *Call, e *Event) {
@@ -33,7 +36,9 @@ func (sh *Shard) receiveChunk(c *Call, chunk Chunk) {
 		return
 	}
 	sh.Counts.Chunks++
+	stream := c.Stream
 	sh.pumpAll(c)
+	stream.fresh = nil
 	if verdict == Final {
 		sh.endWith(c, ending{chunk: final, hasChunk: true, err: final.Err, hasOutcome: true}, final.Result)
 		return
@@ -85,7 +90,8 @@ func (sh *Shard) finish(c *Call, e ending, r CallResult, reason string) {
 	}
 	if c.Stream != nil && c.Stream.Next() > 0 {
 		id := c.Stream.Next()
-		e.chunk, e.hasChunk = Chunk{ID: id, Final: true, Err: e.err, Data: sh.env.Messages.Last(c, id, e.err)}, true
+		last := sh.env.Messages.Last(c, id, e.err)
+		e.chunk, e.hasChunk = Chunk{ID: id, Size: sh.env.Messages.Size(last), Final: true, Err: e.err, Data: last}, true
 	} else {
 		e.result = sh.env.Messages.Result(c, e.err)
 	}
@@ -246,31 +252,45 @@ func (sh *Shard) record(c *Call) {
 	}
 	r := &sh.slab[0]
 	sh.slab = sh.slab[1:]
-	*r = Record{Scope: &c.session.RecordScope, Print: c.Print, Contract: c.Contract, EndedAt: sh.now.UnixNano()}
+	run := Run{Contract: c.Contract}
 	if c.rt != nil {
-		r.RuntimeID = c.rt.ID
+		run.RuntimeID = c.rt.ID
 	}
+	*r = Record{Scope: &c.session.RecordScope, Print: c.Print.Short(), Run: unique.Make(run), EndedAt: sh.now.UnixNano()}
 	size := 0
+	if isForRepeats {
+		size = sh.keep(r, c)
+	}
+	sh.env.Outcomes.Add(c.id, r, size, isForRepeats, owing)
+}
+
+// keep enters what a call yielded in its record, and returns the bytes that it counts.
+func (sh *Shard) keep(r *Record, c *Call) (size int) {
+	buf, isSmall := sh.keeping[:0], true
 	switch {
 	case c.result != nil:
 		size = sh.env.Messages.Size(c.result)
-		var ok bool
-		if sh.keeping, ok = sh.env.Messages.Keep(sh.keeping[:0], c.result); ok {
-			r.Kept = sh.text(sh.keeping)
-		} else {
-			r.Payload = c.result
-		}
+		buf, isSmall = sh.env.Messages.Keep(buf, c.result)
 	case c.Stream != nil:
-		r.Payload, size = c.Stream, c.Stream.Bytes()
+		size, r.isStream = c.Stream.Bytes(), true
+		buf = sh.env.Messages.KeepStream(buf, c.Stream)
 	}
-	sh.env.Outcomes.Add(c.id, r, size, isForRepeats, owing)
+	if isSmall {
+		r.Kept = sh.text(buf)
+	} else {
+		r.Payload = c.result
+	}
+	if cap(buf) <= 64<<10 {
+		sh.keeping = buf
+	}
+	return size
 }
 
 // text returns a copy of b that shares a block of memory with those before it, as records do.
 func (sh *Shard) text(b []byte) string {
 	if sh.block.Cap()-sh.block.Len() < len(b) {
 		sh.block.Reset()
-		sh.block.Grow(max(1<<10, len(b)))
+		sh.block.Grow(max(4<<10, len(b)))
 	}
 	start := sh.block.Len()
 	sh.block.Write(b)

@@ -117,6 +117,9 @@ func (sh *Shard) pump(r *Reader) {
 			r.isStalled = true
 			break
 		}
+		if own.Data == nil {
+			own.Data = sh.env.Messages.Chunk(c, own.ID, own.Payload)
+		}
 		c.Stream.Take(r, sh.now)
 		sh.touch(c)
 		if !sh.give(r, &own) {

@@ -15,13 +15,13 @@ const (
 
 // A Chunk is one part of a stream. The data is opaque.
 type Chunk struct {
-	ID    int64
-	Size  int // bytes of the payload
-	Final bool
-	Data  any
-
-	Err    any        // of a final chunk: the error, or nil
-	Result CallResult // likewise
+	ID      int64
+	Size    int // bytes of the payload, and of the error
+	Payload []byte
+	Data    any
+	Err     any        // of a final chunk: the error, or nil
+	Result  CallResult // likewise
+	Final   bool
 }
 
 // A Verdict is the result of a received chunk.

@@ -7,36 +7,54 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"hash/maphash"
+	"math"
 	"slices"
 	"time"
+	"unique"
 )
 
 // A Record is what is known of an ended call (ALT-D22).
 type Record struct {
-	Scope     *RecordScope
-	Print     Fingerprint
-	Contract  string // for the audit, as RuntimeID
-	RuntimeID string
-	Payload   any    // opaque; nil once it was dropped
-	Kept      string // in place of Payload; see [Messages]
-	EndedAt   int64  // Unix nanoseconds
+	Scope   *RecordScope
+	Print   ShortPrint
+	Run     unique.Handle[Run]
+	Payload any    // opaque; nil once it was dropped
+	Kept    string // in place of Payload; see [Messages]
+	EndedAt int64  // Unix nanoseconds
 
-	hash    uint64 // of the id
-	cost    int
-	isShort bool     // only the use of the id is known
-	rt      *Runtime // that owes a final message, or nil
+	hash     uint64 // of the id
+	cost     uint32
+	isStream bool  // Kept is one
+	isShort  bool  // only the use of the id is known
+	debt     *debt // of a Runtime, or nil
 
-	rank, share, debt link[Record] // in the chains of the Records, of the principal and of rt
+	rank, share link[Record] // in the chains of the Records and of the principal
+}
+
+// A Run says for the audit what ran. Many records share one.
+type Run struct{ Contract, RuntimeID string }
+
+// A debt is the final message that a Runtime owes for an ended call.
+type debt struct {
+	record *Record
+	rt     *Runtime
+	link   link[debt] // in the chain of rt
 }
 
 func rankOf(r *Record) *link[Record] { return &r.rank }
 
 func shareOf(r *Record) *link[Record] { return &r.share }
 
-func debtOf(r *Record) *link[Record] { return &r.debt }
+func debtLinkOf(d *debt) *link[debt] { return &d.link }
 
 // A Fingerprint identifies the tool and the parameters of a call.
 type Fingerprint [sha256.Size]byte
+
+// A ShortPrint is the first half of a [Fingerprint].
+type ShortPrint [sha256.Size / 2]byte
+
+// Short returns the first half of a fingerprint.
+func (f *Fingerprint) Short() ShortPrint { return ShortPrint(f[:]) }
 
 // A RecordScope is a session with its records.
 type RecordScope struct {
@@ -132,7 +150,7 @@ func (l *Records) Add(id string, r *Record, size int, isForRepeats bool, rt *Run
 	r.hash = l.hash(id)
 	switch {
 	case isForRepeats:
-		r.cost = costWhole + size
+		r.cost = uint32(min(costWhole+int64(size), math.MaxUint32))
 		if r.Scope.byID == nil {
 			r.Scope.byID = make(map[uint64]*Record)
 		}
@@ -144,9 +162,9 @@ func (l *Records) Add(id string, r *Record, size int, isForRepeats bool, rt *Run
 		return
 	}
 	if rt != nil {
-		r.rt = rt
+		r.debt = &debt{record: r, rt: rt}
 		l.open[r.hash] = r
-		rt.unanswered.push(r, debtOf)
+		rt.unanswered.push(r.debt, debtLinkOf)
 	}
 	l.push(r)
 	l.bound()
@@ -168,9 +186,10 @@ func (l *Records) push(r *Record) {
 }
 
 // resize changes what a record counts.
-func (l *Records) resize(r *Record, cost int) {
-	l.total += int64(cost - r.cost)
-	l.shares[r.Scope.Principal].total += int64(cost - r.cost)
+func (l *Records) resize(r *Record, cost uint32) {
+	more := int64(cost) - int64(r.cost)
+	l.total += more
+	l.shares[r.Scope.Principal].total += more
 	r.cost = cost
 }
 
@@ -316,7 +335,7 @@ func (l *Records) shrink(sh *recordShare) bool {
 		sh.whole = r.share.next
 		switch {
 		case r.isShort:
-		case r.rt == nil:
+		case r.debt == nil:
 			l.use(sh, r)
 			return true
 		default: // its memory is still needed
@@ -328,7 +347,7 @@ func (l *Records) shrink(sh *recordShare) bool {
 
 // shorten drops all of a record but its id and its Runtime.
 func (r *Record) shorten() {
-	r.Print, r.Contract, r.RuntimeID, r.Payload, r.Kept, r.isShort = Fingerprint{}, "", "", nil, "", true
+	r.Print, r.Run, r.Payload, r.Kept, r.isShort = ShortPrint{}, unique.Handle[Run]{}, nil, "", true
 }
 
 // forget removes a record.
@@ -342,12 +361,12 @@ func (l *Records) forget(r *Record) {
 
 // close ends the wait for the final message of a Runtime.
 func (l *Records) close(r *Record) {
-	if r.rt == nil {
+	if r.debt == nil {
 		return
 	}
 	delete(l.open, r.hash)
-	r.rt.unanswered.remove(r, debtOf)
-	r.rt = nil
+	r.debt.rt.unanswered.remove(r.debt, debtLinkOf)
+	r.debt = nil
 }
 
 // Answered notes the final message of a Runtime for an ended call.
@@ -359,12 +378,17 @@ func (l *Records) Answered(r *Record) {
 }
 
 // Owing returns the Runtime that owes the final message of the call, or nil.
-func (r *Record) Owing() *Runtime { return r.rt }
+func (r *Record) Owing() *Runtime {
+	if r.debt == nil {
+		return nil
+	}
+	return r.debt.rt
+}
 
 // Disconnected notes that a Runtime sends no more messages.
 func (l *Records) Disconnected(rt *Runtime) {
-	for r := rt.unanswered.first; r != nil; r = rt.unanswered.first {
-		l.Answered(r)
+	for d := rt.unanswered.first; d != nil; d = rt.unanswered.first {
+		l.Answered(d.record)
 	}
 }
 
@@ -383,7 +407,7 @@ func (l *Records) EndScope(sc *RecordScope) {
 		l.drop(sh, sc)
 	}
 	for _, r := range all {
-		if r.rt == nil {
+		if r.debt == nil {
 			l.remove(r)
 			continue
 		}

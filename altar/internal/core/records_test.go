@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unique"
 
 	"github.com/stretchr/testify/require"
 
@@ -229,7 +230,7 @@ func TestRecordsModel(t *testing.T) {
 				}
 				m.isShort = !m.isKept
 				m.id = fmt.Sprint(model.n)
-				m.r = &Record{Scope: scopes[k], Print: Fingerprint{1}, Payload: "payload", EndedAt: now.UnixNano()}
+				m.r = &Record{Scope: scopes[k], Print: ShortPrint{1}, Payload: "payload", EndedAt: now.UnixNano()}
 				if m.isKept || m.rt != nil {
 					model.list = append(model.list, m)
 					if model.seq[m.principal] == 0 {
@@ -299,7 +300,7 @@ func TestUnansweredIDsAreSmall(t *testing.T) {
 		before := heap()
 		records, scope, rt := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}, &Runtime{}
 		for i := range 40_000 {
-			r := &Record{Scope: &scope, Contract: "math/add", RuntimeID: "r1", Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
+			r := &Record{Scope: &scope, Run: unique.Make(Run{"math/add", "r1"}), Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
 			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
 		}
 		size := heap() - before

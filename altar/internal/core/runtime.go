@@ -17,7 +17,7 @@ type Runtime struct {
 	IsConnected bool
 	LostAt      time.Time // when its connection ended
 
-	unanswered chain[Record] // whose final message it owes
+	unanswered chain[debt] // the final messages that it owes
 }
 
 // A Load is a [Gate] without a queue and without a lock.

@@ -33,12 +33,15 @@ type testMessage struct {
 
 type testMessages struct{}
 
-func (testMessages) Fault(cause Cause, _ *Call) any      { return cause }
-func (testMessages) Result(_ *Call, err any) any         { return &testMessage{id: -1, err: err} }
-func (testMessages) Last(_ *Call, id int64, err any) any { return &testMessage{id: id, err: err} }
-func (testMessages) Size(result any) int                 { return result.(*testMessage).size }
-func (testMessages) Keep([]byte, any) ([]byte, bool)     { return nil, false }
-func (testMessages) Kept(*Call, string) any              { return nil }
+func (testMessages) Fault(cause Cause, _ *Call) any        { return cause }
+func (testMessages) Result(_ *Call, err any) any           { return &testMessage{id: -1, err: err} }
+func (testMessages) Last(_ *Call, id int64, err any) any   { return &testMessage{id: id, err: err} }
+func (testMessages) Size(message any) int                  { return message.(*testMessage).size }
+func (testMessages) Chunk(_ *Call, id int64, _ []byte) any { return id }
+func (testMessages) Keep([]byte, any) ([]byte, bool)       { return nil, false }
+func (testMessages) KeepStream([]byte, *Stream) []byte     { return nil }
+func (testMessages) KeptStream(*Call, string) []Chunk      { return nil }
+func (testMessages) Kept(*Call, string) any                { return nil }
 
 func TestTombstonesAgreeWithModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

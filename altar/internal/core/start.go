@@ -104,20 +104,19 @@ func (sh *Shard) repeat(c *Call, e *Event) {
 
 // replay answers a request with an invocation id that was used before.
 func (sh *Shard) replay(r *Record, e *Event) {
-	s := e.Session
-	stream, isStream := r.Payload.(*Stream)
+	s, c := e.Session, e.Call
+	c.id = e.ID
 	switch {
 	case r.isShort:
 		sh.refuse(e, sh.fault(CauseNotRetained))
 		return
-	case r.Print != e.Call.Print:
+	case r.Print != c.Print.Short():
 		sh.refuse(e, sh.fault(CauseReused))
 		return
 	case s.hasTail(e.ID, e.Conn):
 		sh.drop("a repeat on the same connection")
-	case !isStream:
-		result, c := r.Payload, e.Call
-		c.id = e.ID
+	case !r.isStream || r.Kept == "":
+		result := r.Payload
 		switch {
 		case r.Kept != "":
 			result = sh.env.Messages.Kept(c, r.Kept)
@@ -127,7 +126,7 @@ func (sh *Shard) replay(r *Record, e *Event) {
 		e.Reader.call = c
 		sh.emit(Effect{Kind: AuditReplay, Session: s, Record: r, Reader: e.Reader, Text: e.ID})
 		sh.emit(Effect{Kind: GiveMessage, Session: s, Reader: e.Reader, Data: result})
-	case !sh.replayStream(stream, r, e):
+	case !sh.replayStream(Restored(sh.env.Messages.KeptStream(c, r.Kept)), r, e):
 		sh.refuse(e, sh.fault(CauseNotRetained))
 		return
 	}

@@ -19,6 +19,9 @@ const (
 // chunkCost is what a chunk counts besides its payload.
 const chunkCost = 64
 
+// maxShort bounds the bytes of a payload that is copied.
+const maxShort = 256
+
 // NoCredit is the credit of a reader without a bound.
 const NoCredit = math.MaxInt64
 
@@ -31,8 +34,10 @@ type Stream struct {
 	order   Order
 	retain  int // bytes before the base
 	ring    []kept
-	first   int64 // id of ring[0]
-	next    int64 // id after the last one of the ring
+	first   int64  // id of ring[0]
+	next    int64  // id after the last one of the ring
+	fresh   any    // the data of the last chunk of the ring, until its readers have had their turn
+	block   []byte // of the payloads of short chunks
 	base    int64
 	given   int64 // the highest place that a reader had
 	before  int   // bytes of the ring before base
@@ -44,11 +49,11 @@ type Stream struct {
 	readers []*Reader
 }
 
-// A kept is a chunk in the ring.
+// A kept is what a chunk leaves in the ring, so that many small ones need little memory.
 type kept struct {
-	data any
-	size int   // bytes of the payload
-	at   int64 // of its arrival; Unix nanoseconds
+	payload []byte
+	size    int
+	at      int64 // of its arrival; Unix nanoseconds
 }
 
 func (k *kept) cost() int { return k.size + chunkCost }
@@ -114,15 +119,28 @@ func (s *Stream) Accept(c Chunk, now time.Time) (v Verdict, final Chunk) {
 
 func (s *Stream) add(c Chunk, now time.Time) {
 	if s.ring == nil {
-		s.ring = make([]kept, 0, 16)
+		s.ring = make([]kept, 0, 32)
 	}
-	s.ring = append(s.ring, kept{c.Data, c.Size, now.UnixNano()})
-	s.next = c.ID + 1
+	s.ring = append(s.ring, kept{s.keep(c.Payload), c.Size, now.UnixNano()})
+	s.next, s.fresh = c.ID+1, c.Data
 	s.bytes += c.cost()
 	if c.ID < s.base { // no reader needs it
 		s.before += c.cost()
 		s.trim()
 	}
+}
+
+// keep returns a payload for the ring. A short one is copied, so that it keeps no message in memory.
+func (s *Stream) keep(payload []byte) []byte {
+	n := len(payload)
+	if n > maxShort || payload == nil {
+		return payload
+	}
+	if cap(s.block)-len(s.block) < n {
+		s.block = make([]byte, 0, max(n, min(16*cap(s.ring), 4*maxShort)))
+	}
+	s.block = append(s.block, payload...)
+	return s.block[len(s.block)-n : len(s.block) : len(s.block)]
 }
 
 // End adds the last chunk of the stream, of the sender or of the Host. Its id is Next.
@@ -159,8 +177,12 @@ func (s *Stream) Truncate() {
 		s.ring = s.ring[:last]
 		s.next--
 	}
+	s.fresh = nil
 	s.count()
 }
+
+// First returns the id of the first chunk of the ring.
+func (s *Stream) First() int64 { return s.first }
 
 // Next returns the id after the last chunk of the ring.
 func (s *Stream) Next() int64 { return s.next }
@@ -191,10 +213,10 @@ func (s *Stream) Last() *Chunk {
 	return &s.last
 }
 
-// Chunks calls f with the data of the chunks of the ring in order.
-func (s *Stream) Chunks(f func(data any)) {
+// Chunks calls f with the ids and the payloads of the chunks of the ring in order.
+func (s *Stream) Chunks(f func(id int64, payload []byte)) {
 	for i := range s.ring {
-		f(s.ring[i].data)
+		f(s.first+int64(i), s.ring[i].payload)
 	}
 }
 
@@ -225,7 +247,7 @@ func (s *Stream) Detach(r *Reader) {
 func (s *Stream) Grant(r *Reader, credit int64) { r.credit = max(r.credit, credit) }
 
 // Peek returns the next chunk of a reader, if its credit permits it. A final chunk needs
-// none.
+// none. The chunk has its data if it is the last one, and final or just received.
 func (s *Stream) Peek(r *Reader) (c Chunk, ok bool) {
 	k := s.at(r.place)
 	switch {
@@ -236,7 +258,11 @@ func (s *Stream) Peek(r *Reader) (c Chunk, ok bool) {
 	case r.place >= r.credit:
 		return Chunk{}, false
 	}
-	return Chunk{ID: r.place, Size: k.size, Data: k.data}, true
+	c = Chunk{ID: r.place, Size: k.size, Payload: k.payload}
+	if r.place == s.next-1 {
+		c.Data = s.fresh
+	}
+	return c, true
 }
 
 func (s *Stream) at(id int64) *kept {
