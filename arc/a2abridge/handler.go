@@ -30,9 +30,10 @@ type HandlerOptions struct {
 }
 
 // A Handler gives the tasks of an ARC agent to an A2A agent. It implements arc.TaskHandler: messages, artifacts,
-// questions and the end of the remote task are those of the ARC task, and its cancelation cancels the remote one.
-// Artifacts arrive when the remote task waits or ends. A task that another process continues finds its remote
-// task, and no message is sent twice to an agent that handles a messageId once.
+// questions and the end of the remote task are those of the ARC task, and its cancelation cancels the remote one, also
+// if the first answer of the agent, which names that, arrives up to 10 s later. Artifacts arrive when the remote task
+// waits or ends. A task that another process continues finds its remote task, and no message is sent twice to an agent
+// that handles a messageId once.
 type Handler struct {
 	client *a2aclient.Client
 	opts   HandlerOptions
@@ -85,6 +86,7 @@ const (
 func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 	r := &relay{Handler: h, run: run, messages: map[string]bool{}, artifacts: map[a2a.ArtifactID]bool{}}
 	r.context = arc.TraceIDFromContext(ctx)
+	defer r.cancel(ctx)
 	first, err := r.send(ctx, run.Message())
 	if err != nil {
 		return err
@@ -93,7 +95,6 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 		return r.addMessages(ctx, first.Message)
 	}
 	r.id, r.context = first.ID, first.ContextID
-	defer r.cancel(ctx)
 	for {
 		task, err := r.follow(ctx)
 		if err != nil {
@@ -150,9 +151,15 @@ func (r *relay) hasPaused(s *a2a.TaskStatus) bool {
 	return s.State.Terminal() || isPaused(s.State) && questionOf(s) != r.question
 }
 
-// send sends a message once.
+// send sends a message once. The answer to the first one, which names the remote task, is awaited for cancelTimeout
+// after a cancelation.
 func (r *relay) send(ctx context.Context, m *arc.Message) (sent, error) {
 	return arc.Step(ctx, r.run, "a2a.send", func(ctx context.Context, stepID string) (sent, error) {
+		if r.id == "" {
+			var stop func()
+			ctx, stop = untilCanceled(ctx)
+			defer stop()
+		}
 		out := fromMessage(m, a2a.TaskInfo{TaskID: r.id, ContextID: r.context}, 0)
 		out.ID, out.Role = stepID, a2a.MessageRoleUser
 		res, err := r.client.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: r.opts.Tenant, Message: out,
@@ -161,7 +168,10 @@ func (r *relay) send(ctx context.Context, m *arc.Message) (sent, error) {
 			return sent{}, fmt.Errorf("a2abridge: send message: %w", err)
 		}
 		info := res.TaskInfo()
-		message, _ := res.(*a2a.Message)
+		message, isMessage := res.(*a2a.Message)
+		if !isMessage {
+			r.id = info.TaskID
+		}
 		return sent{info.TaskID, info.ContextID, message, r.question}, nil
 	})
 }
@@ -282,10 +292,31 @@ func (r *relay) addMessages(ctx context.Context, list ...*a2a.Message) error {
 	return nil
 }
 
-// cancel cancels the remote task if the ARC task was canceled or has failed. In a shutdown it continues.
-func (r *relay) cancel(ctx context.Context) {
+// isCanceled reports whether the ARC task of ctx was canceled or has failed. In a shutdown it continues.
+func isCanceled(ctx context.Context) bool {
 	cause := context.Cause(ctx)
-	if !errors.Is(cause, arc.ErrTaskAlreadyCanceled) && !errors.Is(cause, arc.ErrTaskTimeout) {
+	return errors.Is(cause, arc.ErrTaskAlreadyCanceled) || errors.Is(cause, arc.ErrTaskTimeout)
+}
+
+// untilCanceled returns a context that ends with ctx, or cancelTimeout later if the task was canceled.
+func untilCanceled(ctx context.Context) (context.Context, func()) {
+	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		delay := time.Duration(0)
+		if isCanceled(ctx) {
+			delay = cancelTimeout
+		}
+		time.AfterFunc(delay, func() { cancel(context.Cause(ctx)) })
+	})
+	return later, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// cancel cancels the remote task, if there is one, after the cancelation of the ARC task.
+func (r *relay) cancel(ctx context.Context) {
+	if r.id == "" || !isCanceled(ctx) {
 		return
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)

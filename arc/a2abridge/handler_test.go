@@ -35,6 +35,7 @@ type cutting struct {
 	next   http.RoundTripper
 	cuts   atomic.Int64
 	isDown atomic.Bool
+	open   chan struct{} // responses wait for its close; nil means that they do not
 }
 
 type cutBody struct {
@@ -60,6 +61,14 @@ func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		cancel()
 		return nil, err
+	}
+	if c.open != nil {
+		select {
+		case <-c.open:
+		case <-ctx.Done():
+			cancel()
+			return nil, errors.Join(ctx.Err(), res.Body.Close())
+		}
 	}
 	res.Body = cutBody{res.Body, time.AfterFunc(time.Minute, func() {
 		c.cuts.Add(1)
@@ -161,6 +170,39 @@ func TestHandler(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, 1, canceled)
+	})
+}
+
+// A task that is canceled before the answer to its first message cancels the remote one, whose id the answer has, and
+// ends although there is no answer.
+func TestHandlerCanceledDuringFirstMessage(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		for _, isAnswered := range []bool{true, false} {
+			var causes []error
+			f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+				<-ctx.Done()
+				causes = append(causes, context.Cause(ctx))
+				return ctx.Err()
+			})
+			srv, client, cut := newRelay(t, f.mem, protocol, arc.Persistence{})
+			cut.open = make(chan struct{})
+			task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+			require.NoError(t, err)
+			synctest.Wait()
+			_, err = client.CancelTask(t.Context(), "remote-01", &arc.CancelTaskParams{TaskID: task.ID}, nil)
+			require.NoError(t, err)
+			synctest.Wait()
+			require.Empty(t, causes)
+			if isAnswered {
+				close(cut.open)
+				synctest.Wait()
+				require.Len(t, causes, 1)
+				require.ErrorIs(t, causes[0], arc.ErrTaskAlreadyCanceled)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			require.NoError(t, srv.Shutdown(ctx), "the handler ends")
+			cancel()
+		}
 	})
 }
 
