@@ -344,23 +344,29 @@ func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a
 	}
 	total := 0
 	var last string
-	for i, task := range out.Tasks {
+	page := out.Tasks
+	out.Tasks = page[:0]
+	for _, task := range page {
 		if total > maxPageSize {
-			out.Tasks, out.NextPageToken = out.Tasks[:i], base64.RawURLEncoding.EncodeToString([]byte(last))
+			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
 			break
 		}
 		last = tokenOf(task)
 		err := s.states(ctx, infoCall(req.Tenant, task.ID), func(v *view, _ []a2a.Event) bool {
 			total += v.size
-			out.Tasks[i] = trim(v.snapshot(), n)
+			task = trim(v.snapshot(), n)
 			return false
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, a2a.ErrTaskNotFound): // removed since the list
+			out.TotalSize--
+			continue
+		case err != nil:
 			return nil, err
+		case !req.IncludeArtifacts:
+			task.Artifacts = nil
 		}
-		if !req.IncludeArtifacts {
-			out.Tasks[i].Artifacts = nil
-		}
+		out.Tasks = append(out.Tasks, task)
 	}
 	return out, nil
 }

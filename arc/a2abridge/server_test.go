@@ -251,6 +251,58 @@ func TestListTasks(t *testing.T) {
 	})
 }
 
+// A slowList is a store with a function that is called after a list of the tasks.
+type slowList struct {
+	store.Store
+	after func()
+}
+
+func (s slowList) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		for e, err := range s.Store.List(ctx, prefix) {
+			if !yield(e, err) {
+				return
+			}
+		}
+		if prefix == "arc/task/" {
+			s.after()
+		}
+	}
+}
+
+// A list omits a task whose retention ends while it is made.
+func TestListTasksOmitsRemoved(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, &arc.ServerOptions{Persistence: arc.Persistence{TaskRetention: time.Minute,
+			Store: slowList{store.NewMemory(), func() { time.Sleep(time.Minute) }}}},
+			func(ctx context.Context, run *arc.TaskRun) error {
+				if run.Message().Text() == "wait" {
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		var id a2a.TaskID
+		for _, text := range []string{"first", "wait", "last"} {
+			m := message(text)
+			m.ContextID = text
+			res, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: m, Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+			require.NoError(t, err)
+			if text == "wait" {
+				id = res.TaskInfo().TaskID
+			}
+			time.Sleep(time.Second)
+		}
+		one := 1
+		res, err := c.ListTasks(ctx, &a2a.ListTasksRequest{HistoryLength: &one})
+		require.NoError(t, err)
+		require.Len(t, res.Tasks, 1)
+		require.Equal(t, id, res.Tasks[0].ID)
+		require.Len(t, res.Tasks[0].History, 1)
+		require.Equal(t, 1, res.TotalSize)
+	})
+}
+
 // collect returns the events of a stream as texts.
 func collect(events iter.Seq2[a2a.Event, error]) (list []string, id a2a.TaskID, err error) {
 	for e, err := range events {
