@@ -288,10 +288,19 @@ func TestARCKilled(t *testing.T) {
 	})
 }
 
-// A meddler is a store in which another process changes entries after List has read them.
+// A meddler is a store in which another process changes what the first read of some keys has returned. Prefixes of
+// lists are keys too.
 type meddler struct {
 	store.Store
+	key    string // a part of these keys
 	meddle func()
+	once   sync.Once
+}
+
+func (m *meddler) after(key string) {
+	if strings.Contains(key, m.key) {
+		m.once.Do(m.meddle)
+	}
 }
 
 func (m *meddler) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
@@ -302,9 +311,8 @@ func (m *meddler) List(ctx context.Context, prefix string) iter.Seq2[store.Entry
 		}
 		all = append(all, e)
 	}
-	if m.meddle != nil {
-		m.meddle()
-		m.meddle = nil
+	if len(all) > 0 {
+		m.after(prefix)
 	}
 	return func(yield func(store.Entry, error) bool) {
 		for _, e := range all {
@@ -315,9 +323,23 @@ func (m *meddler) List(ctx context.Context, prefix string) iter.Seq2[store.Entry
 	}
 }
 
+func (m *meddler) Get(ctx context.Context, key string) (store.Entry, error) {
+	e, err := m.Store.Get(ctx, key)
+	if err == nil {
+		m.after(key)
+	}
+	return e, err
+}
+
 // TestARCRecoverRace: two processes take over what a third one left, and one has
-// read the list of tasks before the other took them. Each task runs again once.
+// read the list of tasks, an entry of it or a task before the other took them. Each task runs again once.
 func TestARCRecoverRace(t *testing.T) {
+	for name, key := range map[string]string{"list": "arc/work/dead", "entry": "/task:", "task": "arc/task/"} {
+		t.Run(name, func(t *testing.T) { testARCRecoverRace(t, key) })
+	}
+}
+
+func testARCRecoverRace(t *testing.T, key string) {
 	ctx := t.Context()
 	db := store.NewMemory()
 	began := make(chan struct{})
@@ -329,6 +351,9 @@ func TestARCRecoverRace(t *testing.T) {
 				runs.Add(1)
 			} else {
 				close(began)
+			}
+			if instance == "slower" {
+				return nil // its shutdown waits for a run
 			}
 			<-ctx.Done()
 			return ctx.Err()
@@ -343,12 +368,15 @@ func TestARCRecoverRace(t *testing.T) {
 	<-began
 	require.NoError(t, dead.Close())
 
-	faster := start(db, "faster")
-	slower := start(&meddler{db, func() {
-		require.NoError(t, faster.WaitRecovered(ctx))
+	hasRead := false
+	slower := start(&meddler{Store: db, key: key, meddle: func() {
+		hasRead = true
+		require.NoError(t, start(db, "faster").WaitRecovered(ctx))
 	}}, "slower")
 	require.NoError(t, slower.WaitRecovered(ctx))
+	require.True(t, hasRead)
 	soon(t, "the task runs again", func() bool { return runs.Load() > 0 })
+	require.NoError(t, slower.Shutdown(ctx)) // with a second run, if WaitRecovered has begun one
 	require.EqualValues(t, 1, runs.Load())
 }
 
