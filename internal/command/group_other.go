@@ -5,10 +5,19 @@
 
 package command
 
-import "os/exec"
+import (
+	"os/exec"
+	"runtime"
+	"strconv"
+)
 
 // OwnGroup does nothing: there are no process groups.
 func OwnGroup(*exec.Cmd) {}
 
-// KillGroup ends a command that has started.
-func KillGroup(cmd *exec.Cmd) { _ = cmd.Process.Kill() }
+// KillGroup ends a command that has started, on Windows with its descendants.
+func KillGroup(cmd *exec.Cmd) {
+	if runtime.GOOS == "windows" {
+		_ = exec.Command("taskkill", "/T", "/F", "/PID", strconv.Itoa(cmd.Process.Pid)).Run() // best effort
+	}
+	_ = cmd.Process.Kill()
+}

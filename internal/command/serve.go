@@ -16,8 +16,14 @@ import (
 // CloseTimeout bounds the end of a server after an interrupt.
 const CloseTimeout = 10 * time.Second
 
+// killTimeout bounds the wait for the ends of killed commands.
+const killTimeout = 10 * time.Second
+
 // ServeFlags are the flags of verbs that serve HTTP.
-type ServeFlags struct{ addr, cert, key string }
+type ServeFlags struct {
+	addr, cert, key string
+	shells          []*Shell
+}
 
 // NewServeFlags declares the flags -addr, -cert and -cert-key.
 func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
@@ -28,8 +34,23 @@ func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
 	return f
 }
 
+// NewShell returns a Shell whose commands end before Serve returns.
+func (f *ServeFlags) NewShell(line string, timeout time.Duration) *Shell {
+	s := NewShell(line, timeout)
+	f.shells = append(f.shells, s)
+	return s
+}
+
+func (f *ServeFlags) closeShells() {
+	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
+	defer cancel()
+	for _, s := range f.shells {
+		s.Close(ctx)
+	}
+}
+
 // Serve prints the address and serves until ctx ends. Then it calls shutdown, which ends streams and
-// handlers, and closes the server.
+// handlers, and closes the server and the shells.
 func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdown func(context.Context) error) error {
 	if (f.cert == "") != (f.key == "") {
 		return Usage("-cert and -cert-key are needed together")
@@ -45,6 +66,7 @@ func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdow
 	if err != nil {
 		return CouldNot(err)
 	}
+	defer f.closeShells()
 	served := make(chan error, 1)
 	go func() {
 		if f.cert != "" {

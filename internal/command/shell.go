@@ -24,12 +24,16 @@ type Shell struct {
 	line    string
 	timeout time.Duration
 	slots   chan struct{}
+	done    context.Context // until Close
+	stop    context.CancelFunc
 }
 
 // NewShell returns a Shell whose commands end after a time limit, with their descendants where the
 // system has process groups.
 func NewShell(line string, timeout time.Duration) *Shell {
-	return &Shell{line: line, timeout: timeout, slots: make(chan struct{}, maxRunning)}
+	s := &Shell{line: line, timeout: timeout, slots: make(chan struct{}, maxRunning)}
+	s.done, s.stop = context.WithCancel(context.Background())
+	return s
 }
 
 // Run returns the output of the command for an input. The error contains no output, which may have
@@ -40,9 +44,12 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case <-s.done.Done():
+		return nil, errClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	defer context.AfterFunc(s.done, cancel)()
 	out := &limited{stop: cancel}
 	args := ShellArgs(s.line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -64,6 +71,18 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 	return out.buf.Bytes(), nil
 }
 
+// Close ends the commands, and waits for them until ctx ends. Otherwise they would survive the exit of the process.
+func (s *Shell) Close(ctx context.Context) {
+	s.stop()
+	for range maxRunning {
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 // ShellArgs returns the program and the arguments that run a command line.
 func ShellArgs(line string) []string {
 	if runtime.GOOS == "windows" {
@@ -72,7 +91,10 @@ func ShellArgs(line string) []string {
 	return []string{"sh", "-c", line}
 }
 
-var errFull = fmt.Errorf("the command wrote more than %d bytes", maxOutput)
+var (
+	errFull   = fmt.Errorf("the command wrote more than %d bytes", maxOutput)
+	errClosed = errors.New("the command was not started: the server ends")
+)
 
 // limited keeps up to maxOutput bytes, and stops the command beyond.
 type limited struct {

@@ -60,7 +60,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			return command.CouldNot(err)
 		}
 		defer host.Close()
-		rt, err := runtimeOf(contracts, lines, *timeout, log)
+		rt, err := runtimeOf(contracts, lines, func(line string) *command.Shell { return serve.NewShell(line, *timeout) }, log)
 		if err != nil {
 			return err
 		}
@@ -125,7 +125,7 @@ func authentication(clientFile, runtimeFile string, anonymous bool) (*altar.Auth
 }
 
 // runtimeOf returns the Runtime of the commands, nil without one.
-func runtimeOf(contracts *altar.Manifest, lines []string, timeout time.Duration, log *slog.Logger) (*altar.Runtime, error) {
+func runtimeOf(contracts *altar.Manifest, lines []string, newShell func(line string) *command.Shell, log *slog.Logger) (*altar.Runtime, error) {
 	if len(lines) == 0 {
 		return nil, nil
 	}
@@ -145,7 +145,7 @@ func runtimeOf(contracts *altar.Manifest, lines []string, timeout time.Duration,
 			return nil, command.Usage("-exec: two commands for %q", name)
 		}
 		seen[name] = true
-		shell := command.NewShell(line, timeout)
+		shell := newShell(line)
 		rt.Handle(name, altar.HandlerFunc(func(ctx context.Context, call *altar.ToolCall) (any, error) {
 			parameters := call.Parameters
 			if parameters == nil {
