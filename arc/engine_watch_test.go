@@ -79,6 +79,76 @@ func TestWatchTask(t *testing.T) {
 	})
 }
 
+// The watchers of a caller are bounded. One more has no effect, whether it makes the task or only reads it, unless it
+// only wants the first state.
+func TestWatchTaskIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := map[string]*arc.Principal{}
+		for _, name := range []string{"alice", "bob"} {
+			keys[name] = &arc.Principal{ID: name, Scopes: arc.RequiredScopes("task.create")}
+		}
+		auth, err := arc.APIKeyAuthenticator(keys)
+		require.NoError(t, err)
+		s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: auth}, Limits: arc.Limits{QueueLimitPerPrincipal: 2}})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x")))
+		create := func(name string) *arc.ServerRequest {
+			return &arc.ServerRequest{Authorization: "Bearer " + name, Data: []byte(call("task.create", "a-01", `{"initialMessage":`+hello("go")+`}`))}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ids := make(chan string, 2)
+		var watchers sync.WaitGroup
+		for range 2 {
+			watchers.Go(func() {
+				for task, err := range s.WatchTask(ctx, create("alice")) {
+					if err == nil && task.Status == arc.TaskInputRequired {
+						ids <- task.ID
+					}
+				}
+			})
+		}
+		id := <-ids
+		synctest.Wait()
+		_, err = watch(t.Context(), s, create("alice"))
+		require.ErrorIs(t, err, arc.ErrAgentCapacityExceeded)
+		e, _ := errors.AsType[*arc.Error](err)
+		require.JSONEq(t, `{"agentId":"a-01","resource":"waiting","scope":"principal","retryAfter":1}`, string(e.Details))
+		list := 0
+		for _, err := range s.ListTasks(t.Context(), &arc.ServerRequest{Authorization: "Bearer alice", Data: []byte(call("task.list", "a-01", "{}"))}) {
+			require.NoError(t, err)
+			list++
+		}
+		require.Equal(t, 2, list)
+
+		in := infoOf(id)
+		in.Authorization = "Bearer alice"
+		seen, err := watch(t.Context(), s, in)
+		require.ErrorIs(t, err, arc.ErrAgentCapacityExceeded)
+		require.Equal(t, []string{"INPUT_REQUIRED go"}, seen)
+		for task, err := range s.WatchTask(t.Context(), in) {
+			require.NoError(t, err)
+			require.Equal(t, id, task.ID)
+			break
+		}
+		for _, err := range s.WatchTask(t.Context(), create("bob")) {
+			require.NoError(t, err)
+			break
+		}
+		cancel()
+		watchers.Wait()
+		for task, err := range s.WatchTask(t.Context(), create("alice")) {
+			require.NoError(t, err)
+			if task.Status == arc.TaskInputRequired {
+				break
+			}
+		}
+		for _, u := range s.Usage() {
+			if u.Resource == "waiting" {
+				require.Zero(t, u.Used)
+			}
+		}
+	})
+}
+
 // A sequence begins with the request, and ends with its caller, its token and its server.
 func TestWatchTaskEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

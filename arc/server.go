@@ -122,26 +122,26 @@ type Auth struct {
 // Limits is a group of [ServerOptions]. In every field a negative value removes the
 // bound. A call over a bound of the first group is refused with
 // [ErrAgentCapacityExceeded] and a Retry-After; other callers are not affected. The
-// principal of an anonymous caller is its address.
+// principal of an anonymous caller is its address. The fields of sessions have no effect, since
+// ARC has none.
 type Limits struct {
-	// MaxMemory, MaxMemoryPerPrincipal and MaxMemoryPerSession bound the bytes of
-	// requests in progress, of running tasks and, without a durable store, of kept tasks,
-	// chats, resumable streams and subscriptions. Ended ones are deleted, oldest first, if their room is
-	// needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, 64 MiB, and 16 MiB.
+	// MaxMemory and MaxMemoryPerPrincipal bound the bytes of requests in progress, of running
+	// tasks and, without a durable store, of kept tasks, chats, resumable streams and
+	// subscriptions. Ended ones are deleted, oldest first, if their room is needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, and 64 MiB.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
-	// MaxStorage, MaxStoragePerPrincipal and MaxStoragePerSession bound the bytes of tasks,
-	// chats, resumable streams and subscriptions in a durable store, of those that this process made. Ended
-	// ones are deleted, oldest first, unless their retention is without end. Zero means no
-	// bound, 1 GiB, and 256 MiB.
+	// MaxStorage and MaxStoragePerPrincipal bound the bytes of tasks, chats, resumable streams
+	// and subscriptions in a durable store, of those that this process made. Ended ones are
+	// deleted, oldest first, unless their retention is without end. Zero means no bound, and
+	// 1 GiB.
 	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
 
-	// MaxItems, MaxItemsPerPrincipal and MaxItemsPerSession bound unfinished tasks, open
-	// chats and active subscriptions. Zero means 100,000, 10,000, and 1,000.
+	// MaxItems and MaxItemsPerPrincipal bound unfinished tasks, open chats and active
+	// subscriptions. Zero means 100,000 and 10,000.
 	MaxItems, MaxItemsPerPrincipal, MaxItemsPerSession int64
 
-	// MaxConcurrent, MaxConcurrentPerPrincipal and MaxConcurrentPerSession bound running
-	// handlers of chats and custom methods. Zero means 1,024, 256, and 64.
+	// MaxConcurrent and MaxConcurrentPerPrincipal bound running handlers of chats and custom
+	// methods. Zero means 1,024 and 256.
 	MaxConcurrent, MaxConcurrentPerPrincipal, MaxConcurrentPerSession int64
 
 	// MaxTasks and MaxTasksPerPrincipal bound running tasks; a task that waits for input does not
@@ -150,8 +150,8 @@ type Limits struct {
 	// 1,024, 256, 8,192 and 1,024.
 	MaxTasks, MaxTasksPerPrincipal, TaskQueueLimit, TaskQueueLimitPerPrincipal int64
 
-	// QueueLimit, QueueLimitPerPrincipal and QueueLimitPerSession bound waiting
-	// handlers. Zero means 8,192, 1,024, and 256.
+	// QueueLimit and QueueLimitPerPrincipal bound the callers that wait for changes of a task; see
+	// [Server.WatchTask]. Zero means 8,192 and 1,024.
 	QueueLimit, QueueLimitPerPrincipal, QueueLimitPerSession int64
 
 	// MaxUnauthenticated and MaxUnauthenticatedPerAddress bound the requests that are

@@ -95,6 +95,8 @@ type exchange struct {
 	isLeft     bool // the reader of the stream has disconnected
 	sent       int  // bytes of the streamed answer
 	body       budget.Hold
+	isWatched  bool           // by WatchTask
+	watch      budget.Hold    // of the watcher
 	place      engine.Place   // of the call
 	q          engine.Request // the call
 	attempt    engine.Attempt // within the window of ARC-D48
@@ -265,6 +267,11 @@ const small = 4 << 10
 // the call. An unfinished task counts as an item until its end.
 func (s *Server) reserve(x *exchange, follows bool) *Error {
 	call := &x.call
+	if x.isWatched && (call.Method == MethodTaskCreate || call.Method == MethodTaskSend) {
+		if fault := s.reserveWatch(x); fault != nil {
+			return fault
+		}
+	}
 	if follows && len(x.in.Data) <= small {
 		return nil
 	}

@@ -339,9 +339,13 @@ func ackOf(message string) *ready {
 // request, of a token that has expired, or of the end of ctx or of the server; an outage of the store is
 // waited for. A task that ends in the shutdown of the server is yielded with its final state. The sequence may be
 // ranged over once. A traceId of the task is a member of [Task.Extra].
+//
+// The sequences of a caller count against the QueueLimit of [Limits] while they wait. Over it, a task.create or
+// task.send is refused and has no effect; another request yields the task once before the error.
 func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Task, error] {
 	return func(yield func(*Task, error) bool) {
-		x := &exchange{in: in}
+		x := &exchange{in: in, isWatched: true}
+		defer func() { x.watch.Release() }()
 		id, err := s.watched(ctx, x)
 		if err != nil {
 			yield(nil, err)
@@ -356,8 +360,29 @@ func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Ta
 		work.Park() // a shutdown waits for tasks and not for their watchers
 		watch, cancel := x.untilExpiry(work)
 		defer cancel()
-		s.engine.Tasks.Watch(watch, id, yieldTasks(yield))
+		s.engine.Tasks.Watch(watch, id, yieldTasks(func(task *Task, err error) bool {
+			if !yield(task, err) || err != nil || task.Status.Final() {
+				return false
+			}
+			if fault := s.reserveWatch(x); fault != nil {
+				yield(nil, fault)
+				return false
+			}
+			return true
+		}))
 	}
+}
+
+// reserveWatch counts the watcher of x, once.
+func (s *Server) reserveWatch(x *exchange) *Error {
+	if x.watch != (budget.Hold{}) {
+		return nil
+	}
+	var err error
+	if x.watch, err = s.scope(&x.call).Reserve(budget.Waiting, 1); err != nil {
+		return asError(engine.Refused(x.call.TargetAgent, err))
+	}
+	return nil
 }
 
 // yieldTasks yields the tasks of results.

@@ -422,6 +422,36 @@ func TestLargeArtifact(t *testing.T) {
 	})
 }
 
+// The streams of a caller are bounded. One more is refused, and a message in it has no effect.
+func TestStreamsAreBounded(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, &arc.ServerOptions{Limits: arc.Limits{QueueLimitPerPrincipal: 1}}, ask)
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		task, err := sendTo(ctx, c, message("go"))
+		require.NoError(t, err)
+		first, cancel := context.WithCancel(ctx)
+		var streams sync.WaitGroup
+		streams.Go(func() { _, _, _ = collect(c.SubscribeToTask(first, &a2a.SubscribeToTaskRequest{ID: task.ID})) })
+		synctest.Wait()
+		list, _, err := collect(c.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: task.ID}))
+		require.ErrorContains(t, err, "Agent capacity exceeded")
+		require.Equal(t, []string{"task INPUT_REQUIRED 2"}, list)
+		answer := message("red")
+		answer.TaskID = task.ID
+		_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Message: answer})
+		require.ErrorContains(t, err, "Agent capacity exceeded")
+		task, err = c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID})
+		require.NoError(t, err)
+		require.Equal(t, a2a.TaskStateInputRequired, task.Status.State)
+		cancel()
+		streams.Wait()
+		synctest.Wait() // the server sees its end
+		task, err = sendTo(ctx, c, answer)
+		require.NoError(t, err)
+		require.Equal(t, a2a.TaskStateCompleted, task.Status.State)
+	})
+}
+
 // A task that one side cancels ends the handler and the streams of both sides.
 func TestCancel(t *testing.T) {
 	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {

@@ -6,8 +6,10 @@ package mcpserver_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -283,6 +285,32 @@ func TestRefusedWait(t *testing.T) {
 	require.NotEmpty(t, r.Result.CreatedAt)
 	r, text = rpc(t, f.handler, "", tasksOnly, "tools/call", call1+`"slow"}`)
 	require.Contains(t, text, "RateLimitExceeded", r)
+}
+
+// A call over the bound of waiting calls does not wait: one that has created a task returns its id, and an answer to a
+// task is refused.
+func TestWaitingCallsAreBounded(t *testing.T) {
+	f := newFixture(t, nil, nil)
+	engine, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Limits: arc.Limits{QueueLimitPerPrincipal: 1}})
+	require.NoError(t, err)
+	defer engine.Close()
+	engine.HandleTasks("worker-01", arc.TaskHandlerFunc(f.work))
+	f.handler, err = mcpserver.NewHandler(engine, []arc.AgentInfo{{AgentID: "worker-01"}}, &mcpserver.Options{TaskDelay: time.Hour})
+	require.NoError(t, err)
+	in := &arc.ServerRequest{RemoteAddr: "192.0.2.1:1"}
+	in.Data, err = arc.AppendRequest(nil, &arc.Request{ID: arc.NewID(), Method: arc.MethodTaskCreate, RequestAgent: "tester-01", TargetAgent: "worker-01",
+		Params: json.RawMessage(`{"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"ask"}]}}`)})
+	require.NoError(t, err)
+	next, stop := iter.Pull2(engine.WatchTask(t.Context(), in))
+	defer stop()
+	task, err, ok := next()
+	require.True(t, ok)
+	require.NoError(t, err)
+	r, text := rpc(t, f.handler, "", tasksOnly, "tools/call", call1+`"slow"}`)
+	require.Equal(t, "working", r.Result.Status, text)
+	require.Equal(t, <-f.started, r.Result.TaskID)
+	r, text = rpc(t, f.handler, "", tasksOnly, "tools/call", call1+`"red","taskId":"`+task.ID+`"}`)
+	require.Contains(t, text, "AgentCapacityExceeded", r)
 }
 
 // Numbers keep each digit on the wire.
