@@ -298,6 +298,7 @@ func (s *Server) stream(ctx context.Context, c call, isEnd func(a2a.TaskState) b
 				return false
 			}
 		}
+		v.task.History, v.task.Artifacts = nil, nil // sent
 		return !isEnd(v.task.Status.State)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
+	"github.com/a2aproject/a2a-go/v2/a2asrv"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -449,6 +451,45 @@ func TestStreamsAreBounded(t *testing.T) {
 		task, err = sendTo(ctx, c, answer)
 		require.NoError(t, err)
 		require.Equal(t, a2a.TaskStateCompleted, task.Status.State)
+	})
+}
+
+// A waiting stream does not keep what it has sent.
+func TestStreamKeepsNoContent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 4 << 20
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			if err := run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(strings.Repeat("x", size))}}); err != nil {
+				return err
+			}
+			_, err := run.WaitInput(ctx, "x")
+			return err
+		})
+		bridge, err := a2abridge.NewServer(f.engine, "worker-01", nil)
+		require.NoError(t, err)
+		ctx, _ := a2asrv.NewCallContext(t.Context(), a2asrv.NewServiceParams(map[string][]string{
+			"Authorization": {"Bearer alice"}, a2a.SvcParamVersion: {string(a2a.Version)}}))
+		ctx, cancel := context.WithCancel(ctx)
+		res, err := bridge.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("go")})
+		require.NoError(t, err)
+		id := res.TaskInfo().TaskID
+		res = nil
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var streams sync.WaitGroup
+		for range 8 {
+			streams.Go(func() {
+				for range bridge.SubscribeToTask(ctx, &a2a.SubscribeToTaskRequest{ID: id}) {
+				}
+			})
+		}
+		synctest.Wait()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(2*size))
+		cancel()
+		streams.Wait()
 	})
 }
 

@@ -18,6 +18,7 @@ type view struct {
 	info   a2a.TaskInfo
 	task   *a2a.Task // nil before the first state
 	prompt *a2a.Message
+	count  int // of messages
 	size   int // of the contents of messages and artifacts, in bytes
 }
 
@@ -31,7 +32,8 @@ func (v *view) add(t *arc.Task) []a2a.Event {
 	var events []a2a.Event
 	var spoken []*a2a.Message
 	for i := range t.Messages {
-		m := fromMessage(&t.Messages[i], v.info, len(v.task.History)+1)
+		v.count++
+		m := fromMessage(&t.Messages[i], v.info, v.count)
 		v.task.History = append(v.task.History, m)
 		v.size += sizeOf(t.Messages[i].Parts)
 		v.prompt = nil
@@ -84,7 +86,7 @@ func (v *view) status(t *arc.Task) a2a.TaskStatus {
 	case t.Status == arc.TaskCanceled || t.Status == arc.TaskFailed || t.Status == arc.TaskInputRequired && v.prompt == nil:
 		if t.Reason != "" {
 			s.Message = a2a.NewMessageForTask(a2a.MessageRoleAgent, v.info, a2a.NewTextPart(t.Reason))
-			s.Message.ID = fmt.Sprintf("%s-status-%d", t.ID, len(v.task.History))
+			s.Message.ID = fmt.Sprintf("%s-status-%d", t.ID, v.count)
 		}
 	case t.Status != arc.TaskCompleted:
 		s.Message = v.prompt
