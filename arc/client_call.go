@@ -247,16 +247,9 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 		h[http.CanonicalHeaderKey(name)] = slices.Clone(values)
 	}
 	h["Content-Type"], h["Accept"] = c.contentType, accept
-	if _, given := h["Authorization"]; c.opts.TokenSource != nil && !given {
-		var token string
-		err := guard.Call("token source", func() (err error) {
-			token, err = c.opts.TokenSource.Token(ctx, out.TargetAgent)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("arc: access token: %w", err)
-		}
-		if err := setToken(h, token); err != nil {
+	if _, given := h["Authorization"]; !given {
+		x.tokens = c.opts.TokenSource
+		if err := x.authorize(ctx, h); err != nil {
 			return nil, err
 		}
 	}
@@ -272,6 +265,22 @@ func (c *Client) header(ctx context.Context, x *transfer, accept []string) (http
 		h["X-Arc-Path"] = []string{c.path(ctx)}
 	}
 	return h, nil
+}
+
+// authorize adds the present token of the source, if there is one, to a header without a token.
+func (x *transfer) authorize(ctx context.Context, h http.Header) error {
+	if x.tokens == nil {
+		return nil
+	}
+	var token string
+	err := guard.Call("token source", func() (err error) {
+		token, err = x.tokens.Token(ctx, x.out.TargetAgent)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("arc: access token: %w", err)
+	}
+	return setToken(h, token)
 }
 
 // traceparent joins the workflow with the caller's span (ARC-D64).

@@ -146,9 +146,10 @@ type transfer struct {
 	out    *ClientRequest
 	work   life.Work
 	header http.Header
-	trace  [1]string // the value of a header
-	data   []byte    // in buf, unless it is large
-	buf    [512]byte // part of the transfer, because a failed connection may still read it
+	tokens TokenSource // of the token in the header; nil if the caller has given that
+	trace  [1]string   // the value of a header
+	data   []byte      // in buf, unless it is large
+	buf    [512]byte   // part of the transfer, because a failed connection may still read it
 }
 
 // do makes one attempt to send the request. A panic of the user's transport is its error.

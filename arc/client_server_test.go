@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -276,6 +277,50 @@ func TestClientWithServerResume(t *testing.T) {
 		require.True(t, done)
 		require.Equal(t, 1, runs)
 		require.Equal(t, want, text)
+	})
+}
+
+// A resumable stream continues after the expiry of each token.
+func TestClientWithServerResumeAfterExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		auth := arc.BearerAuthenticator(arc.TokenVerifierFunc(func(_ context.Context, token string) (*arc.Principal, error) {
+			life, err := time.ParseDuration(token)
+			expires := start.Add(life)
+			if err == nil && !time.Now().Before(expires) {
+				err = arc.ErrTokenExpired
+			}
+			return &arc.Principal{ID: "alice", Scopes: arc.RequiredScopes(arc.MethodChatStart), Expires: expires}, err
+		}))
+		srv := arc.MustServer(&arc.ServerOptions{Auth: arc.Auth{Authenticator: auth}, Persistence: arc.Persistence{EnableResume: true}})
+		srv.HandleChats("b", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+			for _, piece := range []string{"a", "b", "c"} {
+				if err := out.Send(piece); err != nil {
+					return err
+				}
+				time.Sleep(time.Hour)
+			}
+			return ctx.Err()
+		}))
+		at := arctest.NewServer(t, srv)
+		refreshes := 0
+		c, err := arc.NewClient(at.URL, "a", &arc.ClientOptions{MaxResumes: 1, HTTPClient: at.HTTPClient, Logger: slog.New(slog.DiscardHandler),
+			TokenSource: arc.NewRefreshingTokens(func(context.Context) (string, time.Time, error) {
+				refreshes++
+				expires := time.Now().Add(50 * time.Minute)
+				return expires.Sub(start).String(), expires, nil
+			}, 0)})
+		require.NoError(t, err)
+		defer c.Close()
+		text, done := "", false
+		for ev, err := range c.StreamChat(t.Context(), "b", &arc.StartChatParams{InitialMessage: arc.UserText("x")}, nil) {
+			require.NoError(t, err)
+			text += ev.Text
+			done = ev.Done
+		}
+		require.True(t, done)
+		require.Equal(t, "abc", text)
+		require.Equal(t, 4, refreshes)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"iter"
 	"maps"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -111,7 +112,12 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 		}
 		for cut := 0; ; cut++ {
 			before := s.lastID
-			err := s.run(work)
+			if cut > 0 {
+				err = s.resume(work, err)
+			}
+			if err == nil {
+				err = s.run(work)
+			}
 			if before != s.lastID {
 				cut = 0 // there was progress
 			}
@@ -127,8 +133,6 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 				yield(nil, err)
 				return
 			}
-			s.x.header = maps.Clone(s.x.header) // a connection may still write the other one
-			s.x.header["Last-Event-Id"] = []string{s.lastID}
 		}
 	}
 }
@@ -147,6 +151,24 @@ type streaming struct {
 	timer *time.Timer
 }
 
+// resume prepares the next request after an error, with the present token.
+func (s *streaming) resume(ctx context.Context, err error) error {
+	h := maps.Clone(s.x.header) // a connection may still write the other one
+	h["Last-Event-Id"] = []string{s.lastID}
+	if s.x.tokens != nil {
+		delete(h, "Authorization")
+		if err := s.x.authorize(ctx, h); err != nil {
+			return err
+		}
+	}
+	if errors.Is(err, ErrTokenExpired) && slices.Equal(h["Authorization"], s.x.header["Authorization"]) {
+		s.status = http.StatusUnauthorized // of a request with the same token
+		return err
+	}
+	s.x.header = h
+	return nil
+}
+
 // resumable reports whether the connection failed, not the work, and the last
 // event had an id.
 func (s *streaming) resumable(ctx context.Context, err error) bool {
@@ -155,6 +177,8 @@ func (s *streaming) resumable(ctx context.Context, err error) bool {
 	switch {
 	case s.lastID == "" || ctx.Err() != nil:
 		return false
+	case errors.Is(err, ErrTokenExpired) && s.status == 0 && s.numbers.ID == s.lastID: // no event of the stream
+		return true
 	case errors.As(err, &e) || errors.As(err, &h):
 		return retry.IsAway(s.status) // it answers only the attempt to resume
 	}

@@ -317,6 +317,48 @@ func TestClientStreamResume(t *testing.T) {
 	}
 }
 
+// A resumed stream is a request with the present token, and the expiry of its token is a cut unless the source has no other.
+func TestClientStreamResumeToken(t *testing.T) {
+	one, end := withID("s.1", chunkEvent("a")), withID("s.2", doneEvent)
+	expired := "event: error\ndata: {\"error\":{\"code\":-44004}}\n\n"
+	for _, tt := range []struct {
+		name   string
+		do     []reaction
+		life   time.Duration // of a token
+		tokens []string      // of each request
+		want   error
+	}{
+		{"cut", []reaction{stream(one), stream(end)}, 100 * time.Millisecond, []string{"t1", "t2"}, nil},
+		{"expired in the stream", []reaction{stream(one + expired), stream(end)}, time.Hour, []string{"t1", "t2"}, nil},
+		{"no other token", []reaction{stream(one + expired), stream(end)}, 0, []string{"t1"}, ErrTokenExpired},
+		{"new token refused", []reaction{stream(one + expired), arcFault(401, ErrTokenExpired)}, time.Hour, []string{"t1", "t2"}, ErrTokenExpired},
+		{"expired at once", []reaction{stream(expired)}, time.Hour, []string{"t1"}, ErrTokenExpired},
+		{"numbered", []reaction{stream(one + withID("s.2", expired))}, time.Hour, []string{"t1"}, ErrTokenExpired},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := 0
+				src := NewRefreshingTokens(func(context.Context) (string, time.Time, error) {
+					n++
+					return fmt.Sprint("t", n), time.Now().Add(tt.life), nil
+				}, 0)
+				if tt.life == 0 {
+					src = StaticTokenSource("t1")
+				}
+				p := &peer{do: tt.do}
+				_, done, err := collect(startStream(newTestClient(t, p, &ClientOptions{TokenSource: src, MaxResumes: 2}), t.Context(), nil))
+				require.ErrorIs(t, err, tt.want)
+				require.Equal(t, tt.want == nil, done)
+				var tokens []string
+				for _, r := range p.sent {
+					tokens = append(tokens, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+				}
+				require.Equal(t, tt.tokens, tokens)
+			})
+		})
+	}
+}
+
 // The delay that a server requests is not a silence of the server.
 func TestClientStreamWaitsForRetryAfterOverIdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
