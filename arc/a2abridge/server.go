@@ -323,38 +323,33 @@ func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.list(ctx, req)
+	list, total, err := s.list(ctx, req, after, size+1)
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(list, func(a, b *a2a.Task) int { return strings.Compare(tokenOf(b), tokenOf(a)) })
-	out := &a2a.ListTasksResponse{Tasks: []*a2a.Task{}, TotalSize: len(list), PageSize: size}
-	for _, task := range list {
-		if after != "" && tokenOf(task) >= after {
-			continue
-		}
-		if len(out.Tasks) == size {
-			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(tokenOf(out.Tasks[size-1])))
-			break
-		}
-		out.Tasks = append(out.Tasks, task)
+	out := &a2a.ListTasksResponse{Tasks: []*a2a.Task{}, TotalSize: total, PageSize: size}
+	for _, l := range list[:min(size, len(list))] {
+		out.Tasks = append(out.Tasks, l.Task)
+	}
+	if size < len(list) {
+		out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(list[size-1].token))
 	}
 	n := cmp.Or(req.HistoryLength, new(int))
 	if *n == 0 && !req.IncludeArtifacts {
 		return out, nil
 	}
-	total := 0
+	contents := 0
 	var last string
 	page := out.Tasks
 	out.Tasks = page[:0]
 	for _, task := range page {
-		if total > maxPageSize {
+		if contents > maxPageSize {
 			out.NextPageToken = base64.RawURLEncoding.EncodeToString([]byte(last))
 			break
 		}
 		last = tokenOf(task)
 		err := s.states(ctx, infoCall(req.Tenant, task.ID), func(v *view, _ []a2a.Event) bool {
-			total += v.size
+			contents += v.size
 			task = trim(v.snapshot(), n)
 			return false
 		})
@@ -372,25 +367,45 @@ func (s *Server) ListTasks(ctx context.Context, req *a2a.ListTasksRequest) (*a2a
 	return out, nil
 }
 
-// list returns the tasks that a request selects.
-func (s *Server) list(ctx context.Context, req *a2a.ListTasksRequest) (list []*a2a.Task, err error) {
+// A listed task has its position in a list.
+type listed struct {
+	*a2a.Task
+	token string
+}
+
+// list returns the first n tasks behind a position that a request selects, and the number of all that it selects.
+func (s *Server) list(ctx context.Context, req *a2a.ListTasksRequest, after string, n int) (list []listed, total int, err error) {
 	in, err := s.request(ctx, call{method: "task.list", tenant: req.Tenant, params: struct{}{}})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
+	}
+	shorten := func() {
+		slices.SortFunc(list, func(a, b listed) int { return strings.Compare(b.token, a.token) })
+		clear(list[min(n, len(list)):])
+		list = list[:min(n, len(list))]
 	}
 	for t, err := range s.engine.ListTasks(ctx, in) {
 		if err != nil {
-			return nil, errorOf("task.list", err)
+			return nil, 0, errorOf("task.list", err)
 		}
 		v := &view{}
 		v.add(t)
 		status := v.task.Status
-		if (req.ContextID == "" || req.ContextID == v.task.ContextID) && (req.Status == "" || req.Status == status.State) &&
-			(req.StatusTimestampAfter == nil || status.Timestamp != nil && status.Timestamp.After(*req.StatusTimestampAfter)) {
-			list = append(list, v.task)
+		if req.ContextID != "" && req.ContextID != v.task.ContextID || req.Status != "" && req.Status != status.State ||
+			req.StatusTimestampAfter != nil && (status.Timestamp == nil || !status.Timestamp.After(*req.StatusTimestampAfter)) {
+			continue
+		}
+		total++
+		l := listed{v.task, tokenOf(v.task)}
+		if after != "" && l.token >= after {
+			continue
+		}
+		if list = append(list, l); len(list) >= 4*n {
+			shorten()
 		}
 	}
-	return list, nil
+	shorten()
+	return list, total, nil
 }
 
 // tokenOf returns the position of a task in a list: the time of its last change and its id.

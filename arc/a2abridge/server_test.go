@@ -305,6 +305,49 @@ func TestListTasksOmitsRemoved(t *testing.T) {
 	})
 }
 
+// A list keeps no more tasks than its page, however many there are.
+func TestListTasksKeepsOnePage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var before, after runtime.MemStats
+		f := newFixture(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: slowList{store.NewMemory(), func() {
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+		}}}}, func(context.Context, *arc.TaskRun) error { return nil })
+		bridge, err := a2abridge.NewServer(f.engine, "worker-01", nil)
+		require.NoError(t, err)
+		ctx := direct(t.Context(), "alice")
+		const tasks = 1000
+		last := make(map[a2a.TaskID]bool)
+		for i := range tasks {
+			m := message("x")
+			m.ContextID = strings.Repeat("c", 256)
+			res, err := bridge.SendMessage(ctx, &a2a.SendMessageRequest{Message: m})
+			require.NoError(t, err)
+			if i >= tasks-3 {
+				last[res.TaskInfo().TaskID] = true
+			}
+			time.Sleep(time.Millisecond)
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		res, err := bridge.ListTasks(ctx, &a2a.ListTasksRequest{PageSize: 3})
+		require.NoError(t, err)
+		require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(tasks*256))
+		require.Equal(t, tasks, res.TotalSize)
+		require.Len(t, res.Tasks, 3)
+		for _, task := range res.Tasks {
+			require.True(t, last[task.ID])
+		}
+	})
+}
+
+// direct returns a context of a caller for the methods of a Server.
+func direct(ctx context.Context, name string) context.Context {
+	ctx, _ = a2asrv.NewCallContext(ctx, a2asrv.NewServiceParams(map[string][]string{
+		"Authorization": {"Bearer " + name}, a2a.SvcParamVersion: {string(a2a.Version)}}))
+	return ctx
+}
+
 // collect returns the events of a stream as texts.
 func collect(events iter.Seq2[a2a.Event, error]) (list []string, id a2a.TaskID, err error) {
 	for e, err := range events {
@@ -467,9 +510,7 @@ func TestStreamKeepsNoContent(t *testing.T) {
 		})
 		bridge, err := a2abridge.NewServer(f.engine, "worker-01", nil)
 		require.NoError(t, err)
-		ctx, _ := a2asrv.NewCallContext(t.Context(), a2asrv.NewServiceParams(map[string][]string{
-			"Authorization": {"Bearer alice"}, a2a.SvcParamVersion: {string(a2a.Version)}}))
-		ctx, cancel := context.WithCancel(ctx)
+		ctx, cancel := context.WithCancel(direct(t.Context(), "alice"))
 		res, err := bridge.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("go")})
 		require.NoError(t, err)
 		id := res.TaskInfo().TaskID
