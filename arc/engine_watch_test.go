@@ -297,13 +297,13 @@ func TestListTasks(t *testing.T) {
 	})
 }
 
-// A request with a key runs once, with any number of callers, and its key has one content.
+// A request with a key runs once in a day, with any number of callers, and its key has one content.
 func TestRequestKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		auth, err := arc.APIKeyAuthenticator(map[string]*arc.Principal{
 			"alice": {ID: "alice", Scopes: arc.RequiredScopes("task.create")}, "bob": {ID: "bob", Scopes: arc.RequiredScopes("task.create")}})
 		require.NoError(t, err)
-		for _, p := range []arc.Persistence{{}, {Store: store.NewMemory()}, {ResultTTL: time.Hour}} {
+		for _, p := range []arc.Persistence{{}, {Store: store.NewMemory()}, {ResultTTL: time.Hour}, {Store: store.NewMemory(), ResultTTL: time.Minute}} {
 			var runs atomic.Int64
 			s := newServer(t, &arc.ServerOptions{Auth: arc.Auth{Authenticator: auth}, Persistence: p})
 			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
@@ -336,6 +336,8 @@ func TestRequestKey(t *testing.T) {
 			require.True(t, errors.Is(create("alice", "m-1", "y"), arc.ErrInvalidParams), "the key has other content")
 			require.NoError(t, create("bob", "m-1", "y"))
 			require.NoError(t, create("alice", "m-2", "x"))
+			time.Sleep(23 * time.Hour)
+			require.NoError(t, create("alice", "m-1", "x"))
 			synctest.Wait()
 			require.EqualValues(t, 3, runs.Load())
 		}

@@ -104,7 +104,7 @@ const (
 // Options configure a Table. Zero is the default; a negative value removes a bound.
 type Options struct {
 	// Prefix precedes each key in the store, for example "arc/". A process has one
-	// Table for each prefix of a store.
+	// Table for each scope of the keys with a prefix of a store.
 	Prefix string
 
 	// Retention is how long an outcome is kept. Zero means 24 h in a store and 5 min

@@ -27,14 +27,27 @@ import (
 type Claims struct {
 	*core
 	table *once.Table
+	named *once.Table // of requests with a key; its scope is not used in the other one
 }
 
+// nameTTL is how long a key names its request at least.
+const nameTTL = 24 * time.Hour
+
 func newClaims(c *core) *Claims {
-	o := once.Options{Prefix: prefix, Retention: option.Or(c.opts.Results, 24*time.Hour, 24*time.Hour), MaxOutcome: -1, Logger: c.log}
-	if !c.isShared {
-		return &Claims{c, once.New(nil, nil, o)}
+	results := option.Or(c.opts.Results, nameTTL, nameTTL)
+	newTable := func(retention time.Duration) *once.Table {
+		o := once.Options{Prefix: prefix, Retention: retention, MaxOutcome: -1, Logger: c.log}
+		if !c.isShared {
+			return once.New(nil, nil, o)
+		}
+		return once.New(c.db, c.lease, o)
 	}
-	return &Claims{c, once.New(c.db, c.lease, o)}
+	return &Claims{c, newTable(results), newTable(max(results, nameTTL))}
+}
+
+func (c *Claims) close() {
+	_ = c.table.Close() // returns no error
+	_ = c.named.Close()
 }
 
 // HasWindow reports whether the answer to each request is stored.
@@ -62,11 +75,11 @@ func (c *Claims) Answer(ctx context.Context, q *Request, key string, f func(ctx 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var late *time.Timer
-	k := once.Key{Principal: q.Principal, Scope: "answer", ID: q.hash()}
+	table, k := c.table, once.Key{Principal: q.Principal, Scope: "answer", ID: q.hash()}
 	if key != "" {
-		k = once.Key{Principal: q.Principal, Scope: "named", ID: Hash(q.Target, key), Digest: sha256.Sum256([]byte(q.hash()))}
+		table, k = c.named, once.Key{Principal: q.Principal, Scope: "named", ID: Hash(q.Target, key), Digest: sha256.Sum256([]byte(q.hash()))}
 	}
-	answer, isReplayed, err = c.table.Do(ctx, k, once.Repeat, func(ctx context.Context, claim once.Claim) (once.Result, error) {
+	answer, isReplayed, err = table.Do(ctx, k, once.Repeat, func(ctx context.Context, claim once.Claim) (once.Result, error) {
 		answer, isKept := f(ctx, attemptOf(claim))
 		if !isKept || ctx.Err() != nil { // the caller left, or another attempt may not meet the error
 			return once.Result{Retry: true}, nil

@@ -122,7 +122,7 @@ const outage = 10 * time.Second
 // lease expires.
 func (e *Engine) Release(ctx context.Context) {
 	e.ledger.close()
-	_ = e.Claims.table.Close() // returns no error
+	e.Claims.close()
 	e.Abandon(ctx)
 }
 
