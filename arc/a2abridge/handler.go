@@ -91,8 +91,8 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 	if err != nil {
 		return err
 	}
-	if first.Message != nil { // an answer without a task
-		return r.addMessages(ctx, first.Message)
+	if first.IsMessage { // an answer without a task
+		return nil
 	}
 	r.id, r.context = first.ID, first.ContextID
 	for {
@@ -129,7 +129,7 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 type sent struct {
 	ID        a2a.TaskID
 	ContextID string
-	Message   *a2a.Message
+	IsMessage bool   // an answer without a task, which was added
 	Question  string // that the message has answered
 }
 
@@ -168,11 +168,12 @@ func (r *relay) send(ctx context.Context, m *arc.Message) (sent, error) {
 			return sent{}, fmt.Errorf("a2abridge: send message: %w", err)
 		}
 		info := res.TaskInfo()
-		message, isMessage := res.(*a2a.Message)
-		if !isMessage {
-			r.id = info.TaskID
+		answer, isMessage := res.(*a2a.Message)
+		if isMessage {
+			return sent{info.TaskID, info.ContextID, true, r.question}, r.addMessages(ctx, answer) // it may be too large for the result
 		}
-		return sent{info.TaskID, info.ContextID, message, r.question}, nil
+		r.id = info.TaskID
+		return sent{info.TaskID, info.ContextID, false, r.question}, nil
 	})
 }
 

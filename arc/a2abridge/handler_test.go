@@ -282,6 +282,9 @@ func (executor) Execute(ctx context.Context, ec *a2asrv.ExecutorContext) iter.Se
 		case text == "reply":
 			yield(a2a.NewMessage(a2a.MessageRoleAgent, a2a.NewTextPart("no task")), nil)
 			return
+		case text == "long reply":
+			yield(a2a.NewMessage(a2a.MessageRoleAgent, a2a.NewTextPart(strings.Repeat("x", 1<<20))), nil)
+			return
 		}
 		if !yield(a2a.NewSubmittedTask(ec, ec.Message), nil) || !status(a2a.TaskStateWorking, "started") {
 			return
@@ -363,6 +366,9 @@ func TestHandlerWithServerOfSDK(t *testing.T) {
 			res, err = client.WaitTask(ctx, "remote-01", create("reply"), wait)
 			require.NoError(t, err)
 			require.Equal(t, "no task", res.Task.Messages[1].Text())
+			res, err = client.WaitTask(ctx, "remote-01", create("long reply"), wait)
+			require.NoError(t, err)
+			require.Len(t, res.Task.Messages[1].Text(), 1<<20)
 			res, err = client.WaitTask(ctx, "remote-01", create("big"), wait)
 			require.NoError(t, err)
 			require.Len(t, res.Task.Artifacts[0].Parts, 2)
