@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -18,7 +19,8 @@ import (
 
 // HandlerOptions adjust a [Handler], which copies them.
 type HandlerOptions struct {
-	// Client are options of the client of the SDK, such as its HTTP client and interceptors with credentials.
+	// Client are options of the client of the SDK, such as its HTTP client and interceptors with credentials. An HTTP
+	// client here has to bound the responses of the agent, as the default one does: to 64 MiB and 3 min.
 	Client []a2aclient.FactoryOption
 
 	// Tenant is the tenant of each request.
@@ -53,12 +55,35 @@ func NewHandler(card *a2a.AgentCard, opts *HandlerOptions) (*Handler, error) {
 	if h.opts.MaxFailures == 0 {
 		h.opts.MaxFailures = 10
 	}
-	client, err := a2aclient.NewFromCard(context.Background(), card, h.opts.Client...)
+	options := h.opts.Client
+	if !slices.Contains(options, a2aclient.WithDefaultsDisabled()) {
+		web := &http.Client{Timeout: responseTimeout, Transport: boundedTransport{}}
+		options = append([]a2aclient.FactoryOption{a2aclient.WithJSONRPCTransport(web), a2aclient.WithRESTTransport(web)}, options...)
+	}
+	client, err := a2aclient.NewFromCard(context.Background(), card, options...)
 	if err != nil {
 		return nil, fmt.Errorf("a2abridge: handler: %w", err)
 	}
 	h.client = client
 	return h, nil
+}
+
+// The bounds of a response. A stream that exceeds them continues with another one.
+const (
+	maxResponse     = 64 << 20
+	responseTimeout = 3 * time.Minute
+)
+
+// A boundedTransport bounds the responses of the default transport, which the SDK reads as a whole.
+type boundedTransport struct{}
+
+// RoundTrip implements [http.RoundTripper].
+func (boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := http.DefaultTransport.RoundTrip(r)
+	if err == nil {
+		res.Body = http.MaxBytesReader(nil, res.Body, maxResponse)
+	}
+	return res, err
 }
 
 // Close releases the client of the SDK.

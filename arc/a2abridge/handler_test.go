@@ -4,12 +4,14 @@
 package a2abridge_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"iter"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -253,6 +255,45 @@ func TestHandlerFailure(t *testing.T) {
 		_, err := a2abridge.NewHandler(nil, nil)
 		require.Error(t, err)
 	})
+}
+
+// An agent whose response does not end fails the task.
+func TestHandlerEndlessResponse(t *testing.T) {
+	const limit = 128 << 20
+	var sent int
+	closed := make(chan struct{})
+	remote := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		defer close(closed)
+		w.Header().Set("Content-Type", "application/json")
+		text := []byte(`{"jsonrpc":"2.0","result":{"task":{"id":"`)
+		for sent < limit {
+			n, err := w.Write(text)
+			if err != nil {
+				return
+			}
+			sent += n
+			text = bytes.Repeat([]byte("x"), 1<<20)
+		}
+	}))
+	defer remote.Close()
+	card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01"}, remote.URL, "")
+	require.NoError(t, err)
+	h, err := a2abridge.NewHandler(card, nil)
+	require.NoError(t, err)
+	defer h.Close()
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	srv.HandleTasks("remote-01", h)
+	mem := arctest.NewServer(t, srv)
+	client, err := arc.NewClient(mem.URL, "tester-01", &arc.ClientOptions{HTTPClient: mem.HTTPClient})
+	require.NoError(t, err)
+	defer client.Close()
+	task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+	require.NoError(t, err)
+	_, err = client.WaitTask(t.Context(), "remote-01", task.ID, &arc.WaitOptions{MinPollInterval: time.Millisecond, MaxPollInterval: 10 * time.Millisecond})
+	require.ErrorIs(t, err, arc.ErrInternal)
+	<-closed
+	require.Less(t, sent, limit)
 }
 
 // An executor is an agent of the SDK.
