@@ -35,9 +35,9 @@ func (s *Server) chat(ctx context.Context, req *a2a.SendMessageRequest) (*a2a.Me
 	}
 	start := call{method: arc.MethodChatStart, tenant: req.Tenant, key: "chat.start/" + m.ID,
 		params: &arc.StartChatParams{ChatID: m.ContextID, InitialMessage: message}}
-	answer, err := s.chatCall(ctx, start)
+	res, err := s.result(ctx, start)
 	if m.ContextID != "" && hasBegun(err) {
-		answer, err = s.chatCall(ctx, call{method: arc.MethodChatMessage, tenant: req.Tenant, key: "chat.message/" + m.ID,
+		res, err = s.result(ctx, call{method: arc.MethodChatMessage, tenant: req.Tenant, key: "chat.message/" + m.ID,
 			params: &arc.ChatMessageParams{ChatID: m.ContextID, Message: message}})
 	}
 	if e, ok := errors.AsType[*arc.Error](err); ok {
@@ -46,6 +46,7 @@ func (s *Server) chat(ctx context.Context, req *a2a.SendMessageRequest) (*a2a.Me
 	if err != nil {
 		return nil, err
 	}
+	answer := res.Chat
 	out := fromMessage(cmp.Or(answer.Message, arc.AgentText("")), a2a.TaskInfo{ContextID: answer.ID}, 0)
 	out.ID = cmp.Or(messageID(answer.Message), m.ID+"-answer")
 	return out, nil
@@ -57,8 +58,8 @@ func hasBegun(err error) bool {
 	return ok && e.Code == arc.ErrInvalidParams && bytes.Contains(e.Details, []byte(`"chatId"`))
 }
 
-// chatCall makes a call about a chat.
-func (s *Server) chatCall(ctx context.Context, c call) (*arc.Chat, error) {
+// result makes a call and returns its result, or the *arc.Error of the arc.Server.
+func (s *Server) result(ctx context.Context, c call) (*arc.Result, error) {
 	in, err := s.request(ctx, c)
 	if err != nil {
 		return nil, err
@@ -71,9 +72,5 @@ func (s *Server) chatCall(ctx context.Context, c call) (*arc.Chat, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := arc.DecodeResult(c.method, answer.Result)
-	if err != nil {
-		return nil, err
-	}
-	return result.Chat, nil
+	return arc.DecodeResult(c.method, answer.Result)
 }

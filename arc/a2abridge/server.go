@@ -242,14 +242,33 @@ func (s *Server) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (
 	}
 	config := cmp.Or(req.Config, &a2a.SendMessageConfig{})
 	var task *a2a.Task
-	err = s.states(ctx, c, func(v *view, _ []a2a.Event) bool {
-		task = v.task
-		return !config.ReturnImmediately && !isPaused(task.Status.State)
-	})
+	if config.ReturnImmediately {
+		task, err = s.send(ctx, c, req.Message.TaskID)
+	} else {
+		err = s.states(ctx, c, func(v *view, _ []a2a.Event) bool {
+			task = v.task
+			return !isPaused(task.Status.State)
+		})
+	}
 	if err != nil {
 		return nil, err
 	}
 	return trim(task, config.HistoryLength), nil
+}
+
+// send makes the call for a message to a task, or to a new one without an id, and returns the task without a wait.
+func (s *Server) send(ctx context.Context, c call, id a2a.TaskID) (*a2a.Task, error) {
+	res, err := s.result(ctx, c)
+	if e, ok := errors.AsType[*arc.Error](err); ok {
+		return nil, errorOf(c.method, e)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if id == "" {
+		id = a2a.TaskID(res.Task.ID)
+	}
+	return s.first(ctx, infoCall(c.tenant, id))
 }
 
 // SendStreamingMessage implements a2asrv.RequestHandler. The stream ends when the task has ended or waits.

@@ -485,6 +485,9 @@ func TestStreamsAreBounded(t *testing.T) {
 		answer.TaskID = task.ID
 		_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Message: answer})
 		require.ErrorContains(t, err, "Agent capacity exceeded")
+		other, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("go"), Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+		require.NoError(t, err, "it does not wait")
+		require.NotEqual(t, task.ID, other.TaskInfo().TaskID)
 		task, err = c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID})
 		require.NoError(t, err)
 		require.Equal(t, a2a.TaskStateInputRequired, task.Status.State)
@@ -696,6 +699,9 @@ func TestStates(t *testing.T) {
 			res, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: "acme", Message: message("x")})
 			require.NoError(t, err)
 			require.Equal(t, "other", textOf(res.(*a2a.Task).History[1]))
+			_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: "unknown", Message: message("x"),
+				Config: &a2a.SendMessageConfig{ReturnImmediately: true}})
+			require.ErrorIs(t, err, a2a.ErrInvalidParams)
 			_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Tenant: "unknown", Message: message("x")})
 			require.ErrorIs(t, err, a2a.ErrInvalidParams)
 		}
