@@ -576,6 +576,57 @@ func TestTooLargeOverHTTP(t *testing.T) {
 	require.JSONEq(t, `{"n":7}`, got)
 }
 
+// A session that only receives ends with a stream that the host, or a proxy of it, refuses for good
+// (A2E-D60). A status that a deployment explains is tried again once a stream was open.
+func TestRefusedStreamEndsSession(t *testing.T) {
+	statuses := []struct {
+		status         int
+		isEnd, isFirst bool
+	}{{401, true, false}, {403, true, false}, {404, true, false}, {410, true, false}, {405, false, false}, {503, false, false},
+		{401, true, true}, {405, true, true}, {503, false, true}}
+	for _, s := range statuses {
+		synctest.Test(t, func(t *testing.T) {
+			streams, handshake := 0, []byte(nil)
+			host := roundTrip(func(r *http.Request) (*http.Response, error) {
+				resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}
+				body := `{"session_id":"s","taken":true}`
+				switch r.Method {
+				case http.MethodPost:
+					handshake, _ = io.ReadAll(r.Body)
+				case http.MethodGet:
+					streams++
+					var m struct{ ID string }
+					require.NoError(t, json.Unmarshal(handshake, &m))
+					resp.Header.Set("Content-Type", "text/event-stream")
+					body = "data: " + message("handshake/resp", "h", `,"ok":true,"req_id":"`+m.ID+`"`) + "\n\n"
+					if isRefused := streams == 1 == s.isFirst; isRefused {
+						resp.StatusCode, body = s.status, ""
+					}
+				}
+				resp.Body = io.NopCloser(strings.NewReader(body))
+				return resp, nil
+			})
+			conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{
+				HTTPClient: &http.Client{Transport: host}, Logger: slog.New(slog.DiscardHandler)})
+			require.NoError(t, err)
+			c := a2etest.Must(a2e.NewClient(conn, nil))
+			_, err = c.Connect(t.Context())
+			if !s.isFirst {
+				require.NoError(t, err)
+				time.Sleep(10 * time.Minute)
+				_, _, err = c.Ping(t.Context())
+			}
+			if s.isEnd {
+				require.Equal(t, a2e.CloseError{Kind: "http", Code: s.status, Text: "http://localhost"}, causeOf(t, err))
+				require.Less(t, streams, 3)
+			} else {
+				require.NotErrorIs(t, err, a2e.ErrClosed, s.status)
+			}
+			require.NoError(t, c.Close())
+		})
+	}
+}
+
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -63,7 +63,8 @@ const postTimeout = 30 * time.Second
 // session, so that a host which cannot be reached fails [Client.Connect]. A broken stream of messages is
 // reopened with growing delays of at most 30 s, and hosts that number their messages replay the lost
 // ones (A2E-D42). A message that cannot be posted is tried three times; hosts do not run it twice. A
-// message that the host refuses fails alone. The session ends if the host does not know it.
+// message that the host refuses fails alone. The session ends if the host does not know it, or refuses the stream
+// or a message by 401 or 403.
 func DialHTTP(ctx context.Context, base string, opts *HTTPDialOptions) (io.ReadWriteCloser, error) {
 	c := &httpConn{}
 	if opts != nil {
@@ -314,7 +315,7 @@ func (c *httpConn) follow() {
 		}
 		return 30 * time.Second
 	}}
-	_ = retry.Loop(c.ctx, policy, func(ctx context.Context, connected func()) error {
+	err := retry.Loop(c.ctx, policy, func(ctx context.Context, connected func()) error {
 		for {
 			before := last
 			err := c.readStream(ctx, &last, connected)
@@ -327,16 +328,19 @@ func (c *httpConn) follow() {
 				if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
 					last = strconv.FormatUint(n+1, 10)
 				}
-				return retry.Mark(err, retry.Unknown, 0)
+				return err
 			case errors.Is(err, io.EOF) && last != before: // the end of the session, or of a connection that was in use
 			case errors.As(err, &e) && e.Status == http.StatusNotFound:
-				c.endedWith(e)
-				return nil // the session has ended
+				return retry.Mark(err, retry.Permanent, 0) // the session has ended
 			default:
-				return retry.Mark(err, retry.Unknown, 0)
+				return err
 			}
 		}
 	})
+	var e *httpx.Error
+	if c.ctx.Err() == nil && errors.As(err, &e) {
+		c.endedWith(e)
+	}
 }
 
 // streamSilence is the time without a byte after which the stream of a session that survives its host is opened
