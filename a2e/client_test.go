@@ -9,12 +9,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -576,6 +578,36 @@ func TestTooLargeOverHTTP(t *testing.T) {
 	require.JSONEq(t, `{"n":7}`, got)
 }
 
+// A host that numbers its messages gets the next request without a delay after a message that is too large.
+func TestMessagesAfterTooLargeOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const messages = 40 // every second one is too large
+		host := roundTrip(func(r *http.Request) (*http.Response, error) {
+			if r.Method != http.MethodGet {
+				return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+					Body: io.NopCloser(strings.NewReader(`{"session_id":"s","taken":true}`))}, nil
+			}
+			var text strings.Builder
+			last, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
+			for i := last + 1; i <= messages; i++ {
+				fmt.Fprintf(&text, "id: %d\ndata: %s\n\n", i, strings.Repeat("x", 10+i%2*2000))
+			}
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
+				Body: io.NopCloser(strings.NewReader(text.String()))}, nil
+		})
+		conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{
+			HTTPClient: &http.Client{Transport: host}, MaxMessage: 1000, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		_, err = io.WriteString(conn, "{}\n")
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = io.ReadFull(conn, make([]byte, messages/2*11))
+		require.NoError(t, err)
+		require.Less(t, time.Since(start), 2*time.Second, "only the first stream had no message before")
+		require.NoError(t, conn.Close())
+	})
+}
+
 // A session that only receives ends with a stream that the host, or a proxy of it, refuses for good
 // (A2E-D60). A status that a deployment explains is tried again once a stream was open.
 func TestRefusedStreamEndsSession(t *testing.T) {
@@ -633,9 +665,8 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 
 // A host that sends a message that is too large on every stream gets requests at the rate of the backoff.
 func TestTooLargeMessageOnEveryStream(t *testing.T) {
-	for _, id := range []string{"", "id: 7\n", "id: x\n"} {
+	for id, tooMany := range map[string]int{"": 100, "id: 7\n": 100, "id: x\n": 100, "id: 6\ndata: {}\n\nid: 7\n": 300} {
 		synctest.Test(t, func(t *testing.T) {
-			const tooMany = 100
 			streams := 0
 			host := roundTrip(func(r *http.Request) (*http.Response, error) {
 				body := `{"session_id":"s","taken":true}`

@@ -323,12 +323,18 @@ func (c *httpConn) follow() {
 			switch {
 			case errors.Is(err, sse.ErrTooLarge):
 				// The host would send it again after each reconnection (A2E-D06). Numeric ids count the
-				// messages (A2E-D42). Other hosts send it again, so the next connection waits for the backoff.
+				// messages (A2E-D42). Other hosts send it again, so the next connection waits for the backoff
+				// unless the stream had later messages than the one before.
 				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", last)
-				if n, bad := strconv.ParseUint("0"+last, 10, 63); bad == nil {
-					last = strconv.FormatUint(n+1, 10)
+				start, _ := messageNumber(before)
+				n, bad := messageNumber(last)
+				if bad != nil {
+					return err
 				}
-				return err
+				last = strconv.FormatUint(n+1, 10)
+				if n <= start {
+					return err
+				}
 			case errors.Is(err, io.EOF) && last != before: // the end of the session, or of a connection that was in use
 			case errors.As(err, &e) && e.Status == http.StatusNotFound:
 				return retry.Mark(err, retry.Permanent, 0) // the session has ended
@@ -342,6 +348,9 @@ func (c *httpConn) follow() {
 		c.endedWith(e)
 	}
 }
+
+// messageNumber returns the number of an event id, which is 0 before the first one.
+func messageNumber(id string) (uint64, error) { return strconv.ParseUint("0"+id, 10, 63) }
 
 // streamSilence is the time without a byte after which the stream of a session that survives its host is opened
 // again: a network can lose a connection without a sign. By default a host sends a comment every 15 seconds.
