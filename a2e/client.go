@@ -113,7 +113,8 @@ type ClientTiming struct {
 	CloseTimeout time.Duration
 
 	// WriteTimeout is the maximum duration of one write to a host that does not read; then the
-	// connection is closed. Zero means 30 s; a negative value disables it.
+	// connection is closed. Zero means 30 s, and no bound over HTTP besides those of [DialHTTP]; a negative
+	// value disables it.
 	WriteTimeout time.Duration
 }
 
@@ -386,7 +387,11 @@ func (c *Client) begin() {
 	if c.recorder = newRecorder(c.opts.Record, "agent", c.opts.Logger); c.recorder != nil {
 		rw = &recordedConn{ReadWriteCloser: rw, recorder: c.recorder}
 	}
-	c.out = newLineQueue(rw, c.opts.Timing.WriteTimeout, c.cut)
+	timeout := c.opts.Timing.WriteTimeout
+	if _, isHTTP := c.rw.(*httpConn); isHTTP && timeout == 0 { // it tries a message several times
+		timeout = -1
+	}
+	c.out = newLineQueue(rw, timeout, c.cut)
 	c.conn.out = c.out
 	go c.read()
 }

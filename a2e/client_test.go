@@ -608,6 +608,46 @@ func TestMessagesAfterTooLargeOnes(t *testing.T) {
 	})
 }
 
+// A scriptedHost is an HTTP host of one session, which answers its handshake by the first stream that it accepts.
+type scriptedHost struct {
+	stream        func(n int) (status int) // of the nth stream; 0 to answer nothing
+	send          func(n int) (status int) // of the nth message, with a long Retry-After; nil for 200
+	streams, sent int
+	handshake     struct{ ID string }
+}
+
+func (h *scriptedHost) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}
+	body := `{"session_id":"s","taken":true}`
+	switch {
+	case r.Method == http.MethodGet:
+		h.streams++
+		if resp.StatusCode = h.stream(h.streams); resp.StatusCode == 0 {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}
+		resp.Header.Set("Content-Type", "text/event-stream")
+		body = "data: " + message("handshake/resp", "h", `,"ok":true,"features":["resume"],"req_id":"`+h.handshake.ID+`"`) + "\n\n"
+	case r.URL.Path == "/send" && h.send != nil:
+		h.sent++
+		resp.StatusCode = h.send(h.sent)
+		resp.Header.Set("Retry-After", "3600")
+	case r.URL.Path == "/session" && r.Body != nil:
+		if err := json.NewDecoder(r.Body).Decode(&h.handshake); err != nil {
+			return nil, err
+		}
+	}
+	resp.Body = io.NopCloser(strings.NewReader(body))
+	return resp, nil
+}
+
+func (h *scriptedHost) dial(t *testing.T) *a2e.Client {
+	conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{
+		HTTPClient: &http.Client{Transport: h}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	return a2etest.Must(a2e.NewClient(conn, nil))
+}
+
 // A session that only receives ends with a stream that the host, or a proxy of it, refuses for good
 // (A2E-D60). A status that a deployment explains is tried again once a stream was open.
 func TestRefusedStreamEndsSession(t *testing.T) {
@@ -618,31 +658,14 @@ func TestRefusedStreamEndsSession(t *testing.T) {
 		{401, true, true}, {405, true, true}, {503, false, true}}
 	for _, s := range statuses {
 		synctest.Test(t, func(t *testing.T) {
-			streams, handshake := 0, []byte(nil)
-			host := roundTrip(func(r *http.Request) (*http.Response, error) {
-				resp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}}
-				body := `{"session_id":"s","taken":true}`
-				switch r.Method {
-				case http.MethodPost:
-					handshake, _ = io.ReadAll(r.Body)
-				case http.MethodGet:
-					streams++
-					var m struct{ ID string }
-					require.NoError(t, json.Unmarshal(handshake, &m))
-					resp.Header.Set("Content-Type", "text/event-stream")
-					body = "data: " + message("handshake/resp", "h", `,"ok":true,"req_id":"`+m.ID+`"`) + "\n\n"
-					if isRefused := streams == 1 == s.isFirst; isRefused {
-						resp.StatusCode, body = s.status, ""
-					}
+			host := &scriptedHost{stream: func(n int) int {
+				if isRefused := n == 1 == s.isFirst; isRefused {
+					return s.status
 				}
-				resp.Body = io.NopCloser(strings.NewReader(body))
-				return resp, nil
-			})
-			conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{
-				HTTPClient: &http.Client{Transport: host}, Logger: slog.New(slog.DiscardHandler)})
-			require.NoError(t, err)
-			c := a2etest.Must(a2e.NewClient(conn, nil))
-			_, err = c.Connect(t.Context())
+				return http.StatusOK
+			}}
+			c := host.dial(t)
+			_, err := c.Connect(t.Context())
 			if !s.isFirst {
 				require.NoError(t, err)
 				time.Sleep(10 * time.Minute)
@@ -650,13 +673,70 @@ func TestRefusedStreamEndsSession(t *testing.T) {
 			}
 			if s.isEnd {
 				require.Equal(t, a2e.CloseError{Kind: "http", Code: s.status, Text: "http://localhost"}, causeOf(t, err))
-				require.Less(t, streams, 3)
+				require.Less(t, host.streams, 3)
 			} else {
 				require.NotErrorIs(t, err, a2e.ErrClosed, s.status)
 			}
 			require.NoError(t, c.Close())
 		})
 	}
+}
+
+// firstStream accepts the first stream only.
+func firstStream(n int) (status int) {
+	if n > 1 {
+		return 0
+	}
+	return http.StatusOK
+}
+
+// A host that is away for longer than the client waits gets the message again with pauses, until the client gives up
+// (A2E-D67).
+func TestLongRetryAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := &scriptedHost{stream: firstStream}
+		c := host.dial(t)
+		_, err := c.Connect(t.Context())
+		require.NoError(t, err)
+		host.send = func(n int) int {
+			if n > 1000 { // so that the time of the test passes
+				time.Sleep(10 * time.Second)
+			}
+			return http.StatusServiceUnavailable
+		}
+		start := time.Now()
+		require.NoError(t, c.Send(t.Context(), "demo/event", nil))
+		<-c.Done()
+		require.Equal(t, a2e.CloseError{Kind: "http", Code: 503, Text: "http://localhost"}, causeOf(t, c.Send(t.Context(), "demo/event", nil)))
+		require.GreaterOrEqual(t, time.Since(start), time.Minute, "ResumeTimeout")
+		synctest.Wait()
+		require.Less(t, host.sent, 30)
+		require.NoError(t, c.Close())
+		time.Sleep(time.Minute) // a request is in progress
+	})
+}
+
+// The messages that wait together for a slow network are not one slow write.
+func TestManyMessagesOverSlowNetwork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		host := &scriptedHost{stream: firstStream}
+		c := host.dial(t)
+		_, err := c.Connect(t.Context())
+		require.NoError(t, err)
+		host.send = func(int) int {
+			time.Sleep(time.Second)
+			return http.StatusOK
+		}
+		const messages = 100
+		for range messages {
+			require.NoError(t, c.Send(t.Context(), "demo/event", nil))
+		}
+		time.Sleep(messages * 2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, messages, host.sent)
+		require.NoError(t, c.Close())
+		time.Sleep(time.Minute) // a request is in progress
+	})
 }
 
 type roundTrip func(*http.Request) (*http.Response, error)

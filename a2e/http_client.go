@@ -257,6 +257,7 @@ func (c *httpConn) postRepeatedly(line []byte) error {
 	for c.resumes.Load() && c.ctx.Err() == nil && err != nil && retry.ClassOf(err) != retry.Permanent &&
 		time.Since(start) < c.opts.ResumeTimeout { // another process continues the session (A2E-D67)
 		policy.Base, policy.Max = 5*time.Second, 5*time.Second
+		_ = retry.Sleep(c.ctx, min(retry.After(err), policy.Max)) // Do ends at once if the host is away for long
 		err = retry.Do(c.ctx, policy, true, send)
 	}
 	return err
