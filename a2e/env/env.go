@@ -87,8 +87,8 @@ type Options struct {
 	// MaxBatch bounds the steps of one batch. Zero means 100; a negative value removes the bound.
 	MaxBatch int
 
-	// MaxTransitions bounds the recorded transitions of a session for env/exp/list. Zero means
-	// 1000, a negative value records none. The oldest are dropped first.
+	// MaxTransitions bounds the recorded transitions of a session for env/exp/list, which take at most
+	// 8 MiB. Zero means 1000, a negative value records none. The oldest are dropped first.
 	MaxTransitions int
 }
 
@@ -139,6 +139,7 @@ type episodeSet struct {
 	made     int
 	episodes map[string]*episode
 	recorded []transition
+	size     int // bytes of the recorded transitions
 }
 
 type episode struct {
@@ -323,10 +324,21 @@ func (g *gym) record(r *episodeSet, e *episode, before, action json.RawMessage, 
 	text, _ := m.MarshalJSON()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.recorded) >= g.opts.MaxTransitions {
+	r.addLocked(transition{episode: e.id, text: text}, g.opts.MaxTransitions)
+}
+
+// maxRecorded bounds the bytes of the transitions of a session, so that an answer has space for all.
+const maxRecorded = 8 << 20
+
+// addLocked adds a transition, and drops the oldest above the bounds. r.mu must be held.
+func (r *episodeSet) addLocked(t transition, limit int) {
+	r.recorded = append(r.recorded, t)
+	r.size += len(t.text)
+	for len(r.recorded) > max(limit, 0) || r.size > maxRecorded {
+		r.size -= len(r.recorded[0].text)
+		r.recorded[0] = transition{}
 		r.recorded = r.recorded[1:]
 	}
-	r.recorded = append(r.recorded, transition{episode: e.id, text: text})
 }
 
 func orEmpty(raw json.RawMessage) json.RawMessage {

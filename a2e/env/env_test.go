@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,6 +127,24 @@ func TestBatchAndLimits(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
 	_, err = c.Reset(t.Context(), &env.ResetRequest{EnvName: "nope"}, nil)
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
+}
+
+// The recorded transitions of large states and actions are bounded in bytes (A2E-153).
+func TestTransitionsAreBoundedInBytes(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil)))
+	c, err := env.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	id := reset(t, c, "counter", `{}`).EpisodeID
+	for i := range 12 {
+		action := `{"action_type":"inc","payload":{"amount":0,"pad":"` + strings.Repeat("x", 1<<20) + `"}}`
+		resp, err := c.Step(t.Context(), &env.StepRequest{EpisodeID: id, Action: json.RawMessage(action)}, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, i+1, resp.Obs.StepNum)
+	}
+	list, err := c.ListExperience(t.Context(), &env.ExpListRequest{Limit: 100}, nil)
+	require.NoError(t, err)
+	require.Equal(t, 7, len(list.Episodes))
+	require.Contains(t, string(list.Episodes[6]), `"step":12`)
 }
 
 type moody struct{ started, closed chan struct{} }

@@ -90,7 +90,7 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 	defer r.mu.Unlock()
 	r.made = int(in.Made)
 	for _, t := range in.Recorded {
-		r.recorded = append(r.recorded, transition{t.Episode, t.Text})
+		r.addLocked(transition{t.Episode, t.Text}, g.opts.MaxTransitions)
 	}
 	for _, kept := range in.Episodes {
 		restorer, ok := g.environments[kept.Env].(SnapshotRestorer)
