@@ -10,6 +10,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 // Counted bytes, and bounds (ACCP-D76).
@@ -42,6 +43,12 @@ type meter struct {
 	size     func() int64        // of the state; the session must be entered
 	resize   func(n int64) error // changes a reservation; may be nil
 	reserved atomic.Int64        // size of the reservation
+}
+
+// use makes a hold of n bytes the reservation of m.
+func (m *meter) use(hold budget.Hold, n int64) {
+	m.reserved.Store(n)
+	m.resize = func(n int64) error { return overBudget(hold.Resize(n)) }
 }
 
 // meterStep is the unit of reservations, so that few frames change one.

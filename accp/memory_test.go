@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
@@ -450,6 +451,35 @@ func TestConnectionsAreCounted(t *testing.T) {
 		for _, c := range append(clients, c) {
 			require.NoError(t, c.Close())
 		}
+		synctest.Wait()
+		used, _ := s.used("memory", "all")
+		require.Less(t, used, int64(64<<10))
+		stop()
+	})
+}
+
+// The session of a connection that names none is counted, and is within the bounds of its principal.
+func TestNamelessSessionsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff}, Limits: accp.Limits{MaxMemoryPerPrincipal: 1 << 20}})
+		p := newPipe()
+		stop := p.serve(s)
+		ws, _, err := websocket.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath,
+			&websocket.DialOptions{HTTPClient: p.client(), HTTPHeader: http.Header{"User": {"a"}}})
+		require.NoError(t, err)
+		body, most := "sync:registry{hash:"+accp.NewRegistry().Hash()+"|v:1}", int64(0)
+		for i := range int64(100) {
+			require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame(body, 2*i+1)))
+			_, answer, err := ws.Read(t.Context())
+			require.NoError(t, err)
+			require.NotContains(t, string(answer), "fail:", "the oldest checkpoints are dropped")
+			used, limit := s.used("memory", "principal")
+			require.LessOrEqual(t, used, limit)
+			most = max(most, used)
+			body = "wait:x{k:" + strings.Repeat("x", 20000) + "}"
+		}
+		require.Greater(t, most, int64(512<<10))
+		require.NoError(t, ws.CloseNow())
 		synctest.Wait()
 		used, _ := s.used("memory", "all")
 		require.Less(t, used, int64(64<<10))

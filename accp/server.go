@@ -376,9 +376,8 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 		}
 		k.holds[i] = hold
 	}
-	session.holds.memory.reserved.Store(sessionBytes)
-	session.holds.memory.resize = func(n int64) error { return overBudget(k.holds[budget.Memory].Resize(n)) }
-	session.holds.storage.resize = func(n int64) error { return overBudget(k.holds[budget.Storage].Resize(n)) }
+	session.holds.memory.use(k.holds[budget.Memory], sessionBytes)
+	session.holds.storage.use(k.holds[budget.Storage], 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if other := s.useLocked(id); other != nil { // created by a concurrent request

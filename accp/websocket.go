@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/calls"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
@@ -50,8 +51,9 @@ type wsConn struct {
 
 	buffered  atomic.Int64 // bytes of the messages in calls
 	registry  *negotiation
-	greetings int    // refused ones
-	agent     string // of the peer of a server
+	greetings int         // refused ones
+	agent     string      // of the peer of a server
+	hold      budget.Hold // of the memory of a session without id
 
 	ctx      context.Context // ends with the connection
 	cancel   context.CancelFunc
@@ -107,6 +109,7 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *calle
 		if c.session != nil {
 			s.release(c.session)
 		}
+		c.hold.Release()
 	}()
 	c.run(func(frame []byte) error { return c.open(s, frame) })
 }
@@ -226,8 +229,13 @@ func (c *wsConn) greeted(s *Server, r *AuditRecord, frame []byte) (m *Message, i
 	}
 	if c.session == nil {
 		session, err := s.open(c.peer, m.Meta.SID)
+		if err == nil && session.id == "" {
+			if c.hold, err = s.budget.Scope(c.peer.name, "").Reserve(budget.Memory, sessionBytes); err == nil {
+				session.holds.memory.use(c.hold, sessionBytes)
+			}
+		}
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, overBudget(err)
 		}
 		c.serve(session)
 	}
