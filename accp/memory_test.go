@@ -1028,3 +1028,26 @@ func TestFollowerOfLostRunGetsWholeAnswer(t *testing.T) {
 		}
 	})
 }
+
+// Shutdown waits until the outcomes of ended requests are stored, so that the next process repeats them (ACCP-D72).
+func TestShutdownStoresOutcomes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int64
+		kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.HasPrefix(key, "accp/once/") }}
+		open := func() *userServer {
+			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+			s.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+				kv.fail.Store(runs.Add(1) == 1)
+				return w.SendResult(accp.Params{{Key: "runs", Value: accp.Int(runs.Load())}})
+			}))
+			return s
+		}
+		const payment = "req:transaction{amt:1.5|schema:TX|txn:t1}"
+		s := open()
+		require.Contains(t, s.post("a", "s1", payment).Body.String(), "runs:1")
+		time.AfterFunc(5*time.Second, func() { kv.fail.Store(false) })
+		require.NoError(t, s.Shutdown(t.Context()))
+		require.Contains(t, open().post("a", "s2", payment).Body.String(), "runs:1")
+		require.EqualValues(t, 1, runs.Load())
+	})
+}

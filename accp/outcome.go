@@ -75,11 +75,11 @@ func (o *outcomes) open(ctx context.Context) (*outcomeTables, error) {
 	return t, nil
 }
 
-// close closes the table and releases the lease. If ctx ends first, since a request waits for the store, the table is
-// closed later, and the lease expires.
-func (o *outcomes) close(ctx context.Context) error {
+// close closes the table, after a drain when the ends of its requests are stored, and releases the lease. If ctx ends
+// first, since a request waits for the store, the table is closed later, and the lease expires.
+func (o *outcomes) close(ctx context.Context, isDrain bool) error {
 	done := make(chan error, 1)
-	go func() { done <- o.end(ctx) }()
+	go func() { done <- o.end(ctx, isDrain) }()
 	select {
 	case err := <-done:
 		return err
@@ -88,7 +88,7 @@ func (o *outcomes) close(ctx context.Context) error {
 	}
 }
 
-func (o *outcomes) end(ctx context.Context) error {
+func (o *outcomes) end(ctx context.Context, isDrain bool) (err error) {
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	o.isClosed = true
@@ -96,7 +96,11 @@ func (o *outcomes) end(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
-	err := t.table.Close()
+	if isDrain {
+		err = t.table.Shutdown(ctx)
+	} else {
+		err = t.table.Close()
+	}
 	if o.instance != nil {
 		err = errors.Join(err, o.instance.Release(ctx))
 	}

@@ -512,7 +512,7 @@ func (s *Server) Ready() error {
 // Shutdown refuses new requests, waits for running ones, and closes the connections. If ctx ends first, it cancels the running handlers and
 // returns the error of ctx at once. It is idempotent.
 func (s *Server) Shutdown(ctx context.Context) error {
-	return cmp.Or(s.life.Shutdown(ctx), s.outcomes.close(ctx))
+	return cmp.Or(s.life.Shutdown(ctx), s.outcomes.close(ctx, true))
 }
 
 // Close cancels the running handlers and closes the connections. It waits for them for at most one
@@ -522,7 +522,7 @@ func (s *Server) Close() error {
 	err := s.life.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return cmp.Or(err, s.outcomes.close(ctx))
+	return cmp.Or(err, s.outcomes.close(ctx, false))
 }
 
 // flush closes the connections.
