@@ -28,6 +28,7 @@ import (
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/store"
 )
 
 // The ReadTimeout of the http.Server is not prolonged.
@@ -412,6 +413,74 @@ func TestClientConnectsAgainWhenItsTokenExpires(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, s.Close())
 		stop()
+	})
+}
+
+// A server that fails, or has no room, when a client returns does not end the return of the client (ACCP-D75).
+func TestClientReturnsToServerThatFails(t *testing.T) {
+	for _, isFull := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			kv, isRepaired := &flaky{Store: store.NewMemory()}, make(chan struct{})
+			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}, Limits: accp.Limits{MaxItemsPerPrincipal: 1}})
+			s.Handle("req", "hold", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+				<-isRepaired
+				return nil
+			}))
+			p := newPipe()
+			stop := p.serve(s)
+			returns := make(chan struct{}, 1)
+			c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+				Header: http.Header{"User": {"a"}}, Logger: slog.New(slog.DiscardHandler),
+				OnReconnect: func(context.Context) { returns <- struct{}{} }})
+			require.NoError(t, err)
+			kv.fail.Store(true)
+			time.AfterFunc(100*time.Millisecond, func() { kv.fail.Store(false) })
+			_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+			require.NoError(t, err, "the first attempt to connect fails")
+			kv.fail.Store(!isFull)
+			c.Cut()
+			synctest.Wait()
+			if isFull {
+				go s.post("a", "other", "req:hold{}") // replaces the idle session
+			}
+			time.Sleep(time.Minute)
+			require.Empty(t, returns)
+			kv.fail.Store(false)
+			close(isRepaired)
+			time.Sleep(time.Minute)
+			require.Len(t, returns, 1)
+			require.NoError(t, c.Close())
+			stop()
+		})
+	}
+}
+
+// Calls to a peer that accepts connections and sends nothing end in their time, however many wait for the connection
+// (ACCP-D78).
+func TestCallsToSilentPeerEndInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			conn, peer := net.Pipe()
+			go func() { _, _ = io.Copy(io.Discard, peer) }()
+			return conn, nil
+		}}
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{
+			HTTPClient: &http.Client{Transport: silent}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		start, calls := time.Now(), make(chan error, 20)
+		for range cap(calls) {
+			go func() {
+				_, err := c.Call(t.Context(), msg("req", "echo"), &accp.CallOptions{Timeout: time.Second})
+				calls <- err
+			}()
+		}
+		for range cap(calls) {
+			err := <-calls
+			require.ErrorIs(t, err, accp.ErrUnreachable)
+			require.NotErrorIs(t, err, accp.ErrTimeout)
+		}
+		require.Less(t, time.Since(start), 6*time.Second, "three attempts")
+		require.NoError(t, c.Close())
 	})
 }
 

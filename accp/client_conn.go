@@ -146,7 +146,7 @@ func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 			return
 		case t.life.Ready() != nil, errors.Is(err, ErrSessionEnded):
 			return
-		case retry.ClassOf(err) == retry.Permanent:
+		case isRefusal(err):
 			t.opts.Logger.ErrorContext(ctx, "accp: connection refused", "peer", t.peer(), "session", t.Session().id, "err", err)
 			return
 		}
@@ -172,21 +172,18 @@ func (t *connTransport) endLoss(isAgain chan struct{}) {
 }
 
 // awaitReturn waits until a lost connection was opened again. It returns false if none is being opened, and
-// at the end of the time or of the call.
-func (t *connTransport) awaitReturn(a *attempt) bool {
+// at the end of ctx or of the client.
+func (t *connTransport) awaitReturn(ctx context.Context) bool {
 	t.lossMu.Lock()
 	isAgain := t.isAgain
 	t.lossMu.Unlock()
 	if isAgain == nil {
 		return false
 	}
-	timer := time.NewTimer(a.timeout)
-	defer timer.Stop()
 	select {
 	case <-isAgain:
 		return true
-	case <-timer.C:
-	case <-a.ctx.Done():
+	case <-ctx.Done():
 	case <-t.done:
 	}
 	return false
@@ -302,16 +299,30 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 	return sent, err
 }
 
-// redial returns the connection. An error of a peer that cannot be reached is errUnsent.
+// redial returns the connection. An error of a peer that cannot be reached, or not in time, is errUnsent.
 func (t *connTransport) redial(a *attempt) (*wsConn, error) {
-	w, err := t.connect(a.ctx)
-	if err != nil && retry.ClassOf(err) != retry.Permanent && t.awaitReturn(a) {
-		w, err = t.connect(a.ctx)
+	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
+	defer cancel()
+	w, err := t.connect(ctx)
+	if err != nil && !isRefusal(err) && t.awaitReturn(ctx) {
+		w, err = t.connect(ctx)
 	}
-	if err != nil && a.ctx.Err() == nil && t.life.Ready() == nil && retry.ClassOf(err) != retry.Permanent {
-		err = fmt.Errorf("%w: %w", errUnsent, err)
+	if err == nil || a.ctx.Err() != nil || t.life.Ready() != nil || isRefusal(err) {
+		return w, err
 	}
-	return w, err
+	if errors.Is(err, ErrTimeout) { // which is that of an answer to a message (ACCP-D78)
+		err = fmt.Errorf("%w: %v", ErrUnreachable, err)
+	}
+	return nil, fmt.Errorf("%w: %w", errUnsent, err)
+}
+
+// isRefusal reports whether each later attempt to connect fails alike. A peer that fails or has no room may accept
+// the next one.
+func isRefusal(err error) bool {
+	if e, ok := errors.AsType[*Error](err); ok && !errors.Is(err, ErrSessionEnded) {
+		return !e.Code.Info().Retryable && e.Code != ErrBudgetExceeded
+	}
+	return retry.ClassOf(err) == retry.Permanent
 }
 
 // transmit sends the frames unless send has queued them. After a failure, all are sent again.

@@ -169,7 +169,7 @@ func (c *wsConn) run(first func([]byte) error) {
 		if err := first(data); errors.Is(err, errGreetAgain) {
 			continue
 		} else if err != nil {
-			c.finish(wsconn.CodeNotAllowed, string(codeOf(err)))
+			c.finish(refusalCode(err), string(codeOf(err)))
 			break
 		}
 		first = nil
@@ -182,6 +182,17 @@ func (c *wsConn) run(first func([]byte) error) {
 	c.finish(wsconn.CodeShutdown, "")
 	c.work.Wait()
 	helpers.Wait()
+}
+
+// refusalCode returns the code that closes the connection of a refused greeting. After that of a server that fails or
+// is full, the client connects again.
+func refusalCode(err error) int {
+	if _, isFull := errors.AsType[*budget.Error](err); isFull {
+		return wsconn.CodeOverloaded
+	} else if codeOf(err) == ErrInternal {
+		return wsconn.CodeInternal
+	}
+	return wsconn.CodeNotAllowed
 }
 
 // open handles the first message on the server side.
