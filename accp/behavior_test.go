@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -453,6 +454,45 @@ func TestClientReturnsToServerThatFails(t *testing.T) {
 			stop()
 		})
 	}
+}
+
+// The calls that wait for a lost connection do not wait for the hook that reports its return.
+func TestReconnectHookDelaysNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{})
+		p := newPipe()
+		stop := p.serve(s)
+		to := p.client()
+		dial, isDown := to.Transport.(*http.Transport).DialContext, atomic.Bool{}
+		to.Transport = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if isDown.Load() {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			return dial(ctx, network, addr)
+		}}
+		answers, isReported := make(chan error), make(chan struct{})
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: to,
+			Header: http.Header{"User": {"a"}}, Logger: slog.New(slog.DiscardHandler), OnReconnect: func(context.Context) {
+				require.NoError(t, <-answers)
+				close(isReported)
+			}})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		isDown.Store(true)
+		c.Cut()
+		synctest.Wait()
+		go func() {
+			_, err := c.Call(t.Context(), msg("req", "echo"), nil)
+			answers <- err
+		}()
+		time.AfterFunc(10*time.Second, func() { isDown.Store(false) })
+		start := time.Now()
+		<-isReported
+		require.Less(t, time.Since(start), 25*time.Second)
+		require.NoError(t, c.Close())
+		stop()
+	})
 }
 
 // Calls to a peer that accepts connections and sends nothing end in their time, however many wait for the connection

@@ -118,9 +118,17 @@ func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 	case <-t.done:
 		return
 	}
-	if t.isRefused(w) || t.life.Ready() != nil {
+	if t.isRefused(w) || t.life.Ready() != nil || !t.reopen(ctx, w) || t.opts.OnReconnect == nil {
 		return
 	}
+	_ = guard.Call("reconnect hook", func() error {
+		t.opts.OnReconnect(ctx)
+		return nil
+	})
+}
+
+// reopen reports whether the connection was opened again. Then the waiting calls continue.
+func (t *connTransport) reopen(ctx context.Context, w *wsConn) bool {
 	isAgain := t.beginLoss()
 	defer t.endLoss(isAgain)
 	t.opts.Logger.WarnContext(ctx, "accp: connection lost", "peer", t.peer(), "session", t.Session().id, "err", w.why())
@@ -130,25 +138,19 @@ func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 		case <-timer.C:
 		case <-t.done:
 			timer.Stop()
-			return
+			return false
 		}
 		dialing, cancel := context.WithTimeout(ctx, t.opts.Timing.Timeout)
 		_, err := t.connect(dialing)
 		cancel()
 		switch {
 		case err == nil:
-			if t.opts.OnReconnect != nil {
-				_ = guard.Call("reconnect hook", func() error {
-					t.opts.OnReconnect(ctx)
-					return nil
-				})
-			}
-			return
+			return true
 		case t.life.Ready() != nil, errors.Is(err, ErrSessionEnded):
-			return
+			return false
 		case isRefusal(err):
 			t.opts.Logger.ErrorContext(ctx, "accp: connection refused", "peer", t.peer(), "session", t.Session().id, "err", err)
-			return
+			return false
 		}
 		t.opts.Logger.WarnContext(ctx, "accp: connection not opened", "peer", t.peer(), "session", t.Session().id, "err", err)
 	}
