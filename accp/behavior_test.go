@@ -417,10 +417,11 @@ func TestClientConnectsAgainWhenItsTokenExpires(t *testing.T) {
 	})
 }
 
-// A server that fails, or has no room, when a client returns does not end the return of the client (ACCP-D75).
+// A server that fails or has no room, and a token source that fails, do not end the return of a client (ACCP-D75).
 func TestClientReturnsToServerThatFails(t *testing.T) {
-	for _, isFull := range []bool{false, true} {
+	for _, what := range []string{"store", "full", "token"} {
 		synctest.Test(t, func(t *testing.T) {
+			isFull := what == "full"
 			kv, isRepaired := &flaky{Store: store.NewMemory()}, make(chan struct{})
 			s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}, Limits: accp.Limits{MaxItemsPerPrincipal: 1}})
 			s.Handle("req", "hold", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
@@ -432,7 +433,12 @@ func TestClientReturnsToServerThatFails(t *testing.T) {
 			returns := make(chan struct{}, 1)
 			c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
 				Header: http.Header{"User": {"a"}}, Logger: slog.New(slog.DiscardHandler),
-				OnReconnect: func(context.Context) { returns <- struct{}{} }})
+				TokenSource: accp.TokenSourceFunc(func(context.Context) (string, error) {
+					if what == "token" && kv.fail.Load() {
+						return "", errBroken
+					}
+					return "", nil
+				}), OnReconnect: func(context.Context) { returns <- struct{}{} }})
 			require.NoError(t, err)
 			kv.fail.Store(true)
 			time.AfterFunc(100*time.Millisecond, func() { kv.fail.Store(false) })

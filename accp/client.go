@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // A Client sends frames to one endpoint as one agent. It is safe for concurrent use. The caller must
@@ -123,13 +124,14 @@ func (c *Client) httpOptions() *httpx.ClientOptions {
 		if c.opts.TokenSource == nil {
 			return nil
 		}
-		return guard.Call("token source", func() error {
+		err := guard.Call("token source", func() error {
 			token, err := c.opts.TokenSource.Token(ctx)
 			if token != "" {
 				h.Set("Authorization", "Bearer "+token)
 			}
 			return err
 		})
+		return retry.Mark(err, retry.Unsent, 0) // the next attempt may get a token
 	}
 	return o
 }
