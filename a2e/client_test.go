@@ -648,7 +648,7 @@ func (h *scriptedHost) dial(t *testing.T) *a2e.Client {
 	return a2etest.Must(a2e.NewClient(conn, nil))
 }
 
-// A session that only receives ends with a stream that the host, or a proxy of it, refuses for good
+// A session that only receives ends with a stream that the host, or a proxy of it, refuses permanently
 // (A2E-D60). A status that a deployment explains is tried again once a stream was open.
 func TestRefusedStreamEndsSession(t *testing.T) {
 	statuses := []struct {

@@ -325,7 +325,7 @@ func (c *httpConn) follow() {
 			case errors.Is(err, sse.ErrTooLarge):
 				// The host would send it again after each reconnection (A2E-D06). Numeric ids count the
 				// messages (A2E-D42). Other hosts send it again, so the next connection waits for the backoff
-				// unless the stream had later messages than the one before.
+				// unless the stream had later messages than earlier streams.
 				c.opts.Logger.WarnContext(ctx, "a2e: message skipped", "reason", "too_large", "after", last)
 				start, _ := messageNumber(before)
 				n, bad := messageNumber(last)

@@ -467,7 +467,7 @@ func TestNamelessSessionsAreCounted(t *testing.T) {
 		ws, _, err := websocket.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath,
 			&websocket.DialOptions{HTTPClient: p.client(), HTTPHeader: http.Header{"User": {"a"}}})
 		require.NoError(t, err)
-		body, most := "sync:registry{hash:"+accp.NewRegistry().Hash()+"|v:1}", int64(0)
+		body, highest := "sync:registry{hash:"+accp.NewRegistry().Hash()+"|v:1}", int64(0)
 		for i := range int64(100) {
 			require.NoError(t, ws.Write(t.Context(), websocket.MessageText, frame(body, 2*i+1)))
 			_, answer, err := ws.Read(t.Context())
@@ -475,10 +475,10 @@ func TestNamelessSessionsAreCounted(t *testing.T) {
 			require.NotContains(t, string(answer), "fail:", "the oldest checkpoints are dropped")
 			used, limit := s.used("memory", "principal")
 			require.LessOrEqual(t, used, limit)
-			most = max(most, used)
+			highest = max(highest, used)
 			body = "wait:x{k:" + strings.Repeat("x", 20000) + "}"
 		}
-		require.Greater(t, most, int64(512<<10))
+		require.Greater(t, highest, int64(512<<10))
 		require.NoError(t, ws.CloseNow())
 		synctest.Wait()
 		used, _ := s.used("memory", "all")
