@@ -501,6 +501,38 @@ func TestReconnectHookDelaysNoCall(t *testing.T) {
 	})
 }
 
+// A client without delays does not dial a server that is down without a pause.
+func TestClientWithoutDelaysPausesBetweenConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{})
+		p := newPipe()
+		stop := p.serve(s)
+		to := p.client()
+		dial, dials := to.Transport.(*http.Transport).DialContext, 0
+		to.Transport = &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials++
+			if dials == 1 {
+				return dial(ctx, network, addr)
+			} else if dials > 1000 { // so that the time of the test passes
+				time.Sleep(time.Second)
+			}
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}}
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: to,
+			Header: http.Header{"User": {"a"}}, Logger: slog.New(slog.DiscardHandler), Retry: &accp.RetryPolicy{Base: -1}})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		c.Cut()
+		time.Sleep(10 * time.Second)
+		require.NoError(t, c.Close())
+		synctest.Wait()
+		require.Greater(t, dials, 50)
+		require.Less(t, dials, 200)
+		stop()
+	})
+}
+
 // Calls to a peer that accepts connections and sends nothing end in their time, however many wait for the connection
 // (ACCP-D78).
 func TestCallsToSilentPeerEndInTime(t *testing.T) {

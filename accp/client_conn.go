@@ -127,13 +127,16 @@ func (t *connTransport) keepOpen(ctx context.Context, w *wsConn) {
 	})
 }
 
+// minRedialDelay is the delay of a client whose Retry disables delays, because its attempts have no bound.
+const minRedialDelay = 100 * time.Millisecond
+
 // reopen reports whether the connection was opened again. Then the waiting calls continue.
 func (t *connTransport) reopen(ctx context.Context, w *wsConn) bool {
 	isAgain := t.beginLoss()
 	defer t.endLoss(isAgain)
 	t.opts.Logger.WarnContext(ctx, "accp: connection lost", "peer", t.peer(), "session", t.Session().id, "err", w.why())
 	for p := (progress{}); ; {
-		timer := time.NewTimer(p.delay(t.opts.Retry, 0))
+		timer := time.NewTimer(max(p.delay(t.opts.Retry, 0), minRedialDelay))
 		select {
 		case <-timer.C:
 		case <-t.done:

@@ -29,7 +29,7 @@ func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(c
 // A RetryPolicy specifies how a message is repeated: after delays that double, with a random part.
 type RetryPolicy struct {
 	MaxAttempts   int           // posts of a frame, and frames; zero means 3 (ACCP-D29); a negative value disables retries
-	Base          time.Duration // first delay; zero means 500 ms; a negative value disables delays
+	Base          time.Duration // first delay; zero means 500 ms; a negative value disables delays of messages
 	Max           time.Duration // longest delay; zero means 8 s; a negative value removes the bound
 	MaxRetryAfter time.Duration // longest delay that a server requests; zero means 60 s; a negative value 0 s
 }
