@@ -14,10 +14,12 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 func main() { program.Main() }
@@ -79,8 +81,16 @@ func (c *caller) session(ctx context.Context, s *command.IO, url string, f func(
 	if key != "" {
 		opts.Header.Set(altar.APIKeyHeader, key)
 	}
+	var isConnected atomic.Bool // once
 	client, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
-		return altar.DialWebSocket(ctx, url, opts)
+		conn, err := altar.DialWebSocket(ctx, url, opts)
+		switch {
+		case err == nil:
+			isConnected.Store(true)
+		case !isConnected.Load() && retry.ClassOf(err) == retry.Unsent:
+			err = retry.Mark(err, retry.Permanent, 0) // a wrong address rather than a restart
+		}
+		return conn, err
 	}, &altar.ClientOptions{Logger: slog.New(slog.NewTextHandler(s.Err, nil))})
 	if err != nil {
 		return command.Usage("%w", err)

@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // do runs the command with an input.
@@ -197,6 +198,15 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/absent=cat"},
 		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/none=cat", "-exec", "text/none=tac"},
 	)
-	status, _, stderr := do(t, "", "tools", "-timeout", "5s", "ws://127.0.0.1:1")
-	require.Equal(t, command.NotDone, status, stderr)
+}
+
+// A Host that cannot be reached at first is not dialed again.
+func TestUnreachableHostFailsAtOnce(t *testing.T) {
+	address := testkit.FreeAddress(t)
+	for _, args := range [][]string{{"tools", "ws://" + address}, {"call", "ws://" + address, "text/upper", "{}"}} {
+		status, _, stderr := do(t, "", args...)
+		require.Equal(t, command.NotDone, status, stderr)
+		require.Contains(t, stderr, address)
+		require.NotContains(t, stderr, "connection failed", "the log of another attempt")
+	}
 }
