@@ -18,6 +18,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/fivewire/fivewire/internal/netguard"
 )
 
 // The exit statuses.
@@ -104,7 +106,7 @@ func (c *Command) run(ctx context.Context, v *Verb, args []string, s *IO) int {
 		return NotDone
 	}
 	s.json = *output == "json"
-	err = run(ctx, s, fs.Args())
+	err = explain(run(ctx, s, fs.Args()), fs)
 	var status *statusError
 	switch {
 	case err == nil:
@@ -118,6 +120,30 @@ func (c *Command) run(ctx context.Context, v *Verb, args []string, s *IO) int {
 		return NotDone
 	}
 	return Failed
+}
+
+// explain adds to the refusal of an address the flag that permits it.
+func explain(err error, fs *flag.FlagSet) error {
+	refused, ok := errors.AsType[*netguard.Error](err)
+	if !ok {
+		return err
+	}
+	isOff := func(name string) bool {
+		f := fs.Lookup(name)
+		return f != nil && f.Value.String() == "false"
+	}
+	switch refused.Reason {
+	case netguard.ReasonScheme:
+		if isOff("allow-insecure") {
+			return fmt.Errorf("%w; -allow-insecure permits plain http and ws", err)
+		}
+		return fmt.Errorf("%w; want https or wss", err)
+	case netguard.ReasonAddress, netguard.ReasonHost:
+		if isOff("allow-local") {
+			return fmt.Errorf("%w; -allow-local permits loopback and private addresses", err)
+		}
+	}
+	return err
 }
 
 func (c *Command) usage(w io.Writer) {

@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/netguard"
 )
 
 func TestStatus(t *testing.T) {
@@ -49,6 +51,29 @@ func TestStatus(t *testing.T) {
 	}
 	require.ErrorIs(t, Usage("-x: %w", fs.ErrInvalid), fs.ErrInvalid)
 	require.NoError(t, CouldNot(nil))
+}
+
+// The refusal of an address names the flag that permits it.
+func TestRefusedAddressNamesFlag(t *testing.T) {
+	c := &Command{Name: "prog", Verbs: []Verb{{Name: "go", Prepare: func(fs *flag.FlagSet) func(context.Context, *IO, []string) error {
+		insecure := fs.Bool("allow-insecure", false, "permit plain http")
+		local := fs.Bool("allow-local", false, "permit local addresses")
+		return func(_ context.Context, _ *IO, args []string) error {
+			_, err := (&netguard.Guard{AllowPrivate: *local}).URL(args[0], *insecure)
+			return Usage("the URL: %w", err)
+		}
+	}}}}
+	for _, tt := range []struct{ args, want string }{
+		{"http://example.com", `scheme of the URL of host "example.com" is not allowed; -allow-insecure permits plain http and ws` + "\n"},
+		{"-allow-insecure ftp://example.com", "is not allowed; want https or wss\n"},
+		{"https://10.1.1.1", "address 10.1.1.1 is not allowed; -allow-local permits loopback and private addresses\n"},
+		{"-allow-local https://127.0.0.1", "address 127.0.0.1 is not allowed\n"},
+		{"https://me@example.com", `userinfo of the URL of host "example.com" is not allowed` + "\n"},
+	} {
+		var errs bytes.Buffer
+		require.Equal(t, NotDone, c.Run(t.Context(), append([]string{"go"}, strings.Fields(tt.args)...), &IO{Err: &errs}))
+		require.Contains(t, errs.String(), tt.want, tt.args)
+	}
 }
 
 func TestRead(t *testing.T) {

@@ -194,6 +194,11 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"inspect", "-dir", "up", "file"},
 		[]string{"inspect", "-type", "[", "file"},
 	)
+	commandtest.CheckRefusedAddress(t, program, "allow-insecure",
+		[]string{"call", "-url", "http://192.0.2.1", "tool/list"},
+		[]string{"call", "-url", "ws://192.0.2.1", "tool/list"},
+		[]string{"repl", "-url", "ws://192.0.2.1"},
+	)
 	for _, url := range []string{"http://127.0.0.1:1", "ws://127.0.0.1:1", "http://example.com"} {
 		status, _, stderr := do(t, "", "call", "-url", url, "tool/list")
 		require.Equal(t, command.NotDone, status, stderr)

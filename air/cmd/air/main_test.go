@@ -188,6 +188,12 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"relay", "a"},
 		[]string{"send"},
 	)
+	key, _ := makeKeyFile(t, alice)
+	commandtest.CheckRefusedAddress(t, program, "allow-local",
+		[]string{"pull", "-key", key, "-registry", "http://127.0.0.1:1"},
+		[]string{"pull", "-key", key, "-relay", "http://127.0.0.1:1/inbox/" + alice},
+		[]string{"probe", "-registry", "https://10.0.0.1", airtest.DID(bob)},
+	)
 }
 
 func TestTranscript(t *testing.T) {

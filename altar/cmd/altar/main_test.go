@@ -198,6 +198,10 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/absent=cat"},
 		[]string{"serve", "-manifest", manifest, "-allow-anonymous", "-exec", "text/none=cat", "-exec", "text/none=tac"},
 	)
+	commandtest.CheckRefusedAddress(t, program, "allow-insecure",
+		[]string{"tools", "ws://192.0.2.1"},
+		[]string{"call", "http://192.0.2.1", "text/upper", "{}"},
+	)
 }
 
 // A Host that cannot be reached at first is not dialed again.

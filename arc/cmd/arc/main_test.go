@@ -103,6 +103,11 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"serve", "-agent", "a\nb", "-exec", "cat", "-allow-anonymous"},
 		[]string{"serve", "-agent", "a-01"},
 	)
+	commandtest.CheckRefusedAddress(t, program, "allow-insecure",
+		[]string{"call", "http://192.0.2.1/arc", "upper-01", "text"},
+		[]string{"watch", "http://192.0.2.1/arc", "upper-01", "task-01"},
+		[]string{"doctor", "http://192.0.2.1/arc"},
+	)
 	status, _, stderr := do(t, "", "call", "-method", "a.b", "http://127.0.0.1:1/arc", "a-01")
 	require.Equal(t, command.NotDone, status, stderr)
 }

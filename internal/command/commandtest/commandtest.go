@@ -78,3 +78,13 @@ func CheckUsage(t *testing.T, c *command.Command, calls ...[]string) {
 		require.Contains(t, stderr, "Usage:", args)
 	}
 }
+
+// CheckRefusedAddress checks that each list of arguments is refused with the name of the flag that permits it.
+func CheckRefusedAddress(t *testing.T, c *command.Command, flag string, calls ...[]string) {
+	t.Helper()
+	for _, args := range calls {
+		status, stdout, stderr := Do(t, c, "", args...)
+		require.Equal(t, command.NotDone, status, "%v: %s", args, stdout)
+		require.Contains(t, stderr, "; -"+flag+" permits", args)
+	}
+}
