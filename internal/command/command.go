@@ -15,9 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/fivewire/fivewire/internal/netguard"
 )
@@ -56,14 +54,18 @@ type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
 
+	Groups Groups // of commands that a verb starts
+
 	json bool
 }
 
-// Main runs the command of this process until it ends or is interrupted, and exits.
+// Main runs the command of this process until it ends, and exits. An interrupt ends the context of the
+// verb, and a second one the process.
 func (c *Command) Main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(c.Run(ctx, os.Args[1:], &IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	s := &IO{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.Groups.OnInterrupt(cancel)
+	os.Exit(c.Run(ctx, os.Args[1:], s))
 }
 
 // Run runs the verb that the first argument names, and returns the exit status.

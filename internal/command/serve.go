@@ -35,10 +35,10 @@ func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
 }
 
 // NewShell returns a Shell whose commands end before Serve returns.
-func (f *ServeFlags) NewShell(line string, timeout time.Duration) *Shell {
-	s := NewShell(line, timeout)
-	f.shells = append(f.shells, s)
-	return s
+func (f *ServeFlags) NewShell(s *IO, line string, timeout time.Duration) *Shell {
+	shell := NewShell(s, line, timeout)
+	f.shells = append(f.shells, shell)
+	return shell
 }
 
 func (f *ServeFlags) closeShells() {

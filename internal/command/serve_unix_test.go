@@ -31,7 +31,7 @@ func TestServeEndsCommands(t *testing.T) {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	serve := NewServeFlags(fs)
 	require.NoError(t, fs.Parse([]string{"-addr=127.0.0.1:0"}))
-	shell := serve.NewShell("exec 3>'"+fifo+"'; echo $$ >&3; sleep 600 & wait", time.Hour)
+	shell := serve.NewShell(&IO{}, "exec 3>'"+fifo+"'; echo $$ >&3; sleep 600 & wait", time.Hour)
 	result := make(chan error, 1)
 	go func() {
 		_, err := shell.Run(t.Context(), nil)

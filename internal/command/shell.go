@@ -23,17 +23,18 @@ const (
 type Shell struct {
 	line    string
 	timeout time.Duration
+	groups  *Groups
 	slots   chan struct{}
 	done    context.Context // until Close
 	stop    context.CancelFunc
 }
 
-// NewShell returns a Shell whose commands end after a time limit, with their descendants where the
-// system has process groups.
-func NewShell(line string, timeout time.Duration) *Shell {
-	s := &Shell{line: line, timeout: timeout, slots: make(chan struct{}, maxRunning)}
-	s.done, s.stop = context.WithCancel(context.Background())
-	return s
+// NewShell returns a Shell of a verb whose commands end after a time limit, with their descendants where
+// the system has process groups.
+func NewShell(s *IO, line string, timeout time.Duration) *Shell {
+	shell := &Shell{line: line, timeout: timeout, groups: &s.Groups, slots: make(chan struct{}, maxRunning)}
+	shell.done, shell.stop = context.WithCancel(context.Background())
+	return shell
 }
 
 // Run returns the output of the command for an input. The error contains no output, which may have
@@ -59,7 +60,11 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		KillGroup(cmd)
 		return nil
 	}
-	err := cmd.Run()
+	remove, err := s.groups.Start(cmd, cmd.Start)
+	if err == nil {
+		err = cmd.Wait()
+		remove()
+	}
 	switch {
 	case out.isFull:
 		return nil, errFull

@@ -23,7 +23,7 @@ import (
 // A command that takes too long ends with its descendants.
 func TestShellEndsDescendants(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
-	_, err := NewShell("sleep 600 >/dev/null & echo $! >'"+file+"'; wait", time.Second).Run(t.Context(), nil)
+	_, err := NewShell(&IO{}, "sleep 600 >/dev/null & echo $! >'"+file+"'; wait", time.Second).Run(t.Context(), nil)
 	require.ErrorContains(t, err, "longer than 1s")
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -45,7 +45,7 @@ func TestShellBoundsCommands(t *testing.T) {
 		text, _ := os.ReadFile(file)
 		return bytes.Count(text, []byte("x"))
 	}
-	s := NewShell("echo x >>'"+file+"'; exec sleep 600", time.Hour)
+	s := NewShell(&IO{}, "echo x >>'"+file+"'; exec sleep 600", time.Hour)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range maxRunning {

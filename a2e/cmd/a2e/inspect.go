@@ -85,7 +85,7 @@ func (c *session) replay(ctx context.Context, s *command.IO, r *record.Recording
 	if err != nil {
 		return err
 	}
-	conn, err := c.dial(ctx, c.logger(s))
+	conn, err := c.dial(ctx, s, c.logger(s))
 	if err != nil {
 		return err
 	}

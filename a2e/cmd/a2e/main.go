@@ -92,7 +92,7 @@ func (c *session) connect(ctx context.Context, s *command.IO, capabilities []str
 		}
 		opts.Record = c.file
 	}
-	conn, err := c.dial(ctx, log)
+	conn, err := c.dial(ctx, s, log)
 	if err != nil {
 		return nil, errors.Join(err, c.close(nil))
 	}
@@ -122,13 +122,18 @@ func (c *session) logger(s *command.IO) *slog.Logger {
 	return slog.New(slog.NewTextHandler(s.Err, nil))
 }
 
-func (c *session) dial(ctx context.Context, log *slog.Logger) (io.ReadWriteCloser, error) {
+func (c *session) dial(ctx context.Context, s *command.IO, log *slog.Logger) (io.ReadWriteCloser, error) {
 	switch {
 	case (c.url == "") == (c.line == ""):
 		return nil, command.Usage("want -url or -exec")
 	case c.line != "":
 		args := command.ShellArgs(c.line)
-		child, err := a2e.StartCommand(exec.Command(args[0], args[1:]...), &a2e.CommandOptions{Logger: log})
+		cmd := exec.Command(args[0], args[1:]...)
+		var child *a2e.Command
+		_, err := s.Groups.Start(cmd, func() (err error) {
+			child, err = a2e.StartCommand(cmd, &a2e.CommandOptions{Logger: log})
+			return err
+		})
 		if err != nil {
 			return nil, command.CouldNot(err)
 		}

@@ -60,7 +60,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			return command.CouldNot(err)
 		}
 		defer host.Close()
-		rt, err := runtimeOf(contracts, lines, func(line string) *command.Shell { return serve.NewShell(line, *timeout) }, log)
+		rt, err := runtimeOf(contracts, lines, func(line string) *command.Shell { return serve.NewShell(s, line, *timeout) }, log)
 		if err != nil {
 			return err
 		}
