@@ -238,7 +238,7 @@ func TestAction(t *testing.T) {
 		require.NoError(t, err)
 		args := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 		require.Equal(t, []string{"run", "github.com/fivewire/fivewire/conformance/cmd/conform@v1"}, args[:2])
-		c, err := parse(args[2:], io.Discard)
+		c, err := parse(args[2:], io.Discard, io.Discard)
 		require.NoError(t, err)
 		require.Equal(t, tt.want, *c)
 	}
@@ -286,4 +286,21 @@ func TestVector(t *testing.T) {
 	require.Len(t, set.Cases(), 1)
 	require.Equal(t, exitNotRun, run([]string{"vector"}, strings.NewReader("{}\n"), &out, &errs))
 	require.Contains(t, errs.String(), "not a recording of version 1")
+}
+
+// Requested help is output; that of a mistake is not.
+func TestHelp(t *testing.T) {
+	for _, args := range [][]string{{"-h"}, {"--help"}, {"help"}, {"codec", "-h"}, {"server", "-protocol", "arc", "-help"}, {"vector", "-h"}} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitPassed, run(args, nil, &out, &errs), args)
+		require.Contains(t, out.String(), "Usage: conform codec ", args)
+		require.Contains(t, out.String(), "\n  -baseline ", args)
+		require.Empty(t, errs.String(), args)
+	}
+	for _, args := range [][]string{nil, {"codec", "-wings"}} {
+		var out, errs bytes.Buffer
+		require.Equal(t, exitNotRun, run(args, nil, &out, &errs), args)
+		require.Contains(t, errs.String(), "Usage: conform codec ", args)
+		require.Empty(t, out.String(), args)
+	}
 }

@@ -98,12 +98,14 @@ Vector makes a case of a recording of an A2E session, for -vectors.
 Flags:
 `
 
-func parse(args []string, stderr io.Writer) (*config, error) {
+// parse returns the configuration, or [flag.ErrHelp] if the arguments ask for help, which it writes.
+func parse(args []string, stdout, stderr io.Writer) (*config, error) {
 	c := &config{}
 	fs := flag.NewFlagSet("conform", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	fs.Usage = func() {
-		fmt.Fprint(stderr, usage)
+	fs.SetOutput(io.Discard)
+	help := func(w io.Writer) {
+		fmt.Fprint(w, usage)
+		fs.SetOutput(w)
 		fs.PrintDefaults()
 	}
 	fs.Var(&c.vectors, "vectors", "run the vectors of this folder too, as the variable CONFORMANCE_VECTORS does; may be repeated")
@@ -125,14 +127,19 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	fs.BoolVar(&c.fresh, "fresh", false, "server mode: start a server for each case")
 	fs.BoolVar(&c.slow, "slow", false, "server and client mode: run the cases that wait for more than 3 s, too")
 	if len(args) == 0 {
-		fs.Usage()
+		help(stderr)
 		return nil, errors.New("a mode is missing")
 	}
-	if args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
-		fs.Usage()
-		return nil, flag.ErrHelp
+	err := flag.ErrHelp
+	if !slices.Contains([]string{"-h", "-help", "--help", "help"}, args[0]) {
+		err = fs.Parse(args[1:])
 	}
-	if err := fs.Parse(args[1:]); err != nil {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		help(stdout)
+		return nil, err
+	case err != nil:
+		help(stderr)
 		return nil, err
 	}
 	c.mode, c.command = args[0], fs.Args()
@@ -190,7 +197,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		}
 		return exitPassed
 	}
-	c, err := parse(args, stderr)
+	c, err := parse(args, stdout, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return exitPassed
 	}

@@ -27,15 +27,15 @@ func main() {
 func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("storecheck", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintln(stderr, "Usage: storecheck DIR\n\nVerifies the folder of an embedded server that no process uses.")
-	}
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+	flags.Usage = func() {} // is written below
+	const usage = "Usage: storecheck DIR\n\nVerifies the folder of an embedded server that no process uses."
+	err := flags.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintln(stdout, usage)
 		return 0
-	} else if err != nil || flags.NArg() != 1 {
-		if err == nil {
-			flags.Usage()
-		}
+	case err != nil || flags.NArg() != 1:
+		fmt.Fprintln(stderr, usage)
 		return 2
 	}
 	report, err := embedded.Verify(flags.Arg(0))

@@ -51,4 +51,8 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, 2, code)
 	code, _ = check(dir + " missing")
 	require.Equal(t, 2, code)
+	var help, errs bytes.Buffer
+	require.Zero(t, run([]string{"-h"}, &help, &errs))
+	require.Contains(t, help.String(), "Usage: storecheck DIR")
+	require.Empty(t, errs.String())
 }

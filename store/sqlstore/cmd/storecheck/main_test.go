@@ -65,7 +65,8 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, 2, code)
 	code, _ = check()
 	require.Equal(t, 2, code)
-	var out, help bytes.Buffer
-	require.Zero(t, run(t.Context(), []string{"-h"}, &out, &help))
+	var help, errs bytes.Buffer
+	require.Zero(t, run(t.Context(), []string{"-h"}, &help, &errs))
 	require.Contains(t, help.String(), "Usage: storecheck FILE")
+	require.Empty(t, errs.String())
 }
