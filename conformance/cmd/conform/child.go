@@ -34,6 +34,8 @@ type child struct {
 	limit time.Duration // without any answer
 	hello []byte        // the first line; its answer is not a reply to a case
 
+	groups *command.Groups
+
 	events sync.Map // func(json.RawMessage) by the id of a client
 
 	mu       sync.Mutex
@@ -133,11 +135,15 @@ func (c *child) start() (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
+	remove, err := c.groups.Start(p.cmd, p.cmd.Start)
+	if err != nil {
 		return nil, fmt.Errorf("the testee cannot be started: %w", err)
 	}
 	greeting := make(chan reply, 1)
-	go p.read(out, greeting)
+	go func() {
+		defer remove()
+		p.read(out, greeting)
+	}()
 	go func() { _ = p.write(c.hello) }() // a process that does not read is killed below
 	select {
 	case p.hello = <-greeting:

@@ -32,11 +32,10 @@ func (c *config) client() (*conformance.Report, error) {
 		return nil, err
 	}
 	limit := c.waitLimit()
-	if t.testee, err = startTestee(c.command, c.timeout); err != nil {
+	if t.testee, err = c.startTestee(); err != nil {
 		return nil, err
 	}
 	defer t.close()
-	defer c.closeOnSignal(t.child)()
 	t.limit += limit // an action may wait
 	skipped := make(map[string][]string)
 	selected := set.Filter(func(k *conformance.Case) bool {

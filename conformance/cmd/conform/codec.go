@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fivewire/fivewire/conformance"
 )
@@ -33,7 +32,7 @@ type testee struct {
 }
 
 // startTestee starts a testee and exchanges the hello.
-func startTestee(argv []string, limit time.Duration) (*testee, error) {
+func (c *config) startTestee() (*testee, error) {
 	t := &testee{operations: make(map[string]*conformance.Operations)}
 	names := make(map[string][]string)
 	for _, name := range protocolNames {
@@ -48,7 +47,7 @@ func startTestee(argv []string, limit time.Duration) (*testee, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.child = &child{argv: argv, limit: limit, hello: hello}
+	t.child = &child{argv: c.command, limit: c.timeout, hello: hello, groups: &c.running.groups}
 	p, err := t.process()
 	if err != nil {
 		return nil, err
@@ -57,6 +56,7 @@ func startTestee(argv []string, limit time.Duration) (*testee, error) {
 		t.close()
 		return nil, err
 	}
+	c.running.testee.Store(t)
 	return t, nil
 }
 

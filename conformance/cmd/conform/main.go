@@ -25,16 +25,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e/record"
 	"github.com/fivewire/fivewire/conformance"
+	"github.com/fivewire/fivewire/internal/command"
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr)) }
@@ -79,6 +79,13 @@ type config struct {
 	slow                   bool
 	mode                   string
 	command                []string
+	running                *running
+}
+
+// A running is the implementation under test.
+type running struct {
+	groups command.Groups         // of its processes
+	testee atomic.Pointer[testee] // that has started; nil before, and in server mode
 }
 
 const usage = `Usage: conform codec [flags] -- COMMAND [argument...]
@@ -201,6 +208,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitPassed
 	}
+	if err == nil {
+		c.running = &running{}
+		defer c.running.groups.OnInterrupt(c.running.interrupt)()
+	}
 	var report *conformance.Report
 	if err == nil {
 		report, err = map[string]func() (*conformance.Report, error){"codec": c.codec, "server": c.server, "client": c.client}[c.mode]()
@@ -224,12 +235,11 @@ func (c *config) codec() (*conformance.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := startTestee(c.command, c.timeout)
+	t, err := c.startTestee()
 	if err != nil {
 		return nil, err
 	}
 	defer t.close()
-	defer c.closeOnSignal(t.child)()
 	protocols := c.protocols.words()
 	if len(protocols) == 0 {
 		protocols = t.Protocols
@@ -354,24 +364,13 @@ func (c *config) frozen(set *conformance.Set) (*conformance.Set, int, error) {
 	return kept, len(set.Cases()) - len(kept.Cases()), nil
 }
 
-// closeOnSignal ends a child when this process is interrupted, and returns the function
-// that ends this.
-func (c *config) closeOnSignal(child *child) func() {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	stop := make(chan struct{})
-	go func() {
-		select {
-		case <-signals:
-			child.close()
-			os.Exit(exitNotRun)
-		case <-stop:
-		}
-	}()
-	return func() {
-		signal.Stop(signals)
-		close(stop)
+// interrupt ends the implementation and this process.
+func (r *running) interrupt() {
+	if t := r.testee.Load(); t != nil {
+		t.close()
 	}
+	r.groups.Kill()
+	os.Exit(exitNotRun)
 }
 
 func (c *config) write(r *conformance.Report, stdout io.Writer) error {

@@ -164,12 +164,14 @@ func (c *config) startServer(fixture, sink string) (*conformance.Started, error)
 			return nil, err
 		}
 	}
-	if err := cmd.Start(); err != nil {
+	remove, err := c.running.groups.Start(cmd, cmd.Start)
+	if err != nil {
 		return nil, fmt.Errorf("the server cannot be started: %w", err)
 	}
 	end := func() {
 		command.KillGroup(cmd)
 		_ = cmd.Wait()
+		remove()
 	}
 	if in != nil {
 		return &conformance.Started{Conn: stdio{out, in}, End: end}, nil
