@@ -46,7 +46,7 @@ var program = &command.Command{
 		},
 		{
 			Name: "sign", Arguments: "-key FILE [flags] [ENVELOPE]", Prepare: prepareSign,
-			Summary:  "Signs an envelope and writes its canonical form.",
+			Summary:  "Signs an envelope of a profile and writes its canonical form.",
 			Examples: "air sign -key alice.json offer.json",
 		},
 		{
@@ -196,12 +196,17 @@ func readEnvelope(ctx context.Context, s *command.IO, args []string, profile air
 	if err != nil {
 		return nil, err
 	}
+	return decodeEnvelope(data, profile)
+}
+
+func decodeEnvelope(data []byte, profile air.Profile) (*air.Envelope, error) {
 	return air.DecodeEnvelope(data, &air.DecodeOptions{Profile: profile, BodyTypes: []string{air.AnyBodyType}})
 }
 
 func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	key := keyFlag(fs)
 	form := choiceFlag(fs, "form", air.FormSpec, "`form` of the signature: spec or deployed", air.FormDeployed)
+	profile := profileFlag(fs)
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		id, err := loadKey(*key)
 		if err != nil {
@@ -212,6 +217,9 @@ func prepareSign(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 			return err
 		}
 		signed, err := air.Sign(data, id.Signer(), *form)
+		if err == nil {
+			_, err = decodeEnvelope(signed, *profile) // as its recipient does
+		}
 		if err != nil {
 			return err
 		}

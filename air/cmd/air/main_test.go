@@ -77,6 +77,9 @@ func TestSealSignVerifyOpen(t *testing.T) {
 	}{
 		{"another key", signed, "signature", []string{"verify", "-public", bobPublic}, command.Failed},
 		{"a changed envelope", strings.Replace(signed, alice, "AIR-A11C-E000-0009", 1), "signature", []string{"verify", "-public", alicePublic}, command.Failed},
+		{"signed with a time without milliseconds", strings.Replace(envelope, ".000Z", "Z", 1), "timestamp", []string{"sign", "-key", aliceKey}, command.Failed},
+		{"signed without a nonce", strings.Replace(envelope, `"nonce"`, `"once"`, 1), "nonce", []string{"sign", "-key", aliceKey}, command.Failed},
+		{"too long with its signature", strings.Replace(envelope, "a page", strings.Repeat("x", 65536-len(envelope)), 1), "too_large", []string{"sign", "-key", aliceKey}, command.Failed},
 		{"signed twice", signed, "signature", []string{"sign", "-key", aliceKey}, command.Failed},
 		{"sealed for another", signed, "open", []string{"open", "-key", aliceKey}, command.Failed},
 		{"sealed after signing", signed, "signature", []string{"seal", "-public", bobPublic}, command.Failed},
@@ -117,7 +120,7 @@ func TestPublishedVectors(t *testing.T) {
 		require.NoError(t, err)
 		file := filepath.Join(t.TempDir(), "key.json")
 		require.NoError(t, air.SaveIdentity(file, id))
-		signed := must(t, c.In.Envelope, "sign", "-key", file, "-form", c.In.Form)
+		signed := must(t, c.In.Envelope, "sign", "-key", file, "-form", c.In.Form, "-profile", "deployed")
 		require.Contains(t, signed, c.Want.Signature, c.ID)
 		must(t, signed, "verify", "-public", c.Want.PublicKey, "-profile", "deployed")
 	}
@@ -178,6 +181,7 @@ func TestHelpAndUsage(t *testing.T) {
 		[]string{"sign", "-o", "xml"},
 		[]string{"sign", "-wings"},
 		[]string{"sign", "-form", "spek"},
+		[]string{"sign", "-profile", "all"},
 		[]string{"verify", "-accept", "all"},
 		[]string{"verify", "-profile", "all"},
 		[]string{"transcript", "-profile", "all"},
