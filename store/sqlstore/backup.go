@@ -18,6 +18,9 @@ import (
 // is refused with [fs.ErrExist]. A database of PostgreSQL is refused with [errors.ErrUnsupported]:
 // pg_dump copies it.
 //
+// A process that ends during a backup leaves a file whose name is path, ".partial-" and a number. It
+// does not disturb later backups, and may be removed.
+//
 // To restore, stop all processes, remove the database with its -wal and -shm, keep its -mark, put
 // the copy in its place, and open it with Options.AcceptLoss: positions that were given after the
 // backup are then not given again.
@@ -37,13 +40,14 @@ func (s *sqliteDB) backup(ctx context.Context, path string) (err error) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(&fs.PathError{Op: "backup", Path: path, Err: fs.ErrExist}, err)
 	}
-	// SQLite accepts an empty file, and keeps its mode.
-	temporary := path + ".partial"
-	f, err := os.OpenFile(temporary, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	// SQLite accepts an empty file, and keeps its mode. The name is new: SQLite would apply the journal of
+	// a backup that a crash ended, and another backup may still write.
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".partial-*")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(temporary) }() // nothing after the rename
+	temporary := f.Name()
+	defer func() { _ = os.Remove(temporary) }() // its other name remains
 	if err := f.Close(); err != nil {
 		return err
 	}

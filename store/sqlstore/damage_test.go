@@ -528,6 +528,56 @@ func TestReplacedWhileOpen(t *testing.T) {
 	require.Len(t, records, 5)
 }
 
+// The files that a crash leaves of a backup do not refuse the next one, which does not use them.
+func TestBackupAfterCrash(t *testing.T) {
+	s := sqlite(t).open(t)
+	fill(t, s, 20)
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	for _, suffix := range []string{".partial", ".partial-journal"} {
+		require.NoError(t, os.WriteFile(backup+suffix, []byte("half a copy"), 0o600))
+	}
+	require.NoError(t, s.Backup(t.Context(), backup))
+	text, err := os.ReadFile(backup + ".partial")
+	require.NoError(t, err)
+	require.Equal(t, "half a copy", string(text))
+	report, err := sqlstore.VerifyFile(t.Context(), backup)
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+}
+
+// One of several backups to a file succeeds, the others are refused, and none leaves another file.
+func TestBackupsToOneFile(t *testing.T) {
+	s := sqlite(t).open(t)
+	fill(t, s, 20)
+	backup := filepath.Join(t.TempDir(), "backup.db")
+	var errs [4]error
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() { errs[i] = s.Backup(t.Context(), backup) })
+	}
+	wg.Wait()
+	done := 0
+	for _, err := range errs {
+		if err == nil {
+			done++
+			continue
+		}
+		require.ErrorIs(t, err, fs.ErrExist)
+	}
+	require.Equal(t, 1, done)
+	report, err := sqlstore.VerifyFile(t.Context(), backup)
+	require.NoError(t, err)
+	require.NoError(t, report.Err())
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Backup(canceled, backup+"2"), context.Canceled)
+	files, err := os.ReadDir(filepath.Dir(backup))
+	require.NoError(t, err)
+	for _, f := range files {
+		require.NotContains(t, f.Name(), ".partial")
+	}
+}
+
 // TestBackup: a backup under load has a prefix of the records of each writer, and can be restored.
 func TestBackup(t *testing.T) {
 	d := sqlite(t)
