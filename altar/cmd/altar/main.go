@@ -56,6 +56,9 @@ var program = &command.Command{
 // so that a late call ends with its own error.
 const closeTimeout = 2 * time.Second
 
+// startTime is how long a Host that has just been started may not accept connections.
+const startTime = 2 * time.Second
+
 // A caller holds the flags of verbs that call.
 type caller struct {
 	keyFile  string
@@ -82,16 +85,17 @@ func (c *caller) session(ctx context.Context, s *command.IO, url string, f func(
 		opts.Header.Set(altar.APIKeyHeader, key)
 	}
 	var isConnected atomic.Bool // once
+	start := time.Now()
 	client, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
 		conn, err := altar.DialWebSocket(ctx, url, opts)
 		switch {
 		case err == nil:
 			isConnected.Store(true)
-		case !isConnected.Load() && retry.ClassOf(err) == retry.Unsent:
+		case !isConnected.Load() && retry.ClassOf(err) == retry.Unsent && time.Since(start) > startTime:
 			err = retry.Mark(err, retry.Permanent, 0) // a wrong address rather than a restart
 		}
 		return conn, err
-	}, &altar.ClientOptions{Logger: slog.New(slog.NewTextHandler(s.Err, nil))})
+	}, &altar.ClientOptions{Retry: &altar.RetryPolicy{Max: time.Second}, Logger: slog.New(slog.NewTextHandler(s.Err, nil))})
 	if err != nil {
 		return command.Usage("%w", err)
 	}

@@ -4,6 +4,8 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -204,13 +206,37 @@ func TestHelpAndUsage(t *testing.T) {
 	)
 }
 
-// A Host that cannot be reached at first is not dialed again.
-func TestUnreachableHostFailsAtOnce(t *testing.T) {
+// A Host that cannot be reached at first is not dialed until the client gives up.
+func TestUnreachableHostFailsSoon(t *testing.T) {
 	address := testkit.FreeAddress(t)
 	for _, args := range [][]string{{"tools", "ws://" + address}, {"call", "ws://" + address, "text/upper", "{}"}} {
-		status, _, stderr := do(t, "", args...)
-		require.Equal(t, command.NotDone, status, stderr)
-		require.Contains(t, stderr, address)
-		require.NotContains(t, stderr, "connection failed", "the log of another attempt")
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			status, _, stderr := do(t, "", args...)
+			require.Equal(t, command.NotDone, status, stderr)
+			require.Contains(t, stderr, "altar "+args[0]+": altar: connect: altar: dial: ")
+			require.Contains(t, stderr, address)
+			require.NotContains(t, stderr, "deadline exceeded")
+		})
 	}
+}
+
+// A Host may start at the same time.
+func TestHostStartsAfterCommand(t *testing.T) {
+	address := testkit.FreeAddress(t)
+	logs, in, err := os.Pipe()
+	require.NoError(t, err)
+	defer logs.Close()
+	var out bytes.Buffer
+	status := make(chan int, 1)
+	go func() {
+		status <- program.Run(t.Context(), []string{"tools", "ws://" + address}, &command.IO{Out: &out, Err: in})
+		_ = in.Close()
+	}()
+	line, err := bufio.NewReader(logs).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "connection failed")
+	host := serve(t, "-allow-anonymous", "-exec", "text/upper=cat", "-addr", address)
+	require.Equal(t, "ws://"+address, host)
+	require.Equal(t, command.Done, <-status)
 }
