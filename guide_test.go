@@ -57,6 +57,47 @@ func TestGuides(t *testing.T) {
 	}
 }
 
+// The commands of each guide run in their order, as printed except for the port. They have no comments, which an
+// interactive zsh takes for arguments.
+func TestGuideCommands(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the commands are those of a Unix shell")
+	}
+	for protocol, wants := range map[string][]string{
+		"arc":   {"SOME TEXT\n"},
+		"a2e":   {`"name":"count_words"`, `"words":2`, `out {"a2e":"1.0","type":"tool/list/req"`},
+		"altar": {`{"TEXT":"HELLO"}`},
+		"accp":  {"tokens: header", `"op":"tool"`},
+		"air":   {"note 018fde3a-1234-7abc-8def-aabbccddeeff from "},
+	} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(filepath.Join(protocol, "README.md"))
+			require.NoError(t, err)
+			block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(string(text))
+			require.NotNil(t, block)
+			bin, addr := t.TempDir(), testkit.FreeAddress(t)
+			script := regexp.MustCompile(`(?m)^go install (\S+)@latest$`).ReplaceAllStringFunc(block[1], func(line string) string {
+				goIn(t, ".", "build", "-o", bin, strings.TrimSuffix(strings.Fields(line)[2], "@latest"))
+				return ""
+			})
+			script = strings.ReplaceAll(script, "localhost:8080", addr)
+			script = strings.ReplaceAll(script, protocol+" serve ", protocol+" serve -addr "+addr+" ")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, "sh", "-ec", script+"\nwait")
+			cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
+			cmd.WaitDelay = time.Second
+			out, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			for _, want := range wants {
+				require.Contains(t, string(out), want)
+			}
+			require.NotContains(t, block[1], "#")
+		})
+	}
+}
+
 // headings returns the headings of the second level.
 func headings(text string) (list []string) {
 	for _, m := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(text, -1) {
