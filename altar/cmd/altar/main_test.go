@@ -88,6 +88,18 @@ func TestServeAndCall(t *testing.T) {
 	}
 }
 
+// A client may call a command when the address is printed.
+func TestServeAnnouncesToolsFirst(t *testing.T) {
+	for range 20 { // the Runtime of the commands and the call race
+		t.Run("", func(t *testing.T) {
+			url := serve(t, "-exec", "text/upper=cat", "-exec", "text/none=cat", "-allow-anonymous")
+			status, tools, stderr := do(t, "", "tools", url)
+			require.Equal(t, command.Done, status, stderr)
+			require.Equal(t, 2, strings.Count(tools, "\n"), tools)
+		})
+	}
+}
+
 type textParameters struct {
 	Text string `json:"text"`
 }

@@ -55,7 +55,8 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			return err
 		}
 		log := slog.New(slog.NewTextHandler(s.Err, nil))
-		host, err := altar.NewHost(contracts, &altar.HostOptions{Auth: *auth, Logger: log})
+		decided := make(decisions, len(lines))
+		host, err := altar.NewHost(contracts, &altar.HostOptions{Auth: *auth, Logger: log, Audit: decided.audit})
 		if err != nil {
 			return command.CouldNot(err)
 		}
@@ -69,14 +70,41 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			if err != nil {
 				return command.CouldNot(err)
 			}
+			done := make(chan struct{})
 			go func() {
+				defer close(done)
 				if err := rt.Run(ctx, conn); ctx.Err() == nil {
 					log.ErrorContext(ctx, "the commands ended", "err", err)
 				}
 			}()
+			decided.wait(done) // a client may call when the address is printed
 		}
 		srv := &http.Server{Handler: host, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 		return serve.Serve(ctx, s, srv, host.Shutdown)
+	}
+}
+
+// decisions get a value for each tool of the commands that the Host has accepted or refused. Their capacity is the
+// number of tools.
+type decisions chan struct{}
+
+func (d decisions) audit(_ context.Context, r *altar.AuditRecord) {
+	if r.RuntimeID != commandsID || !strings.HasPrefix(r.Operation, "fulfillment.") {
+		return
+	}
+	select {
+	case d <- struct{}{}:
+	default: // of a later announcement
+	}
+}
+
+// wait returns after all decisions, or at the end of the Runtime.
+func (d decisions) wait(done <-chan struct{}) {
+	for range cap(d) {
+		select {
+		case <-d:
+		case <-done:
+		}
 	}
 }
 
