@@ -311,3 +311,8 @@ func TestRead(t *testing.T) {
 		require.Error(t, err, text)
 	}
 }
+
+func TestDifferenceNamesPlace(t *testing.T) {
+	require.EqualError(t, &record.Difference{Line: 2, Path: "data.name", Want: `"a"`, Got: `"b"`}, `record: line 2: data.name: want "a", got "b"`)
+	require.EqualError(t, &record.Difference{Line: 1, Want: "{}"}, "record: line 1: the message: want {}, got the end of the connection")
+}

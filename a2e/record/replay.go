@@ -5,6 +5,7 @@ package record
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -41,7 +42,7 @@ func (d *Difference) Error() string {
 	if got == "" {
 		got = "the end of the connection"
 	}
-	return fmt.Sprintf("record: line %d: %s: want %s, got %s", d.Line, d.Path, clip(d.Want), clip(got))
+	return fmt.Sprintf("record: line %d: %s: want %s, got %s", d.Line, cmp.Or(d.Path, "the message"), clip(d.Want), clip(got))
 }
 
 func clip(s string) string {
