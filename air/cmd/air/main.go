@@ -76,7 +76,7 @@ var program = &command.Command{
 		},
 		{
 			Name: "send", Arguments: "-key FILE [flags] DID [BODY]", Prepare: prepareSend,
-			Summary:  "Signs a body and delivers it to the inbox of an agent.",
+			Summary:  "Signs the body of a file, or of standard input, and delivers it to the inbox of an agent.",
 			Examples: `echo '{"type":"Decline"}' | air send -key alice.json -thread ID -reply-to ID did:wba:...` + "\nair send -key alice.json -seal did:wba:... offer.json",
 		},
 		{

@@ -40,7 +40,7 @@ var program = &command.Command{
 		},
 		{
 			Name: "call", Arguments: "[flags] URL TOOL [PARAMETERS]", Prepare: prepareCall,
-			Summary:  "Calls a tool with a JSON object, and writes the result as JSON.",
+			Summary:  "Calls a tool with a JSON object, or that of standard input, and writes the result as JSON.",
 			Examples: `altar call ws://localhost:8080 text/upper '{"text":"hello"}'` + "\n" + `altar call -stream ws://localhost:8080 text/words <parameters.json`,
 		},
 		{

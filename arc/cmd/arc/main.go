@@ -28,7 +28,7 @@ var program = &command.Command{
 	Verbs: []command.Verb{
 		{
 			Name: "call", Arguments: "[flags] URL AGENT [TEXT]", Prepare: prepareCall,
-			Summary: "Sends a text as a task, waits for the result and writes it; or as a chat, or calls any method.",
+			Summary: "Sends a text, or standard input, as a task, waits for the result and writes it; or as a chat, or calls any method.",
 			Examples: "arc call http://localhost:8080/arc upper-01 'some text'\n" +
 				"arc call -chat http://localhost:8080/arc upper-01 <question.txt\n" +
 				`arc call -method task.info -params '{"taskId":"ID"}' http://localhost:8080/arc upper-01`,
