@@ -73,23 +73,16 @@ func letterID(e *Envelope) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// list returns the letters, oldest first.
-func (l *letters) list(ctx context.Context) ([]DeadLetter, error) {
-	var list []DeadLetter
-	for e, err := range l.db.List(ctx, l.prefix) {
-		if err != nil {
-			return nil, fmt.Errorf("air: reading the dead letters: %w", err)
-		}
-		d, err := parseLetter(e)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, *d)
+// list returns the readable letters, oldest first, and the error of an unreadable one.
+func (l *letters) list(ctx context.Context) (list []*DeadLetter, unreadable, err error) {
+	list, unreadable, err = readable(ctx, l.db, l.prefix, parseLetter)
+	if err != nil {
+		return nil, nil, fmt.Errorf("air: reading the dead letters: %w", err)
 	}
-	slices.SortFunc(list, func(a, b DeadLetter) int {
+	slices.SortFunc(list, func(a, b *DeadLetter) int {
 		return cmp.Or(a.Held.Compare(b.Held), strings.Compare(a.ID, b.ID))
 	})
-	return list, nil
+	return list, unreadable, nil
 }
 
 func parseLetter(e store.Entry) (*DeadLetter, error) {
@@ -162,7 +155,7 @@ func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
 	if isFresh {
 		return nil
 	}
-	list, err := l.list(ctx)
+	list, _, err := l.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -226,16 +219,17 @@ func (l *letters) remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// DeadLetters returns the dead letters, oldest first. An error comes once and last.
+// DeadLetters returns the dead letters, oldest first. An error comes once and last, that of a letter which this version
+// cannot read after all others.
 func (in *Inbox) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
-		list, err := in.receiver.letters.list(ctx)
+		list, unreadable, err := in.receiver.letters.list(ctx)
 		for _, d := range list {
-			if !yield(d, nil) {
+			if !yield(*d, nil) {
 				return
 			}
 		}
-		if err != nil {
+		if err = cmp.Or(err, unreadable); err != nil {
 			yield(DeadLetter{}, err)
 		}
 	}

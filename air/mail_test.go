@@ -95,6 +95,37 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	})
 }
 
+// A dead letter that this version cannot read stays in the store and stops no other one.
+func TestUnreadableLetterStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv, SingleInstance: true}})
+		old := func(d *air.Draft) { d.Time = time.Now().Add(-time.Hour) }
+		require.True(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), old), true).Final)
+		key, value := damage(t, kv, "air/inbox/"+bob.DID()+"/dead/")
+		time.Sleep(2 * time.Minute) // the index is read again
+		data := signedOffer(t, alice, bob.DID(), old)
+		require.True(t, in.Receive(t.Context(), data, true).Final)
+
+		var ids []string
+		var last error
+		for d, err := range in.DeadLetters(t.Context()) {
+			require.NoError(t, last, "the error comes last")
+			if last = err; err == nil {
+				ids = append(ids, d.EnvelopeID)
+			}
+		}
+		require.Equal(t, []string{idOf(t, data)}, ids)
+		require.ErrorContains(t, last, key)
+		require.ErrorContains(t, last, "format 2, want format 1")
+		e, err := kv.Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, value, e.Value)
+	})
+}
+
 // A push that was answered with 202 is handled by another process after a crash, until it is a dead
 // letter (AIR-D80).
 func TestQueuedPushSurvivesCrash(t *testing.T) {

@@ -145,17 +145,14 @@ func (o *outboxStore) turn(ctx context.Context, thread replayKey) (end func(), e
 	}
 }
 
-// list returns the messages, oldest first. One that was queued for 30 days has failed.
-func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
-	var list []OutboxMessage
-	for e, err := range o.kv.List(ctx, o.prefix) {
-		if err != nil {
-			return nil, fmt.Errorf("air: reading the outbox: %w", err)
-		}
-		m, err := parseOutboxMessage(e)
-		if err != nil {
-			return nil, err
-		}
+// list returns the readable messages, oldest first, and the error of an unreadable one. A message that was queued for 30
+// days has failed.
+func (o *outboxStore) list(ctx context.Context) (list []OutboxMessage, unreadable, err error) {
+	queued, unreadable, err := readable(ctx, o.kv, o.prefix, parseOutboxMessage)
+	if err != nil {
+		return nil, nil, fmt.Errorf("air: reading the outbox: %w", err)
+	}
+	for _, m := range queued {
 		s, isKept := m.state().At(time.Now())
 		if m.set(s); isKept {
 			list = append(list, m.OutboxMessage)
@@ -164,7 +161,24 @@ func (o *outboxStore) list(ctx context.Context) ([]OutboxMessage, error) {
 	slices.SortFunc(list, func(a, b OutboxMessage) int {
 		return cmp.Or(a.Queued.Compare(b.Queued), strings.Compare(a.ID, b.ID))
 	})
-	return list, nil
+	return list, unreadable, nil
+}
+
+// readable returns the entries under a prefix that parse can read. unreadable is the error of another one, for example of a
+// later version: it stays in the store and stops no other entry.
+func readable[T any](ctx context.Context, kv store.KV, prefix string, parse func(store.Entry) (T, error)) (list []T, unreadable, err error) {
+	for e, err := range kv.List(ctx, prefix) {
+		if err != nil {
+			return nil, nil, err
+		}
+		v, err := parse(e)
+		if err != nil {
+			unreadable = fmt.Errorf("%w: key %q", err, e.Key)
+			continue
+		}
+		list = append(list, v)
+	}
+	return list, unreadable, nil
 }
 
 func parseOutboxMessage(e store.Entry) (*queuedMessage, error) {
@@ -215,7 +229,7 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 	if isFresh {
 		return nil
 	}
-	list, err := o.list(ctx)
+	list, _, err := o.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -360,12 +374,14 @@ func (o *outboxStore) end(ctx context.Context, m *OutboxMessage, isRepeat bool, 
 	return nil // discarded, or delivered by another process
 }
 
-// Outbox returns the messages that are not delivered, oldest first.
+// Outbox returns the messages that are not delivered, oldest first. If this version cannot read one of them, for example
+// one that a later version stored, Outbox returns the others and an error that names it.
 func (c *Client) Outbox(ctx context.Context) ([]OutboxMessage, error) {
 	if c.outbox == nil {
 		return nil, nil
 	}
-	return c.outbox.list(ctx)
+	list, unreadable, err := c.outbox.list(ctx)
+	return list, cmp.Or(err, unreadable)
 }
 
 // Retry makes Resend send a message that was refused permanently.
@@ -399,10 +415,13 @@ func (c *Client) Discard(ctx context.Context, id string) error {
 // each message in all. That of an [Agent] with a handler makes none
 // during the Send of another such process.
 func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
-	list, err := c.Outbox(ctx)
+	if c.outbox == nil {
+		return 0, nil
+	}
+	list, unreadable, err := c.outbox.list(ctx)
 	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() })
 	if err != nil || len(list) == 0 {
-		return 0, err
+		return 0, cmp.Or(err, unreadable)
 	}
 	claims, release, err := c.outbox.share(ctx, c.did, c.log)
 	if err != nil {
@@ -421,7 +440,7 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	var (
 		mu    sync.Mutex
 		wg    sync.WaitGroup
-		errs  []error
+		errs  = []error{unreadable}
 		slots = make(chan struct{}, maxRecipients)
 	)
 	for _, to := range order {

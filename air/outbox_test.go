@@ -97,6 +97,63 @@ func TestOutboxHasMessageThatWaited(t *testing.T) {
 	})
 }
 
+// damage gives a stored record the format of a later version. It returns the key and the value.
+func damage(t *testing.T, kv store.KV, prefix string) (key string, value []byte) {
+	t.Helper()
+	for e, err := range kv.List(t.Context(), prefix) {
+		require.NoError(t, err)
+		key, value = e.Key, append([]byte{2}, e.Value[1:]...)
+		_, err = kv.Update(t.Context(), key, value, e.Revision, 0)
+		require.NoError(t, err)
+		return key, value
+	}
+	t.Fatal("no record")
+	return key, value
+}
+
+// A message that this version cannot read, for example one of a later version, stays in the store and stops no other one.
+func TestUnreadableMessageStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}})
+		send := func() (id string, err error) {
+			d := &air.Draft{ID: air.NewID(), To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+			_, err = c.Send(t.Context(), d, nil)
+			return d.ID, err
+		}
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		_, err := send()
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		key, value := damage(t, kv, "air/outbox/")
+		time.Sleep(2 * time.Second) // the index is read again
+		queued, err := send()
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+
+		list, err := c.Outbox(t.Context())
+		require.ErrorContains(t, err, key)
+		require.ErrorContains(t, err, "format 2, want format 1")
+		require.Len(t, list, 1)
+		require.Equal(t, queued, list[0].ID)
+		w.setFail(nil)
+		time.Sleep(2 * time.Second)
+		_, err = send()
+		require.NoError(t, err)
+		n, err := c.Resend(t.Context())
+		require.ErrorContains(t, err, key)
+		require.Equal(t, 1, n)
+		e, err := kv.Get(t.Context(), key)
+		require.NoError(t, err)
+		require.Equal(t, value, e.Value)
+	})
+}
+
 // A message that is discarded during a delivery does not return when that fails, and is not sent again.
 func TestDiscardDuringDelivery(t *testing.T) {
 	for _, resends := range []bool{false, true} {
