@@ -34,7 +34,9 @@
 //
 // A call without a response is repeated until Options.CallTimeout has passed. The servers detect
 // duplicates, so that no write is applied twice. If a response was lost and another caller changed
-// the same key since, the call fails with an error that it may have taken effect.
+// the same key since, the call fails with an error that it may have taken effect. The servers know an
+// attempt for a minute. One that the network delivers later stores nothing while the record of an earlier
+// attempt is present or its id is known, so a record with an id and a ttl is never stored twice.
 //
 // Time is that of the servers: each process compares its clock with theirs once a minute, and before the next call
 // after its clock was set or its machine was suspended. An entry thus expires for all processes at once, within the

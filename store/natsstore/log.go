@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nuid"
 
 	"github.com/fivewire/fivewire/store"
 )
 
 // A record is a message, and its position is the number of that message. The subjects of a stream:
 //
-//	r.<stream>.<id>  the record with that id; records without id share one subject
+//	r.<stream>.<id>  the record with that id; a record without id has a random one, which begins with noID
 //	a.<stream>.<id>  the mark of an acknowledged record with a ttl whose id is still known. The
 //	                 steps of Expire apply to it as to the record, so that the order of Ack and
 //	                 Expire makes no difference
@@ -29,14 +30,16 @@ import (
 //
 // Append with an id requires that no message matches *.<stream>.<id>, so that the record itself
 // prevents a second one: record and id are stored together. The mark under a. is written before the
-// record is removed, and the servers check against the messages that their leader has stored.
+// record is removed, and the servers check against the messages that their leader has stored. A random
+// id does the same for the attempts of one Append, which may arrive when the servers have forgotten the
+// id of the message. It has no mark.
 
 const (
 	idHeader  = "Fivewire-ID"    // base64
 	seqHeader = "Fivewire-Seq"   // under a.: the position of the record
 	atHeader  = "Fivewire-Until" // under a.: when the id is forgotten, other Expires aside
 
-	noID = "-" // instead of the digest of an id
+	noID = "-" // instead of the digest of an id, or in front of a random one
 
 	defaultRead = 100
 	batchMost   = 256
@@ -47,13 +50,16 @@ const (
 
 // A recordFact is what a record was given when it was appended.
 type recordFact struct {
-	stream, id string // digests
+	stream, id string // digests; noID without an id
 	own        int64  // expiry without Expire; 0: never
 }
 
 func (s *Store) factOf(m *stored) recordFact {
 	rest := strings.TrimPrefix(m.subject, s.log.prefix+"r.")
 	stream, id, _ := strings.Cut(rest, ".")
+	if m.header.Get(idHeader) == "" {
+		id = noID
+	}
 	return recordFact{stream, id, m.expires()}
 }
 
@@ -93,15 +99,17 @@ func (s *Store) Append(ctx context.Context, stream, id string, value []byte, ttl
 	}
 	defer end()
 	name, h, token := digest(stream), lifeOf(ttl), noID
-	var c condition
+	subject := s.log.prefix + "r." + name + "." + noID + nuid.Next()
+	c := condition{subject: subject}
 	if id != "" {
 		token = digest(id)
 		h[idHeader] = []string{base64.StdEncoding.EncodeToString([]byte(id))}
+		subject = s.log.prefix + "r." + name + "." + token
 		c.subject = s.log.prefix + "*." + name + "." + token
 	}
 	for {
-		seq, err := s.publish(ctx, s.log, s.log.prefix+"r."+name+"."+token, h, value, c)
-		if !errors.Is(err, errConflict) {
+		seq, err := s.publish(ctx, s.log, subject, h, value, c)
+		if !errors.Is(err, errConflict) || id == "" {
 			if err == nil {
 				s.records.put(seq, recordFact{name, token, after(s.clock.now(), ttl)})
 			}

@@ -212,6 +212,9 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 	var seq uint64
 	unclear := false // an attempt got no answer
 	err := s.persist(ctx, func(ctx context.Context) error {
+		if s.nc.IsReconnecting() { // the connection may send it much later, when the servers have forgotten its id
+			return retry{nats.ErrConnectionReconnecting}
+		}
 		v, err := s.ask(ctx, msg)
 		switch {
 		case err == nil:
