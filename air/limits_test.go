@@ -6,6 +6,7 @@ package air_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -221,8 +222,15 @@ func TestRelayBoundsOutput(t *testing.T) {
 	r := newRelay(t, &relay.ServerOptions{Limits: relay.Limits{MaxMemoryPerPrincipal: 3500}})
 	require.Equal(t, 3, relayCaller{r, "192.0.2.1"}.fill(t, 0, 0))
 	require.Equal(t, 200, relayCaller{r, "192.0.2.1"}.do("GET", "/pull/AIR-TEST-0000-0000", "").Code)
-	require.Equal(t, 202, relayCaller{r, "192.0.2.2"}.push(0).Code)
+	pushed := relayCaller{r, "192.0.2.2"}.push(0)
+	require.Equal(t, 202, pushed.Code)
+	var last struct {
+		ID string `json:"envelope_id"`
+	}
+	require.NoError(t, json.Unmarshal(pushed.Body.Bytes(), &last))
 	require.Equal(t, 429, relayCaller{r, "192.0.2.1"}.do("GET", "/pull/AIR-TEST-0000-0000", "").Code)
+	acked := relayCaller{r, "192.0.2.1"}.do("POST", "/ack/AIR-TEST-0000-0000", ackBody(last.ID))
+	require.JSONEq(t, `{"status":"acked","acked_count":0,"requested":1}`, acked.Body.String(), "a refused page is not handed out")
 	require.Equal(t, 200, relayCaller{r, "192.0.2.1"}.do("GET", "/pull/AIR-TEST-0000-0000?limit=3", "").Code)
 	require.Zero(t, usageOf(t, r, "output", "all"))
 }

@@ -283,9 +283,8 @@ func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail, n
 	return nil
 }
 
-// pull returns records after a position, marks them as handed out, and reports whether there are
-// more.
-func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
+// read returns records after a position, and reports whether there are more.
+func (b *boxes) read(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
 	recs, err := b.store.Read(ctx, b.get(box).stream, after, limit+1)
 	if err != nil {
 		return nil, false, because(air.ErrRelay, "", err)
@@ -297,20 +296,26 @@ func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) (
 	}
 	more := len(recs) > n
 	recs = recs[:n]
-	if len(recs) == 0 {
-		return nil, false, nil
-	}
 	for _, rec := range recs {
 		if _, err = parseRecord(rec); err != nil {
 			return nil, false, because(air.ErrRelay, "", err)
 		}
 	}
+	return recs, more, nil
+}
+
+// hand marks a page as handed out, just before it is sent. A crash in between delays no mail: what is not acknowledged
+// comes again, and the mark only permits an acknowledgement and a cursor (AIR-D62).
+func (b *boxes) hand(ctx context.Context, box string, recs []store.Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
 	mb, err := b.lock(ctx, box)
 	if err != nil {
-		return nil, false, err
+		return err
 	}
 	defer mb.unlock()
-	return recs, more, b.recordHandedLocked(ctx, mb, recs[len(recs)-1].Seq)
+	return b.recordHandedLocked(ctx, mb, recs[len(recs)-1].Seq)
 }
 
 // ack removes the handed-out envelopes with these ids, and returns how many of the ids had one.

@@ -18,6 +18,15 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
+// pull reads a page and hands it out.
+func (b *boxes) pull(ctx context.Context, box string, after uint64, limit int) ([]store.Record, bool, error) {
+	recs, more, err := b.read(ctx, box, after, limit)
+	if err == nil {
+		err = b.hand(ctx, box, recs)
+	}
+	return recs, more, err
+}
+
 // The known ids agree with a map with expiry times and a bound.
 func TestMemoryAgainstModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {

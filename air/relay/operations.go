@@ -102,7 +102,7 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *call) er
 			return air.Errorf(air.ErrBadRequest, "since is no cursor of this mailbox")
 		}
 	}
-	mail, more, err := s.boxes.pull(req.Context(), to.airID, after, limit)
+	mail, more, err := s.boxes.read(req.Context(), to.airID, after, limit)
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,9 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *call) er
 		return err
 	}
 	defer hold.Release()
+	if err := s.boxes.hand(req.Context(), to.airID, mail); err != nil {
+		return err
+	}
 	body := append(make([]byte, 0, size), `{"envelopes":[`...)
 	for i, rec := range mail {
 		if i > 0 {
@@ -175,7 +178,7 @@ func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *
 	if err != nil {
 		return err
 	}
-	mail, more, err := s.boxes.pull(req.Context(), to.airID, after, limit)
+	mail, more, err := s.boxes.read(req.Context(), to.airID, after, limit)
 	if err != nil {
 		return err
 	}
@@ -184,6 +187,9 @@ func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *
 		return err
 	}
 	defer hold.Release()
+	if err := s.boxes.hand(req.Context(), to.airID, mail); err != nil {
+		return err
+	}
 	did := cmp.Or(to.did, to.name)
 	body := strictjson.AppendString([]byte(`{"recipient_did":`), did)
 	body = append(body, `,"messages":[`...)

@@ -54,7 +54,7 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 // sendPage sends the next envelopes, or waits for them. Without room in the budget for all of them it
 // sends one, and without room for that it waits a second.
 func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *call, after uint64) (uint64, error) {
-	mail, _, err := s.boxes.pull(ctx, x.to.airID, after, s.opts.PageSize)
+	mail, _, err := s.boxes.read(ctx, x.to.airID, after, s.opts.PageSize)
 	if err != nil {
 		return after, err
 	}
@@ -70,6 +70,9 @@ func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *call, after u
 		return after, retry.Sleep(ctx, time.Second)
 	}
 	defer hold.Release()
+	if err := s.boxes.hand(ctx, x.to.airID, mail); err != nil {
+		return after, err
+	}
 	for _, rec := range mail {
 		if err := out.Send(ctx, "envelope", "", mailOf(rec).appendMessage(nil)); err != nil {
 			return after, err
