@@ -24,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -316,6 +317,57 @@ func TestResendServesRecipientsConcurrently(t *testing.T) {
 		require.Len(t, pull(t, w.relay, "/inbox/"+carolID.AIRID()+"/pull").Envelopes, 1)
 		time.Sleep(time.Hour)
 		require.EqualValues(t, 1, n.Load())
+	})
+}
+
+// Silent recipients with many messages, as many as are served at a time, do not delay a message to another recipient that is
+// queued after a call by ResendEvery has begun.
+func TestResendEveryServesRecipientsBehindSilentOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, carol := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ResendEvery: time.Minute, Retry: &air.RetryPolicy{MaxAttempts: 1}})
+		defer c.Close()
+		var isDown atomic.Bool
+		var mu sync.Mutex
+		running, maxRunning := 0, 0 // guarded by mu
+		count := func(n int) int {
+			mu.Lock()
+			defer mu.Unlock()
+			running += n
+			maxRunning = max(maxRunning, running)
+			return maxRunning
+		}
+		toCarol := "/inbox/" + carol.AIRID()
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost || r.URL.Path == toCarol && !isDown.Load() {
+				return nil
+			}
+			if !isDown.Load() {
+				count(1)
+				defer count(-1)
+				_ = retry.Sleep(r.Context(), time.Minute)
+			}
+			return errors.New("the network is down")
+		})
+		fail := func(to string) {
+			isDown.Store(true)
+			defer isDown.Store(false)
+			_, err := c.Send(t.Context(), &air.Draft{To: to, Body: offer(1)}, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		}
+		for i := range 9 {
+			silent := w.join(t, 3+i)
+			for range 20 {
+				fail(silent.DID())
+			}
+		}
+		time.Sleep(90 * time.Second)
+		require.Equal(t, 8, count(0), "recipients at a time")
+		fail(carol.DID())
+		time.Sleep(2 * time.Minute)
+		require.Len(t, pull(t, w.relay, toCarol+"/pull").Envelopes, 1)
+		require.Equal(t, 9, count(0), "messages to one recipient are sent one after the other")
 	})
 }
 

@@ -67,7 +67,8 @@ type ClientOptions struct {
 	// their order: behind a queued one Send makes no attempt.
 	Outbox store.KV
 
-	// ResendEvery is the interval of a background [Client.Resend], which ends with Close. Zero and
+	// ResendEvery is the interval of a background [Client.Resend], which ends with Close. One that takes
+	// longer continues with its recipients, and the next one serves the others. Zero and
 	// negative values mean none, as specified.
 	ResendEvery time.Duration
 

@@ -68,6 +68,8 @@ type outboxStore struct {
 	read  time.Time                   // of the index
 	last  time.Time                   // Queued of the last message
 	turns map[replayKey]chan struct{} // of threads with a delivery in progress
+
+	served map[string]bool // recipients that resendLoop serves; guarded by mu
 }
 
 type outboxEntry struct {
@@ -418,8 +420,13 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	if c.outbox == nil {
 		return 0, nil
 	}
+	return c.resendAll(ctx, false)
+}
+
+// resendAll is Resend, or a call by resendLoop, which omits the recipients that an earlier one serves.
+func (c *Client) resendAll(ctx context.Context, isLoop bool) (delivered int, err error) {
 	list, unreadable, err := c.outbox.list(ctx)
-	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() })
+	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() || isLoop && c.outbox.isServed(m.To) })
 	if err != nil || len(list) == 0 {
 		return 0, cmp.Or(err, unreadable)
 	}
@@ -445,8 +452,15 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	)
 	for _, to := range order {
 		slots <- struct{}{}
+		if isLoop && !c.outbox.serve(to) {
+			<-slots
+			continue
+		}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			if isLoop {
+				defer c.outbox.endServe(to)
+			}
 			n, failures := c.resendTo(ctx, claims, queued[to])
 			mu.Lock()
 			defer mu.Unlock()
@@ -549,11 +563,38 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 	return r, errors.Join(err, c.outbox.end(ctx, m, isRepeat, r, err))
 }
 
-// resendLoop calls Resend until the client is closed.
+// resendLoop calls resendAll until the client is closed. A call that takes long, because its recipients do not answer, does
+// not delay the next one.
 func (c *Client) resendLoop(ctx context.Context) {
 	for retry.Sleep(ctx, c.opts.ResendEvery) == nil {
-		if _, err := c.Resend(ctx); err != nil && ctx.Err() == nil {
-			c.log.Log(ctx, c.resends.Level("resend"), "air: messages not delivered", "err", err)
-		}
+		_ = c.life.Go("resend", func(ctx context.Context) {
+			if _, err := c.resendAll(ctx, true); err != nil && ctx.Err() == nil {
+				c.log.Log(ctx, c.resends.Level("resend"), "air: messages not delivered", "err", err)
+			}
+		})
 	}
+}
+
+func (o *outboxStore) isServed(to string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.served[to]
+}
+
+// serve reports whether resendLoop does not serve a recipient yet. The caller serves it then, and calls endServe.
+func (o *outboxStore) serve(to string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.served == nil {
+		o.served = make(map[string]bool)
+	}
+	isFree := !o.served[to]
+	o.served[to] = true
+	return isFree
+}
+
+func (o *outboxStore) endServe(to string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.served, to)
 }
