@@ -423,6 +423,8 @@ func TestInboxBoundsLookups(t *testing.T) {
 		require.Equal(t, 200, rec.Code, rec.Body)
 		require.LessOrEqual(t, time.Since(start), 2*time.Second)
 		time.Sleep(time.Second)
+		mu.Lock()
+		defer mu.Unlock()
 		require.Equal(t, 16, highest)
 	})
 }
