@@ -68,17 +68,21 @@ func (r Received) Begin(a Attempt) error {
 	case a.IsForced:
 	case r.Attempts > 0 && r.Attempts >= a.MaxAttempts:
 		return ErrUsedUp
-	case a.Now.Before(r.Next):
+	case a.Now.Before(r.Next) && r.Next.Sub(a.Now) <= 2*delayAfter(r.Attempts-1): // else a clock was wrong
 		return &EarlyError{r.Next.Sub(a.Now)}
 	}
 	return nil
 }
 
+// delayAfter returns the delay between two calls of the handler, the first of which follows some failures.
+func delayAfter(failures int) time.Duration {
+	return time.Duration(min(math.Ldexp(float64(HandlerDelay), failures), float64(maxHandlerDelay)))
+}
+
 // Fail returns the message after a failed attempt, and the class of its copy. The attempts of a push are
 // not bounded: its sender repeats it.
 func (r Received) Fail(now time.Time, maxAttempts int, isPush bool) (Received, string) {
-	delay := min(math.Ldexp(float64(HandlerDelay), r.Attempts), float64(maxHandlerDelay))
-	r.IsKnown, r.Attempts, r.Next = true, r.Attempts+1, now.Add(time.Duration(delay))
+	r.IsKnown, r.Attempts, r.Next = true, r.Attempts+1, now.Add(delayAfter(r.Attempts))
 	if !isPush && r.Attempts >= maxAttempts {
 		return r, ClassHeld
 	}

@@ -68,6 +68,19 @@ func TestReceivedAgreesWithItsHistory(t *testing.T) {
 	})
 }
 
+// A due time that a wrong clock has stored, or the own clock before it was set back, is not waited for.
+func TestReceivedDoesNotWaitForWrongClock(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	failed, _ := Received{}.Fail(now, 10, false)
+	failed, _ = failed.Fail(now, 10, false)
+	var early *EarlyError
+	require.ErrorAs(t, failed.Begin(Attempt{Now: now, MaxAttempts: 10}), &early)
+	require.Equal(t, 10*time.Second, early.Wait)
+	require.ErrorAs(t, failed.Begin(Attempt{Now: now.Add(-10 * time.Second), MaxAttempts: 10}), &early, "clocks of two processes differ a little")
+	require.NoError(t, failed.Begin(Attempt{Now: now.Add(-10*time.Second - 1), MaxAttempts: 10}))
+	require.NoError(t, failed.Begin(Attempt{Now: now.Add(-24 * time.Hour), MaxAttempts: 10}))
+}
+
 // A message that names another one waits while that is handled, while its attempt may come, and for half an
 // hour after (AIR-D77).
 func TestReceivedIsOpen(t *testing.T) {
