@@ -51,7 +51,7 @@ func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
 			return err
 		}
 		p.at = p.at.Page(requested, pg.cursor, len(pg.items) == 0, pg.more)
-		if !p.at.IsBehind || d.pages >= p.opts.MaxPages || d.envelopes >= maxDrainEnvelopes || d.bytes >= maxDrainBytes {
+		if !p.at.IsBehind || p.life.Ready() != nil || d.pages >= p.opts.MaxPages || d.envelopes >= maxDrainEnvelopes || d.bytes >= maxDrainBytes {
 			return nil
 		}
 	}
@@ -101,7 +101,8 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, requested string, d
 const minWorkers = maxLookups
 
 // receivePage receives the envelopes of a page, those of one sender and thread in the order of their
-// timestamps (AIR-D77, AIR-D78). Those behind one that did not reach the handler yet wait for the next drain.
+// timestamps (AIR-D77, AIR-D78). Those behind one that did not reach the handler yet wait for the next drain. A shutdown
+// leaves the rest of the page at the relay.
 func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival, d *drain) {
 	order, next, ready := sequence(items)
 	ready = slices.DeleteFunc(ready, func(i int) bool { return items[i].env != nil && d.stopped[items[i].thread()] })
@@ -110,8 +111,9 @@ func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arriva
 		workers = max(workers, minWorkers)
 	}
 	done, running := make(chan int), 0
-	for len(ready) > 0 && ctx.Err() == nil || running > 0 {
-		if len(ready) > 0 && running < workers && ctx.Err() == nil {
+	mayBegin := func() bool { return len(ready) > 0 && ctx.Err() == nil && p.life.Ready() == nil }
+	for mayBegin() || running > 0 {
+		if running < workers && mayBegin() {
 			i := ready[0]
 			ready = ready[1:]
 			running++

@@ -137,7 +137,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		case p.inbox.Ready() != nil:
 			return ErrClosed
 		case err == nil && p.opts.EnableStream:
-			if err := p.stream(w); w.Err() == nil {
+			if err := p.stream(w); w.Err() == nil && p.life.Ready() == nil {
 				p.log.Log(w, p.streams.Level("stream"), "air: stream ended", "endpoint", p.mailbox.url, "err", err)
 			}
 		case permanents == maxPermanents:
@@ -149,8 +149,8 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// Shutdown ends Run after the running drain. If ctx ends first, it cuts the drain and returns the error
-// of ctx at once.
+// Shutdown ends Run and the drains after the running handlers. The other envelopes stay at the relay. If ctx
+// ends first, it cuts the handlers and returns the error of ctx at once.
 func (p *Poller) Shutdown(ctx context.Context) error {
 	if err := p.life.Shutdown(ctx); err != nil {
 		p.mailbox.client.Close()

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // pollerOf returns a poller without jitter whose pulls are answered with the given statuses, 0 for
@@ -203,6 +205,87 @@ func TestStreamSilenceDoesNotEndHandler(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, p.Close())
 		require.ErrorIs(t, <-run, air.ErrClosed)
+	})
+}
+
+// A shutdown in the middle of many envelopes lets the handlers end that run, and begins no others: the rest stays at the
+// relay.
+func TestPollerShutdownLeavesRestAtRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		const queued = 90
+		for range queued {
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+		}
+		started, ends := make(chan struct{}, queued), make(chan error, queued)
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+			started <- struct{}{}
+			_ = retry.Sleep(ctx, 3*time.Second)
+			ends <- context.Cause(ctx)
+			return ctx.Err()
+		}), &air.InboxOptions{Resolver: w.resolver(t)})
+		require.NoError(t, err)
+		defer in.Close()
+		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http()})
+		require.NoError(t, err)
+		run := make(chan error, 1)
+		go func() { run <- p.Run(t.Context()) }()
+		<-started
+		start := time.Now()
+		require.NoError(t, p.Shutdown(t.Context()))
+		require.LessOrEqual(t, time.Since(start), 6*time.Second, "8 handlers run, and 8 verified envelopes wait for them")
+		require.ErrorIs(t, <-run, air.ErrClosed)
+		handled := len(ends)
+		for range handled {
+			require.NoError(t, <-ends)
+		}
+		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull?limit=200").Envelopes, queued-handled)
+	})
+}
+
+// A shutdown waits for the handler of an envelope that arrived by a stream, and for its acknowledgement.
+func TestPollerShutdownWaitsForHandlerOfStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		body, events := io.Pipe()
+		var acks atomic.Int64
+		client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodPost {
+				acks.Add(1)
+			}
+			if r.URL.Query().Get("stream") == "" {
+				return w.RoundTrip(r)
+			}
+			context.AfterFunc(r.Context(), func() { _ = events.CloseWithError(errors.New("stream cut")) })
+			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: body}, nil
+		})}
+		started, ends := make(chan struct{}, 2), make(chan error, 2)
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+			started <- struct{}{}
+			_ = retry.Sleep(ctx, 3*time.Second)
+			ends <- context.Cause(ctx)
+			return ctx.Err()
+		}), &air.InboxOptions{Resolver: w.resolver(t)})
+		require.NoError(t, err)
+		defer in.Close()
+		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: client, Dialect: air.DialectDeployed, EnableStream: true})
+		require.NoError(t, err)
+		run := make(chan error, 1)
+		go func() { run <- p.Run(t.Context()) }()
+		go func() {
+			for seq := range 2 { // the second one arrives during the shutdown
+				_, _ = fmt.Fprintf(events, "event: envelope\ndata: {\"seq\":%d,\"envelope_b64\":%q}\n\n", seq+1,
+					base64.StdEncoding.EncodeToString(signedOffer(t, alice, bob.DID(), nil)))
+			}
+		}()
+		<-started
+		require.NoError(t, p.Shutdown(t.Context()))
+		require.NoError(t, <-ends)
+		require.EqualValues(t, 1, acks.Load())
+		require.ErrorIs(t, <-run, air.ErrClosed)
+		require.Empty(t, started, "a handler begins in the shutdown")
 	})
 }
 

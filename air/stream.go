@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/exchange"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
@@ -68,9 +69,14 @@ func (p *Poller) stream(ctx context.Context) error {
 	}
 }
 
-// handleEvent handles and acknowledges the envelope of an event.
+// handleEvent handles and acknowledges the envelope of an event, as a drain.
 func (p *Poller) handleEvent(ctx context.Context, item *pulled) error {
-	if err := p.take(ctx); err != nil {
+	w, err := p.life.Start(ctx, life.Part)
+	if err != nil {
+		return err
+	}
+	defer w.Finish()
+	if err := p.take(w); err != nil {
 		return err
 	}
 	defer p.release()
@@ -78,9 +84,9 @@ func (p *Poller) handleEvent(ctx context.Context, item *pulled) error {
 	at := p.at
 	at.IsBehind = false
 	p.at, p.unsettled = at.Begin(), memo[replayKey, struct{}]{}
-	settled, err := p.handleLocked(ctx, &page{items: []pulled{*item}}, at.Cursor, &d)
+	settled, err := p.handleLocked(w, &page{items: []pulled{*item}}, at.Cursor, &d)
 	p.inbox.receiver.ledger.keep(&d.round)
-	if err := errors.Join(p.mailbox.ack(ctx, settled), err); err != nil {
+	if err := errors.Join(p.mailbox.ack(w, settled), err); err != nil {
 		return err
 	}
 	isBack := p.at.IsBack
