@@ -277,6 +277,36 @@ func TestRelayBoundsPagesOfSlowStreams(t *testing.T) {
 	})
 }
 
+// An agent that opens streams without end leaves some to others.
+func TestRelayStreamsLeaveRoomForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelay(t, &relay.ServerOptions{Limits: relay.Limits{MaxStreams: 10},
+			Auth: relay.Auth{InboxSecret: func(string) string { return "secret" }}})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		open := func(mailbox int) *httptest.ResponseRecorder {
+			req := httptest.NewRequestWithContext(ctx, "GET", fmt.Sprintf("/pull/AIR-TEST-0000-%04d?stream=1", mailbox), nil)
+			req.Header.Set("X-Agent-Secret", "secret")
+			rec := httptest.NewRecorder()
+			wg.Go(func() { r.ServeHTTP(rec, req) })
+			synctest.Wait()
+			return rec
+		}
+		for range 5 {
+			require.Equal(t, http.StatusOK, open(1).Code)
+		}
+		refused := open(1)
+		require.Equal(t, http.StatusTooManyRequests, refused.Code)
+		require.NotEmpty(t, refused.Header().Get("Retry-After"))
+		require.Equal(t, http.StatusOK, open(2).Code)
+		require.EqualValues(t, 6, usageOf(t, r, "streams", "all"))
+		cancel()
+		wg.Wait()
+		require.Zero(t, usageOf(t, r, "streams", "all"))
+		require.NoError(t, r.Close())
+	})
+}
+
 // The counters name no agent. Requests that a proxy forwards without ClientAddr log one warning.
 func TestRelayStats(t *testing.T) {
 	var text strings.Builder

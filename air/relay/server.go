@@ -40,7 +40,7 @@ type Server struct {
 	opts     ServerOptions
 	boxes    boxes
 	budget   *budget.Budget
-	output   *budget.Budget // of responses in progress
+	output   *budget.Budget // memory of responses in progress, and streams as work
 	stats    stats
 	proxies  server.ProxyWarning
 	origins  httpx.Origins
@@ -53,7 +53,6 @@ type Server struct {
 
 	refetches *seen.Window // agents whose document was fetched again after a signature did not verify
 	public    *url.URL
-	streams   atomic.Int64
 }
 
 // NewServer returns a relay. It starts no goroutines, but Close must end its streams. It returns an
@@ -72,7 +71,9 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	s.boxes.init(o)
 	s.budget = budget.New(o.Limits.budget(o.Logger), s.boxes.evict)
 	s.boxes.budget = s.budget
-	s.output = budget.New(budget.Limits{Memory: o.Limits.budget(nil).Memory, Logger: o.Logger}, nil)
+	streams := server.UsageLimit(int64(o.Limits.MaxStreams), int64(option.None))
+	s.output = budget.New(budget.Limits{Memory: o.Limits.budget(nil).Memory,
+		Work: budget.Limit{Session: -1, Principal: streams, All: streams}, Logger: o.Logger}, nil)
 	s.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
 	s.nonces, s.refetches = seen.New(seen.Options{}), seen.New(seen.Options{})
 	public, err := url.Parse(o.Auth.PublicURL)
@@ -116,8 +117,7 @@ func (s *Server) Ready() error { return s.life.Ready() }
 // and the open streams. The scope "session" is the fullest mailbox.
 func (s *Server) Usage() []air.Usage {
 	size, count := s.boxes.fullest()
-	list := []air.Usage{{Resource: "streams", Scope: "all", Used: s.streams.Load(),
-		Limit: server.UsageLimit(int64(s.opts.Limits.MaxStreams), int64(option.None))}}
+	var list []air.Usage
 	for _, u := range s.budget.Usage() {
 		switch {
 		case u.Scope != "session":
@@ -129,8 +129,12 @@ func (s *Server) Usage() []air.Usage {
 		list = append(list, air.Usage(u))
 	}
 	for _, u := range s.output.Usage() {
-		if u.Resource == budget.Memory.String() && u.Scope != "session" {
+		switch {
+		case u.Resource == budget.Memory.String() && u.Scope != "session":
 			u.Resource = "output"
+			list = append(list, air.Usage(u))
+		case u.Resource == budget.Work.String() && u.Scope == "all":
+			u.Resource = "streams"
 			list = append(list, air.Usage(u))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sse"
 )
@@ -19,11 +20,11 @@ const heartbeat = 30 * time.Second
 // serveStream sends the mail and later arrivals as events until the reader disconnects or the relay
 // is closed. An unacknowledged envelope comes again with the next stream or pull.
 func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, after uint64) error {
-	if s.streams.Add(1) > int64(s.opts.Limits.MaxStreams) {
-		s.streams.Add(-1)
-		return limited("too many streams", 30*time.Second)
+	place, err := s.output.Scope(x.principal, "").Reserve(budget.Work, 1)
+	if err != nil {
+		return overBudget(err)
 	}
-	defer s.streams.Add(-1)
+	defer place.Release()
 	ctx, cancel := context.WithCancel(req.Context())
 	out := sse.NewWriter(w, &sse.WriterOptions{KeepAlive: heartbeat, KeepAliveText: "heartbeat"})
 	watcherDone := make(chan struct{})
@@ -37,7 +38,7 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 	}()
 	defer func() { <-watcherDone }()
 	defer cancel()
-	err := out.Comment(ctx, "ready")
+	err = out.Comment(ctx, "ready")
 	for err == nil {
 		after, err = s.sendPage(ctx, out, x, after)
 	}
