@@ -5,10 +5,12 @@ package air_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,6 +126,77 @@ func TestRelayRefusesSignatures(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 502, send(pulls[len(pulls)-1], nil, same))
 	})
+}
+
+// An eventCounter is a response with a number of envelopes.
+type eventCounter struct {
+	http.ResponseWriter
+	n atomic.Int64
+}
+
+func (c *eventCounter) Write(data []byte) (int, error) {
+	c.n.Add(int64(bytes.Count(data, []byte("event: envelope"))))
+	return len(data), nil
+}
+
+func (c *eventCounter) FlushError() error { return nil }
+
+// A stream ends before the next envelope once the secret or the key of its request has been replaced (AIR-D64, AIR-D90).
+func TestStreamEndsWhenAccessIsRevoked(t *testing.T) {
+	for _, isSigned := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newSigningWorld(t, "")
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			var secret atomic.Pointer[string]
+			first, second := "first", "second"
+			secret.Store(&first)
+			if !isSigned {
+				w.relay = newRelay(t, &relay.ServerOptions{Auth: relay.Auth{InboxSecret: func(string) string { return *secret.Load() }}})
+			}
+			var request *http.Request
+			p, err := air.NewPoller(w.inbox(t, bob, air.InboxOptions{}).Inbox, w.endpoint(bob), &air.PollerOptions{
+				Dialect: air.DialectDeployed, EnableStream: true, AgentSecret: "first",
+				HTTPClient: &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+					if r.URL.Query().Get("stream") == "1" {
+						request = r
+						return nil, errors.New("recorded")
+					}
+					return w.RoundTrip(r)
+				})}})
+			require.NoError(t, err)
+			run := make(chan error, 1)
+			go func() { run <- p.Run(t.Context()) }()
+			synctest.Wait()
+			require.NoError(t, p.Close())
+			<-run
+
+			out, done := &eventCounter{ResponseWriter: httptest.NewRecorder()}, make(chan struct{})
+			request = request.Clone(t.Context())
+			request.RemoteAddr = "192.0.2.1:1"
+			go func() {
+				defer close(done)
+				w.relay.ServeHTTP(out, request)
+			}()
+			events := func() int {
+				synctest.Wait()
+				return int(out.n.Load())
+			}
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			require.Equal(t, 1, events())
+			time.Sleep(10 * time.Minute)
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			require.Equal(t, 2, events())
+
+			secret.Store(&second)
+			next, err := bob.Rotate(bytes.Repeat([]byte{9}, 32))
+			require.NoError(t, err)
+			w.registry.Register(next, w.endpoint(bob))
+			time.Sleep(10 * time.Minute)
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			require.Equal(t, 2, events())
+			<-done
+		})
+	}
 }
 
 func TestRelayRefusesWrongPublicURL(t *testing.T) {

@@ -54,11 +54,7 @@ func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *call) er
 				return overBudget(err)
 			}
 			defer place.Release()
-			err = guard.Call("inbox secret", func() error {
-				want = a.InboxSecret(x.to.airID)
-				return nil
-			})
-			if err != nil {
+			if want, err = s.inboxSecret(x.to.airID); err != nil {
 				return because(air.ErrRelay, "", err)
 			}
 		}
@@ -74,6 +70,30 @@ func (s *Server) authorize(w http.ResponseWriter, req *http.Request, x *call) er
 		return nil
 	}
 	return air.Errorf(air.ErrUnauthorized, "the secret is missing or wrong")
+}
+
+// inboxSecret returns the secret of a mailbox.
+func (s *Server) inboxSecret(airID string) (secret string, err error) {
+	err = guard.Call("inbox secret", func() error {
+		secret = s.opts.Auth.InboxSecret(airID)
+		return nil
+	})
+	return secret, err
+}
+
+// mayContinue reports whether the secret or the key of a stream is still that of its mailbox. A registry that does not
+// answer ends no stream.
+func (s *Server) mayContinue(req *http.Request, x *call) bool {
+	a := &s.opts.Auth
+	switch {
+	case x.verify != nil:
+		isValid, err := s.checkKey(req.Context(), x.signer, x.verify)
+		return isValid || err != nil
+	case a.InboxSecret == nil:
+		return true
+	}
+	want, err := s.inboxSecret(x.to.airID)
+	return err == nil && (server.SecretMatches(req.Header.Get(exchange.SecretHeader), want) || want == "" && a.AllowAnonymous)
 }
 
 // verifySignature authorizes a request that is signed by the agent of the mailbox.
@@ -110,7 +130,7 @@ func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *ca
 	if s.nonces.Add(r.DID, "", nonce, now.Add(2*signature.MaxAge)) != nil { // the last check
 		return refused
 	}
-	x.principal = x.to.airID
+	x.principal, x.signer, x.verify = x.to.airID, r.DID, verify
 	return nil
 }
 

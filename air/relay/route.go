@@ -5,6 +5,7 @@ package relay
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"net/http"
 	"net/url"
@@ -85,6 +86,9 @@ type call struct {
 	body      []byte // if it was read for a signature
 	addr      string // of the caller, as a principal
 	principal string // in the budget
+
+	signer string // of a signed request, which verify checks with a key
+	verify func(key ed25519.PublicKey) error
 }
 
 // isAuthenticated reports whether the request had a secret.

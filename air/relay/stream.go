@@ -5,10 +5,13 @@ package relay
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sse"
@@ -17,8 +20,8 @@ import (
 // heartbeat is the interval of comments on an idle stream.
 const heartbeat = 30 * time.Second
 
-// serveStream sends the mail and later arrivals as events until the reader disconnects or the relay
-// is closed. An unacknowledged envelope comes again with the next stream or pull.
+// serveStream sends the mail and later arrivals as events until the reader disconnects, its secret or key is replaced, or
+// the relay is closed. An unacknowledged envelope comes again with the next stream or pull.
 func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, after uint64) error {
 	place, err := s.output.Scope(x.principal, "").Reserve(budget.Work, 1)
 	if err != nil {
@@ -41,12 +44,19 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 	err = out.Comment(ctx, "ready")
 	for err == nil {
 		after, err = s.sendPage(ctx, out, x, after)
+		if err == nil && !s.mayContinue(req, x) {
+			err = air.Errorf(air.ErrUnauthorized, "the secret or the key was replaced")
+		}
 	}
 	if ctx.Err() != nil || out.Err() != nil {
 		err = nil // the reader disconnected, or the relay was closed
 	}
 	if err != nil {
-		s.opts.Logger.ErrorContext(req.Context(), "air: stream failed", "mailbox", x.to.airID, "err", err)
+		level := slog.LevelError
+		if errors.Is(err, air.ErrUnauthorized) {
+			level = s.refusals.Level("stream")
+		}
+		s.opts.Logger.Log(req.Context(), level, "air: stream failed", "mailbox", x.to.airID, "err", err)
 	}
 	_ = out.Close() // the error is handled above
 	return nil
