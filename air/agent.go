@@ -287,9 +287,9 @@ func (a *Agent) isMoved(ctx context.Context, endpoint string) bool {
 }
 
 // Rotate replaces the key by that of a new seed of 32 bytes, while the agent runs. Bodies sealed to the
-// old key can still be opened. PublishKey is called before the change; without it the registry must
-// have the new key already. The published registry changes no keys: see
-// [github.com/fivewire/fivewire/air/registry.Client.RotateKey].
+// old key can still be opened. PublishKey is called before the change, and bodies sealed to the new key can be
+// opened from then on; without it the registry must have the new key already. The published registry changes
+// no keys: see [github.com/fivewire/fivewire/air/registry.Client.RotateKey].
 func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 	w, err := a.life.Start(ctx, life.Request)
 	if err != nil {
@@ -305,6 +305,9 @@ func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 	next, err := a.Client.id.Load().Rotate(seed)
 	if err != nil {
 		return err
+	}
+	if a.Inbox != nil {
+		a.Inbox.self.next.Store(next)
 	}
 	if a.opts.PublishKey != nil {
 		if err := guard.Call("PublishKey", func() error { return a.opts.PublishKey(w, next) }); err != nil {

@@ -184,6 +184,37 @@ func TestAgentRotatesKey(t *testing.T) {
 	})
 }
 
+// Mail that is sealed to a new key before PublishKey returns is opened, relayed or pushed, also if PublishKey fails.
+func TestRotateOpensMailSealedDuringPublication(t *testing.T) {
+	for _, publish := range []error{nil, errors.New("no answer")} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			aliceID, bobID := w.join(t, 1), w.join(t, 2)
+			alice := w.agent(t, aliceID, air.AgentOptions{}, nil)
+			var bob *runner
+			bob = w.agent(t, bobID, air.AgentOptions{PublishKey: func(ctx context.Context, next *air.Identity) error {
+				w.registry.Register(next, w.endpoint(next))
+				_, err := alice.Send(ctx, bobID.DID(), offer(1), &air.SendOptions{Seal: true})
+				require.NoError(t, err)
+				time.Sleep(10 * time.Second)
+				require.Len(t, bob.list(), 1)
+				body, err := air.Seal(next.PublicKey(), air.Binding{ID: "11111111-1111-4111-8111-111111111111", From: aliceID.DID(),
+					To: bobID.DID(), ThreadID: "22222222-2222-4222-8222-222222222222"}, []byte(`{"type":"note"}`))
+				require.NoError(t, err)
+				data := signedOffer(t, aliceID, bobID.DID(), func(d *air.Draft) {
+					d.ID, d.ThreadID = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
+					d.Body = &air.Raw{Type: "encrypted", JSON: body}
+				})
+				status, text, _ := do(t, bob.Inbox, "POST", "/", string(data))
+				require.Equal(t, http.StatusOK, status, text)
+				return publish
+			}, BodyTypes: []string{"note"}}, nil)
+			require.ErrorIs(t, bob.Rotate(t.Context(), bytes.Repeat([]byte{9}, 32)), publish)
+			require.Len(t, bob.list(), 2)
+		})
+	}
+}
+
 // A forged signature for an agent causes at most one lookup in five seconds at a relay.
 func TestRelayBoundsLookupsOfForgedSignatures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

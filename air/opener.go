@@ -11,8 +11,19 @@ import (
 
 // A self is the agent of an inbox. Rotate replaces its identity.
 type self struct {
-	did string
-	id  atomic.Pointer[Identity]
+	did  string
+	id   atomic.Pointer[Identity]
+	next atomic.Pointer[Identity] // of the last Rotate; nil before
+}
+
+// open opens a body with the current key, a retired key, or the new key that Rotate publishes. Senders may have the new
+// key before the agent uses it.
+func (s *self) open(env *Envelope) (plain []byte, retired bool, err error) {
+	plain, retired, err = s.id.Load().open(env.binding(), env.BodyJSON())
+	if next := s.next.Load(); err != nil && next != nil {
+		return next.open(env.binding(), env.BodyJSON())
+	}
+	return plain, retired, err
 }
 
 // An opener reads envelopes and opens sealed bodies.
@@ -40,13 +51,12 @@ func (o *opener) open(d *Delivery) error {
 		d.Body = env.bodyOf(d.BodyJSON)
 		return nil
 	}
-	id := o.self.id.Load()
-	plain, retired, err := id.open(env.binding(), env.BodyJSON())
+	plain, retired, err := o.self.open(env)
 	if err != nil {
 		return holdable(err)
 	}
 	if retired && !d.FromRelay {
-		return &Error{Code: ErrStaleKey, Message: "sealed to a retired key", AIRID: id.airID}
+		return &Error{Code: ErrStaleKey, Message: "sealed to a retired key", AIRID: o.self.id.Load().airID}
 	}
 	d.Sealed = true
 	d.Body, d.BodyJSON, err = o.parse(env, plain)
