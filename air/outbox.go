@@ -386,7 +386,7 @@ func (c *Client) Outbox(ctx context.Context) ([]OutboxMessage, error) {
 	return list, cmp.Or(err, unreadable)
 }
 
-// Retry makes Resend send a message that was refused permanently.
+// Retry makes Resend send a message that was refused permanently or was queued for 30 days.
 func (c *Client) Retry(ctx context.Context, id string) error {
 	if c.outbox == nil {
 		return store.ErrNotFound
@@ -395,7 +395,7 @@ func (c *Client) Retry(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	m.set(m.state().Retry())
+	m.set(m.state().Retry(time.Now()))
 	return c.outbox.put(ctx, m, false)
 }
 
@@ -415,7 +415,8 @@ func (c *Client) Discard(ctx context.Context, id string) error {
 // time, so that a silent recipient delays no other. It returns the number of delivered messages
 // and the errors of the others. If the outbox is a [store.Store], calls of several processes make one delivery of
 // each message in all. That of an [Agent] with a handler makes none
-// during the Send of another such process.
+// during the Send of another such process. A silent recipient takes minutes for each of its messages, and
+// Resend waits for all; ResendEvery serves the others in time.
 func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 	if c.outbox == nil {
 		return 0, nil

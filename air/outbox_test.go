@@ -154,6 +154,35 @@ func TestUnreadableMessageStopsNoOther(t *testing.T) {
 	})
 }
 
+// Retry sends a message again that was queued for too long.
+func TestRetryOfExpiredMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), BodyTypes: []string{"note"}})
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		d := &air.Draft{ID: air.NewID(), To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+		_, err := c.Send(t.Context(), d, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(nil)
+		time.Sleep(31 * 24 * time.Hour)
+		_, failed := queuedIDs(t, c)
+		require.Equal(t, []string{d.ID}, failed)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.NoError(t, c.Retry(t.Context(), d.ID))
+		n, err = c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+}
+
 // A message that is discarded during a delivery does not return when that fails, and is not sent again.
 func TestDiscardDuringDelivery(t *testing.T) {
 	for _, resends := range []bool{false, true} {

@@ -46,9 +46,12 @@ func (s Sent) End(now time.Time, isRepeat bool, requests int, code string) Sent 
 	return s
 }
 
-// Retry returns the message in the queue.
-func (s Sent) Retry() Sent {
+// Retry returns the message in the queue. The time there of one that was queued for OutboxTTL begins again.
+func (s Sent) Retry(now time.Time) Sent {
 	s.Failed = time.Time{}
+	if now.Sub(s.Queued) >= OutboxTTL {
+		s.Queued = now
+	}
 	return s
 }
 

@@ -47,9 +47,14 @@ func TestSentAgreesWithItsHistory(t *testing.T) {
 			case "":
 				continue
 			case "retry":
-				s, failed = s.Retry(), time.Time{}
+				queued := s.Queued
+				if now.Sub(queued) >= OutboxTTL {
+					queued = now
+				}
+				s, failed = s.Retry(now), time.Time{}
 				require.Equal(t, code, s.Code)
 				require.True(t, s.Failed.IsZero())
+				require.Equal(t, queued, s.Queued)
 				continue
 			}
 			n := rapid.IntRange(0, 5).Draw(t, "requests")
