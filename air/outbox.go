@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
@@ -69,7 +70,8 @@ type outboxStore struct {
 	last  time.Time                   // Queued of the last message
 	turns map[replayKey]chan struct{} // of threads with a delivery in progress
 
-	served map[string]bool // recipients that resendLoop serves; guarded by mu
+	served    map[string]bool // recipients that resendLoop serves; guarded by mu
+	isListing atomic.Bool     // by a call of resendLoop
 }
 
 type outboxEntry struct {
@@ -426,8 +428,7 @@ func (c *Client) Resend(ctx context.Context) (delivered int, err error) {
 
 // resendAll is Resend, or a call by resendLoop, which omits the recipients that an earlier one serves.
 func (c *Client) resendAll(ctx context.Context, isLoop bool) (delivered int, err error) {
-	list, unreadable, err := c.outbox.list(ctx)
-	list = slices.DeleteFunc(list, func(m OutboxMessage) bool { return !m.Failed.IsZero() || isLoop && c.outbox.isServed(m.To) })
+	list, unreadable, err := c.listQueued(ctx, isLoop)
 	if err != nil || len(list) == 0 {
 		return 0, cmp.Or(err, unreadable)
 	}
@@ -470,6 +471,19 @@ func (c *Client) resendAll(ctx context.Context, isLoop bool) (delivered int, err
 	}
 	wg.Wait()
 	return delivered, errors.Join(errs...)
+}
+
+// listQueued returns the messages to resend, none while an earlier call by resendLoop waits for the store.
+func (c *Client) listQueued(ctx context.Context, isLoop bool) (list []OutboxMessage, unreadable, err error) {
+	if isLoop {
+		if !c.outbox.isListing.CompareAndSwap(false, true) {
+			return nil, nil, nil
+		}
+		defer c.outbox.isListing.Store(false)
+	}
+	list, unreadable, err = c.outbox.list(ctx)
+	isOmitted := func(m OutboxMessage) bool { return !m.Failed.IsZero() || isLoop && c.outbox.isServed(m.To) }
+	return slices.DeleteFunc(list, isOmitted), unreadable, err
 }
 
 // share returns the claims of the threads that processes with the same store deliver at the moment. The caller calls

@@ -8,6 +8,7 @@ import (
 	"crypto"
 	"errors"
 	"io"
+	"iter"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -180,6 +181,32 @@ func TestRetryOfExpiredMessage(t *testing.T) {
 		n, err = c.Resend(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
+	})
+}
+
+// A silentStore does not answer List.
+type silentStore struct {
+	store.KV
+	lists atomic.Int64
+}
+
+func (h *silentStore) List(ctx context.Context, _ string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		h.lists.Add(1)
+		<-ctx.Done()
+		yield(store.Entry{}, ctx.Err())
+	}
+}
+
+// A store that does not answer is read by one call of ResendEvery at a time.
+func TestResendEveryReadsHangingStoreOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		kv := &silentStore{KV: store.NewMemory()}
+		c := w.client(t, w.join(t, 1), air.ClientOptions{Outbox: kv, ResendEvery: time.Minute})
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 1, kv.lists.Load())
+		require.NoError(t, c.Close())
 	})
 }
 
