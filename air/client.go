@@ -154,8 +154,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	return c, err
 }
 
-// Shutdown refuses further calls with [ErrClosed], waits for the running deliveries and then does the
-// same as Close. If ctx ends first, it cuts them and returns the error of ctx at once.
+// Shutdown refuses further calls with [ErrClosed], waits for the running deliveries, except those of
+// ResendEvery, and then does the same as Close. If ctx ends first, it cuts them and returns the error of ctx
+// at once.
 func (c *Client) Shutdown(ctx context.Context) error {
 	if err := c.life.Shutdown(ctx); err != nil {
 		return errors.Join(err, c.closeIdle())
@@ -199,7 +200,7 @@ type Receipt struct {
 // delivered but a crossing message has advanced the thread, Send returns both a receipt and an
 // error.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
-	return c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
+	return c.guarded(ctx, life.Request, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
 }
 
 // A callKey is the key of the client in the context of its calls.
@@ -207,8 +208,7 @@ type callKey struct{}
 
 // guarded runs f, which calls options of the user, until the client is closed. A call of an
 // interceptor is a part of the call that it wraps.
-func (c *Client) guarded(ctx context.Context, f func(context.Context) (*Receipt, error)) (r *Receipt, err error) {
-	kind := life.Request
+func (c *Client) guarded(ctx context.Context, kind life.Kind, f func(context.Context) (*Receipt, error)) (r *Receipt, err error) {
 	if ctx.Value(callKey{}) == c {
 		kind = life.Part
 	}
@@ -466,7 +466,7 @@ func (e *unrecordedError) Unwrap() error { return e.err }
 // SendSigned pushes the bytes of a signed envelope unchanged to its recipient, for example those of
 // a failed delivery. A negotiation message counts as with [Client.Send], unless it is sealed.
 func (c *Client) SendSigned(ctx context.Context, envelope []byte) (*Receipt, error) {
-	return c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.sendSigned(ctx, envelope) })
+	return c.guarded(ctx, life.Request, func(ctx context.Context) (*Receipt, error) { return c.sendSigned(ctx, envelope) })
 }
 
 func (c *Client) sendSigned(ctx context.Context, envelope []byte) (*Receipt, error) {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/state"
@@ -451,7 +452,11 @@ func (c *Client) resendAll(ctx context.Context, isLoop bool) (delivered int, err
 		wg    sync.WaitGroup
 		errs  = []error{unreadable}
 		slots = make(chan struct{}, maxRecipients)
+		kind  = life.Request
 	)
+	if isLoop {
+		kind = life.Idle // a shutdown does not wait, since the messages are in the outbox
+	}
 	for _, to := range order {
 		slots <- struct{}{}
 		if isLoop && !c.outbox.serve(to) {
@@ -463,7 +468,7 @@ func (c *Client) resendAll(ctx context.Context, isLoop bool) (delivered int, err
 			if isLoop {
 				defer c.outbox.endServe(to)
 			}
-			n, failures := c.resendTo(ctx, claims, queued[to])
+			n, failures := c.resendTo(ctx, kind, claims, queued[to])
 			mu.Lock()
 			defer mu.Unlock()
 			delivered, errs = delivered+n, append(errs, failures...)
@@ -512,7 +517,8 @@ func (o *outboxStore) share(ctx context.Context, did string, log *slog.Logger) (
 const maxRecipients = 8
 
 // resendTo delivers the messages to one recipient.
-func (c *Client) resendTo(ctx context.Context, claims *once.Table, list []*OutboxMessage) (delivered int, errs []error) {
+func (c *Client) resendTo(ctx context.Context, kind life.Kind, claims *once.Table, list []*OutboxMessage) (
+	delivered int, errs []error) {
 	blocked := make(map[replayKey]bool)
 	for _, m := range list {
 		thread := m.thread()
@@ -523,7 +529,7 @@ func (c *Client) resendTo(ctx context.Context, claims *once.Table, list []*Outbo
 		var err error
 		key := once.Key{Principal: c.did, Scope: "thread", ID: hex.EncodeToString(thread[:])}
 		_, _, failed := claims.Do(ctx, key, once.Repeat, func(ctx context.Context, _ once.Claim) (once.Result, error) {
-			r, err = c.guarded(ctx, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
+			r, err = c.guarded(ctx, kind, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
 			return once.Result{Forget: true}, nil
 		})
 		if err = errors.Join(err, failed); r != nil {

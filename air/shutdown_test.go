@@ -5,6 +5,7 @@ package air_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/store"
 )
 
 // A shutdown of a client waits for the running delivery and for the messages that its interceptor
@@ -59,6 +62,37 @@ func TestClientShutdownWaitsForDelivery(t *testing.T) {
 		_, err = c.Send(t.Context(), draft, nil)
 		require.ErrorIs(t, err, air.ErrClosed)
 		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 2)
+	})
+}
+
+// A shutdown does not wait for a background Resend, whose messages are in the outbox: to a silent recipient it takes minutes.
+func TestClientShutdownCutsResendEvery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := store.NewMemory()
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, ResendEvery: time.Minute})
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost {
+				return nil
+			}
+			_ = retry.Sleep(r.Context(), time.Hour)
+			return errors.New("no answer")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Send(ctx, &air.Draft{To: bob.DID(), Body: offer(1)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		time.Sleep(90 * time.Second)
+		start := time.Now()
+		require.NoError(t, c.Shutdown(t.Context()))
+		require.LessOrEqual(t, time.Since(start), time.Second)
+
+		w.setFail(nil)
+		next := w.client(t, alice, air.ClientOptions{Outbox: kv})
+		n, err := next.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
 	})
 }
 
