@@ -156,8 +156,8 @@ type Limits struct {
 	// bound.
 	MaxOutput int
 
-	// MaxStreams bounds the concurrent streams, of which a principal has at most as many as stay free for
-	// others. Zero means 1,000; a negative value removes the bound.
+	// MaxStreams bounds the concurrent streams. A principal has at most as many as stay free for others, and all
+	// callers without a secret have at most half. Zero means 1,000; a negative value removes the bound.
 	MaxStreams int
 
 	// RateLimit bounds the pushes per minute with the PushSecret or, without one, from one address
