@@ -100,9 +100,12 @@ func (p *Poller) handleLocked(ctx context.Context, pg *page, requested string, d
 // handlers.
 const minWorkers = maxLookups
 
+// handlerGrace is the time of an envelope besides that of its handler: for a lookup, and for the store.
+const handlerGrace = 2 * time.Minute
+
 // receivePage receives the envelopes of a page, those of one sender and thread in the order of their
 // timestamps (AIR-D77, AIR-D78). Those behind one that did not reach the handler yet wait for the next drain. A shutdown
-// leaves the rest of the page at the relay.
+// leaves the rest of the page at the relay, and so does a handler that does not return in time.
 func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arrival, d *drain) {
 	order, next, ready := sequence(items)
 	ready = slices.DeleteFunc(ready, func(i int) bool { return items[i].env != nil && d.stopped[items[i].thread()] })
@@ -110,33 +113,62 @@ func (p *Poller) receivePage(ctx context.Context, items []pulled, common *arriva
 	if workers > 1 {
 		workers = max(workers, minWorkers)
 	}
-	done, running := make(chan int), 0
+	var places [minWorkers]int
+	running, done := places[:0], make(chan outcome, len(items)) // room for a handler that is left behind
 	mayBegin := func() bool { return len(ready) > 0 && ctx.Err() == nil && p.life.Ready() == nil }
-	for mayBegin() || running > 0 {
-		if running < workers && mayBegin() {
+	patience := p.inbox.opts.Timing.HandlerTimeout + handlerGrace
+	if p.stuck == nil {
+		p.stuck = time.NewTimer(patience)
+	}
+	defer p.stuck.Stop()
+	for mayBegin() || len(running) > 0 {
+		p.stuck.Reset(patience)
+		if len(running) < workers && mayBegin() {
 			i := ready[0]
-			ready = ready[1:]
-			running++
-			go func() {
-				defer func() { done <- i }()
-				p.receiveItem(ctx, &items[order[i]], *common)
-			}()
+			ready, running = ready[1:], append(running, i)
+			go func(o outcome) {
+				defer func() { done <- o }()
+				p.receiveItem(ctx, &o.item, *common)
+			}(outcome{i, items[order[i]]})
 			continue
 		}
-		i := <-done
-		running--
-		if item := &items[order[i]]; item.isOpen {
-			if d.stopped == nil {
-				d.stopped = make(map[replayKey]bool)
+		select {
+		case o := <-done:
+			at := slices.Index(running, o.place)
+			running = slices.Delete(running, at, at+1)
+			items[order[o.place]] = o.item
+			if o.item.isOpen {
+				d.stop(&o.item)
+				continue
 			}
-			d.stopped[item.thread()] = true
-			continue
-		}
-		if n := next[i]; n >= 0 {
-			at, _ := slices.BinarySearch(ready, n)
-			ready = slices.Insert(ready, at, n)
+			if n := next[o.place]; n >= 0 {
+				at, _ := slices.BinarySearch(ready, n)
+				ready = slices.Insert(ready, at, n)
+			}
+		case <-p.stuck.C: // a handler ignores the end of its context, and keeps its place
+			p.log.ErrorContext(ctx, "air: handler does not return", "endpoint", p.mailbox.url, "envelopes", len(running))
+			for _, i := range running {
+				if item := &items[order[i]]; item.env != nil {
+					d.stop(item)
+				}
+			}
+			return
 		}
 	}
+}
+
+// An outcome is the item at a place of the order after it was received.
+type outcome struct {
+	place int
+	item  pulled
+}
+
+// stop keeps the rest of the thread of an envelope for a later drain.
+func (d *drain) stop(item *pulled) {
+	if d.stopped == nil {
+		d.stopped = make(map[replayKey]bool)
+	}
+	d.stopped[item.thread()] = true
 }
 
 func (p *Poller) receiveItem(ctx context.Context, item *pulled, a arrival) {

@@ -78,6 +78,7 @@ type Poller struct {
 	mailbox   mailbox                   // guarded by turn
 	at        core.Poll                 // guarded by turn
 	unsettled memo[replayKey, struct{}] // ids of the unsettled mail of the round; guarded by turn
+	stuck     *time.Timer               // of a page without progress; guarded by turn
 	failures  int                       // consecutive failed drains; guarded by turn
 	failure   string                    // kind of the last logged failure; guarded by turn
 }
@@ -101,7 +102,7 @@ func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error)
 	}
 	o.MaxConcurrent = option.Count(o.MaxConcurrent, 8)
 	o.MaxPages = option.Count(o.MaxPages, 100)
-	if o.MaxConcurrent > 1 && o.MaxConcurrent < option.None {
+	if o.MaxConcurrent < option.None {
 		p.slots = make(chan struct{}, o.MaxConcurrent)
 	}
 	o.PollInterval = option.Or(o.PollInterval, pollInterval, 0)

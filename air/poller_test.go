@@ -289,6 +289,49 @@ func TestPollerShutdownWaitsForHandlerOfStream(t *testing.T) {
 	})
 }
 
+// A handler that ignores the end of its context keeps its place and stops its thread, and no other mail.
+func TestPollerLeavesStuckHandler(t *testing.T) {
+	for _, n := range []int{8, 1} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+			block, got := make(chan struct{}), make(chan string, 10)
+			in, err := air.NewInbox(bob, air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+				got <- d.Envelope.From
+				if _, isOffer := d.Body.(*air.Offer); isOffer && d.Envelope.From == alice.DID() {
+					<-block
+				}
+				return nil
+			}), &air.InboxOptions{Resolver: w.resolver(t)})
+			require.NoError(t, err)
+			defer in.Close()
+			p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), MaxConcurrent: n})
+			require.NoError(t, err)
+			run := make(chan error, 1)
+			go func() { run <- p.Run(t.Context()) }()
+			thread := air.NewID()
+			first := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.ThreadID = thread })
+			push(t, w.relay, bob.AIRID(), first)
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+				d.ThreadID, d.Body, d.Time = thread, &air.Withdraw{WithdrawnID: idOf(t, first)}, time.Now().Add(time.Second)
+			}))
+			require.Equal(t, alice.DID(), <-got)
+			push(t, w.relay, bob.AIRID(), signedOffer(t, carol, bob.DID(), nil))
+			time.Sleep(4 * time.Minute)
+			if n == 8 {
+				require.Equal(t, carol.DID(), <-got)
+			}
+			require.Empty(t, got)
+			close(block)
+			time.Sleep(10 * time.Minute)
+			require.Len(t, got, map[int]int{8: 1, 1: 2}[n], "the rest")
+			require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
+			require.NoError(t, p.Close())
+			<-run
+		})
+	}
+}
+
 // silence is a body without data.
 type silence chan struct{}
 
