@@ -402,6 +402,37 @@ func TestResendEveryServesRecipientsBehindSilentOnes(t *testing.T) {
 	})
 }
 
+// However many recipients are silent, the calls by ResendEvery serve a bounded number of them at a time.
+func TestResendEveryServesBoundedRecipients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice := w.join(t, 1)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ResendEvery: time.Minute, Retry: &air.RetryPolicy{MaxAttempts: 1}})
+		var isSilent atomic.Bool
+		var running atomic.Int64
+		end := make(chan struct{})
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost {
+				return nil
+			}
+			if isSilent.Load() {
+				running.Add(1)
+				<-end
+			}
+			return errors.New("the network is down")
+		})
+		for i := range 300 {
+			_, err := c.Send(t.Context(), &air.Draft{To: w.join(t, 2+i).DID(), Body: offer(1)}, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		}
+		isSilent.Store(true)
+		time.Sleep(time.Hour)
+		require.EqualValues(t, 256, running.Load())
+		close(end)
+		require.NoError(t, c.Close())
+	})
+}
+
 func TestNewAgentRefusesOptions(t *testing.T) {
 	h := air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil })
 	id, err := air.GenerateIdentity(airtest.DID(airIDOf(1)))

@@ -602,15 +602,21 @@ func (o *outboxStore) isServed(to string) bool {
 	return o.served[to]
 }
 
-// serve reports whether resendLoop does not serve a recipient yet. The caller serves it then, and calls endServe.
+// maxServed is the number of recipients that all calls by resendLoop serve at a time.
+const maxServed = 256
+
+// serve reports whether resendLoop does not serve a recipient yet and may serve one more. The caller serves it then, and
+// calls endServe.
 func (o *outboxStore) serve(to string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.served == nil {
 		o.served = make(map[string]bool)
 	}
-	isFree := !o.served[to]
-	o.served[to] = true
+	isFree := !o.served[to] && len(o.served) < maxServed
+	if isFree {
+		o.served[to] = true
+	}
 	return isFree
 }
 
