@@ -53,6 +53,7 @@ func (d *direct) push(handle func(m Message) bool, onEnd func()) {
 func (d *direct) Receive() (Message, error) {
 	m, _ := d.hc.next(context.Background())
 	if m == nil {
+		d.hc.cut() // the peer may leave its side open
 		return nil, io.EOF
 	}
 	return m, nil

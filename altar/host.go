@@ -259,8 +259,9 @@ func (h *Host) refusal(what string, err error, reason Reason, message string) *E
 	return &Error{Code: ErrAuthorizationFailed, Message: message, Details: appendDetails(nil, reason, ""), Cause: err}
 }
 
-// Shutdown refuses new calls, waits for the calls in flight, and closes the Host. If ctx ends
-// first, the Host is closed at once and the error of ctx is returned.
+// Shutdown refuses new calls, waits for the calls in flight, and closes the Host. It does not wait for
+// peers that leave their connections open, and gives queued messages WriteTimeout. If ctx ends first, the
+// Host is closed at once and the error of ctx is returned.
 func (h *Host) Shutdown(ctx context.Context) error {
 	h.lockAll()
 	h.drain.start()
@@ -269,26 +270,32 @@ func (h *Host) Shutdown(ctx context.Context) error {
 	var err error
 	select {
 	case <-h.drain.idle:
-		h.flush(ctx)
+		err = h.flush(ctx)
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	return errors.Join(err, h.Close())
 }
 
-// flush gives the connections the chance to send what is queued.
-func (h *Host) flush(ctx context.Context) {
+// flush gives the connections the chance to send what is queued. It returns the error of ctx if that ends first.
+func (h *Host) flush(ctx context.Context) error {
+	bounded, cancel := context.WithTimeout(ctx, h.opts.Timing.WriteTimeout)
+	defer cancel()
 	all := h.conns.list(false)
 	for _, c := range all {
 		c.out.end(goodbyeDraining)
+		if c.inProcess && c.out.len() == 0 {
+			c.cut() // the peer may not receive, or not close its side
+		}
 	}
 	for _, c := range all {
 		select {
 		case <-c.removed:
-		case <-ctx.Done():
-			return
+		case <-bounded.Done():
+			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // Ready returns [ErrClosed] once a shutdown has begun, and nil otherwise.

@@ -382,7 +382,9 @@ func (hc *hostConn) write() bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(hc.h.ctx), hc.h.opts.Timing.WriteTimeout)
 	defer cancel()
 	if why.code == 0 || hc.link.queue.Close(ctx) != nil || !hc.link.wire.hangUp(why) {
-		hc.cut() // else the reader receives the end
+		hc.cut()
+	} else { // the reader receives the end, unless the peer leaves its direction open
+		time.AfterFunc(departTime, hc.cut)
 	}
 	return true
 }

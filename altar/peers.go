@@ -149,7 +149,8 @@ func (h *Host) admitPeer(stream io.ReadWriteCloser) (*hostConn, error) {
 	return hc, nil
 }
 
-// departTime is how long the end of the stream to a Host that has departed is awaited.
+// departTime is how long a peer may take to close a connection that this Host has ended, or a departed Host to end
+// its stream.
 const departTime = time.Second
 
 // awaitEnd waits for the end of the stream to a Host that has shut down: its last results may still be unread. A Host
