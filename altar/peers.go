@@ -231,6 +231,9 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 	for id, hc := range p.runtimes { // calls that they run continue
 		if names, isOffered := fulfilled[id]; !isOffered {
 			h.missRemote(&hc.runtime, now)
+			if hc.runtime.Gate.Running() == 0 {
+				delete(p.runtimes, id)
+			}
 		} else if len(names) == 0 {
 			h.withdraw(&hc.runtime, now)
 		}

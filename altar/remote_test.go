@@ -796,3 +796,40 @@ func (l *countedLog) Handle(_ context.Context, r slog.Record) error {
 	}
 	return nil
 }
+
+// A Host forgets the Runtimes that have left another Host once their calls have ended.
+func TestDepartedRuntimesOfOtherHostAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a", "b")
+		sess, err := m.client(t, "a").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		requireRuntimes := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			a := m.hosts["a"]
+			a.lockAll()
+			defer a.unlockAll()
+			require.ElementsMatch(t, want, slices.Collect(maps.Keys(a.peers.byID["b"].runtimes)))
+		}
+		for i := range 20 {
+			stop := m.attach(t, "b", testRuntime(fmt.Sprint("r", i), nil))
+			_, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err)
+			stop()
+		}
+		requireRuntimes()
+
+		stop := m.attach(t, "b", testRuntime("busy", nil))
+		var call sync.WaitGroup
+		call.Go(func() {
+			_, err := CallAs[string](t.Context(), sess, "wait", waitIn{2000}, nil)
+			require.NoError(t, err)
+		})
+		synctest.Wait()
+		call.Go(stop)
+		requireRuntimes("busy")
+		call.Wait()
+		m.attach(t, "b", testRuntime("last", nil))
+		requireRuntimes("last")
+	})
+}
