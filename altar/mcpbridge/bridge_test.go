@@ -343,8 +343,10 @@ func TestHostileSchemas(t *testing.T) {
 	b := newBox()
 	deep := strings.Repeat(`{"type":"array","items":`, 60) + `{"type":"string"}` + strings.Repeat("}", 60)
 	for name, schema := range map[string]string{
-		"endless":  `{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}`,
-		"inner":    `{"type":"object","properties":{"x":{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}}}`,
+		"endless": `{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}`,
+		"inner":   `{"type":"object","properties":{"x":{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}}}`,
+		"branches": `{"type":"object","properties":{"x":{"type":"object","properties":{"and":{"$ref":"#/properties/x"},` +
+			`"or":{"$ref":"#/properties/x"},"not":{"$ref":"#/properties/x"}}}}}`,
 		"foreign":  `{"type":"object","properties":{"x":{"$ref":"https://example.com/schema"}}}`,
 		"deep":     `{"type":"object","properties":{"x":` + deep + `}}`,
 		"required": `{"type":"object","required":["y"]}`,
@@ -353,12 +355,12 @@ func TestHostileSchemas(t *testing.T) {
 	}
 	tools, err := newBridge(t, b.dial, mcpbridge.Options{}).Tools(t.Context())
 	require.NoError(t, err)
-	require.Len(t, tools, 11)
+	require.Len(t, tools, 12)
 	faults := 0
 	for _, tool := range tools {
 		if tool.Err != nil {
 			faults++
 		}
 	}
-	require.Equal(t, 6, faults)
+	require.Equal(t, 7, faults)
 }

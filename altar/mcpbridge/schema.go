@@ -10,8 +10,11 @@ import (
 	"strings"
 )
 
-// maxDepth bounds the nesting of a schema, references resolved.
-const maxDepth = 32
+// A schema with its references resolved is bounded, because one that refers to itself has no end.
+const (
+	maxDepth   = 32
+	maxSchemas = 10_000 // within it
+)
 
 // notes are the keywords that a contract cannot express, with their words in a description.
 var notes = [][2]string{
@@ -22,14 +25,17 @@ var notes = [][2]string{
 }
 
 // A simplifier makes a schema one that a contract can express, with the rest as text.
-type simplifier struct{ root map[string]any }
+type simplifier struct {
+	root map[string]any
+	left int // of maxSchemas
+}
 
 func simplify(schema any) any {
 	root, ok := schema.(map[string]any)
 	if !ok {
 		return schema
 	}
-	s := simplifier{root}
+	s := simplifier{root, maxSchemas}
 	return s.schema(root, 0)
 }
 
@@ -48,7 +54,9 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 		maps.Copy(merged, out)
 		out = merged
 	}
-	if depth >= maxDepth {
+	s.left--
+	if depth >= maxDepth || s.left <= 0 {
+		s.left = 0              // the rest does not matter
 		return map[string]any{} // without a type, which is a fault
 	}
 	if _, ok := out["type"]; !ok {
