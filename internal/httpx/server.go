@@ -166,13 +166,16 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 // minReserved is the memory of a body without an announced length before its bytes arrive.
 const minReserved = 4 << 10
 
-// ReserveBody reserves memory for the body of r: its announced length, or else what arrives. A body of at most
-// limit bytes, unless that is negative, takes no memory beyond it. If the memory is not free, the error of ReserveBody or of
-// the read is a [*budget.Error].
+// ReserveBody reserves memory for the body of r: its announced length, or else what arrives, but no more than limit,
+// unless that is negative: [Body] refuses a larger one. If the memory is not free, the error of ReserveBody or of the
+// read is a [*budget.Error].
 func ReserveBody(r *http.Request, scope *budget.Scope, limit int64) (budget.Hold, error) {
 	b := &reservedBody{ReadCloser: r.Body, reserved: r.ContentLength, limit: limit}
 	if b.reserved < 0 {
 		b.reserved = minReserved
+	}
+	if limit >= 0 {
+		b.reserved = min(b.reserved, limit)
 	}
 	hold, err := scope.Reserve(budget.Memory, b.reserved)
 	if err != nil {

@@ -224,6 +224,14 @@ func TestReserveBody(t *testing.T) {
 		require.NoError(t, err, "all memory is free again")
 		rest.Release()
 	}
+
+	r := httptest.NewRequest("POST", "/", http.NoBody)
+	r.ContentLength = 1 << 40
+	hold, err := ReserveBody(r, budget.New(limits, nil).Scope("alice", ""), whole)
+	require.NoError(t, err, "Body refuses it as too large, which another attempt does not change")
+	hold.Release()
+	_, err = Body(httptest.NewRecorder(), r, whole, -1)
+	require.ErrorIs(t, err, ErrTooLarge)
 }
 
 type zeros struct{}
