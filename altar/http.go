@@ -117,16 +117,33 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, header{}, formFault(reasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
 	}
-	body, failed := httpx.Body(w, r, int64(h.opts.Limits.MaxMessage), h.opts.Timing.ReadTimeout)
-	if failed != nil {
-		reason := reasonMalformedJSON
-		if errors.Is(failed, httpx.ErrTooLarge) {
-			reason = reasonMessageTooLarge
-		}
-		h.httpError(w, header{}, frameError(reason).Err)
+	body, err := h.body(w, r, id)
+	if err != nil {
+		h.httpError(w, header{}, err)
 		return
 	}
 	h.exchange(w, r, id, body, kind)
+}
+
+// body reads the body of a request. A call in it then reserves the memory of its parameters.
+func (h *Host) body(w http.ResponseWriter, r *http.Request, id *Principal) ([]byte, *Error) {
+	limit := int64(h.opts.Limits.MaxMessage)
+	hold, err := httpx.ReserveBody(r, h.budget.Scope(principalKey(id.principal(), r.RemoteAddr), ""), limit)
+	defer hold.Release()
+	var body []byte
+	if err == nil {
+		body, err = httpx.Body(w, r, limit, h.opts.Timing.ReadTimeout)
+	}
+	if full := overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err); full != nil {
+		return nil, full
+	}
+	switch {
+	case errors.Is(err, httpx.ErrTooLarge):
+		return nil, frameError(reasonMessageTooLarge).Err
+	case err != nil:
+		return nil, frameError(reasonMalformedJSON).Err
+	}
+	return body, nil
 }
 
 // acceptable returns the media type that a client wants, or nothing.

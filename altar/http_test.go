@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -173,3 +174,40 @@ func TestSendWhileClosing(t *testing.T) {
 type roundTripper func(r *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The bodies that arrive count for the memory of their principal, and another one is not refused for them.
+func TestMemoryOfArrivingBodies(t *testing.T) {
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMemoryPerPrincipal: 4 << 20}})
+	addr := server(t, h).Listener.Addr().String()
+	post := func(key string, announced int, body string) net.Conn {
+		c, err := net.Dial("tcp", addr)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close() })
+		_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			MessagesPath, key, announced, body)
+		require.NoError(t, err)
+		return c
+	}
+	status := func(c net.Conn) int {
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		return res.StatusCode
+	}
+	used := func() (n int64) {
+		for _, u := range h.Usage() {
+			if u.Resource == "memory" && u.Scope == "all" {
+				n = u.Used
+			}
+		}
+		return n
+	}
+	slow := post("key-user", 4<<20, "{")
+	require.Eventually(t, func() bool { return used() == 4<<20 }, 10*time.Second, time.Millisecond)
+	ping := `{"type":"Ping"}`
+	require.Equal(t, http.StatusServiceUnavailable, status(post("key-user", len(ping), ping)))
+	require.Equal(t, http.StatusOK, status(post("key-service", len(ping), ping)))
+	require.NoError(t, slow.Close())
+	require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
+	require.Equal(t, http.StatusRequestEntityTooLarge, status(post("key-user", 1<<30, ping)))
+}
