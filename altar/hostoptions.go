@@ -54,8 +54,8 @@ type HostOptions struct {
 	// as those of package altar/nonfinite.
 	AllowNonFinite bool
 
-	// AllowedOrigins are further origins of web pages that may open a WebSocket, compared exactly,
-	// such as "https://app.example" (ALT-D04). "*" allows all.
+	// AllowedOrigins are further origins of web pages that may open a WebSocket or send messages over HTTP, compared
+	// exactly, such as "https://app.example" (ALT-D04). "*" allows all. The Host sets no CORS headers.
 	AllowedOrigins []string
 
 	// AllowedHosts are further names of a Host on a loopback address, with or without a port. By

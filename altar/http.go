@@ -100,6 +100,10 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, header{}, formFault(reasonInvalidValue, "", "a header occurs more than once"))
 		return
 	}
+	if h.origins.Check(r) != nil {
+		h.httpError(w, header{}, Errorf(ErrAuthorizationFailed, ReasonDenied, "the origin is not allowed"))
+		return
+	}
 	id, err := h.identify(r)
 	if err == nil && id == nil && !h.opts.Auth.AllowAnonymous {
 		err = errUnauthenticated()

@@ -211,3 +211,44 @@ func TestMemoryOfArrivingBodies(t *testing.T) {
 	require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
 	require.Equal(t, http.StatusRequestEntityTooLarge, status(post("key-user", 1<<30, ping)))
 }
+
+// A web page reaches a Host over HTTP only from its own origin, even if the name of the page resolves to a loopback
+// address (ALT-D04).
+func TestMessagesOfPages(t *testing.T) {
+	h := testHost(t, &HostOptions{Auth: Auth{AllowAnonymous: true}, AllowedOrigins: []string{"https://friend.example"}, AllowedHosts: []string{"tools.test"}})
+	web := server(t, h)
+	_, port, err := net.SplitHostPort(web.Listener.Addr().String())
+	require.NoError(t, err)
+	for _, c := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"127.0.0.1:" + port, "", http.StatusOK}, // not a page
+		{"127.0.0.1:" + port, "http://127.0.0.1:" + port, http.StatusOK},
+		{"localhost:" + port, "http://localhost:" + port, http.StatusOK},
+		{"tools.test:" + port, "http://tools.test:" + port, http.StatusOK},
+		{"localhost:" + port, "https://friend.example", http.StatusOK},
+		{"localhost:" + port, "https://evil.example", http.StatusForbidden},
+		{"localhost:" + port, "null", http.StatusForbidden},
+		{"evil.example:" + port, "http://evil.example:" + port, http.StatusForbidden},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL+MessagesPath, strings.NewReader(`{"type":"Ping"}`))
+		require.NoError(t, err)
+		r.Host = c.host
+		r.Header.Set("Content-Type", "application/json")
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		res, err := web.Client().Do(r)
+		require.NoError(t, err)
+		body, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, c.want, res.StatusCode, "%s: %s", c.host, c.origin)
+		if c.want == http.StatusForbidden {
+			m, err := DecodeMessage(body, 0)
+			require.NoError(t, err)
+			require.ErrorIs(t, m.(*ErrorMessage).Err, ReasonDenied)
+		}
+	}
+}
