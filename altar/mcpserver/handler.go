@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func NewHandler(host *altar.Host, opts *Options) (http.Handler, error) {
 			if id == nil {
 				return r.Context(), "", err
 			}
-			return context.WithValue(r.Context(), principalKey{}, id), id.ID, err
+			return context.WithValue(r.Context(), principalKey{}, id), strconv.Quote(id.Tenant) + "/" + id.ID, err
 		}}
 	server := mcpserver.Server{Name: o.Name, Version: o.Version, Logger: o.Logger}
 	return front.Handler(server.Handler(func(r *http.Request) mcpserver.Backend {

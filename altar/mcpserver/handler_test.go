@@ -425,3 +425,43 @@ func TestShutdownInCall(t *testing.T) {
 	require.NoError(t, ctx.Err())
 	require.Contains(t, w.Body.String(), `"error":`)
 }
+
+// The memory of arriving bodies is that of a principal in its tenant, as at the Host.
+func TestTenantsHaveSeparateMemory(t *testing.T) {
+	f := newFixture(t, nil)
+	h, err := mcpserver.NewHandler(f.host, &mcpserver.Options{Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
+		return &altar.Principal{ID: "admin", Tenant: r.Header.Get("X-Tenant")}, nil
+	})})
+	require.NoError(t, err)
+	reading := make(chan struct{}, 16)
+	end := make(chan struct{})
+	status := func(tenant string, body io.Reader, size int64) int {
+		r := httptest.NewRequest(http.MethodPost, "/", body)
+		r.ContentLength = size
+		r.Header.Set("X-Tenant", tenant)
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	var slow sync.WaitGroup
+	for range cap(reading) {
+		slow.Go(func() {
+			status("a", readerFunc(func([]byte) (int, error) {
+				reading <- struct{}{}
+				<-end
+				return 0, io.EOF
+			}), 4<<20)
+		})
+	}
+	for range cap(reading) {
+		<-reading
+	}
+	require.Equal(t, http.StatusServiceUnavailable, status("a", strings.NewReader("[]"), 2))
+	require.NotEqual(t, http.StatusServiceUnavailable, status("b", strings.NewReader("[]"), 2))
+	close(end)
+	slow.Wait()
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
