@@ -288,11 +288,7 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(h.opts.Timing.WriteTimeout)) // not every writer has one
-	w.Header().Set("Content-Type", typeJSON)
-	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
-	w.WriteHeader(status)
-	_, _ = w.Write(out) // fails if the client disconnected
+	_ = httpx.Respond(w, status, typeJSON, out, h.opts.Timing.WriteTimeout) // fails if the client disconnected
 }
 
 // last reports whether a message ends the response to a ToolCall.
@@ -304,6 +300,7 @@ func last(m Message) bool {
 func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
 	w.Header().Set("Content-Type", typeNDJSON)
 	w.Header().Set("Cache-Control", "no-store")
+	w = httpx.Bounded(w, h.opts.Timing.WriteTimeout)
 	rc := http.NewResponseController(w)
 	var buf []byte
 	for more := false; m != nil; m, more = hc.next(r.Context()) {
@@ -313,7 +310,6 @@ func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn
 			return
 		}
 		buf = append(out, '\n')
-		_ = rc.SetWriteDeadline(time.Now().Add(h.opts.Timing.WriteTimeout)) // not every writer has one
 		if _, err := w.Write(buf); err != nil {
 			return
 		}

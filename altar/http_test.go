@@ -5,16 +5,19 @@ package altar
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -250,5 +253,57 @@ func TestMessagesOfPages(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, m.(*ErrorMessage).Err, ReasonDenied)
 		}
+	}
+}
+
+// A slowReader is a response to a client that takes 64 KiB in ten seconds.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	deadline time.Time
+}
+
+func (w *slowReader) SetWriteDeadline(t time.Time) error {
+	w.deadline = t
+	return nil
+}
+
+func (w *slowReader) Write(p []byte) (int, error) {
+	time.Sleep(10 * time.Second * time.Duration(len(p)) / (64 << 10))
+	if !w.deadline.IsZero() && time.Now().After(w.deadline) {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return w.ResponseRecorder.Write(p)
+}
+
+// A client that reads slowly, but never stops, gets a long result over HTTP in whole.
+func TestSlowReaderOfLongResult(t *testing.T) {
+	for _, kind := range []string{typeJSON, typeNDJSON, typeSSE} {
+		synctest.Test(t, func(t *testing.T) {
+			h := testHost(t, &HostOptions{Auth: Auth{AllowAnonymous: true}})
+			rt := attachRuntime(t, h, testService, "r1", "math/add")
+			post := func(w http.ResponseWriter, m Message) {
+				text, err := AppendMessage(nil, m)
+				require.NoError(t, err)
+				r := httptest.NewRequest(http.MethodPost, MessagesPath, bytes.NewReader(text))
+				r.Header.Set("Content-Type", typeJSON)
+				r.Header.Set("Accept", kind)
+				h.ServeHTTP(w, r)
+			}
+			post(httptest.NewRecorder(), &CreateSession{SessionID: "s"})
+			long := strings.Repeat("x", 1<<20)
+			w := &slowReader{ResponseRecorder: httptest.NewRecorder()}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				post(w, add("i", "s"))
+			}()
+			m, err := rt.conn.Receive()
+			for ; err == nil && typeOf(m) != "ToolCall"; m, err = rt.conn.Receive() {
+			}
+			require.NoError(t, err)
+			rt.send(&ToolResult{InvocationID: "i", Payload: []byte(`"` + long + `"`)})
+			<-done
+			require.True(t, strings.Contains(w.Body.String(), long), kind)
+		})
 	}
 }
