@@ -96,8 +96,12 @@ func (o *Options) authenticate(r *http.Request) (id *altar.Principal, err error)
 	if o.Authenticator != nil {
 		id, err = o.Authenticator.Authenticate(r)
 	}
-	if err == nil && id == nil && !o.AllowAnonymous {
+	switch {
+	case err != nil:
+	case id == nil && !o.AllowAnonymous:
 		err = errors.New("no credentials")
+	case id != nil && !id.Expires.IsZero() && !id.Expires.After(time.Now()):
+		err = errors.New("credentials expired")
 	}
 	return id, err
 }

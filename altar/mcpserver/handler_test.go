@@ -465,3 +465,17 @@ func TestTenantsHaveSeparateMemory(t *testing.T) {
 type readerFunc func(p []byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestExpiredPrincipalIsNotAuthenticated(t *testing.T) {
+	h, err := mcpserver.NewHandler(newFixture(t, nil).host, &mcpserver.Options{Logger: slog.New(slog.DiscardHandler),
+		Authenticator: altar.AuthenticatorFunc(func(*http.Request) (*altar.Principal, error) {
+			return &altar.Principal{ID: "alice", Expires: time.Now()}, nil
+		})})
+	require.NoError(t, err)
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	require.Equal(t, http.StatusUnauthorized, w.Code, w.Body)
+}
