@@ -178,7 +178,7 @@ type roundTripper func(r *http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// The bodies that arrive count for the memory of their principal, and another one is not refused for them.
+// The bodies that arrive count for the memory of their principal. Another principal is not refused for them.
 func TestMemoryOfArrivingBodies(t *testing.T) {
 	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMemoryPerPrincipal: 4 << 20}})
 	addr := server(t, h).Listener.Addr().String()

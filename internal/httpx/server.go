@@ -166,8 +166,8 @@ func readAll(r io.Reader, announced, limit int64) ([]byte, error) {
 // minReserved is the memory of a body without an announced length before its bytes arrive.
 const minReserved = 4 << 10
 
-// ReserveBody reserves memory for the body of r: its announced length, or else what arrives, but no more than limit,
-// unless that is negative: [Body] refuses a larger one. If the memory is not free, the error of ReserveBody or of the
+// ReserveBody reserves memory for the body of r: its announced length, or else what arrives, at most limit bytes unless
+// that is negative: [Body] refuses a larger one. If the memory is not free, the error of ReserveBody or of the
 // read is a [*budget.Error].
 func ReserveBody(r *http.Request, scope *budget.Scope, limit int64) (budget.Hold, error) {
 	b := &reservedBody{ReadCloser: r.Body, reserved: r.ContentLength, limit: limit}
