@@ -6,6 +6,9 @@ package arc_test
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,4 +92,79 @@ func TestPassingErrorsAreNotKept(t *testing.T) {
 		}
 		require.Equal(t, isKept, calls == 1, "%d", code)
 	}
+}
+
+// A slowReader is the writer of a response whose reader takes nothing until the end of a wait.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	wait      chan struct{}
+	deadlines []time.Time
+}
+
+func (w *slowReader) SetWriteDeadline(t time.Time) error {
+	w.deadlines = append(w.deadlines, t)
+	return nil
+}
+
+func (w *slowReader) Write(b []byte) (int, error) {
+	<-w.wait
+	return w.ResponseRecorder.Write(b)
+}
+
+// Large responses that a caller does not read count for it: a further read is refused, and a call that has had an effect has
+// little time. Other callers and small responses are not affected.
+func TestUnreadResponsesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		text := strings.Repeat("x", 20<<20)
+		s := newServer(t, nil)
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-01"},
+			TaskHandler: arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart(text)}})
+			}),
+			Methods: map[string]arc.Handler{"debug.large": arc.HandlerFunc(func(context.Context, *arc.Call) (any, error) {
+				return map[string]string{"text": text}, nil
+			})}})
+		info := call("task.info", "a-01", `{"taskId":"`+createTask(t, s, "a-01", "x")+`"}`)
+		synctest.Wait()
+		wait := make(chan struct{})
+		var calls sync.WaitGroup
+		send := func(address, body string) *slowReader {
+			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+			req := httptest.NewRequest(http.MethodPost, "/arc", strings.NewReader(body))
+			req.Header.Set("Content-Type", arc.MediaType)
+			req.RemoteAddr = address
+			calls.Go(func() { s.ServeHTTP(w, req) })
+			synctest.Wait()
+			return w
+		}
+		const one, two = "192.0.2.1:1", "192.0.2.2:1"
+		var read []*slowReader
+		for range 3 {
+			read = append(read, send(one, info))
+		}
+		used := func() (n int64) {
+			for _, u := range s.Usage() {
+				if u.Resource == "output" && u.Scope == "all" {
+					n = u.Used
+				}
+			}
+			return n
+		}
+		require.Greater(t, used(), int64(60<<20))
+		refused, hasty, other := send(one, info), send(one, call("debug.large", "a-01", "{}")), send(two, info)
+		small := send(one, strings.Replace(info, "}}", `,"includeArtifacts":false}}`, 1))
+		start := time.Now()
+		close(wait)
+		calls.Wait()
+		for _, w := range append(read, other, small, hasty) {
+			require.Equal(t, http.StatusOK, w.Code)
+		}
+		require.Greater(t, len(other.deadlines), 300, "one for each part")
+		require.Equal(t, []time.Time{start.Add(30 * time.Second)}, hasty.deadlines)
+		require.Equal(t, http.StatusServiceUnavailable, refused.Code)
+		require.NotEmpty(t, refused.Header().Get("Retry-After"))
+		require.Contains(t, string(fault(t, refused.ResponseRecorder, arc.ErrAgentCapacityExceeded).Details), `"scope":"principal"`)
+		require.Zero(t, used())
+		require.Equal(t, http.StatusOK, send(one, info).Code)
+	})
 }

@@ -128,6 +128,8 @@ type Limits struct {
 	// MaxMemory and MaxMemoryPerPrincipal bound the bytes of requests in progress, of running
 	// tasks and, without a durable store, of kept tasks, chats, resumable streams and
 	// subscriptions. Ended ones are deleted, oldest first, if their room is needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, and 64 MiB.
+	// They also bound the bytes of responses above 64 KiB that are being sent over HTTP, counted apart and with at least
+	// 64 MiB for a principal: a task.info over it is refused, and another response is cut off after WriteTimeout.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// MaxStorage and MaxStoragePerPrincipal bound the bytes of tasks, chats, resumable streams
@@ -197,6 +199,16 @@ func (l *Limits) budget(log *slog.Logger) budget.Limits {
 		Unauthenticated: budget.Limit{Principal: l.MaxUnauthenticatedPerAddress, All: l.MaxUnauthenticated},
 		RequestRate:     max(l.RequestRate, 0), RequestBurst: max(l.RequestBurst, 0), Logger: log,
 	}
+}
+
+// output returns the bounds of the memory of responses. A principal may have the longest one, however little
+// memory it has otherwise.
+func (l *Limits) output() budget.Limit {
+	o := budget.Limit{Principal: l.MaxMemoryPerPrincipal, All: l.MaxMemory}
+	if o.Principal > 0 {
+		o.Principal = max(o.Principal, 64<<20)
+	}
+	return o
 }
 
 // Timing is a group of [ServerOptions]. In every field a negative value removes the
@@ -312,7 +324,8 @@ type Server struct {
 	engine   *engine.Engine
 	sender   *sender
 	life     *life.Life
-	records  atomic.Uint64 // audit records
+	output   *budget.Budget // memory of large responses that are being sent
+	records  atomic.Uint64  // audit records
 
 	mediaType, jsonType []string // values of Content-Type
 }
@@ -335,6 +348,7 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 		Expose: "Retry-After, WWW-Authenticate"}
 	s.life = life.New(life.Options{Release: s.release, Abandon: s.abandon, Logger: o.Logger, Closed: ErrClosed})
 	s.sender = newSender(o.Webhook)
+	s.output = budget.New(budget.Limits{Memory: o.Limits.output(), Logger: o.Logger}, nil)
 	var err error
 	if s.engine, err = engine.New(s.engineOptions()); err != nil {
 		return nil, fmt.Errorf("arc: server: %w", err)
@@ -454,9 +468,16 @@ type Usage struct {
 	Used, Limit     int64
 }
 
-// Usage returns the present use of the resources of [Limits].
+// Usage returns the present use of the resources of [Limits], and the memory of responses as "output".
 func (s *Server) Usage() []Usage {
-	return budget.Rows[Usage](s.engine.Usage())
+	list := budget.Rows[Usage](s.engine.Usage())
+	for _, u := range s.output.Usage() {
+		if u.Resource == budget.Memory.String() && u.Scope != "session" {
+			u.Resource = "output"
+			list = append(list, Usage(u))
+		}
+	}
+	return list
 }
 
 // DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and

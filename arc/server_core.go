@@ -95,6 +95,8 @@ type exchange struct {
 	isLeft     bool // the reader of the stream has disconnected
 	sent       int  // bytes of the streamed answer
 	body       budget.Hold
+	output     budget.Hold    // of a large response
+	isHurried  bool           // there was no memory for the response
 	isWatched  bool           // by WatchTask
 	watch      budget.Hold    // of the watcher
 	place      engine.Place   // of the call
@@ -154,7 +156,7 @@ func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) 
 	if fault != nil {
 		a = s.failure(x, fault)
 	} else {
-		a = s.serve(ctx, x)
+		a = s.reserveOutput(x, s.serve(ctx, x))
 	}
 	s.audit(ctx, x, a)
 	if x.place.IsKept() && x.web.sink.w == nil {
@@ -162,6 +164,26 @@ func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) 
 		// may be large.
 		x.call.Params, x.call.Header, x.req.Params, x.q.Params, x.in, x.web = nil, nil, nil, nil, nil, webCall{}
 	}
+	return a
+}
+
+// largeOutput is the size of a response whose memory counts while it is sent: its reader may be slow.
+const largeOutput = 64 << 10
+
+// reserveOutput takes the memory of a response over HTTP. Without it, a read is refused, and a call that has had an
+// effect is answered in haste.
+func (s *Server) reserveOutput(x *exchange, a *ServerResponse) *ServerResponse {
+	if x.web.rw == nil || len(a.Data) <= largeOutput {
+		return a
+	}
+	var err error
+	if x.output, err = s.output.Scope(x.account(), "").Reserve(budget.Memory, int64(len(a.Data))); err == nil {
+		return a
+	}
+	if x.call.Method == MethodTaskInfo {
+		return s.failure(x, asError(engine.Refused(x.call.TargetAgent, err)))
+	}
+	x.isHurried = true
 	return a
 }
 

@@ -63,7 +63,9 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		s.respond(w, r, x, s.refusedBody(x, err))
 		return
 	}
-	s.respond(w, r, x, s.decodeAndServe(r.Context(), x, fault))
+	a := s.decodeAndServe(r.Context(), x, fault)
+	defer x.output.Release()
+	s.respond(w, r, x, a)
 }
 
 // requestOf returns a request without its body.
@@ -142,7 +144,7 @@ func (s *Server) respond(w http.ResponseWriter, r *http.Request, x *exchange, a 
 		if x.profile == ProfilePythonSDK {
 			status = http.StatusOK
 		}
-		s.write(w, r, a, status)
+		s.write(w, r, a, status, x.isHurried)
 	}
 }
 
@@ -180,12 +182,13 @@ func one(h http.Header, name string) string {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, text string) {
 	x := &exchange{in: &ServerRequest{RemoteAddr: r.RemoteAddr}, agent: s.opts.ID, startTime: time.Now()}
 	a := s.failure(x, &Error{Code: ErrInvalidRequest, Message: "Invalid request: " + text})
-	s.write(w, r, a, status)
+	s.write(w, r, a, status, false)
 	s.audit(r.Context(), x, a)
 }
 
-// write sends an answer; a status of zero goes by the error.
-func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse, status int) {
+// write sends an answer; a status of zero goes by the error. WriteTimeout is that of a part, or of the whole if
+// isHurried.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse, status int, isHurried bool) {
 	if status == 0 {
 		status = http.StatusOK
 		if a.Error != nil {
@@ -199,7 +202,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, a *ServerResponse
 	if mediaTypeFor(r.Header) != MediaType {
 		w.Header()["Content-Type"] = s.jsonType
 	}
-	if err := httpx.Respond(w, status, "", a.Data, s.opts.Timing.WriteTimeout); err != nil {
+	timeout := s.opts.Timing.WriteTimeout
+	if isHurried && timeout > 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout)) // not every writer has one
+		timeout = 0
+	}
+	if err := httpx.Respond(w, status, "", a.Data, timeout); err != nil {
 		s.opts.Logger.DebugContext(r.Context(), "arc: response not written", "peer", r.RemoteAddr, "err", err)
 	}
 }
