@@ -225,6 +225,8 @@ func (h *Host) respond(w http.ResponseWriter, r *http.Request, hc *hostConn, kin
 		}
 		return
 	}
+	first, hold := h.reserveOutput(hc, first)
+	defer hold.Release()
 	_, failed := first.(*ErrorMessage)
 	switch {
 	case failed || kind == typeJSON:
@@ -234,6 +236,28 @@ func (h *Host) respond(w http.ResponseWriter, r *http.Request, hc *hostConn, kin
 	default:
 		h.streamNDJSON(w, r, hc, first)
 	}
+}
+
+// largeOutput is the size of a response whose memory counts while it is sent: its reader may be slow.
+const largeOutput = 64 << 10
+
+// reserveOutput takes the memory of a response for its principal. Without it the response is an error. The record of a call
+// has its result, too.
+func (h *Host) reserveOutput(hc *hostConn, m Message) (Message, budget.Hold) {
+	n := weight(m)
+	if n <= largeOutput {
+		return m, budget.Hold{}
+	}
+	hold, err := h.budget.Scope(hc.budgetKey(), "").Reserve(budget.Memory, int64(n))
+	result, isResult := m.(*ToolResult)
+	switch full := overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err); {
+	case full == nil:
+	case isResult:
+		m = &ToolResult{InvocationID: result.InvocationID, Error: errSlowConsumer(), header: result.header}
+	default:
+		m = &ErrorMessage{Err: full, header: *m.head()}
+	}
+	return m, hold
 }
 
 // httpStatus is the status of an Error message; every other answer is 200.

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -306,4 +307,60 @@ func TestSlowReaderOfLongResult(t *testing.T) {
 			require.True(t, strings.Contains(w.Body.String(), long), kind)
 		})
 	}
+}
+
+// A heldWriter is the writer of a response whose reader takes nothing until the end of a wait.
+type heldWriter struct {
+	*httptest.ResponseRecorder
+	wait chan struct{}
+}
+
+func (w heldWriter) Write(b []byte) (int, error) {
+	<-w.wait
+	return w.ResponseRecorder.Write(b)
+}
+
+// Large responses that a principal does not read count for it. One more is an error, and a repeat has the result later.
+func TestUnreadResponsesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		auth := must(APIKeyAuthenticator(map[string]*Principal{"key-user": testUser, "key-other": testOther}))
+		h := testHost(t, &HostOptions{Auth: Auth{Authenticator: auth}, Limits: Limits{MaxMemoryPerPrincipal: 8 << 20}})
+		r := attachRuntime(t, h, testService, "r1", "math/add")
+		w, other := connect(t, h, testUser), connect(t, h, testOther)
+		w.session("s")
+		other.session("t")
+		payload := json.RawMessage(`"` + strings.Repeat("x", 3<<20) + `"`)
+		wait := make(chan struct{})
+		var responses sync.WaitGroup
+		call := func(session, key, id string, runs bool) heldWriter {
+			out := heldWriter{httptest.NewRecorder(), wait}
+			req := httptest.NewRequest(http.MethodPost, MessagesPath, strings.NewReader(string(must(appendMessage(nil, add(id, session), true)))))
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set(APIKeyHeader, key)
+			responses.Go(func() { h.ServeHTTP(out, req) })
+			if runs {
+				next[*ToolCall](r)
+				r.send(&ToolResult{InvocationID: id, Payload: payload})
+			}
+			synctest.Wait()
+			return out
+		}
+		result := func(w heldWriter) *ToolResult {
+			m, err := DecodeMessage(w.Body.Bytes(), 4<<20)
+			require.NoError(t, err, w.Body.String()[:min(200, w.Body.Len())])
+			return m.(*ToolResult)
+		}
+		one, two := call("s", "key-user", "one", true), call("s", "key-user", "two", true)
+		excess, alone := call("s", "key-user", "over", true), call("t", "key-other", "alone", true)
+		close(wait)
+		responses.Wait()
+		for _, w := range []heldWriter{one, two, alone} {
+			require.Len(t, result(w).Payload, len(payload))
+		}
+		require.ErrorIs(t, result(excess).Error, reasonSlowConsumer)
+		require.Zero(t, usage(h, "memory", "all").Used)
+		repeat := call("s", "key-user", "over", false)
+		responses.Wait()
+		require.Len(t, result(repeat).Payload, len(payload))
+	})
 }
