@@ -299,3 +299,19 @@ func TestHTTPCallAllocations(t *testing.T) {
 	call()
 	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 242.0)
 }
+
+// A call over WebSocket, both sides counted: the wait for a connection costs nothing while there is one.
+func TestWebSocketCallAllocations(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	c := newDesk(t, nil).dial(t, nil)
+	m := &accp.Message{Intent: accp.IntentReq, Op: "echo"}
+	call := func() {
+		if _, err := c.Call(t.Context(), m, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	require.LessOrEqual(t, testing.AllocsPerRun(500, call), 128.0)
+}

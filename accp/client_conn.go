@@ -76,7 +76,7 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 		return nil, &Error{Code: ErrTimeout, Message: "no connection in time", Cause: context.Cause(ctx)}
 	}
 	defer func() { t.dialing <- struct{}{} }()
-	if t.conn != nil && (t.conn.ctx.Err() == nil || t.isRefused(t.conn)) {
+	if t.isUsable() {
 		return t.conn, nil
 	}
 	work, err := t.life.Start(ctx, life.Request)
@@ -109,6 +109,11 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	t.conn = w
 	_ = t.life.Go("reconnect", func(ctx context.Context) { t.keepOpen(ctx, w) })
 	return w, nil
+}
+
+// isUsable reports whether the connection is open, or refused for later calls, too. The caller holds the token.
+func (t *connTransport) isUsable() bool {
+	return t.conn != nil && (t.conn.ctx.Err() == nil || t.isRefused(t.conn))
 }
 
 // keepOpen opens the connection again after the loss of w, until Close or a permanent refusal.
@@ -306,6 +311,15 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 
 // redial returns the connection. An error of a peer that cannot be reached, or not in time, is errUnsent.
 func (t *connTransport) redial(a *attempt) (*wsConn, error) {
+	select {
+	case <-t.dialing: // without the timer of a wait
+		w, isUsable := t.conn, t.isUsable()
+		t.dialing <- struct{}{}
+		if isUsable {
+			return w, nil
+		}
+	default:
+	}
 	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
 	defer cancel()
 	w, err := t.connect(ctx)

@@ -110,8 +110,8 @@ type ClientOptions struct {
 
 // ClientTiming is a group of [ClientOptions]. A negative value removes the bound.
 type ClientTiming struct {
-	// Timeout bounds the wait for the next message of an answer in each attempt, and the wait for a
-	// free session. Zero means 30 s.
+	// Timeout bounds the wait for the next message of an answer in each attempt, and the waits for a
+	// WebSocket connection and for a free session. Zero means 30 s.
 	Timeout time.Duration
 
 	// Heartbeat is the interval of pings on a WebSocket connection. Zero means 30 s; a negative
