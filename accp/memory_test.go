@@ -1051,3 +1051,25 @@ func TestShutdownStoresOutcomes(t *testing.T) {
 		require.EqualValues(t, 1, runs.Load())
 	})
 }
+
+// Close ends a Shutdown that waits for a store without answers.
+func TestCloseEndsShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &flaky{Store: store.NewMemory(), fits: func(key string) bool { return strings.HasPrefix(key, "accp/once/") }}
+		s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+		s.Handle("req", "transaction", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			kv.fail.Store(true)
+			return w.SendResult(nil)
+		}))
+		s.post("a", "s1", "req:transaction{amt:1.5|schema:TX|txn:t1}")
+		outcome := make(chan error, 1)
+		go func() { outcome <- s.Shutdown(context.Background()) }()
+		time.Sleep(time.Minute)
+		require.Empty(t, outcome)
+		require.NoError(t, s.Close())
+		synctest.Wait()
+		require.Len(t, outcome, 1)
+		require.Error(t, <-outcome, "an outcome is not stored")
+		time.Sleep(time.Minute) // the last attempt at the store
+	})
+}

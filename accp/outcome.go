@@ -89,13 +89,17 @@ func (o *outcomes) close(ctx context.Context, isDrain bool) error {
 }
 
 func (o *outcomes) end(ctx context.Context, isDrain bool) (err error) {
+	if t := o.tables.Load(); t != nil && !isDrain {
+		_ = t.table.Close() // also ends the wait of a drain, which has the turn
+	}
 	o.turn <- struct{}{}
 	defer func() { <-o.turn }()
 	o.isClosed = true
-	t := o.tables.Swap(nil)
+	t := o.tables.Load()
 	if t == nil {
 		return nil
 	}
+	defer o.tables.Store(nil)
 	if isDrain {
 		err = t.table.Shutdown(ctx)
 	} else {
