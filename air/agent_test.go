@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -402,15 +403,24 @@ func TestResendEveryServesRecipientsBehindSilentOnes(t *testing.T) {
 	})
 }
 
+// heap returns the bytes in use.
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // However many recipients are silent, the calls by ResendEvery serve a bounded number of them at a time.
 func TestResendEveryServesBoundedRecipients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice := w.join(t, 1)
-		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ResendEvery: time.Minute, Retry: &air.RetryPolicy{MaxAttempts: 1}})
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), ResendEvery: time.Minute, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: 1}})
 		var isSilent atomic.Bool
 		var running atomic.Int64
 		end := make(chan struct{})
+		body := &air.Raw{Type: "note", JSON: []byte(`{"type":"note","text":"` + strings.Repeat("x", 10<<10) + `"}`)}
 		w.setFail(func(r *http.Request) error {
 			if r.Method != http.MethodPost {
 				return nil
@@ -422,12 +432,14 @@ func TestResendEveryServesBoundedRecipients(t *testing.T) {
 			return errors.New("the network is down")
 		})
 		for i := range 300 {
-			_, err := c.Send(t.Context(), &air.Draft{To: w.join(t, 2+i).DID(), Body: offer(1)}, nil)
+			_, err := c.Send(t.Context(), &air.Draft{To: w.join(t, 2+i).DID(), Body: body}, nil)
 			require.ErrorIs(t, err, air.ErrDeliveryFailed)
 		}
+		before := heap()
 		isSilent.Store(true)
-		time.Sleep(time.Hour)
+		time.Sleep(40 * time.Minute)
 		require.EqualValues(t, 256, running.Load())
+		require.Less(t, heap()-before, int64(50<<20), "the waiting calls hold no bodies")
 		close(end)
 		require.NoError(t, c.Close())
 	})

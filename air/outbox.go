@@ -488,7 +488,11 @@ func (c *Client) listQueued(ctx context.Context, isLoop bool) (list []OutboxMess
 	}
 	list, unreadable, err = c.outbox.list(ctx)
 	isOmitted := func(m OutboxMessage) bool { return !m.Failed.IsZero() || isLoop && c.outbox.isServed(m.To) }
-	return slices.DeleteFunc(list, isOmitted), unreadable, err
+	list = slices.DeleteFunc(list, isOmitted)
+	for i := range list {
+		list[i].Body = nil // resend reads it: many calls may wait with a list
+	}
+	return list, unreadable, err
 }
 
 // share returns the claims of the threads that processes with the same store deliver at the moment. The caller calls
@@ -532,6 +536,7 @@ func (c *Client) resendTo(ctx context.Context, kind life.Kind, claims *once.Tabl
 			r, err = c.guarded(ctx, kind, func(ctx context.Context) (*Receipt, error) { return c.resend(ctx, m) })
 			return once.Result{Forget: true}, nil
 		})
+		m.Body = nil
 		if err = errors.Join(err, failed); r != nil {
 			delivered++
 		}
