@@ -512,7 +512,7 @@ func (o *outboxStore) share(ctx context.Context, did string, log *slog.Logger) (
 	return claims, func() {
 		ctx, cancel := storeContext(ctx)
 		defer cancel()
-		_ = claims.Close()
+		_ = claims.Shutdown(ctx)
 		_ = l.Release(ctx)
 	}, nil
 }

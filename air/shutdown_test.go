@@ -4,8 +4,10 @@
 package air_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -71,7 +73,8 @@ func TestClientShutdownCutsResendEvery(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
 		kv := store.NewMemory()
-		c := w.client(t, alice, air.ClientOptions{Outbox: kv, ResendEvery: time.Minute})
+		var log bytes.Buffer
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, ResendEvery: time.Minute, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		w.setFail(func(r *http.Request) error {
 			if r.Method != http.MethodPost {
 				return nil
@@ -87,6 +90,7 @@ func TestClientShutdownCutsResendEvery(t *testing.T) {
 		start := time.Now()
 		require.NoError(t, c.Shutdown(t.Context()))
 		require.LessOrEqual(t, time.Since(start), time.Second)
+		require.NotContains(t, log.String(), "claim not released")
 
 		w.setFail(nil)
 		next := w.client(t, alice, air.ClientOptions{Outbox: kv})
