@@ -286,11 +286,18 @@ func (sh *Shard) keep(r *Record, c *Call) (size int) {
 	return size
 }
 
-// text returns a copy of b that shares a block of memory with those before it, as records do.
+// textBlock is the size of a block of memory for short texts.
+const textBlock = 4 << 10
+
+// text returns a copy of b. A short one shares a block of memory with others, as records do; a long one would keep its
+// memory as long as they live.
 func (sh *Shard) text(b []byte) string {
+	if len(b) > textBlock/8 {
+		return string(b)
+	}
 	if sh.block.Cap()-sh.block.Len() < len(b) {
 		sh.block.Reset()
-		sh.block.Grow(max(4<<10, len(b)))
+		sh.block.Grow(textBlock)
 	}
 	start := sh.block.Len()
 	sh.block.Write(b)

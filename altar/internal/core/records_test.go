@@ -337,3 +337,16 @@ func TestUsedIDsAreSmall(t *testing.T) {
 	require.Zero(t, records.Len())
 	require.Less(t, heap()-before, int64(limit))
 }
+
+// A short text does not keep the memory of a long one, whose record may have been dropped.
+func TestShortTextsKeepNoLongOnes(t *testing.T) {
+	sh, long := &Shard{}, make([]byte, 1<<20-100)
+	before := heap()
+	short := make([]string, 50)
+	for i := range short {
+		_ = sh.text(long)
+		short[i] = sh.text([]byte("text"))
+	}
+	require.Less(t, heap()-before, int64(1<<20))
+	runtime.KeepAlive(short)
+}
