@@ -233,6 +233,7 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 			h.missRemote(&hc.runtime, now)
 			if hc.runtime.Gate.Running() == 0 {
 				delete(p.runtimes, id)
+				h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime}) // the shards forget it, too
 			}
 		} else if len(names) == 0 {
 			h.withdraw(&hc.runtime, now)

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/stretchr/testify/require"
 )
@@ -811,13 +813,19 @@ func TestDepartedRuntimesOfOtherHostAreForgotten(t *testing.T) {
 			defer a.unlockAll()
 			require.ElementsMatch(t, want, slices.Collect(maps.Keys(a.peers.byID["b"].runtimes)))
 		}
+		var left []weak.Pointer[hostConn]
 		for i := range 20 {
-			stop := m.attach(t, "b", testRuntime(fmt.Sprint("r", i), nil))
+			id := fmt.Sprint("r", i)
+			stop := m.attach(t, "b", testRuntime(id, nil))
 			_, err := CallAs[int64](t.Context(), sess, "math/add", addIn{1, 2}, nil)
 			require.NoError(t, err)
+			left = append(left, weak.Make(m.hosts["a"].peers.byID["b"].runtimes[id]))
 			stop()
 		}
 		requireRuntimes()
+		runtime.GC()
+		left = slices.DeleteFunc(left, func(hc weak.Pointer[hostConn]) bool { return hc.Value() == nil })
+		require.Less(t, len(left), 5, "those of the last calls may be in memory")
 
 		stop := m.attach(t, "b", testRuntime("busy", nil))
 		var call sync.WaitGroup
