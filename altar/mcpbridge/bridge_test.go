@@ -342,6 +342,10 @@ func TestUnusableServer(t *testing.T) {
 func TestHostileSchemas(t *testing.T) {
 	b := newBox()
 	deep := strings.Repeat(`{"type":"array","items":`, 60) + `{"type":"string"}` + strings.Repeat("}", 60)
+	var repeated strings.Builder
+	for i := range 300 {
+		fmt.Fprintf(&repeated, `,"x%d":{"$ref":"#/properties/x"}`, i)
+	}
 	for name, schema := range map[string]string{
 		"endless": `{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}`,
 		"inner":   `{"type":"object","properties":{"x":{"type":"object","properties":{"x":{"$ref":"#/properties/x"}}}}}`,
@@ -350,17 +354,18 @@ func TestHostileSchemas(t *testing.T) {
 		"foreign":  `{"type":"object","properties":{"x":{"$ref":"https://example.com/schema"}}}`,
 		"deep":     `{"type":"object","properties":{"x":` + deep + `}}`,
 		"required": `{"type":"object","required":["y"]}`,
+		"repeated": `{"type":"object","properties":{"x":{"type":"string","description":"` + strings.Repeat("x", 64<<10) + `"}` + repeated.String() + `}}`,
 	} {
 		b.add(name, schema, nil)
 	}
 	tools, err := newBridge(t, b.dial, mcpbridge.Options{}).Tools(t.Context())
 	require.NoError(t, err)
-	require.Len(t, tools, 12)
+	require.Len(t, tools, 13)
 	faults := 0
 	for _, tool := range tools {
 		if tool.Err != nil {
 			faults++
 		}
 	}
-	require.Equal(t, 7, faults)
+	require.Equal(t, 8, faults)
 }

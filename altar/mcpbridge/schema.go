@@ -13,7 +13,8 @@ import (
 // A schema with its references resolved is bounded, because one that refers to itself has no end.
 const (
 	maxDepth   = 32
-	maxSchemas = 10_000 // within it
+	maxSchemas = 10_000   // within it
+	maxContent = 16 << 20 // bytes within it; each reference to a schema repeats those of that
 )
 
 // notes are the keywords that a contract cannot express, with their words in a description.
@@ -26,8 +27,9 @@ var notes = [][2]string{
 
 // A simplifier makes a schema one that a contract can express, with the rest as text.
 type simplifier struct {
-	root map[string]any
-	left int // of maxSchemas
+	root    map[string]any
+	left    int // of maxSchemas
+	content int // of maxContent
 }
 
 func simplify(schema any) any {
@@ -35,7 +37,7 @@ func simplify(schema any) any {
 	if !ok {
 		return schema
 	}
-	s := simplifier{root, maxSchemas}
+	s := simplifier{root, maxSchemas, maxContent}
 	return s.schema(root, 0)
 }
 
@@ -55,7 +57,10 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 		out = merged
 	}
 	s.left--
-	if depth >= maxDepth || s.left <= 0 {
+	if s.left > 0 {
+		s.content -= ownSize(out)
+	}
+	if depth >= maxDepth || s.left <= 0 || s.content < 0 {
 		s.left = 0              // the rest does not matter
 		return map[string]any{} // without a type, which is a fault
 	}
@@ -69,7 +74,8 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 	if items, ok := out["items"].(map[string]any); ok {
 		inner := s.schema(items, depth+1)
 		out["items"] = inner
-		if about, _ := inner["description"].(string); about != "" {
+		if about, _ := inner["description"].(string); about != "" && len(about) <= s.content {
+			s.content -= len(about)
 			text = join(text, "Each item: "+about)
 		}
 	}
@@ -87,6 +93,15 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 		out["properties"] = made
 	}
 	return out
+}
+
+// ownSize returns the bytes of a schema without those within it.
+func ownSize(schema map[string]any) int {
+	own := maps.Clone(schema)
+	delete(own, "items")
+	delete(own, "properties")
+	text, _ := json.Marshal(own) // that of a schema that was decoded
+	return len(text)
 }
 
 // target returns the schema that a reference or the only choice besides null stands for, or nil.
