@@ -233,7 +233,7 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 			h.missRemote(&hc.runtime, now)
 			if hc.runtime.Gate.Running() == 0 {
 				delete(p.runtimes, id)
-				h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime}) // the shards forget it, too
+				h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime}) // so that no shard has it
 			}
 		} else if len(names) == 0 {
 			h.withdraw(&hc.runtime, now)

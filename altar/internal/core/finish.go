@@ -289,8 +289,8 @@ func (sh *Shard) keep(r *Record, c *Call) (size int) {
 // textBlock is the size of a block of memory for short texts.
 const textBlock = 4 << 10
 
-// text returns a copy of b. A short one shares a block of memory with others, as records do; a long one would keep its
-// memory as long as they live.
+// text returns a copy of b. A short one shares a block of memory with others. A long one does not, because its memory would
+// remain while one of them is in use.
 func (sh *Shard) text(b []byte) string {
 	if len(b) > textBlock/8 {
 		return string(b)
