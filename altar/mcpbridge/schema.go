@@ -56,11 +56,7 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 		maps.Copy(merged, out)
 		out = merged
 	}
-	s.left--
-	if s.left > 0 {
-		s.content -= ownSize(out)
-	}
-	if depth >= maxDepth || s.left <= 0 || s.content < 0 {
+	if depth >= maxDepth || s.exceeds(out) {
 		s.left = 0              // the rest does not matter
 		return map[string]any{} // without a type, which is a fault
 	}
@@ -93,6 +89,15 @@ func (s *simplifier) schema(from map[string]any, depth int) map[string]any {
 		out["properties"] = made
 	}
 	return out
+}
+
+// exceeds counts a schema, and reports whether it is one too many or too large.
+func (s *simplifier) exceeds(schema map[string]any) bool {
+	s.left--
+	if s.left > 0 {
+		s.content -= ownSize(schema)
+	}
+	return s.left <= 0 || s.content < 0
 }
 
 // ownSize returns the bytes of a schema without those within it.
