@@ -4,12 +4,13 @@
 package command
 
 import (
-	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // Interrupted is the exit status after a second interrupt.
@@ -21,14 +22,18 @@ type Groups struct {
 	mu       sync.Mutex
 	running  map[*exec.Cmd]bool // guarded by mu
 	isKilled bool               // guarded by mu
+
+	present sync.WaitGroup // as running
 }
+
+var errKilled = errors.New("the command was not started: the process ends")
 
 // Start calls start, which starts a command in its own group. The caller removes the group after its end.
 func (g *Groups) Start(cmd *exec.Cmd, start func() error) (remove func(), err error) {
 	g.mu.Lock() // also during the start, so that Kill misses no group
 	defer g.mu.Unlock()
 	if g.isKilled {
-		return nil, context.Canceled
+		return nil, errKilled
 	}
 	if err := start(); err != nil {
 		return nil, err
@@ -37,10 +42,12 @@ func (g *Groups) Start(cmd *exec.Cmd, start func() error) (remove func(), err er
 		g.running = make(map[*exec.Cmd]bool)
 	}
 	g.running[cmd] = true
+	g.present.Add(1)
 	return func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		delete(g.running, cmd)
+		g.present.Done()
 	}, nil
 }
 
@@ -51,6 +58,21 @@ func (g *Groups) Kill() {
 	g.isKilled = true
 	for cmd := range g.running {
 		KillGroup(cmd)
+	}
+}
+
+// End is Kill, and waits for the removal of the groups, at most for a timeout. Without the wait some would survive the exit of
+// this process.
+func (g *Groups) End(timeout time.Duration) {
+	g.Kill()
+	removed := make(chan struct{})
+	go func() {
+		g.present.Wait()
+		close(removed)
+	}()
+	select {
+	case <-removed:
+	case <-time.After(timeout):
 	}
 }
 

@@ -20,10 +20,7 @@ const CloseTimeout = 10 * time.Second
 const killTimeout = 10 * time.Second
 
 // ServeFlags are the flags of verbs that serve HTTP.
-type ServeFlags struct {
-	addr, cert, key string
-	shells          []*Shell
-}
+type ServeFlags struct{ addr, cert, key string }
 
 // NewServeFlags declares the flags -addr, -cert and -cert-key.
 func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
@@ -34,23 +31,8 @@ func NewServeFlags(fs *flag.FlagSet) *ServeFlags {
 	return f
 }
 
-// NewShell returns a Shell whose commands end before Serve returns.
-func (f *ServeFlags) NewShell(s *IO, line string, timeout time.Duration) *Shell {
-	shell := NewShell(s, line, timeout)
-	f.shells = append(f.shells, shell)
-	return shell
-}
-
-func (f *ServeFlags) closeShells() {
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
-	defer cancel()
-	for _, s := range f.shells {
-		s.Close(ctx)
-	}
-}
-
 // Serve prints the address and serves until ctx ends. Then it calls shutdown, which ends streams and
-// handlers, and closes the server and the shells.
+// handlers, closes the server, and ends the commands of the verb.
 func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdown func(context.Context) error) error {
 	if (f.cert == "") != (f.key == "") {
 		return Usage("-cert and -cert-key are needed together")
@@ -66,7 +48,7 @@ func (f *ServeFlags) Serve(ctx context.Context, s *IO, srv *http.Server, shutdow
 	if err != nil {
 		return CouldNot(err)
 	}
-	defer f.closeShells()
+	defer s.Groups.End(killTimeout)
 	served := make(chan error, 1)
 	go func() {
 		if f.cert != "" {

@@ -31,7 +31,8 @@ func TestServeEndsCommands(t *testing.T) {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	serve := NewServeFlags(fs)
 	require.NoError(t, fs.Parse([]string{"-addr=127.0.0.1:0"}))
-	shell := serve.NewShell(&IO{}, "exec 3>'"+fifo+"'; echo $$ >&3; sleep 600 & wait", time.Hour)
+	s := &IO{Out: &bytes.Buffer{}}
+	shell := NewShell(s, "exec 3>'"+fifo+"'; echo $$ >&3; sleep 600 & wait", time.Hour)
 	result := make(chan error, 1)
 	go func() {
 		_, err := shell.Run(t.Context(), nil)
@@ -48,12 +49,12 @@ func TestServeEndsCommands(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	failure := errors.New("the drain took too long")
-	err = serve.Serve(ctx, &IO{Out: &bytes.Buffer{}}, &http.Server{}, func(context.Context) error { return failure })
+	err = serve.Serve(ctx, s, &http.Server{}, func(context.Context) error { return failure })
 	require.ErrorIs(t, err, failure)
 	require.Equal(t, syscall.ESRCH, syscall.Kill(pid, 0), "the process after Serve")
 	require.ErrorContains(t, <-result, "the command failed")
 	_, err = io.ReadAll(r)
 	require.NoError(t, err, "the end of the descendant")
 	_, err = shell.Run(t.Context(), nil)
-	require.Equal(t, errClosed, err)
+	require.Equal(t, errKilled, err)
 }

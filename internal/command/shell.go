@@ -25,16 +25,12 @@ type Shell struct {
 	timeout time.Duration
 	groups  *Groups
 	slots   chan struct{}
-	done    context.Context // until Close
-	stop    context.CancelFunc
 }
 
 // NewShell returns a Shell of a verb whose commands end after a time limit, with their descendants where
 // the system has process groups.
 func NewShell(s *IO, line string, timeout time.Duration) *Shell {
-	shell := &Shell{line: line, timeout: timeout, groups: &s.Groups, slots: make(chan struct{}, maxRunning)}
-	shell.done, shell.stop = context.WithCancel(context.Background())
-	return shell
+	return &Shell{line: line, timeout: timeout, groups: &s.Groups, slots: make(chan struct{}, maxRunning)}
 }
 
 // Run returns the output of the command for an input. The error contains no output, which may have
@@ -45,12 +41,9 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		defer func() { <-s.slots }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-s.done.Done():
-		return nil, errClosed
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	defer context.AfterFunc(s.done, cancel)()
 	out := &limited{stop: cancel}
 	args := ShellArgs(s.line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
@@ -66,6 +59,8 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		remove()
 	}
 	switch {
+	case errors.Is(err, errKilled):
+		return nil, err
 	case out.isFull:
 		return nil, errFull
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -76,18 +71,6 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 	return out.buf.Bytes(), nil
 }
 
-// Close ends the commands, and waits for them until ctx ends. Otherwise they would survive the exit of the process.
-func (s *Shell) Close(ctx context.Context) {
-	s.stop()
-	for range maxRunning {
-		select {
-		case s.slots <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // ShellArgs returns the program and the arguments that run a command line.
 func ShellArgs(line string) []string {
 	if runtime.GOOS == "windows" {
@@ -96,10 +79,7 @@ func ShellArgs(line string) []string {
 	return []string{"sh", "-c", line}
 }
 
-var (
-	errFull   = fmt.Errorf("the command wrote more than %d bytes", maxOutput)
-	errClosed = errors.New("the command was not started: the server ends")
-)
+var errFull = fmt.Errorf("the command wrote more than %d bytes", maxOutput)
 
 // limited keeps up to maxOutput bytes, and stops the command beyond.
 type limited struct {

@@ -89,6 +89,7 @@ func (c *session) replay(ctx context.Context, s *command.IO, r *record.Recording
 	if err != nil {
 		return err
 	}
+	defer func() { _ = c.close(nil) }() // Replay closes the connection
 	if err := record.Replay(ctx, conn, r, &record.ReplayOptions{Token: token}); err != nil {
 		return err
 	}

@@ -59,7 +59,8 @@ type session struct {
 	insecure                                          bool
 	timeout                                           time.Duration
 
-	file *os.File // of the recording; nil without one
+	file   *os.File // of the recording; nil without one
+	remove func()   // removes the ended child from the groups; nil without one
 }
 
 func sessionFlags(fs *flag.FlagSet) *session {
@@ -107,10 +108,13 @@ func (c *session) connect(ctx context.Context, s *command.IO, capabilities []str
 	return client, nil
 }
 
-// close closes the client, which may be nil, and then the recording.
+// close closes the client, which is nil if its connection has ended, and then the recording.
 func (c *session) close(client *a2e.Client) (err error) {
 	if client != nil {
 		err = client.Close()
+	}
+	if c.remove != nil {
+		c.remove()
 	}
 	if c.file != nil {
 		err = errors.Join(err, c.file.Close())
@@ -130,13 +134,14 @@ func (c *session) dial(ctx context.Context, s *command.IO, log *slog.Logger) (io
 		args := command.ShellArgs(c.line)
 		cmd := exec.Command(args[0], args[1:]...)
 		var child *a2e.Command
-		_, err := s.Groups.Start(cmd, func() (err error) {
+		remove, err := s.Groups.Start(cmd, func() (err error) {
 			child, err = a2e.StartCommand(cmd, &a2e.CommandOptions{Logger: log})
 			return err
 		})
 		if err != nil {
 			return nil, command.CouldNot(err)
 		}
+		c.remove = remove
 		return child, nil
 	}
 	var conn io.ReadWriteCloser

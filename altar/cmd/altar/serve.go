@@ -61,7 +61,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 			return command.CouldNot(err)
 		}
 		defer host.Close()
-		rt, err := runtimeOf(contracts, lines, func(line string) *command.Shell { return serve.NewShell(s, line, *timeout) }, log)
+		rt, err := runtimeOf(s, contracts, lines, *timeout, log)
 		if err != nil {
 			return err
 		}
@@ -153,7 +153,7 @@ func authentication(clientFile, runtimeFile string, anonymous bool) (*altar.Auth
 }
 
 // runtimeOf returns the Runtime of the commands, nil without one.
-func runtimeOf(contracts *altar.Manifest, lines []string, newShell func(line string) *command.Shell, log *slog.Logger) (*altar.Runtime, error) {
+func runtimeOf(s *command.IO, contracts *altar.Manifest, lines []string, timeout time.Duration, log *slog.Logger) (*altar.Runtime, error) {
 	if len(lines) == 0 {
 		return nil, nil
 	}
@@ -173,7 +173,7 @@ func runtimeOf(contracts *altar.Manifest, lines []string, newShell func(line str
 			return nil, command.Usage("-exec: two commands for %q", name)
 		}
 		seen[name] = true
-		shell := newShell(line)
+		shell := command.NewShell(s, line, timeout)
 		rt.Handle(name, altar.HandlerFunc(func(ctx context.Context, call *altar.ToolCall) (any, error) {
 			parameters := call.Parameters
 			if parameters == nil {

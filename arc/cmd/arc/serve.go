@@ -45,7 +45,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if err != nil {
 			return command.CouldNot(err)
 		}
-		c := &child{shell: serve.NewShell(s, *line, *timeout)}
+		c := &child{shell: command.NewShell(s, *line, *timeout)}
 		err = guardID(func() {
 			srv.Register(arc.Agent{
 				AgentInfo:   arc.AgentInfo{AgentID: *agent, Description: *line},
