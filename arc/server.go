@@ -127,9 +127,11 @@ type Auth struct {
 type Limits struct {
 	// MaxMemory and MaxMemoryPerPrincipal bound the bytes of requests in progress, of running
 	// tasks and, without a durable store, of kept tasks, chats, resumable streams and
-	// subscriptions. Ended ones are deleted, oldest first, if their room is needed. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT, and 64 MiB.
-	// They also bound the bytes of responses above 64 KiB that are being sent over HTTP, counted apart and with at least
-	// 64 MiB for a principal: a task.info over it is refused, and another response is cut off after WriteTimeout.
+	// subscriptions. Ended ones are deleted, oldest first, if their room is needed. Zero means
+	// the lesser of 256 MiB and a third of GOMEMLIMIT, and 64 MiB. They also bound the bytes of
+	// responses above 64 KiB that are being sent over HTTP, counted apart and with at least
+	// 64 MiB for a principal within MaxMemory: a task.info over it is refused, and another
+	// response is cut off after WriteTimeout.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// MaxStorage and MaxStoragePerPrincipal bound the bytes of tasks, chats, resumable streams
@@ -201,8 +203,8 @@ func (l *Limits) budget(log *slog.Logger) budget.Limits {
 	}
 }
 
-// output returns the bounds of the memory of responses. A principal may have the longest one, however little
-// memory it has otherwise.
+// output returns the bounds of the memory of responses. That of a principal permits the longest one, however little
+// memory it has otherwise; MaxMemory may not.
 func (l *Limits) output() budget.Limit {
 	o := budget.Limit{Principal: l.MaxMemoryPerPrincipal, All: l.MaxMemory}
 	if o.Principal > 0 {

@@ -36,7 +36,7 @@
 // duplicates, so that no write is applied twice. If a response was lost and another caller changed
 // the same key since, the call fails with an error that it may have taken effect. The servers know an
 // attempt for a minute. One that the network delivers later stores nothing while the record of an earlier
-// attempt is present or its id is known, so a record with an id and a ttl is never stored twice.
+// attempt is present or its id is known.
 //
 // Time is that of the servers: each process compares its clock with theirs once a minute, and before the next call
 // after its clock was set or its machine was suspended. An entry thus expires for all processes at once, within the
