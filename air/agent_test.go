@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -403,14 +402,6 @@ func TestResendEveryServesRecipientsBehindSilentOnes(t *testing.T) {
 	})
 }
 
-// heap returns the bytes in use.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // However many recipients are silent, the calls by ResendEvery serve a bounded number of them at a time.
 func TestResendEveryServesBoundedRecipients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -435,11 +426,11 @@ func TestResendEveryServesBoundedRecipients(t *testing.T) {
 			_, err := c.Send(t.Context(), &air.Draft{To: w.join(t, 2+i).DID(), Body: body}, nil)
 			require.ErrorIs(t, err, air.ErrDeliveryFailed)
 		}
-		before := heap()
+		before := heapOf()
 		isSilent.Store(true)
 		time.Sleep(40 * time.Minute)
 		require.EqualValues(t, 256, running.Load())
-		require.Less(t, heap()-before, int64(50<<20), "the waiting calls hold no bodies")
+		require.Less(t, heapOf()-before, int64(50<<20), "the waiting calls hold no bodies")
 		close(end)
 		require.NoError(t, c.Close())
 	})

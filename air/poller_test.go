@@ -208,6 +208,21 @@ func TestStreamSilenceDoesNotEndHandler(t *testing.T) {
 	})
 }
 
+// drainingInbox returns an inbox whose handler takes three seconds. The channels have a value for each start and the cause of
+// each end, of up to n.
+func (w *world) drainingInbox(t *testing.T, id *air.Identity, n int) (in *air.Inbox, started chan struct{}, ends chan error) {
+	t.Helper()
+	started, ends = make(chan struct{}, n), make(chan error, n)
+	in, err := air.NewInbox(id, air.HandlerFunc(func(ctx context.Context, _ *air.Delivery) error {
+		started <- struct{}{}
+		_ = retry.Sleep(ctx, 3*time.Second)
+		ends <- context.Cause(ctx)
+		return ctx.Err()
+	}), &air.InboxOptions{Resolver: w.resolver(t)})
+	require.NoError(t, err)
+	return in, started, ends
+}
+
 // A shutdown in the middle of many envelopes lets the handlers end that run, and begins no others: the rest stays at the
 // relay.
 func TestPollerShutdownLeavesRestAtRelay(t *testing.T) {
@@ -218,14 +233,7 @@ func TestPollerShutdownLeavesRestAtRelay(t *testing.T) {
 		for range queued {
 			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
 		}
-		started, ends := make(chan struct{}, queued), make(chan error, queued)
-		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
-			started <- struct{}{}
-			_ = retry.Sleep(ctx, 3*time.Second)
-			ends <- context.Cause(ctx)
-			return ctx.Err()
-		}), &air.InboxOptions{Resolver: w.resolver(t)})
-		require.NoError(t, err)
+		in, started, ends := w.drainingInbox(t, bob, queued)
 		defer in.Close()
 		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http()})
 		require.NoError(t, err)
@@ -261,14 +269,7 @@ func TestPollerShutdownWaitsForHandlerOfStream(t *testing.T) {
 			context.AfterFunc(r.Context(), func() { _ = events.CloseWithError(errors.New("stream cut")) })
 			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: body}, nil
 		})}
-		started, ends := make(chan struct{}, 2), make(chan error, 2)
-		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
-			started <- struct{}{}
-			_ = retry.Sleep(ctx, 3*time.Second)
-			ends <- context.Cause(ctx)
-			return ctx.Err()
-		}), &air.InboxOptions{Resolver: w.resolver(t)})
-		require.NoError(t, err)
+		in, started, ends := w.drainingInbox(t, bob, 2)
 		defer in.Close()
 		p, err := air.NewPoller(in, w.endpoint(bob), &air.PollerOptions{HTTPClient: client, Dialect: air.DialectDeployed, EnableStream: true})
 		require.NoError(t, err)
