@@ -724,6 +724,7 @@ func TestLateCreateOfFailedAcquireIsIgnored(t *testing.T) {
 		first := l.Owner()
 		_, err = other.Start(t.Context(), "k", "1")
 		require.NoError(t, err)
+		synctest.Wait() // the store has repeated the Create of the failed Acquire
 		require.NoError(t, db.Delete(t.Context(), "lease/a", 0))
 		db.land(t)
 		require.NoError(t, other.Release(t.Context()))
