@@ -147,6 +147,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	}
 	if o.Outbox != nil {
 		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/", instance: o.instance}
+		if o.ThreadStore != nil {
+			o.ThreadStore.outbox.Store(c.outbox)
+		}
 	}
 	if o.ResendEvery > 0 && c.outbox != nil {
 		err = c.life.Go("resend", c.resendLoop)

@@ -76,9 +76,10 @@ type outboxStore struct {
 }
 
 type outboxEntry struct {
-	thread   replayKey
-	size     int
-	isFailed bool
+	thread      replayKey
+	size        int
+	isFailed    bool
+	isAttempted bool
 }
 
 func (m *OutboxMessage) state() core.Sent {
@@ -90,7 +91,7 @@ func (m *OutboxMessage) set(s core.Sent) {
 }
 
 func (m *OutboxMessage) entry() outboxEntry {
-	return outboxEntry{m.thread(), len(m.Body) + 512, !m.Failed.IsZero()}
+	return outboxEntry{m.thread(), len(m.Body) + 512, !m.Failed.IsZero(), m.Attempted}
 }
 
 // setLocked replaces an entry of the index, or removes it. o.mu must be held.
@@ -115,7 +116,9 @@ func (o *outboxStore) setLocked(key string, e *outboxEntry) {
 	}
 }
 
-func (m *OutboxMessage) thread() replayKey { return hashKey('q', m.To, m.ThreadID, "") }
+func (m *OutboxMessage) thread() replayKey { return outboxThread(m.To, m.ThreadID) }
+
+func outboxThread(to, threadID string) replayKey { return hashKey('q', to, threadID, "") }
 
 func (o *outboxStore) key(id string) string {
 	sum := hashKey('o', id, "", "") // an id may exceed the length of a key
@@ -248,6 +251,26 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 		o.last = later(o.last, m.Queued)
 	}
 	return nil
+}
+
+// mayHaveArrived reports whether a queued message of a thread may have reached the recipient.
+func (o *outboxStore) mayHaveArrived(ctx context.Context, thread replayKey) (bool, error) {
+	ctx, cancel := storeContext(ctx)
+	defer cancel()
+	if err := o.refresh(ctx); err != nil {
+		return false, err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.heads[thread] == 0 {
+		return false, nil
+	}
+	for _, e := range o.index {
+		if e.thread == thread && e.isAttempted && !e.isFailed {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // put stores a message. One that is not new must be present, else the error is store.ErrNotFound.

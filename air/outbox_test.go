@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -611,4 +612,55 @@ func TestRelayRepeatsAcknowledgementInDoubt(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.Zero(t, w.relay.(*relay.Server).Stats().Queued)
 	})
+}
+
+// A handler answers an Offer, the answer arrives without a response, and the handler fails. Resend delivers the answer as the
+// same move, since the thread keeps the Offer.
+func TestAnswerOfFailedHandlerStaysValid(t *testing.T) {
+	for _, hasArrived := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			aliceID, bobID := w.join(t, 1), w.join(t, 2)
+			expires, failed := time.Now().Add(time.Hour), make(chan error, 1)
+			alice := w.agent(t, aliceID, air.AgentOptions{Persistence: air.Persistence{Store: store.NewMemory()}}, func(r *runner, d *air.Delivery) error {
+				if len(r.list()) > 1 {
+					return nil
+				}
+				_, err := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false).Counter(t.Context(), "work", air.MinorUnits(7, "USD"), expires)
+				failed <- err
+				return err
+			})
+			bob := w.agent(t, bobID, air.AgentOptions{Direct: true, Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
+			w.registry.Register(bobID, "https://direct.example/")
+			var isUp atomic.Bool
+			var pushes atomic.Int32
+			w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if isUp.Load() {
+					bob.Handler().ServeHTTP(rw, r)
+					return
+				}
+				if pushes.Add(1) == 1 && hasArrived {
+					bob.Handler().ServeHTTP(httptest.NewRecorder(), r)
+				}
+				rw.WriteHeader(http.StatusServiceUnavailable)
+			})
+			n := bob.NewNegotiation(aliceID.DID(), "", false)
+			_, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), expires)
+			require.NoError(t, err)
+			require.ErrorIs(t, <-failed, air.ErrDeliveryFailed)
+			synctest.Wait()
+			require.Greater(t, pushes.Load(), int32(1))
+			isUp.Store(true)
+			delivered, err := alice.Resend(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, delivered)
+			own, err := alice.NewNegotiation(bobID.DID(), n.ThreadID(), false).Thread(t.Context())
+			require.NoError(t, err)
+			remote, err := n.Thread(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, air.ThreadCountered, own.State)
+			require.Equal(t, own.LastMessageID, remote.LastMessageID)
+			require.Len(t, bob.list(), 1)
+		})
+	}
 }

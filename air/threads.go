@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
@@ -34,6 +35,8 @@ type ThreadStore struct {
 	self string
 	kv   store.KV
 	ttl  time.Duration
+
+	outbox atomic.Pointer[outboxStore] // of the last client with one
 }
 
 // NewThreadStore returns the thread store of the agent self, a DID.
@@ -112,8 +115,14 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, isOwn bool, body B
 	return t.change(ctx, e.ThreadID, peer, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
 }
 
-// revert undoes a message whose handling failed, unless another one followed.
+// revert undoes a message whose handling failed, unless another one followed or is in the outbox and may have arrived: it
+// would not be valid then.
 func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before core.Thread) error {
+	if o := t.outbox.Load(); o != nil {
+		if mayHave, err := o.mayHaveArrived(ctx, outboxThread(e.From, e.ThreadID)); err != nil || mayHave {
+			return err
+		}
+	}
 	sum := sumOf(e.ID, e.InReplyTo, body)
 	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th core.Thread) (core.Thread, error) {
 		if th.LastSum != sum {
