@@ -63,15 +63,21 @@ func (c *Client) receive(l *clientLink, m Message) {
 		c.wasConnected = true
 		c.mu.Unlock()
 	}
-	if l.reason = connectionError(m); l.reason == nil {
+	if l.reason = connectionError(l.reason, m); l.reason == nil {
 		c.take(l, m)
 	}
 }
 
-// connectionError returns the error that a message reports about the connection, or nil.
-func connectionError(m Message) error {
-	if e, ok := m.(*ErrorMessage); ok && e.RequestID == "" {
-		return remote(e.Err)
+// connectionError returns the error that a message reports about the connection, or nil. A Pong that
+// the peer sends after it changes nothing.
+func connectionError(before error, m Message) error {
+	switch m := m.(type) {
+	case *Pong:
+		return before
+	case *ErrorMessage:
+		if m.RequestID == "" {
+			return remote(m.Err)
+		}
 	}
 	return nil
 }

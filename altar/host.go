@@ -283,7 +283,7 @@ func (h *Host) flush(ctx context.Context) error {
 	defer cancel()
 	all := h.conns.list(false)
 	for _, c := range all {
-		c.out.end(goodbyeDraining)
+		c.out.end(goodbyeDraining, nil)
 		if c.inProcess && c.out.len() == 0 {
 			c.cut() // the peer may not receive, or not close its side
 		}

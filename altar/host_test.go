@@ -450,6 +450,35 @@ func TestIdentityExpires(t *testing.T) {
 	})
 }
 
+// The reason why a Host ends a connection is its last message, whatever it answers at that moment: a peer that does not know
+// the reason would take the close code for a permanent refusal.
+func TestReasonOfEndIsLastMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		for range 50 {
+			id := *testUser
+			id.Expires = time.Now().Add(time.Minute)
+			conn := must(pipeTransport(t, h)(&id)(t.Context()))
+			go func() {
+				time.Sleep(time.Minute)
+				for range 20 {
+					_ = conn.Send(&Ping{})
+				}
+			}()
+			var last Message
+			for m, err := conn.Receive(); err == nil; m, err = conn.Receive() {
+				last = m
+			}
+			require.IsType(t, &ErrorMessage{}, last)
+			require.ErrorIs(t, last.(*ErrorMessage).Err, reasonExpired)
+			require.NoError(t, conn.Close())
+		}
+	})
+	expired := &ErrorMessage{Err: Errorf(ErrAuthorizationFailed, reasonExpired, "")}
+	require.ErrorIs(t, connectionError(connectionError(nil, expired), &Pong{}), reasonExpired)
+	require.NoError(t, connectionError(connectionError(nil, expired), &Authenticated{}))
+}
+
 // A peer that does not read is disconnected after WriteTimeout, in either role.
 func TestWriteTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -322,8 +322,7 @@ func (hc *hostConn) expired(now time.Time) {
 	}
 	err := Errorf(ErrAuthorizationFailed, reasonExpired, "the authentication has expired")
 	h.audit(&h.shards[0], now, &AuditRecord{Operation: "auth.expired", RuntimeID: hc.runtime.ID, Error: err}, hc)
-	h.send(hc, &ErrorMessage{Err: err})
-	h.expel(hc, goodbyeRefused(err.Code), now)
+	h.expel(hc, goodbyeRefused(err.Code), &ErrorMessage{Err: err}, now)
 }
 
 func (h *Host) release(hc *hostConn) {
@@ -541,15 +540,15 @@ func (h *Host) answer(hc *hostConn, request Message, err *Error) {
 	h.reply(hc, request, &ErrorMessage{Err: err})
 }
 
-// expel closes a connection after sending its queue. All shards must be locked.
-func (h *Host) expel(hc *hostConn, why goodbye, now time.Time) {
-	hc.out.end(why)
+// expel closes a connection after sending its queue and a last message, which may be nil. All shards must be locked.
+func (h *Host) expel(hc *hostConn, why goodbye, last Message, now time.Time) {
+	hc.out.end(why, last)
 	h.disconnect(hc, now)
 }
 
 // expelNow is expel without a lock.
 func (h *Host) expelNow(hc *hostConn, why goodbye) {
 	now := h.lockAll()
-	h.expel(hc, why, now)
+	h.expel(hc, why, nil, now)
 	h.unlockAll()
 }

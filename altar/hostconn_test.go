@@ -71,6 +71,7 @@ func TestCloseEndsAdmittedConnection(t *testing.T) {
 		}()
 		go func() { closed <- h.Close() }()
 		require.NoError(t, <-closed)
+		synctest.Wait()
 		require.Len(t, served, 1)
 	})
 }
@@ -109,7 +110,7 @@ func TestOutboxHasOneWriter(t *testing.T) {
 		for _, n := range last {
 			require.EqualValues(t, messages, n)
 		}
-		o.end(goodbye{})
+		o.end(goodbye{}, nil)
 		synctest.Wait()
 		require.Equal(t, 1, ends)
 		o.close()

@@ -125,7 +125,7 @@ func (h *Host) announce(hc *hostConn, m *AnnounceRuntime) {
 	if err != nil {
 		h.audit(&h.shards[0], now, &AuditRecord{Operation: "runtime.refused", RuntimeID: m.RuntimeID, Error: err}, hc)
 		h.answer(hc, m, err)
-		h.expel(hc, goodbyeRefused(err.Code), now)
+		h.expel(hc, goodbyeRefused(err.Code), nil, now)
 		return
 	}
 	h.acceptRuntime(hc, m, now)
@@ -173,8 +173,7 @@ func (h *Host) acceptRuntime(hc *hostConn, m *AnnounceRuntime, now time.Time) {
 	if old := own.conn; old != nil { // the newer one wins, and the older one must not return
 		err := Errorf(ErrAuthorizationFailed, ReasonReplaced, "another Runtime with this id has connected")
 		h.audit(&h.shards[0], now, &AuditRecord{Operation: "runtime.replaced", RuntimeID: m.RuntimeID, Error: err}, old)
-		h.send(old, &ErrorMessage{Err: err})
-		h.expel(old, goodbyeReplaced, now)
+		h.expel(old, goodbyeReplaced, &ErrorMessage{Err: err}, now)
 	}
 	f.left.Remove(m.RuntimeID)
 	own.conn = hc

@@ -187,11 +187,15 @@ func (o *outbox) len() int {
 	return len(o.list) - o.first
 }
 
-// end ends the queue after its messages were taken, for the first given reason.
-func (o *outbox) end(why goodbye) {
+// end ends the queue after its messages were taken, the last one included, for the first given reason. last may be nil.
+func (o *outbox) end(why goodbye, last Message) {
 	o.mu.Lock()
 	if !o.isEnded {
 		o.isEnded, o.why = true, why
+		if last != nil {
+			o.list = append(o.list, item{m: last})
+			o.bytes += weight(last)
+		}
 		o.startLocked()
 	}
 	o.mu.Unlock()

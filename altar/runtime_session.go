@@ -235,7 +235,7 @@ func (s *runtimeSession) receiveError(err error) error {
 
 // receive handles a message. An error ends the connection.
 func (s *runtimeSession) receive(m Message) error {
-	s.reason = connectionError(m)
+	s.reason = connectionError(s.reason, m)
 	s.mu.Lock()
 	s.lastReceived = time.Now()
 	ready := s.ready
