@@ -562,6 +562,48 @@ func TestCallsToSilentPeerEndInTime(t *testing.T) {
 	})
 }
 
+// While a peer accepts connections and does not answer the greeting, an exchange of the registries waits for its own
+// time limit only, whatever other calls wait for. The next one opens another connection.
+func TestSyncRegistryOfSilentPeerEndsInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, isSilent := newPipe(), atomic.Bool{}
+		isSilent.Store(true)
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err == nil && !isSilent.Load() {
+				answerGreeting(ws)
+			}
+			for err == nil {
+				_, _, err = ws.Read(context.Background())
+			}
+		}))
+		c, err := accp.NewClient("ws://localhost/", "client", &accp.ClientOptions{HTTPClient: p.client(),
+			Timing: accp.ClientTiming{Timeout: time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: -1},
+			Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		calls := make(chan error, 20)
+		for range cap(calls) {
+			go func() {
+				_, err := c.Call(t.Context(), msg("req", "echo"), &accp.CallOptions{Timeout: time.Hour})
+				calls <- err
+			}()
+		}
+		synctest.Wait()
+		start := time.Now()
+		_, err = c.SyncRegistry(t.Context())
+		require.Equal(t, time.Second, time.Since(start))
+		require.ErrorIs(t, err, accp.ErrUnreachable)
+		for range cap(calls) {
+			require.ErrorIs(t, <-calls, accp.ErrUnreachable)
+		}
+		isSilent.Store(false)
+		_, err = c.SyncRegistry(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		stop()
+	})
+}
+
 // A client waits for the seconds or until the date that a server requests, at most for MaxRetryAfter (ACCP-D29).
 func TestRetryAfterIsBounded(t *testing.T) {
 	for name, tt := range map[string]struct {

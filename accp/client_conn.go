@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/calls"
@@ -20,8 +21,8 @@ import (
 // A connTransport carries all frames over one WebSocket connection, which it opens again after a loss.
 type connTransport struct {
 	*Client
-	dialing chan struct{} // holds a token while no goroutine connects
-	conn    *wsConn       // guarded by dialing
+	dialing chan struct{}          // holds a token while no goroutine connects
+	conn    atomic.Pointer[wsConn] // the last opened one, or nil; changed with the token only
 
 	lossMu  sync.Mutex
 	isAgain chan struct{} // closed when the lost connection was opened again, or refused; nil without a loss; guarded by lossMu
@@ -40,8 +41,8 @@ func (t *connTransport) prepare(*attempt, *Session) error { return nil }
 
 // greet greets again if the peer had other schemas; the first exchange gave it those of this side.
 func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error) {
-	before := t.current()
-	w, err := t.connect(a.ctx)
+	before := t.conn.Load()
+	w, err := t.redial(a)
 	if err != nil {
 		return false, err
 	}
@@ -53,15 +54,10 @@ func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error)
 	return isSynced, err
 }
 
-// current returns the last opened connection, or nil.
-func (t *connTransport) current() *wsConn {
+func (t *connTransport) close(<-chan struct{}) {
 	<-t.dialing
 	defer func() { t.dialing <- struct{}{} }()
-	return t.conn
-}
-
-func (t *connTransport) close(<-chan struct{}) {
-	if w := t.current(); w != nil {
+	if w := t.conn.Load(); w != nil {
 		w.because(errConnClosed)
 		w.finish(wsconn.CodeNormal, "")
 	}
@@ -76,8 +72,8 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 		return nil, &Error{Code: ErrTimeout, Message: "no connection in time", Cause: context.Cause(ctx)}
 	}
 	defer func() { t.dialing <- struct{}{} }()
-	if t.isUsable() {
-		return t.conn, nil
+	if w := t.usable(); w != nil {
+		return w, nil
 	}
 	work, err := t.life.Start(ctx, life.Request)
 	if err != nil {
@@ -106,14 +102,17 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 		w.finish(wsconn.CodeNormal, "")
 		return nil, err
 	}
-	t.conn = w
+	t.conn.Store(w)
 	_ = t.life.Go("reconnect", func(ctx context.Context) { t.keepOpen(ctx, w) })
 	return w, nil
 }
 
-// isUsable reports whether the connection is open, or refused for later calls, too. The caller holds the token.
-func (t *connTransport) isUsable() bool {
-	return t.conn != nil && (t.conn.ctx.Err() == nil || t.isRefused(t.conn))
+// usable returns the connection if it is open, or refused for later calls, too, else nil.
+func (t *connTransport) usable() *wsConn {
+	if w := t.conn.Load(); w != nil && (w.ctx.Err() == nil || t.isRefused(w)) {
+		return w
+	}
+	return nil
 }
 
 // keepOpen opens the connection again after the loss of w, until Close or a permanent refusal.
@@ -311,14 +310,8 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 
 // redial returns the connection. An error of a peer that cannot be reached, or not in time, is errUnsent.
 func (t *connTransport) redial(a *attempt) (*wsConn, error) {
-	select {
-	case <-t.dialing: // without the timer of a wait
-		w, isUsable := t.conn, t.isUsable()
-		t.dialing <- struct{}{}
-		if isUsable {
-			return w, nil
-		}
-	default:
+	if w := t.usable(); w != nil {
+		return w, nil // without the timer of a wait
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, a.timeout)
 	defer cancel()

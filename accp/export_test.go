@@ -48,7 +48,7 @@ func Dial(ctx context.Context, url, self string, opts *ClientOptions) (*Client, 
 }
 
 // current returns the connection of a client.
-func (c *Client) current() *wsConn { return c.transport.(*connTransport).current() }
+func (c *Client) current() *wsConn { return c.transport.(*connTransport).conn.Load() }
 
 // Done is closed when the connection of a client has ended.
 func (c *Client) Done() <-chan struct{} { return c.current().done }
