@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -76,6 +77,30 @@ func TestClientDialReceivesAllowedAddress(t *testing.T) {
 	_, err = c.Get("http://mixed.example/")
 	require.ErrorIs(t, err, ErrForbidden)
 	require.Len(t, dialed, 2)
+}
+
+// An address that does not answer delays the next one for a moment only. A connection that is too late is closed.
+func TestClientDialsNextAddressWhileOneIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, end := net.Pipe()
+		dial := func(ctx context.Context, _, address string) (net.Conn, error) {
+			if address != "93.184.216.34:80" {
+				<-ctx.Done()
+				return late, nil
+			}
+			conn, peer := net.Pipe()
+			go func() { _ = peer.Close() }()
+			return conn, nil
+		}
+		g := &Guard{Lookup: answers(map[string][]string{"good.example": {"2606:4700::1", "2606:4700::2", "93.184.216.34"}})}
+		start := time.Now()
+		conn, err := g.wrapDial(dial)(t.Context(), "tcp", "good.example:80")
+		require.NoError(t, err)
+		require.Equal(t, 2*fallbackDelay, time.Since(start))
+		require.NoError(t, conn.Close())
+		_, err = end.Read(make([]byte, 1))
+		require.ErrorIs(t, err, io.EOF)
+	})
 }
 
 // A changed transport is as guarded as an own one, also if the change sets how it dials.

@@ -92,7 +92,8 @@ type Guard struct {
 const (
 	dialTimeout   = 10 * time.Second
 	headerTimeout = 60 * time.Second
-	pingTimeout   = 15 * time.Second // of the silence of an HTTP/2 connection, and then of the wait for an answer
+	fallbackDelay = 300 * time.Millisecond // of the next address of a host, as in package net
+	pingTimeout   = 15 * time.Second       // of the silence of an HTTP/2 connection, and then of the wait for an answer
 )
 
 // Addr returns an [*Error] unless connections to addr are allowed.
@@ -277,16 +278,49 @@ func (g *Guard) wrapDial(dial dialFunc) dialFunc {
 	}
 }
 
-// dialFirst connects to the first address that accepts, of at least one.
+// dialFirst connects to the first address that accepts, of at least one. It begins with the next one when an
+// address fails, and after the fallbackDelay.
 func dialFirst(ctx context.Context, dial dialFunc, network string, addrs []netip.Addr, port string) (net.Conn, error) {
-	var first error
-	for _, a := range addrs {
-		conn, err := dial(ctx, network, net.JoinHostPort(a.String(), port))
-		if err == nil {
-			return conn, nil
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results, returned := make(chan result), make(chan struct{})
+	defer close(returned)
+	tick := time.NewTicker(fallbackDelay)
+	defer tick.Stop()
+	waiting := addrs
+	begin := func() {
+		if len(waiting) == 0 {
+			return
 		}
-		if first == nil {
-			first = err
+		address := net.JoinHostPort(waiting[0].String(), port)
+		waiting = waiting[1:]
+		tick.Reset(fallbackDelay)
+		go func() {
+			conn, err := dial(ctx, network, address)
+			select {
+			case results <- result{conn, err}:
+			case <-returned:
+				if err == nil {
+					_ = conn.Close()
+				}
+			}
+		}()
+	}
+	begin()
+	var first error
+	for failed := 0; failed < len(addrs); begin() {
+		select {
+		case <-tick.C:
+		case r := <-results:
+			if r.err == nil {
+				return r.conn, nil
+			}
+			first = cmp.Or(first, r.err)
+			failed++
 		}
 	}
 	return nil, first
