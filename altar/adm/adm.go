@@ -287,12 +287,12 @@ func (p *importer) properties(v strictjson.Value, path string, depth int, out *a
 			p.fail(form.WrongType, at)
 			return
 		}
-		found := slices.IndexFunc(out.Properties, func(p altar.Parameter) bool { return p.Name == name })
-		if found < 0 {
+		place, isKnown := slices.BinarySearchFunc(out.Properties, name, compareName)
+		if !isKnown {
 			p.fail(form.InvalidValue, at)
 			return
 		}
-		out.Properties[found].Required = true
+		out.Properties[place].Required = true
 	}
 }
 
@@ -307,5 +307,7 @@ func (p *importer) property(object *altar.Parameter, name string, v strictjson.V
 }
 
 func sortParameters(list []altar.Parameter) {
-	slices.SortFunc(list, func(a, b altar.Parameter) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b altar.Parameter) int { return compareName(a, b.Name) })
 }
+
+func compareName(p altar.Parameter, name string) int { return strings.Compare(p.Name, name) }

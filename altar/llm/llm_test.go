@@ -6,6 +6,7 @@ package llm
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/internal/form"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 type row struct {
@@ -301,4 +303,29 @@ func TestTextIntegers(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"id":9007199254740993,"list":[1,-9223372036854775808]}`, string(arguments))
 	require.Contains(t, string(arguments), "9007199254740993")
+}
+
+// Required names cost at most as much as properties do.
+func TestParametersOfIsLinear(t *testing.T) {
+	if race.Enabled {
+		t.Skip("measures time")
+	}
+	var properties, required []string
+	for i := range 20_000 {
+		properties = append(properties, fmt.Sprintf(`"p%d":{"type":"string"}`, i))
+		required = append(required, fmt.Sprintf(`"p%d"`, i))
+	}
+	cost := func(required string) time.Duration {
+		began := time.Now()
+		_, err := ParametersOf([]byte(`{"type":"object","properties":{`+strings.Join(properties, ",")+`},"required":[`+required+`]}`), nil)
+		require.NoError(t, err)
+		return time.Since(began)
+	}
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 10 {
+		if cost(strings.Join(required, ",")) < 3*cost("") {
+			return
+		}
+	}
+	t.Fatal("required names cost more than properties")
 }

@@ -122,20 +122,22 @@ func schemaType(s strictjson.Value) (kind string, isInt64 bool) {
 
 func (r *schemaReader) properties(s strictjson.Value, path string) []altar.Parameter {
 	var out []altar.Parameter
+	places := map[string]int{}
 	for m := r.Object(s, path, "properties").Members(); m.Next(); {
 		p := altar.Parameter{Name: string(m.Name)}
 		p.Type, p.Properties = r.read(m.Value, form.Pointer(path+"/properties", p.Name))
 		p.Description, _ = m.Value.Get("description").Text()
+		places[p.Name] = len(out)
 		out = append(out, p)
 	}
 	for i, name := range r.Array(s, path, "required", false) {
 		text, ok := name.Text()
-		found := slices.IndexFunc(out, func(p altar.Parameter) bool { return p.Name == text })
-		if !ok || found < 0 {
+		place, isKnown := places[text]
+		if !ok || !isKnown {
 			r.fail(form.InvalidValue, form.PointerIndex(path+"/required", i))
 			continue
 		}
-		out[found].Required = true
+		out[place].Required = true
 	}
 	return out
 }
