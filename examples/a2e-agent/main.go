@@ -36,7 +36,7 @@ func main() {
 	tokenFile := flag.String("token-file", "", "`file` with the token for the host")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	token, err := readToken(*tokenFile)

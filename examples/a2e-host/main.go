@@ -36,7 +36,7 @@ func main() {
 	tokenFile := flag.String("token-file", "", "`file` with the token of the agent, which only its owner may read")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	// Standard output belongs to the protocol; logs go to standard error.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	token, err := readToken(*tokenFile)

@@ -33,7 +33,7 @@ func main() {
 	timeout := flag.Duration("timeout", time.Minute, "maximum `duration` of the run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	if err := run(ctx, os.Stdout, accp.SessionOptions{}); err != nil {

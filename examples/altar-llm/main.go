@@ -45,7 +45,7 @@ func main() {
 	isLive := flag.Bool("live", false, "use the model of the vendor, with the key of OPENAI_API_KEY, ANTHROPIC_API_KEY or GEMINI_API_KEY")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()
 	if err := run(ctx, *name, *isLive, os.Stdout); err != nil {

@@ -34,7 +34,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		log.Fatal("altar-stream: ", err)
 	}

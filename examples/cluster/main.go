@@ -37,7 +37,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process
 	if name := os.Getenv(instanceName); name != "" {
 		if err := instance(ctx, name, os.Getenv(instanceStore), os.Stdin, os.Stdout); err != nil {
 			log.Fatal(name, ": ", err)
