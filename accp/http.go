@@ -196,6 +196,11 @@ func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []b
 		return nil, nil, err
 	}
 	r.describe(m)
+	release, err := s.reserve(c, int64(m.size())) // while it waits
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
 	if err := s.authorize(ctx, m); err != nil {
 		return nil, nil, err
 	}

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
@@ -268,6 +269,74 @@ func TestOutcomesAreBounded(t *testing.T) {
 	require.Contains(t, answer("honest", "h", 3, "cid:c", "try:2"), "done:echo", "answered by its outcome")
 	require.Contains(t, answer("hostile", "s0", 3, "cid:c", "try:2"), "code:E3002", "only the mark is left")
 	require.Contains(t, answer("hostile", "s119", 3, "cid:c", "try:2"), "done:echo")
+}
+
+// The frame of a request that waits for a handler, and the answer of a running one, are within the memory of their
+// caller.
+func TestRequestsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxConcurrent: 1}, Session: accp.SessionOptions{Budget: accp.BudgetOff}})
+		proceed := make(chan struct{})
+		s.Handle(accp.IntentReq, "list", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+			for i := range int64(10) {
+				if err := w.Send(chunk(m.Op, i, 10, accp.String(strings.Repeat("x", 50_000)))); err != nil {
+					return err
+				}
+			}
+			<-proceed
+			return nil
+		}))
+		used := func() int64 {
+			n, _ := s.used("memory", "all")
+			return n
+		}
+		var requests sync.WaitGroup
+		post := func(sid, body string) {
+			requests.Go(func() { s.postFrame("payer", frame(body, 1, "sid:"+sid, "cid:c")) })
+			synctest.Wait()
+		}
+		post("a", "req:list{}")
+		running := used()
+		post("b", "req:echo{k:["+strings.Repeat("1,", 4000)+"1]}")
+		assert.Greater(t, used()-running, int64(4000*64), "the frame")
+		close(proceed)
+		requests.Wait()
+		assert.Greater(t, running-used(), int64(500_000), "the answer")
+	})
+}
+
+// An answer for which its caller has no memory is sent. Only the mark is kept, and a client that follows it is refused.
+func TestAnswersWithoutMemoryAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerPrincipal: 1 << 20}, Session: accp.SessionOptions{Budget: accp.BudgetOff}})
+		proceed := make(chan struct{})
+		s.Handle(accp.IntentReq, "list", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+			for i := range int64(18) {
+				if err := w.Send(chunk(m.Op, i, 18, accp.String(strings.Repeat("x", 50_000)))); err != nil {
+					return err
+				}
+				if i == 0 {
+					<-proceed
+				}
+			}
+			return nil
+		}))
+		answers := make(chan string, 2)
+		post := func(seq int64, more ...string) {
+			answers <- s.postFrame("payer", frame("req:list{}", seq, append(more, "sid:s", "cid:c")...)).Body.String()
+		}
+		go post(1)
+		synctest.Wait()
+		go post(3, "try:2")
+		synctest.Wait()
+		close(proceed)
+		all := []string{<-answers, <-answers}
+		slices.SortFunc(all, func(a, b string) int { return strings.Count(b, "stream:list") - strings.Count(a, "stream:list") })
+		require.Equal(t, 18, strings.Count(all[0], "stream:list"))
+		require.Contains(t, all[1], "code:E3002")
+		post(3+int64(strings.Count(all[0]+all[1], "\n")), "try:2")
+		require.Contains(t, <-answers, "code:E3002")
+	})
 }
 
 // A connection has at most 1,024 open calls. One more is refused before it takes a number, and the others end with their

@@ -236,7 +236,7 @@ func isKnown(ctx context.Context, table *once.Table, k outcomeKey) bool {
 func (s *responder) runRecorded(
 	ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey, streams *streamlog.Table,
 ) (result once.Result, rerr, err error) {
-	rec := &recorder{digest: k.Digest, resume: e.resume}
+	rec := &recorder{digest: k.Digest, resume: e.resume, reserve: func(n int64) (func(), error) { return s.reserve(e.caller, n) }}
 	defer s.runs.add(k.Key, rec)()
 	out := e.out
 	e.out = func(session *Session, m *Message) error {
@@ -255,7 +255,11 @@ func (s *responder) runRecorded(
 	if k.isTransaction && !k.isIdempotent && e.isInterrupted && !rec.isComplete {
 		return once.Result{}, rerr, errInterrupted // it may have had its effect
 	}
-	return once.Result{Data: rec.data, Forget: !rec.isComplete}, rerr, nil
+	result = once.Result{Data: rec.data, Forget: !rec.isComplete}
+	if rec.isDropped {
+		result.Data = make([]byte, maxOutcome+1) // of which only the mark is kept
+	}
+	return result, rerr, nil
 }
 
 // errInterrupted is the outcome of a transaction whose handler returned an error after the end of its context.
@@ -334,13 +338,18 @@ func (e *exchange) follow(ctx context.Context, rec *recorder) (isWhole bool, err
 
 // A recorder keeps the messages by which a handler answers.
 type recorder struct {
-	digest [32]byte // of the request
-	resume *resume  // nil: the handler ends with its request
+	digest  [32]byte // of the request
+	resume  *resume  // nil: the handler ends with its request
+	reserve func(n int64) (release func(), err error)
 
 	hasFailed atomic.Bool // with an error that is not recorded
 
+	capacity int      // of data within the reserved memory; used by add only
+	releases []func() // of the memory for them; used by add, and by end after the handler
+
 	mu         sync.Mutex
 	data       []byte
+	isDropped  bool          // data is too long, or there was no memory for it
 	isAnswered bool          // the last message ends the answer
 	isComplete bool          // and is no error of a retryable code
 	isFinal    bool          // the complete answer was not sent, so later messages report that
@@ -357,6 +366,7 @@ func (r *recorder) add(m *Message, isSent bool) {
 		c.From = "a" // replaced by the sender
 	}
 	frame, err := storedCodec.AppendRaw(nil, &c)
+	hasRoom := r.makeRoom(len(frame))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.notifyLocked()
@@ -367,15 +377,37 @@ func (r *recorder) add(m *Message, isSent bool) {
 		r.isAnswered, r.isComplete = false, false
 		return
 	}
-	if len(r.data) <= maxOutcome {
+	if hasRoom {
 		r.data = append(append(r.data, bytes.TrimSpace(frame)...), '\n')
-	}
-	if len(r.data) > maxOutcome && r.resume != nil {
+	} else if r.data, r.isDropped = nil, true; r.resume != nil {
 		r.resume.drop()
 	}
 	r.isAnswered = last(IntentReq, m) || m.Intent == IntentAck
 	r.isComplete = r.isAnswered && !isTemporary(m)
 	r.isFinal = r.isComplete && !isSent
+}
+
+// makeRoom reserves memory for n more bytes. After a failure, it releases the memory.
+func (r *recorder) makeRoom(n int) bool {
+	n += len(r.data) + 1
+	isFit := !r.isDropped && n <= maxOutcome
+	if isFit && n > r.capacity {
+		release, err := r.reserve(int64(2*n - r.capacity))
+		if isFit = err == nil; isFit {
+			r.capacity, r.releases = 2*n, append(r.releases, release)
+		}
+	}
+	if !isFit {
+		r.release()
+	}
+	return isFit
+}
+
+func (r *recorder) release() {
+	for _, release := range r.releases {
+		release()
+	}
+	r.releases = nil
 }
 
 // isTemporary reports whether m is an error of a retryable code. Such an error is not recorded as an outcome.
@@ -385,6 +417,7 @@ func isTemporary(m *Message) bool {
 
 // end reports the end of the handler to the readers.
 func (r *recorder) end() {
+	defer r.release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.isEnded = true
@@ -404,16 +437,15 @@ func (r *recorder) notifyLocked() {
 func (r *recorder) after(n int) (data []byte, changed <-chan struct{}, isAnswered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	data = r.data[n:]
 	switch {
-	case len(r.data) > maxOutcome:
+	case r.isDropped:
 		return nil, nil, false
 	case r.isEnded:
-		return data, nil, r.isAnswered
+		return r.data[n:], nil, r.isAnswered
 	case r.changed == nil:
 		r.changed = make(chan struct{})
 	}
-	return data, r.changed, r.isAnswered
+	return r.data[n:], r.changed, r.isAnswered
 }
 
 const (
