@@ -207,8 +207,8 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("a2e: new client: %w", err)
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.conn = conn{log: o.Logger, ctx: c.ctx, dropped: &c.dropped,
-		codec:    &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage, MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth},
+	codec := &Codec{Types: types, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage, MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
+	c.conn = conn{codec: codec.readingFrom(rw), log: o.Logger, ctx: c.ctx, dropped: &c.dropped,
 		replies:  calls.New[*pending](calls.Options{MaxPending: -1, HoldTimeout: cancelTimeout, OnSlot: c.freeSlot}),
 		overflow: func() { c.out.queue.Cut(errSlowPeer) }}
 	c.pushes = pushes{log: o.Logger, onDrop: o.OnDrop}

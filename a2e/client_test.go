@@ -555,27 +555,48 @@ func TestInvalidErrorFailsItsCall(t *testing.T) {
 	})
 }
 
-// A message of the host that is too large for the client is skipped, also when the stream is
-// reopened after the message (A2E-D06, A2E-D42).
-func TestTooLargeOverHTTP(t *testing.T) {
-	t.Parallel() // it waits most of the time
+// A message of the host that is too large for the connection fails its call at once, and the session continues. A host
+// that knows the limit does not send it (A2E-D06, A2E-D57).
+func TestTooLargeOverNetworks(t *testing.T) {
+	t.Parallel()
 	h := echoHost()
 	defer h.Close()
 	web := httptest.NewServer(a2etest.Must(a2e.NewHTTPHandler(h, nil)))
 	defer web.Close()
-	conn, err := a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxMessage: 10_000})
-	require.NoError(t, err)
-	c := a2etest.Must(a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(), Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}}))
-	defer c.Close()
-	_, err = c.Connect(t.Context())
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, _, err = echo(ctx, c, "echo", `"`+strings.Repeat("x", 20_000)+`"`, false)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	got, _, err := echo(t.Context(), c, "echo", "7", false)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"n":7}`, got)
+	sockets := httptest.NewServer(a2etest.Must(a2e.NewWebSocketHandler(h, nil)))
+	defer sockets.Close()
+	for name, dial := range map[string]func() (io.ReadWriteCloser, error){
+		"http": func() (io.ReadWriteCloser, error) {
+			return a2e.DialHTTP(t.Context(), web.URL, &a2e.HTTPDialOptions{MaxMessage: 10_000})
+		},
+		"websocket": func() (io.ReadWriteCloser, error) {
+			return a2e.DialWebSocket(t.Context(), sockets.URL, &a2e.WebSocketDialOptions{MaxMessage: 10_000})
+		},
+	} {
+		for _, extensions := range [][]string{nil, {}} {
+			t.Run(fmt.Sprint(name, extensions == nil), func(t *testing.T) {
+				conn, err := dial()
+				require.NoError(t, err)
+				c := a2etest.Must(a2e.NewClient(conn, &a2e.ClientOptions{Token: "s3cret", Capabilities: []string{"tools"}, Types: tools.Types(),
+					Extensions: extensions, Timing: a2e.ClientTiming{CloseTimeout: 50 * time.Millisecond}}))
+				defer c.Close()
+				_, err = c.Connect(t.Context())
+				require.NoError(t, err)
+				for _, size := range []int{20_000, 70_000} {
+					_, _, err = echo(t.Context(), c, "echo", `"`+strings.Repeat("x", size)+`"`, false)
+					var e *a2e.Error
+					require.ErrorAs(t, err, &e)
+					require.Equal(t, a2e.ReasonTooLarge, e.Reason)
+					require.JSONEq(t, `10000`, string(a2etest.Must(a2e.ParseMembers(e.Details)).Get("limit")))
+					require.Equal(t, extensions == nil, e.Remote, "a host that knows the limit")
+					require.Equal(t, extensions != nil, errors.Is(err, a2e.ErrInvalidResponse))
+					got, _, err := echo(t.Context(), c, "echo", "7", false)
+					require.NoError(t, err)
+					require.JSONEq(t, `{"n":7}`, got)
+				}
+			})
+		}
+	}
 }
 
 // A host that numbers its messages gets the next request without a delay after a message that is too large.
@@ -590,7 +611,7 @@ func TestMessagesAfterTooLargeOnes(t *testing.T) {
 			var text strings.Builder
 			last, _ := strconv.Atoi(r.Header.Get("Last-Event-ID"))
 			for i := last + 1; i <= messages; i++ {
-				fmt.Fprintf(&text, "id: %d\ndata: %s\n\n", i, strings.Repeat("x", 10+i%2*2000))
+				fmt.Fprintf(&text, "id: %d\ndata: %s\n\n", i, strings.Repeat("x", 10+i%2*5000))
 			}
 			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}},
 				Body: io.NopCloser(strings.NewReader(text.String()))}, nil
@@ -601,8 +622,16 @@ func TestMessagesAfterTooLargeOnes(t *testing.T) {
 		_, err = io.WriteString(conn, "{}\n")
 		require.NoError(t, err)
 		start := time.Now()
-		_, err = io.ReadFull(conn, make([]byte, messages/2*11))
-		require.NoError(t, err)
+		in := bufio.NewReader(conn)
+		for i := range messages {
+			line, err := in.ReadString('\n')
+			require.NoError(t, err)
+			if i%2 == 0 {
+				require.Greater(t, len(line), 4096, "the beginning names the request")
+			} else {
+				require.Len(t, line, 11)
+			}
+		}
 		require.Less(t, time.Since(start), 2*time.Second, "only the first stream had no message before")
 		require.NoError(t, conn.Close())
 	})
@@ -753,7 +782,7 @@ func TestTooLargeMessageOnEveryStream(t *testing.T) {
 				h := http.Header{"Content-Type": {"application/json"}}
 				if r.Method == http.MethodGet {
 					h.Set("Content-Type", "text/event-stream")
-					body = id + "data: " + strings.Repeat("x", 2000) + "\n\n"
+					body = id + "data: " + strings.Repeat("x", 5000) + "\n\n"
 					if streams++; streams == tooMany {
 						<-r.Context().Done() // so that the time of the test passes
 						return nil, r.Context().Err()
@@ -766,6 +795,7 @@ func TestTooLargeMessageOnEveryStream(t *testing.T) {
 			require.NoError(t, err)
 			_, err = io.WriteString(conn, "{}\n")
 			require.NoError(t, err)
+			go func() { _, _ = io.Copy(io.Discard, conn) }()
 			time.Sleep(time.Minute)
 			require.NoError(t, conn.Close())
 			require.Greater(t, streams, 2)

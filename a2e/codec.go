@@ -68,6 +68,21 @@ type Dialect struct {
 // maxBytes returns MaxMessage, 0 for no bound.
 func (c *Codec) maxBytes() int { return max(cmp.Or(c.MaxMessage, defaultMaxMessage), 0) }
 
+// readingFrom returns c, or a codec with the limit of a connection if that is lower.
+func (c *Codec) readingFrom(conn any) *Codec {
+	x, ok := conn.(interface{ maxMessage() int })
+	if !ok {
+		return c
+	}
+	limited := *c
+	limited.MaxMessage = x.maxMessage()
+	own, limit := c.maxBytes(), limited.maxBytes()
+	if limit == 0 || own > 0 && own <= limit {
+		return c
+	}
+	return &limited
+}
+
 // maxOutput returns MaxOutput, 0 for no bound.
 func (c *Codec) maxOutput() int { return max(cmp.Or(c.MaxOutput, defaultMaxOutput), 0) }
 

@@ -174,7 +174,7 @@ func (s *Session) welcome(a *handshakeAttempt, id string) (reads bounds, answer 
 	}
 	if slices.Contains(a.offer.agreed, featureLimits) {
 		reads = announced(a.message)
-		_ = answer.Extra.Set("limits", s.host.codec.announce())
+		_ = answer.Extra.Set("limits", s.conn.codec.announce())
 	}
 	return reads, answer
 }

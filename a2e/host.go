@@ -301,15 +301,15 @@ func (h *Host) ready() error {
 	return nil
 }
 
-// newSession returns a session that writes to out, or an error if the host is closed or, without
+// newSession returns a session of a connection that writes to out, or an error if the host is closed or, without
 // handshakes, full. It may close an older session without a handshake (A2E-D61).
-func (h *Host) newSession(out sink, peer string, extensions []string) (*Session, error) {
+func (h *Host) newSession(conn any, out sink, peer string, extensions []string) (*Session, error) {
 	h.mu.Lock()
 	h.serving = true
 	h.number++
 	s := newSession(h, out, peer)
 	h.mu.Unlock()
-	s.extensions = extensions
+	s.extensions, s.conn.codec = extensions, h.codec.readingFrom(conn)
 	resource := budget.Unauthenticated
 	if h.open() {
 		resource = budget.Items
@@ -427,7 +427,7 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 		}
 		s.abort(session.EndCut)
 	})
-	s, err := h.newSession(out, peer, h.extensions())
+	s, err := h.newSession(rw, out, peer, h.extensions())
 	if err != nil {
 		out.finish(ctx)
 		<-out.closed
@@ -457,8 +457,8 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 
 // read feeds the session until the stream or the session ends.
 func (s *Session) read(r io.Reader) error {
-	in := newLineReader(r, s.host.codec)
-	limit := s.host.codec.maxBytes()
+	in := newLineReader(r, s.conn.codec)
+	limit := s.conn.codec.maxBytes()
 	if s.isPending.Load() {
 		in.setMax(pendingLimit(limit))
 	}

@@ -45,8 +45,8 @@ type HTTPDialOptions struct {
 	// SendPath and StreamPath replace /send and /stream.
 	SendPath, StreamPath string
 
-	// MaxMessage bounds a message of the host. Zero means 16 MiB; a negative value removes the
-	// bound.
+	// MaxMessage bounds a message of the host, in addition to the bound of the client. Zero means 16 MiB; a
+	// negative value removes the bound.
 	MaxMessage int
 
 	// ResumeTimeout is how long a message is tried again while the host of a durable session is not
@@ -177,6 +177,8 @@ func (c *httpConn) agree(extensions []string, host bounds) {
 	c.batch.Store(int64(batch))
 	c.resumes.Store(c.opts.ResumeTimeout > 0 && slices.Contains(extensions, featureResume))
 }
+
+func (c *httpConn) maxMessage() int { return c.opts.MaxMessage }
 
 func (c *httpConn) onRefusal(f func(id string, err *Error)) { c.refusal = f }
 
@@ -416,7 +418,7 @@ func oneLine(data []byte) []byte {
 	if v, err := wire.CheckJSON(data); err == nil {
 		return strictjson.AppendCompact(nil, v)
 	}
-	return bytes.ReplaceAll(data, []byte{'\n'}, []byte{'\v'})
+	return bytes.ReplaceAll(data, []byte{'\n'}, []byte{'\r'})
 }
 
 // CloseWrite ends the stream of the host after the last message, which is a shutdown.

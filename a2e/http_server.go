@@ -230,7 +230,7 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 	hs.replay.keepAll = x.host.durable != nil
 	var s *Session
 	if err = x.host.ready(); err == nil {
-		s, err = x.host.newSession(hs.replay, r.RemoteAddr, x.host.httpExtensions())
+		s, err = x.host.newSession(nil, hs.replay, r.RemoteAddr, x.host.httpExtensions())
 	}
 	if err != nil {
 		x.refuse(w, r, unavailable(w, err, "Too many sessions"))

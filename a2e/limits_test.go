@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,24 @@ func TestCallOverAnnouncedLimitFailsUnsent(t *testing.T) {
 		require.ErrorIs(t, err, a2e.ErrInvalidMessage)
 	}
 	require.Zero(t, h.Stats().Dropped)
+}
+
+// A host announces the limit of its WebSocket handler, if that is lower than its own limit.
+func TestWebSocketLimitIsAnnounced(t *testing.T) {
+	h := a2etest.NewHost(t, nil, sizes(nil))
+	web := httptest.NewServer(a2etest.Must(a2e.NewWebSocketHandler(h, &a2e.WebSocketOptions{MaxMessage: 1000})))
+	defer web.Close()
+	c := a2etest.Must(a2e.NewClient(a2etest.Must(a2e.DialWebSocket(t.Context(), web.URL, nil)), &a2e.ClientOptions{Capabilities: []string{"demo"}}))
+	defer c.Close()
+	_, err := c.Connect(t.Context())
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), "demo/answer/req", &sized{Text: strings.Repeat("x", 100_000)}, nil)
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, a2e.ReasonTooLarge, e.Reason)
+	require.False(t, e.Remote)
+	_, err = c.Call(t.Context(), "demo/answer/req", &sized{}, nil)
+	require.NoError(t, err)
 }
 
 // An answer of the client over the limit of the host is answered by an error.

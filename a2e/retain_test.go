@@ -22,7 +22,7 @@ import (
 func TestSessionKeepsNoMessages(t *testing.T) {
 	h := newTestHost(t, &HostOptions{Fallback: HandlerFunc(func(context.Context, *Call) (any, error) { return nil, errors.New("no") })})
 	h.AddPlugin(&Plugin{Name: "p", Capability: "demo"})
-	s, err := h.newSession(nowhere{}, "", extensions)
+	s, err := h.newSession(nil, nowhere{}, "", extensions)
 	require.NoError(t, err)
 	pad := strings.Repeat("x", 1<<20)
 	heap := func() int64 {

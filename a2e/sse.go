@@ -13,13 +13,16 @@ import (
 // An eventReader reads the messages of an HTTP event stream (A2E-D42). It is for
 // one goroutine at a time.
 type eventReader struct {
-	r       *sse.Reader
-	id      string // to resume after
-	isEnded bool
+	r   *sse.Reader
+	id  string // to resume after
+	err error  // of the end
 }
 
-// newEventReader returns an eventReader of r with the size limit of codec. Nil
-// means that of the zero [Codec].
+// minEventLimit is the part of a message that names its request (A2E-D06).
+const minEventLimit = 4 << 10
+
+// newEventReader returns an eventReader of r with the size limit of codec, but at least 4 KiB. Nil means that of the
+// zero [Codec].
 func newEventReader(r io.Reader, codec *Codec) *eventReader {
 	if codec == nil {
 		codec = &Codec{}
@@ -28,25 +31,33 @@ func newEventReader(r io.Reader, codec *Codec) *eventReader {
 }
 
 // next returns the data of the next message. Events of other names are skipped. At the end of the
-// stream an unfinished event counts if its data are a complete object; then next returns [io.EOF].
+// stream an unfinished event counts if its data are a complete object; then next returns [io.EOF]. Of a message over
+// the limit, it returns the beginning, which is over the limit too, and then [sse.ErrTooLarge].
 func (r *eventReader) next() ([]byte, error) {
-	for !r.isEnded {
+	for r.err == nil {
 		ev, err := r.r.Next()
 		r.id = r.r.LastEventID() // of an event without data, too
 		if err != nil {
-			r.isEnded = true
-			pending, ok := r.r.Pending()
-			if ok && isMessageEvent(pending) && complete(pending.Data) {
-				r.id = pending.ID
-				return pending.Data, nil
-			}
-			return nil, err
+			return r.last(err)
 		}
 		if isMessageEvent(ev) {
 			return ev.Data, nil
 		}
 	}
-	return nil, io.EOF
+	return nil, r.err
+}
+
+// last returns the message that the end of the stream cuts off, if it counts.
+func (r *eventReader) last(err error) ([]byte, error) {
+	r.err = err
+	if ev, ok := r.r.Oversize(); ok && isMessageEvent(ev) {
+		return ev.Data, nil
+	}
+	if ev, ok := r.r.Pending(); ok && isMessageEvent(ev) && complete(ev.Data) {
+		r.id, r.err = ev.ID, io.EOF
+		return ev.Data, nil
+	}
+	return nil, err
 }
 
 func isMessageEvent(ev sse.Event) bool {
@@ -60,5 +71,5 @@ func eventLimit(maxBytes int) int {
 	if maxBytes == 0 {
 		return math.MaxInt
 	}
-	return maxBytes
+	return max(maxBytes, minEventLimit)
 }

@@ -34,8 +34,8 @@ type WebSocketOptions struct {
 	// rebinding.
 	AllowedHosts []string
 
-	// MaxMessage bounds a received message in bytes. Zero means the limit of the host; a negative
-	// value removes the bound.
+	// MaxMessage bounds a received message in bytes, in addition to the limit of the host. Zero means the limit of the
+	// host; a negative value removes the bound.
 	MaxMessage int
 
 	// WriteTimeout is the time limit of a write without progress. Zero means 30 s; a negative value
@@ -55,7 +55,8 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 	if opts != nil {
 		o = *opts
 	}
-	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(cmp.Or(o.MaxMessage, h.opts.Limits.MaxMessage)),
+	limit := cmp.Or(o.MaxMessage, h.opts.Limits.MaxMessage)
+	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(limit),
 		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}},
 		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}, RefuseOthers: true}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +72,7 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 			h.recordRefusal(r, status.status, err) // Accept has answered
 			return
 		}
-		if err := h.serve(r.Context(), newSocket(conn), r.RemoteAddr); err != nil {
+		if err := h.serve(r.Context(), newSocket(conn, limit), r.RemoteAddr); err != nil {
 			h.log.InfoContext(r.Context(), "a2e: websocket failed", "peer", r.RemoteAddr, "err", err)
 		}
 	}), nil
@@ -113,8 +114,8 @@ type WebSocketDialOptions struct {
 	// sent unencrypted (A2E-154).
 	AllowInsecure bool
 
-	// MaxMessage bounds a message of the host in bytes. Zero means 16 MiB; a negative value removes
-	// the bound.
+	// MaxMessage bounds a message of the host in bytes, in addition to the bound of the client. Zero means 16 MiB; a
+	// negative value removes the bound.
 	MaxMessage int
 
 	// WriteTimeout is the time limit of a write without progress. Zero means 30 s; a negative value
@@ -141,12 +142,13 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 	if err != nil {
 		return nil, fmt.Errorf("a2e: dial websocket: %w", err)
 	}
-	return newSocket(conn), nil
+	return newSocket(conn, o.MaxMessage), nil
 }
 
 // A socket is a WebSocket connection as a stream of lines.
 type socket struct {
 	conn    *wsconn.Conn
+	limit   int             // of a received line
 	ctx     context.Context // of reads
 	cancel  context.CancelFunc
 	message []byte // the rest of the message that is being read
@@ -155,8 +157,8 @@ type socket struct {
 	reason  atomic.Pointer[closeReason] // of the own close frame; nil for an end in good order
 }
 
-func newSocket(conn *wsconn.Conn) *socket {
-	s := &socket{conn: conn}
+func newSocket(conn *wsconn.Conn, limit int) *socket {
+	s := &socket{conn: conn, limit: limit}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -190,6 +192,8 @@ func closeError(err error) *CloseError {
 	}
 	return nil
 }
+
+func (s *socket) maxMessage() int { return s.limit }
 
 func (s *socket) cause() *CloseError { return s.end.Load() }
 

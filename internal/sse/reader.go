@@ -78,6 +78,7 @@ type Reader struct {
 	name    string
 	data    []byte // of the event being read, with an LF after each finished line
 	hasData bool
+	excess  []byte // data over the limit
 	id      string // takes effect at the end of the event
 	lastID  string // in effect
 	retry   time.Duration
@@ -186,6 +187,15 @@ func (r *Reader) Pending() (Event, bool) {
 	return r.event(), true
 }
 
+// Oversize returns the event whose data were [ErrTooLarge]: its fields so far, and more than MaxData bytes of the data.
+// It reports false if the stream ended in another way.
+func (r *Reader) Oversize() (Event, bool) {
+	if r.excess == nil || !errors.Is(r.err, ErrTooLarge) {
+		return Event{}, false
+	}
+	return Event{Name: r.name, Data: r.excess, ID: r.id, Retry: r.retry}, true
+}
+
 // LastEventID returns the id to resume after: the last id that took effect at the end of an event,
 // with or without data.
 func (r *Reader) LastEventID() string { return r.lastID }
@@ -289,6 +299,7 @@ func (r *Reader) checkLine(n int) error {
 // addData adds to the data of the event, which already end with an LF after each earlier line.
 func (r *Reader) addData(p []byte) error {
 	if len(p) > r.opts.MaxData-len(r.data) {
+		r.excess = append(r.data, p...)
 		return fmt.Errorf("%w: the data exceed %d bytes", ErrTooLarge, r.opts.MaxData)
 	}
 	r.data = append(r.data, p...)

@@ -195,6 +195,28 @@ func TestReaderPendingAboveLimit(t *testing.T) {
 	require.False(t, ok)
 }
 
+// The beginning of data above the limit is kept, which may name what the event is about.
+func TestReaderOversize(t *testing.T) {
+	for wire, want := range map[string]Event{
+		"event: e\ndata: 0123456789a\n\n":     {Name: "e", Data: []byte("0123456789a")},
+		"data: 01\nid: 7\ndata: 3456789a\n\n": {Data: []byte("01\n3456789a"), ID: "7"},
+		"data: 0123456789\n\n":                {},
+		": 012345678901234567890\n":           {},
+		"data: 0123456789\ndata":              {},
+	} {
+		r := NewReader(strings.NewReader(wire), &ReaderOptions{MaxData: 10, MaxLine: 20})
+		_, ok := r.Oversize()
+		require.False(t, ok)
+		_, err := readAll(r)
+		ev, ok := r.Oversize()
+		require.Equal(t, want, ev, wire)
+		require.Equal(t, want.Data != nil, ok)
+		if ok {
+			require.ErrorIs(t, err, ErrTooLarge)
+		}
+	}
+}
+
 // An id takes effect at the end of its event, not when the stream breaks off
 // before.
 func TestReaderLastEventID(t *testing.T) {
