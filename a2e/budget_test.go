@@ -213,6 +213,80 @@ func TestPrincipalSharesPlaces(t *testing.T) {
 	})
 }
 
+// Bodies of a principal that have not arrived are in its budget. Another one gets status 503, and 413 if it could not
+// be held alone; the session continues, as do those of other principals.
+func TestArrivingBodiesAreInBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		auth := a2e.Auth{Authenticator: a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"one": {ID: "one"}, "other": {ID: "other"}}))}
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: auth, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20, MaxMemoryPerSession: 3 << 20}})
+		x := a2etest.Must(a2e.NewHTTPHandler(h, nil))
+		post := func(path, secret string, length int64, body io.Reader) *httptest.ResponseRecorder {
+			r := httptest.NewRequest(http.MethodPost, path, body)
+			r.ContentLength = length
+			if secret != "" {
+				r.Header.Set("X-Session-Id", secret)
+			}
+			w := httptest.NewRecorder()
+			x.ServeHTTP(w, r)
+			return w
+		}
+		open := func(token string) string {
+			hello := message("handshake/req", "h", `,"agent_id":"t","agent_caps":[],"auth_token":"`+token+`"`)
+			w := post("/session", "", int64(len(hello)), strings.NewReader(hello))
+			require.Equal(t, http.StatusOK, w.Code)
+			_, secret, _ := strings.Cut(w.Body.String(), `:"`)
+			secret, _, _ = strings.Cut(secret, `"`)
+			return secret
+		}
+		memory := func(scope string) int64 {
+			for _, u := range h.Usage() {
+				if u.Resource == "memory" && u.Scope == scope {
+					return u.Used
+				}
+			}
+			return -1
+		}
+		one, two, other := open("one"), open("one"), open("other")
+		require.Zero(t, memory("all"))
+		codes := make(chan int)
+		body, whole := io.Pipe()
+		go func() { codes <- post("/send", one, 2<<20+1, body).Code }()
+		_, err := whole.Write([]byte{' '})
+		require.NoError(t, err)
+		require.EqualValues(t, 2<<20+1, memory("session"), "before it arrives")
+		body, chunked := io.Pipe()
+		go func() { codes <- post("/send", two, -1, body).Code }()
+		_, err = chunked.Write([]byte{' '})
+		require.NoError(t, err)
+		require.Less(t, memory("principal"), int64(3<<20))
+		require.NoError(t, chunked.Close())
+		require.Equal(t, http.StatusOK, <-codes)
+		for length, want := range map[int64]int{2<<20 + 1: http.StatusServiceUnavailable, 3<<20 + 1: http.StatusRequestEntityTooLarge, 1000: http.StatusOK} {
+			w := post("/send", two, length, strings.NewReader(strings.Repeat(" ", 1000)))
+			require.Equal(t, want, w.Code, length)
+			require.Equal(t, want == http.StatusServiceUnavailable, w.Header().Get("Retry-After") != "")
+			require.Equal(t, want != http.StatusOK, w.Header().Get("Connection") == "close")
+		}
+		require.Equal(t, http.StatusServiceUnavailable, post("/send", two, -1, &io.LimitedReader{R: spaces{}, N: 2<<20 + 1}).Code)
+		require.Equal(t, http.StatusOK, post("/send", other, 2<<20+1, &io.LimitedReader{R: spaces{}, N: 2<<20 + 1}).Code)
+		_, err = io.CopyN(whole, spaces{}, 2<<20)
+		require.NoError(t, err)
+		require.NoError(t, whole.Close())
+		require.Equal(t, http.StatusOK, <-codes)
+		require.Zero(t, memory("all"))
+		require.NoError(t, h.Close())
+	})
+}
+
+type spaces struct{}
+
+func (spaces) Read(b []byte) (int, error) {
+	for i := range b {
+		b[i] = ' '
+	}
+	return len(b), nil
+}
+
 // A stranger's message costs the host neither its memory nor its parsing: it is refused at 64 KiB.
 func TestLongMessageOfStrangerIsNotRead(t *testing.T) {
 	var names bytes.Buffer

@@ -79,7 +79,8 @@ func (x *HTTPHandler) sendDurable(w http.ResponseWriter, r *http.Request, key st
 	if scope == nil {
 		scope = x.host.budget.Scope(principalName(record.Principal, record.Peer, ""), "")
 	}
-	data, err := x.body(w, r, x.host.codec.maxBytes())
+	data, hold, err := x.body(w, r, scope, x.host.codec.maxBytes())
+	defer hold.Release()
 	if err == nil && len(data) > 0 {
 		if err = x.host.durable.deliver(r.Context(), key, scope, inboxBody, data); err != nil {
 			err = storeFailed(w, err)

@@ -220,7 +220,9 @@ func unavailable(w http.ResponseWriter, err error, detail string) *httpx.Error {
 
 // create makes a session. A body is its first one, with the handshake (A2E-D61).
 func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
-	data, err := x.body(w, r, pendingLimit(x.host.codec.maxBytes()))
+	stranger := x.host.budget.Scope(principalName(nil, r.RemoteAddr, ""), "")
+	data, hold, err := x.body(w, r, stranger, pendingLimit(x.host.codec.maxBytes()))
+	defer hold.Release()
 	if err != nil {
 		x.refuse(w, r, err)
 		return
@@ -255,7 +257,7 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 	})
 	note := ""
 	if len(data) > 0 {
-		if _, err := x.feedBody(r.Context(), hs, data); err != nil {
+		if _, err := x.feedBody(r.Context(), hs, data, hold); err != nil {
 			x.refuse(w, r, storeFailed(w, err))
 			return
 		}
@@ -264,24 +266,35 @@ func (x *HTTPHandler) create(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, `{"session_id":"`+hs.secret+`"`+note+`}`)
 }
 
-// body reads the body of a request, of at most limit bytes; 0 is no limit.
-func (x *HTTPHandler) body(w http.ResponseWriter, r *http.Request, limit int) ([]byte, error) {
+// body reads the body of a request, of at most limit bytes; 0 is no limit. The hold is the memory of the body.
+func (x *HTTPHandler) body(w http.ResponseWriter, r *http.Request, scope *budget.Scope, limit int) ([]byte, budget.Hold, error) {
 	maxRead := int64(-1)
 	if limit > 0 {
 		maxRead = int64(limit) + 1 // one for the last line feed
 	}
-	data, err := httpx.Body(w, r, maxRead, x.opts.ReadTimeout)
-	if err == nil && limit > 0 && len(bytes.TrimSuffix(data, []byte{'\n'})) > limit {
-		w.Header().Set("Connection", "close")
-		err = &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "Message too large"}
+	hold, err := httpx.ReserveBody(r, scope, maxRead)
+	var data []byte
+	if err == nil {
+		data, err = httpx.Body(w, r, maxRead, x.opts.ReadTimeout)
 	}
-	return data, err
+	full, isOver := errors.AsType[*budget.Error](err)
+	isTooLarge := err == nil && limit > 0 && len(bytes.TrimSuffix(data, []byte{'\n'})) > limit ||
+		isOver && r.ContentLength > full.Limit // so another attempt fails too
+	switch {
+	case isTooLarge:
+		w.Header().Set("Connection", "close")
+		err = &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "Message too large", Cause: err}
+	case isOver:
+		w.Header().Set("Connection", "close")
+		err = unavailable(w, full, "Too many messages")
+	}
+	return data, hold, err
 }
 
 // feedBody processes the lines of a body, and reports whether the session was open. The bodies of a
-// session are processed one after the other, in the order of their complete arrival. An error means
-// that the store failed.
-func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte) (isOpen bool, err error) {
+// session are processed one after the other, in the order of their complete arrival. The hold of a body
+// ends when its messages reserve their memory. An error means that the store failed.
+func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte, hold budget.Hold) (isOpen bool, err error) {
 	hs.feeder.Lock()
 	defer hs.feeder.Unlock()
 	if k := hs.durable(); k != nil {
@@ -290,6 +303,7 @@ func (x *HTTPHandler) feedBody(ctx context.Context, hs *httpSession, data []byte
 	if hs.isClosed() {
 		return false, nil
 	}
+	hold.Release()
 	if hs.promote == nil {
 		hs.feedLines(data)
 		return true, nil
@@ -457,10 +471,11 @@ func (x *HTTPHandler) send(w http.ResponseWriter, r *http.Request) {
 	if hs.isPending.Load() {
 		limit = pendingLimit(limit)
 	}
-	data, err := x.body(w, r, limit)
+	data, hold, err := x.body(w, r, hs.budgetScope(), limit)
+	defer hold.Release()
 	isOpen := false
 	if err == nil {
-		if isOpen, err = x.feedBody(r.Context(), hs, data); err != nil {
+		if isOpen, err = x.feedBody(r.Context(), hs, data, hold); err != nil {
 			err = storeFailed(w, err)
 		}
 	}
