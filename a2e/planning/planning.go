@@ -4,11 +4,13 @@
 package planning
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -20,7 +22,7 @@ type Options struct {
 	Name string
 
 	// MaxPlans and MaxTasks bound the plans and the tasks of a session. Zero means 100 plans and
-	// 10,000 tasks; a negative value removes the bound.
+	// 10,000 tasks; a negative value removes the bound. They may have 16 MiB in all.
 	MaxPlans, MaxTasks int
 }
 
@@ -59,7 +61,17 @@ type desk struct {
 	mu    sync.Mutex
 	plans []*plan
 	made  int // tasks
+	size  int // bytes of plans
 }
+
+// maxBytes bounds the plans of a session.
+const maxBytes = 16 << 20
+
+// The bytes that a plan or task, and a text of a list, need besides their texts.
+const (
+	itemBytes = 256
+	textBytes = 16
+)
 
 type plan struct {
 	id, name string
@@ -71,6 +83,48 @@ type task struct {
 	id, title, status, description, assignee string
 	deps                                     []string
 	metadata                                 json.RawMessage
+}
+
+func (p *plan) size() int { return itemBytes + len(p.name) + listSize(p.columns) }
+
+func (t *task) size() int {
+	texts := len(t.id) + len(t.title) + len(t.status) + len(t.description) + len(t.assignee)
+	return itemBytes + texts + listSize(t.deps) + len(t.metadata)
+}
+
+func listSize(list []string) (n int) {
+	for _, s := range list {
+		n += textBytes + len(s)
+	}
+	return n
+}
+
+// copyList copies a list and its texts, which share the memory of a message.
+func copyList(list []string) []string {
+	list = slices.Clone(list)
+	for i, s := range list {
+		list[i] = strings.Clone(s)
+	}
+	return list
+}
+
+// copy returns a copy that does not keep the message of its texts.
+func (t *task) copy() *task {
+	own := *t
+	for _, s := range []*string{&own.title, &own.status, &own.description, &own.assignee} {
+		*s = strings.Clone(*s)
+	}
+	own.deps, own.metadata = copyList(t.deps), bytes.Clone(t.metadata)
+	return &own
+}
+
+// growLocked adds n bytes, or fails. d.mu must be held.
+func (d *desk) growLocked(n int) error {
+	if n > 0 && d.size+n > maxBytes {
+		return newError(a2e.ReasonOverloaded, "the plans of the session are too large")
+	}
+	d.size += n
+	return nil
 }
 
 func open(call *a2e.Call) (*desk, func()) {
@@ -111,9 +165,12 @@ func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest
 	if p.opts.MaxPlans > 0 && len(d.plans) >= p.opts.MaxPlans {
 		return nil, newError("too_many_plans", "the session has too many plans")
 	}
-	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: r.Name, columns: slices.Clone(r.Columns)}
+	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: strings.Clone(r.Name), columns: copyList(r.Columns)}
 	if len(n.columns) == 0 {
 		n.columns = columns()
+	}
+	if err := d.growLocked(n.size()); err != nil {
+		return nil, err
 	}
 	d.plans = append(d.plans, n)
 	return &PlanCreateResponse{Success: true, PlanID: n.id, Columns: n.columns}, nil
@@ -142,9 +199,12 @@ func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*Ta
 	if err := n.checkDeps("", r.Deps); err != nil {
 		return nil, err
 	}
+	t := (&task{id: "task-" + strconv.Itoa(d.made+1), title: r.Title, status: cmp.Or(*r.Status, n.columns[0]), description: r.Description,
+		assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}).copy()
+	if err := d.growLocked(t.size()); err != nil {
+		return nil, err
+	}
 	d.made++
-	t := &task{id: "task-" + strconv.Itoa(d.made), title: r.Title, status: cmp.Or(*r.Status, n.columns[0]), description: r.Description,
-		assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}
 	n.tasks = append(n.tasks, t)
 	return &TaskAddResponse{Success: true, TaskID: t.id, Status: t.status}, nil
 }
@@ -164,15 +224,15 @@ func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest
 	if err := n.checkDeps(t.id, r.Deps); err != nil {
 		return nil, err
 	}
-	if r.Status != "" {
-		t.status = r.Status
-	}
-	if r.Assignee != "" {
-		t.assignee = r.Assignee
-	}
+	changed := *t
+	changed.status, changed.assignee = cmp.Or(r.Status, t.status), cmp.Or(r.Assignee, t.assignee)
 	if len(r.Deps) > 0 {
-		t.deps = r.Deps
+		changed.deps = r.Deps
 	}
+	if err := d.growLocked(changed.size() - t.size()); err != nil {
+		return nil, err
+	}
+	*t = *changed.copy()
 	return &TaskUpdateResponse{Success: true, TaskID: t.id}, nil
 }
 
@@ -183,17 +243,17 @@ func (n *plan) checkDeps(id string, deps []string) error {
 	for _, t := range n.tasks {
 		tasks[t.id] = t
 	}
+	visited := map[string]bool{}
 	for i, dep := range deps {
-		if tasks[dep] == nil || needs(tasks, dep, id) {
+		if tasks[dep] == nil || needs(tasks, visited, dep, id) {
 			return a2e.SchemaViolation("deps["+strconv.Itoa(i)+"]", a2e.ReasonValue)
 		}
 	}
 	return nil
 }
 
-// needs reports whether a task is another one or depends on it, directly or not.
-func needs(tasks map[string]*task, id, other string) bool {
-	visited := map[string]bool{}
+// needs reports whether a task is another one or depends on it, directly or not. The visited tasks do not.
+func needs(tasks map[string]*task, visited map[string]bool, id, other string) bool {
 	for next := []string{id}; len(next) > 0; {
 		id := next[len(next)-1]
 		next = next[:len(next)-1]

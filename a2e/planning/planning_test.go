@@ -4,7 +4,13 @@
 package planning_test
 
 import (
+	"encoding/json"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -115,4 +121,91 @@ func text[T any](t *testing.T, model *T) string {
 	raw, err := a2e.EncodeModel(model)
 	require.NoError(t, err)
 	return string(raw)
+}
+
+// The plans of a session are bounded in bytes, whatever their number.
+func TestPlansAreBoundedInBytes(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(nil)))
+	c, err := planning.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	ctx, long := t.Context(), strings.Repeat("x", 1<<20)
+	plan, err := c.CreatePlan(ctx, nil, nil)
+	require.NoError(t, err)
+	requireFull := func(err error) {
+		t.Helper()
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.ErrorIs(t, err, a2e.ErrRuntime)
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		require.False(t, e.Retryable)
+	}
+	add := func(r *planning.TaskAddRequest) error {
+		r.PlanID = plan.PlanID
+		_, err := c.AddTask(ctx, r, nil)
+		return err
+	}
+	require.NoError(t, add(&planning.TaskAddRequest{Assignee: long, Description: long, Status: &long}))
+	require.NoError(t, add(&planning.TaskAddRequest{Metadata: json.RawMessage(`{"a":"` + long + `"}`), Deps: slices.Repeat([]string{"task-1"}, 10_000)}))
+	for range 11 {
+		require.NoError(t, add(&planning.TaskAddRequest{Title: long}))
+	}
+	requireFull(add(&planning.TaskAddRequest{Title: long}))
+	requireFull(add(&planning.TaskAddRequest{Deps: slices.Repeat([]string{"task-1"}, 50_000)}))
+	_, err = c.CreatePlan(ctx, &planning.PlanCreateRequest{Columns: []string{long}}, nil)
+	requireFull(err)
+	update := &planning.TaskUpdateRequest{PlanID: plan.PlanID, TaskID: "task-3", Assignee: long}
+	_, err = c.UpdateTask(ctx, update, nil)
+	requireFull(err)
+	update.TaskID, update.Assignee = "task-1", "ann"
+	_, err = c.UpdateTask(ctx, update, nil)
+	require.NoError(t, err)
+	require.NoError(t, add(&planning.TaskAddRequest{Title: long}), "the space of the old assignee")
+}
+
+// A task does not keep the message that it came with.
+func TestPlansKeepNoMessages(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(nil)))
+	c := a2etest.Connect(t, h, nil)
+	plan, err := a2e.CallAs[planning.PlanCreateResponse](t.Context(), c, "planning/plan/create", a2e.Members{}, nil)
+	require.NoError(t, err)
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	for range 50 {
+		body := a2e.Members{}
+		for name, value := range map[string]any{"plan_id": plan.PlanID, "title": "t", "metadata": map[string]int{"a": 1}, "pad": strings.Repeat("x", 1<<20)} {
+			require.NoError(t, body.Set(name, value))
+		}
+		_, err := c.Call(t.Context(), "planning/task/add", body, nil)
+		require.NoError(t, err)
+	}
+	require.Less(t, heap()-before, int64(20<<20))
+}
+
+// The dependencies of dependencies are visited once.
+func TestManyDependenciesAreChecked(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(nil)))
+	c, err := planning.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	ctx, opts := t.Context(), &a2e.CallOptions{Timeout: 20 * time.Second}
+	plan, err := c.CreatePlan(ctx, nil, nil)
+	require.NoError(t, err)
+	const tasks, each = 4, 100_000
+	for i := range tasks {
+		r := &planning.TaskAddRequest{PlanID: plan.PlanID, Title: "t"}
+		if i > 0 {
+			r.Deps = slices.Repeat([]string{"task-" + strconv.Itoa(i)}, each)
+		}
+		_, err = c.AddTask(ctx, r, opts)
+		require.NoError(t, err)
+	}
+	deps := append(slices.Repeat([]string{"task-2"}, each), "task-4")
+	_, err = c.UpdateTask(ctx, &planning.TaskUpdateRequest{PlanID: plan.PlanID, TaskID: "task-3", Deps: deps}, opts)
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "deps[100000]", e.Field)
 }

@@ -68,9 +68,12 @@ func restore(_ context.Context, state any, object json.RawMessage) error {
 			n.columns = columns()
 		}
 		for _, t := range p.Tasks {
-			n.tasks = append(n.tasks, &task{t.ID, t.Title, t.Status, t.Description, t.Assignee, t.Deps, t.Metadata})
+			own := &task{t.ID, t.Title, t.Status, t.Description, t.Assignee, t.Deps, t.Metadata}
+			n.tasks = append(n.tasks, own)
+			d.size += own.size()
 		}
 		d.plans = append(d.plans, n)
+		d.size += n.size()
 	}
 	return nil
 }

@@ -27,15 +27,11 @@ func (a *Agent) Spawn(config *Config) (*Agent, error) {
 	if config == nil {
 		config = &Config{}
 	}
-	own, _, err := copyOf(config, "config")
+	child, err := a.keeper.add(a.crew, config, a.ID)
 	if err != nil {
 		return nil, err
 	}
-	child, err := a.keeper.add(a.crew, *own, a.ID)
-	if err != nil {
-		return nil, err
-	}
-	return &Agent{ID: child.id, Config: *own, keeper: a.keeper, crew: a.crew}, nil
+	return &Agent{ID: child.id, Config: child.config, keeper: a.keeper, crew: a.crew}, nil
 }
 
 // copyOf returns a copy of a model with its defaults, and the size of its text. The path of an error

@@ -50,7 +50,7 @@ type Options struct {
 	Name string
 
 	// MaxAgents bounds the subagents of a session that are not terminated, or whose runner continues. Zero
-	// means 32; a negative value removes the bound.
+	// means 32; a negative value removes the bound. Their configurations, tasks and results may have 16 MiB in all.
 	MaxAgents int
 
 	// MaxDepth bounds how deep subagents have subagents. Zero means 4; a negative value removes
@@ -115,12 +115,17 @@ type crew struct {
 	mu     sync.Mutex
 	closed bool
 	agents []*agent
+	size   int // bytes of the configurations, running tasks and results
 }
+
+// maxBytes bounds the size of a crew.
+const maxBytes = 16 << 20
 
 // An agent is one subagent. Its fields are guarded by the mu of its crew.
 type agent struct {
 	id     string
 	config Config
+	size   int // bytes of config
 	parent *agent
 	depth  int
 
@@ -148,7 +153,37 @@ func (c *crew) findLocked(id string) (*agent, error) {
 	return nil, newError("unknown_subagent", "there is no such subagent")
 }
 
-func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
+// growLocked adds n bytes, and removes ended subagents to find space. c.mu must be held.
+func (c *crew) growLocked(n int) error {
+	if c.size+n > maxBytes {
+		c.removeEndedLocked()
+	}
+	if c.size+n > maxBytes {
+		full := newError(a2e.ReasonOverloaded, "the subagents of the session are too large")
+		full.Retryable = true
+		return full
+	}
+	c.size += n
+	return nil
+}
+
+// removeEndedLocked removes the subagents that have ended. c.mu must be held.
+func (c *crew) removeEndedLocked() {
+	c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool {
+		isEnded := !a.isAliveLocked()
+		if isEnded {
+			c.size -= a.size + len(a.result)
+		}
+		return isEnded
+	})
+}
+
+// add adds a subagent with a copy of a configuration.
+func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
+	own, size, err := copyOf(config, "config") // does not retain the line
+	if err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	alive := 0
@@ -161,9 +196,9 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 		return nil, newError("too_many_subagents", "the session has too many subagents")
 	}
 	if k.opts.MaxAgents > 0 && len(c.agents)/8 > k.opts.MaxAgents { // ended subagents are kept up to a bound
-		c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool { return !a.isAliveLocked() })
+		c.removeEndedLocked()
 	}
-	a := &agent{id: "sub_" + a2e.NewID()[:8], config: config, status: StatusReady}
+	a := &agent{id: "sub_" + a2e.NewID()[:8], config: *own, size: size, status: StatusReady}
 	if parentID != "" {
 		parent, err := c.findLocked(parentID)
 		if err != nil { // the depth could be evaded
@@ -173,6 +208,9 @@ func (k *keeper) add(c *crew, config Config, parentID string) (*agent, error) {
 	}
 	if k.opts.MaxDepth > 0 && a.depth >= k.opts.MaxDepth {
 		return nil, newError("too_deep", "subagents are nested too deep")
+	}
+	if err := c.growLocked(size); err != nil {
+		return nil, err
 	}
 	c.agents = append(c.agents, a)
 	return a, nil
@@ -198,6 +236,10 @@ func (a *agent) isAliveLocked() bool { return a.status != StatusTerminated || a.
 
 // begin starts a task of an agent.
 func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
+	own, size, err := copyOf(task, "task") // does not retain the line
+	if err != nil {
+		return nil, err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, err := c.findLocked(id)
@@ -212,6 +254,10 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	case *a.config.MaxSteps > 0 && int64(a.steps) >= *a.config.MaxSteps:
 		return nil, newError("max_steps", "the subagent has done all it may")
 	}
+	if err := c.growLocked(size); err != nil {
+		return nil, err
+	}
+	c.size -= len(a.result)
 	limit := k.opts.MaxRunTime
 	if s := *a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
 		limit = time.Duration(s) * time.Second
@@ -223,7 +269,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	a.steps++
 	c.work.Go(func() {
 		defer cancel()
-		k.run(ctx, handle, a, task)
+		k.run(ctx, handle, a, own, size)
 	})
 	isFinal := a.isFinal
 	context.AfterFunc(ctx, func() { // the runner may ignore it
@@ -231,14 +277,14 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		defer c.mu.Unlock()
 		isSame := a.isFinal == isFinal // the agent may have begun its next task
 		if isSame && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			a.endLocked(nil, ctx.Err())
+			c.endLocked(a, nil, ctx.Err())
 		}
 	})
 	return a, nil
 }
 
-// run does a task. It logs an error of the runner that is not for the agent.
-func (k *keeper) run(ctx context.Context, handle *Agent, a *agent, task *Task) {
+// run does a task of size bytes. It logs an error of the runner that is not for the agent.
+func (k *keeper) run(ctx context.Context, handle *Agent, a *agent, task *Task, size int) {
 	var result json.RawMessage
 	err := errExit
 	defer func() {
@@ -253,7 +299,8 @@ func (k *keeper) run(ctx context.Context, handle *Agent, a *agent, task *Task) {
 		c := handle.crew
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		a.endLocked(result, err)
+		c.endLocked(a, result, err)
+		c.size -= size
 		close(a.done)
 	}()
 	result, err = k.runner.Run(ctx, handle, task)
@@ -270,11 +317,13 @@ var (
 	errResult = errors.New("the result is not an object")
 )
 
-// endLocked ends the task of an agent that was not cancelled. The mu of the crew must be held.
-func (a *agent) endLocked(result json.RawMessage, err error) {
+// endLocked ends the task of an agent that was not cancelled. c.mu must be held.
+func (c *crew) endLocked(a *agent, result json.RawMessage, err error) {
 	var e *a2e.Error
 	switch {
 	case a.status != StatusRunning:
+	case err == nil && c.growLocked(len(result)) != nil:
+		a.status, a.err = StatusFailed, "the result is too large"
 	case err == nil:
 		a.status, a.result = StatusCompleted, result
 	case errors.As(err, &e):
@@ -362,7 +411,7 @@ func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 }
 
 func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
-	config := Config{Name: r.Name, Role: &r.Role, Model: r.Model, MaxSteps: r.MaxSteps, Metadata: r.Metadata,
+	config := &Config{Name: r.Name, Role: &r.Role, Model: r.Model, MaxSteps: r.MaxSteps, Metadata: r.Metadata,
 		MemoryScope: "shared", ToolScope: "restricted", TimeoutSeconds: new(int64(600))}
 	a, err := k.add(call.PluginState().(*crew), config, "")
 	if err != nil {

@@ -405,3 +405,71 @@ func TestMergeOfRepeatedNamesIsLinear(t *testing.T) {
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(64<<20))
 	})
 }
+
+// The configurations, tasks and results of the subagents of a session are bounded in bytes. Ended subagents make
+// room (A2E-D66).
+func TestSubagentsAreBoundedInBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		h := a2etest.NewHost(t, nil)
+		h.AddPlugin(a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(func(ctx context.Context, _ *subagents.Agent, task *subagents.Task) (json.RawMessage, error) {
+			switch task.Name {
+			case "hold":
+				<-release
+			case "talk":
+				return json.RawMessage(`{"text":"` + strings.Repeat("x", len(task.Instruction)) + `"}`), nil
+			}
+			return nil, nil
+		}), nil)))
+		c := a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, nil)))
+		long := strings.Repeat("x", 3<<20)
+		requireFull := func(err error) {
+			t.Helper()
+			var e *a2e.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+			require.True(t, e.Retryable)
+		}
+		one, two := spawn(t, c, "one"), spawn(t, c, "two")
+		delegate := func(id, name string) error {
+			_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id, TaskName: name, Instruction: long}, nil)
+			return err
+		}
+		await := func(id string) error {
+			_, err := c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: id}, nil)
+			return err
+		}
+		require.NoError(t, delegate(one, "hold"))
+		var ids []string
+		for range 3 {
+			ids = append(ids, spawnWith(t, c, long))
+		}
+		require.NoError(t, delegate(two, "hold"))
+		_, err := c.Spawn(t.Context(), &subagents.SpawnRequest{Name: long}, nil)
+		requireFull(err)
+		requireFull(delegate(ids[0], "hold"))
+		close(release)
+		require.NoError(t, await(one))
+		require.NoError(t, await(two))
+		require.NoError(t, delegate(one, "talk"))
+		require.NoError(t, await(one))
+		require.NoError(t, delegate(two, "talk"))
+		require.ErrorContains(t, await(two), "the result is too large", "12 MiB, the task and the result")
+		for _, id := range ids {
+			_, err := c.Terminate(t.Context(), &subagents.TerminateRequest{SubagentID: id}, nil)
+			require.NoError(t, err)
+		}
+		for range 3 {
+			spawnWith(t, c, long)
+		}
+		_, err = c.Terminate(t.Context(), &subagents.TerminateRequest{SubagentID: ids[0]}, nil)
+		require.ErrorContains(t, err, "no such subagent")
+	})
+}
+
+func spawnWith(t *testing.T, c *subagents.Client, name string) string {
+	t.Helper()
+	resp, err := c.Spawn(t.Context(), &subagents.SpawnRequest{Name: name}, nil)
+	require.NoError(t, err)
+	return resp.SubagentID
+}

@@ -56,7 +56,7 @@ func (k *keeper) treeSpawn(_ context.Context, call *a2e.Call, r *SubagentSpawnRe
 	if r.ParentAgentID != nil {
 		parent = *r.ParentAgentID
 	}
-	a, err := k.add(call.PluginState().(*crew), r.Agent, parent)
+	a, err := k.add(call.PluginState().(*crew), &r.Agent, parent)
 	if err != nil {
 		return nil, err
 	}
