@@ -38,7 +38,7 @@ type Options struct {
 	MaxMessage int
 
 	// MaxItems bounds how many tools, resources or prompts of a server are
-	// counted and, of tools, offered. Zero means 1000.
+	// counted and, of tools, offered, and how many resources are subscribed to. Zero means 1000.
 	MaxItems int
 
 	// DialTimeout bounds the time of connecting. Zero means 30 s.

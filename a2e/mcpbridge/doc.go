@@ -33,7 +33,8 @@
 // # State
 //
 // A bridge keeps no state beyond the session. A lost connection is replaced at the next call if the
-// configuration sets auto_reconnect.
+// configuration sets auto_reconnect. The next connection renews the subscriptions to resources, and the
+// agent gets notifications/resources/updated for each, because a change in between was not reported.
 //
 // # Conformance
 //

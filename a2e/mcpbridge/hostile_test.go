@@ -116,6 +116,49 @@ func TestServerDeath(t *testing.T) {
 	}
 }
 
+// The next connection has the subscriptions of the lost one. The agent is notified that a resource may have changed in
+// between.
+func TestReconnectRenewsSubscriptions(t *testing.T) {
+	for _, version := range []string{"", "2025-06-18"} {
+		local := newServer(nil)
+		r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"box": local}, ProtocolVersion: version})
+		_, err := r.register(t, map[string]any{"server_id": "box", "name": "box", "transport": "memory"})
+		require.NoError(t, err)
+		for range 2 {
+			_, err = r.SubscribeResource(t.Context(), &mcp.ResourceSubscribeRequest{URI: "box:///a"}, nil)
+			require.NoError(t, err)
+		}
+		for s := range local.Sessions() {
+			require.NoError(t, s.Close())
+		}
+		require.Eventually(t, func() bool {
+			list, err := r.ListServers(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusDisconnected}, nil)
+			return err == nil && len(list.Servers) == 1
+		}, 10*time.Second, 5*time.Millisecond)
+		_, err = r.ReadResource(t.Context(), &mcp.ResourceReadRequest{URI: "box:///b"}, nil)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"uri":"box:///a"}`, string(r.pushed(t, "notifications/resources/updated").Params))
+		_, err = r.call(t.Context(), "box__touch", `{}`, nil)
+		require.NoError(t, err)
+		require.Contains(t, string(r.pushed(t, "notifications/resources/updated").Params), `"uri":"box:///a"`)
+	}
+}
+
+// The subscriptions of a server are bounded.
+func TestSubscriptionsAreBounded(t *testing.T) {
+	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"box": newServer(nil)}, MaxItems: 1})
+	_, err := r.register(t, map[string]any{"server_id": "box", "name": "box", "transport": "memory"})
+	require.NoError(t, err)
+	for range 2 {
+		_, err = r.SubscribeResource(t.Context(), &mcp.ResourceSubscribeRequest{URI: "box:///a"}, nil)
+		require.NoError(t, err)
+	}
+	_, err = r.SubscribeResource(t.Context(), &mcp.ResourceSubscribeRequest{URI: "box:///b"}, nil)
+	var e *a2e.Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+}
+
 // A server that cannot be reached is not dialed again for each call.
 func TestReconnectWaits(t *testing.T) {
 	local := newServer(nil)

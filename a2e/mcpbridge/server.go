@@ -8,6 +8,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +41,8 @@ type server struct {
 	notYet   time.Time // earliest time of a new connection
 	calls    map[string]*a2e.Call
 	next     uint64
+	subs     []string // subscribed resources, for the next connection
+	subsSize int      // bytes of subs
 }
 
 // A link is one connection.
@@ -110,6 +114,8 @@ func (s *server) open(ctx context.Context) error {
 	}
 	s.link = l
 	s.work.Go(func() { s.watch(l, end, free) })
+	uris := slices.Clone(s.subs)
+	s.work.Go(func() { s.renew(l, uris) })
 	s.mu.Unlock()
 	s.loadInfo(ctx, l)
 	return nil
@@ -332,25 +338,86 @@ func (s *server) ReadResource(ctx context.Context, uri string) ([]mcp.ResourceCo
 }
 
 func (s *server) Subscribe(ctx context.Context, uri string) error {
+	uri = strings.Clone(uri) // does not retain the message
+	if err := s.checkSubscription(uri); err != nil {
+		return err
+	}
+	var used *link
 	_, err := ask(ctx, s, a2e.ErrMCPResourceNotFound, func(c *sdk.ServerCapabilities) bool { return c.Resources != nil && c.Resources.Subscribe },
 		func(ctx context.Context, l *link) (struct{}, error) {
-			if !listens(l) {
-				return struct{}{}, l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
-			}
-			acked := l.acks.of(uri)
-			if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
-				return struct{}{}, err
-			}
-			ctx, cancel := context.WithTimeout(ctx, s.c.opts.DialTimeout)
-			defer cancel()
-			select {
-			case <-acked:
-				return struct{}{}, nil
-			case <-ctx.Done():
-				return struct{}{}, context.Cause(ctx)
-			}
+			used = l
+			return struct{}{}, s.subscribe(ctx, l, uri)
 		})
-	return err
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.link != used:
+		return unavailable(nil)
+	case !slices.Contains(s.subs, uri):
+		s.subs = append(s.subs, uri)
+		s.subsSize += len(uri)
+	}
+	return nil
+}
+
+// checkSubscription refuses a subscription over the bounds.
+func (s *server) checkSubscription(uri string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	isFull := len(s.subs) >= s.c.opts.MaxItems || s.subsSize+len(uri) > s.c.opts.MaxMessage
+	if !isFull || slices.Contains(s.subs, uri) {
+		return nil
+	}
+	e := a2e.Errorf(a2e.ErrRuntime, "too many subscriptions")
+	e.Reason = a2e.ReasonOverloaded
+	return e
+}
+
+// subscribe subscribes a connection to a resource.
+func (s *server) subscribe(ctx context.Context, l *link, uri string) error {
+	if !listens(l) {
+		return l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
+	}
+	acked := l.acks.of(uri)
+	if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
+		l.acks.forget(uri)
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.c.opts.DialTimeout)
+	defer cancel()
+	select {
+	case <-acked:
+		return nil
+	case <-ctx.Done():
+		l.acks.forget(uri)
+		return context.Cause(ctx)
+	}
+}
+
+// renew subscribes a new connection to the resources of the lost one, and reports that each may have changed.
+func (s *server) renew(l *link, uris []string) {
+	for _, uri := range uris {
+		ctx, cancel := context.WithTimeout(s.ctx, s.c.opts.DialTimeout)
+		err := s.subscribe(ctx, l, uri)
+		cancel()
+		s.mu.Lock()
+		isCurrent := s.link == l
+		if err != nil && isCurrent {
+			s.subs = slices.DeleteFunc(s.subs, func(other string) bool { return other == uri })
+			s.subsSize -= len(uri)
+		}
+		s.mu.Unlock()
+		if !isCurrent {
+			return // the next connection renews them
+		}
+		if err != nil {
+			s.c.log.WarnContext(s.ctx, "mcpbridge: subscription not renewed", "server_id", s.config.ServerID, "err", err)
+		}
+		s.notify("notifications/resources/updated", &sdk.ResourceUpdatedNotificationParams{URI: uri})
+	}
 }
 
 // listens reports whether subscriptions of a connection are streams that the server
@@ -379,6 +446,13 @@ func (a *acks) of(uri string) <-chan struct{} {
 		a.byURI[uri] = make(chan struct{})
 	}
 	return a.byURI[uri]
+}
+
+// forget removes a subscription that has failed.
+func (a *acks) forget(uri string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.byURI, uri)
 }
 
 // note records an acknowledgment of the server.
