@@ -5,6 +5,7 @@ package a2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/env"
+	"github.com/fivewire/fivewire/a2e/env/envtest"
 	"github.com/fivewire/fivewire/a2e/memory"
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/conformance/fault"
@@ -97,6 +100,59 @@ func TestStoredAnswerIsTheOnlyOne(t *testing.T) {
 		require.Contains(t, text, "id: 4\n", "the numbers go on")
 		require.Contains(t, text, `"req_id":"c2"`)
 	})
+}
+
+// A patient environment counts. The action "rest" takes a minute.
+type patient struct{ envtest.Counter }
+
+type patientRun struct{ env.Episode }
+
+func (p patient) Reset(ctx context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	run, obs, err := p.Counter.Reset(ctx, r)
+	return &patientRun{run}, obs, err
+}
+
+func (p patient) Restore(ctx context.Context, saved json.RawMessage) (env.Episode, error) {
+	run, err := p.Counter.Restore(ctx, saved)
+	return &patientRun{run}, err
+}
+
+func (r *patientRun) Step(ctx context.Context, a *env.Action) (*env.Observation, error) {
+	if a.ActionType == "rest" {
+		time.Sleep(time.Minute)
+		return r.Observe(ctx)
+	}
+	return r.Episode.Step(ctx, a)
+}
+
+func (r *patientRun) Save(ctx context.Context) (json.RawMessage, error) {
+	return r.Episode.(env.SnapshotSaver).Save(ctx)
+}
+
+// A step of one episode is answered and stored while that of another takes long, which continues from its last answer
+// in the next process.
+func TestLongStepDelaysNoOtherEpisode(t *testing.T) {
+	plugin := a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": patient{}}, nil))
+	durably(t, nil, func(t *testing.T, _ store.Store, p *durableProcess, next func() *durableProcess) {
+		secret := openDurable(t, p, `"env"`)
+		step := func(episode, action string) string {
+			id := a2e.NewID()
+			post(t, p, secret, request("env/step/req", id, `"episode_id":"`+episode+`","action":{"action_type":"`+action+`"}`))
+			time.Sleep(time.Second)
+			_, text := serveDurable(p, "GET", "/stream", secret, "")
+			_, text, _ = strings.Cut(text, `"req_id":"`+id)
+			return text
+		}
+		post(t, p, secret, request("env/reset/req", "r1", `"env_name":"counter"`), request("env/reset/req", "r2", `"env_name":"counter"`))
+		require.Contains(t, step("ep-1", "inc"), `"count":1`)
+		require.Empty(t, step("ep-1", "rest"))
+		require.Contains(t, step("ep-2", "inc"), `"count":1`)
+		p.kill()
+		p = next()
+		require.Contains(t, step("ep-1", "inc"), `"count":2`)
+		require.Contains(t, step("ep-2", "inc"), `"count":2`)
+		time.Sleep(time.Minute)
+	}, plugin)
 }
 
 // Shutdown hands sessions over: requests that have not started run in the next process, and plans come

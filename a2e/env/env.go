@@ -12,6 +12,7 @@ import (
 	"maps"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -137,6 +138,7 @@ type gym struct {
 type episodeSet struct {
 	mu       sync.Mutex
 	made     int
+	opening  int // episodes that are reset
 	episodes map[string]*episode
 	recorded []transition
 	size     int // bytes of the recorded transitions
@@ -152,6 +154,8 @@ type episode struct {
 	steps int64
 	done  bool
 	last  json.RawMessage // the state of the last observation
+
+	saved atomic.Pointer[savedEpisode] // since the last request; nil if it was not saved
 }
 
 func newEpisode(id, name string, env Environment) *episode {
@@ -168,7 +172,10 @@ func (e *episode) lock(ctx context.Context) error {
 	}
 }
 
-func (e *episode) unlock() { <-e.busy }
+func (e *episode) unlock() {
+	e.saved.Store(nil)
+	<-e.busy
+}
 
 type transition struct {
 	episode string
@@ -225,13 +232,19 @@ func (g *gym) reset(ctx context.Context, call *a2e.Call, r *ResetRequest) (*Rese
 	}
 	all := call.PluginState().(*episodeSet)
 	all.mu.Lock()
-	if len(all.episodes) >= g.opts.MaxEpisodes {
+	if len(all.episodes)+all.opening >= g.opts.MaxEpisodes {
 		all.mu.Unlock()
 		return nil, a2e.Errorf(a2e.ErrResetDenied, "too many open episodes").With("env_name", wire.Clip(r.EnvName))
 	}
 	all.made++
+	all.opening++
 	e := newEpisode("ep-"+strconv.Itoa(all.made), r.EnvName, env)
 	all.mu.Unlock()
+	defer func() {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		all.opening--
+	}()
 	run, obs, err := env.Reset(ctx, r)
 	if err != nil {
 		return nil, err

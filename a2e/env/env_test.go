@@ -280,3 +280,78 @@ func TestReset(t *testing.T) {
 	_, _, err = env.Reset(t.Context(), c, &env.ResetRequest{EnvName: "other"})
 	require.ErrorIs(t, err, a2e.ErrResetDenied)
 }
+
+// A slow environment counts. Its reset takes a second, and the action "ignore" an hour.
+type slow struct{ envtest.Counter }
+
+type slowRun struct{ env.Episode }
+
+func (s slow) Reset(ctx context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	time.Sleep(time.Second)
+	run, obs, err := s.Counter.Reset(ctx, r)
+	return &slowRun{run}, obs, err
+}
+
+func (r *slowRun) Step(ctx context.Context, a *env.Action) (*env.Observation, error) {
+	if a.ActionType == "ignore" {
+		time.Sleep(time.Hour)
+		return r.Observe(ctx)
+	}
+	return r.Episode.Step(ctx, a)
+}
+
+func (r *slowRun) Save(ctx context.Context) (json.RawMessage, error) {
+	return r.Episode.(env.SnapshotSaver).Save(ctx)
+}
+
+// Episodes that are reset at once are in the bound.
+func TestResetsAtOnceAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"slow": slow{}}, &env.Options{MaxEpisodes: 2})))
+		c := a2etest.Must(env.NewClient(a2etest.Connect(t, h, nil)))
+		failed := make(chan error, 4)
+		for range cap(failed) {
+			go func() {
+				_, err := c.Reset(t.Context(), &env.ResetRequest{EnvName: "slow"}, nil)
+				failed <- err
+			}()
+		}
+		denied := 0
+		for range cap(failed) {
+			if err := <-failed; err != nil {
+				require.ErrorIs(t, err, a2e.ErrResetDenied)
+				denied++
+			}
+		}
+		require.Equal(t, 2, denied)
+		_, err := c.Close(t.Context(), &env.CloseRequest{EpisodeID: "ep-1"}, nil)
+		require.NoError(t, err)
+		reset(t, c, "slow", `{}`)
+	})
+}
+
+// An environment that ignores the end of its step loses its own episode only.
+func TestDeafStepLosesNoOtherEpisode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: store.NewMemory()}})
+		h.AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"slow": slow{}}, nil)))
+		opts := &a2e.ClientOptions{AgentID: "ann", Types: env.Types()}
+		agent := a2etest.Connect(t, h, opts)
+		c := a2etest.Must(env.NewClient(agent))
+		reset(t, c, "slow", `{}`)
+		reset(t, c, "slow", `{"start":5}`)
+		step := func(c *env.Client, episode, action string) (*env.StepResponse, error) {
+			return c.Step(t.Context(), &env.StepRequest{EpisodeID: episode, Action: json.RawMessage(`{"action_type":"` + action + `"}`)}, nil)
+		}
+		go func() { _, _ = step(c, "ep-1", "ignore") }()
+		synctest.Wait()
+		require.NoError(t, agent.Close())
+		c = a2etest.Must(env.NewClient(a2etest.Connect(t, h, opts)))
+		resp, err := step(c, "ep-2", "inc")
+		require.NoError(t, err)
+		require.JSONEq(t, `{"count":6}`, string(resp.Obs.State))
+		_, err = step(c, "ep-1", "inc")
+		require.ErrorIs(t, err, a2e.ErrRuntime)
+		time.Sleep(time.Hour)
+	})
+}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fivewire/fivewire/a2e"
 )
@@ -47,8 +48,10 @@ func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
 	}
 	open := slices.SortedFunc(maps.Values(r.episodes), func(a, b *episode) int { return cmp.Compare(a.id, b.id) })
 	r.mu.Unlock()
+	wait, cancel := halfOf(ctx)
+	defer cancel()
 	for _, e := range open {
-		kept, err := e.save(ctx)
+		kept, err := e.save(ctx, wait)
 		if err != nil {
 			return nil, err
 		}
@@ -62,12 +65,29 @@ func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
 	return a2e.EncodeModel(out)
 }
 
-// save returns nil for an episode that ends with its session.
-func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
-	if err := e.lock(ctx); err != nil {
-		return nil, err
+// halfOf returns a context for half of the time of another.
+func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
+	if deadline, ok := ctx.Deadline(); ok {
+		return context.WithTimeout(ctx, time.Until(deadline)/2)
 	}
-	defer e.unlock()
+	return ctx, func() {}
+}
+
+// save returns nil for an episode that ends with its session. A request that is being served may take long and has no
+// answer, so save returns the state before it. Without that state it waits until wait ends, and then omits the episode
+// so that the others are saved.
+func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
+	select {
+	case e.busy <- struct{}{}:
+	default:
+		if kept := e.saved.Load(); kept != nil {
+			return kept, nil
+		}
+		if e.lock(wait) != nil {
+			return nil, ctx.Err()
+		}
+	}
+	defer func() { <-e.busy }()
 	saver, ok := e.run.(SnapshotSaver)
 	if _, back := e.env.(SnapshotRestorer); !ok || !back {
 		return nil, nil
@@ -76,7 +96,9 @@ func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
 	if err != nil {
 		return nil, fmt.Errorf("env: %s: %w", e.name, err)
 	}
-	return &savedEpisode{e.id, e.name, e.steps, e.done, e.last, run}, nil
+	kept := &savedEpisode{e.id, e.name, e.steps, e.done, e.last, run}
+	e.saved.Store(kept)
+	return kept, nil
 }
 
 // restore continues the saved episodes whose environments still exist.
