@@ -28,7 +28,7 @@ const (
 // (A2E-148).
 type PluginSnapshot struct {
 	// Save returns a state as a JSON object, or nil to remove the stored object. It may run
-	// concurrently with handlers.
+	// concurrently with handlers. Its result after the end of ctx is dropped.
 	Save func(ctx context.Context, state any) (json.RawMessage, error)
 
 	// Restore fills a state that Open has just made. After an error the plugin serves nothing in
@@ -70,10 +70,31 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 func (s *Session) hooks(p *Plugin) plugin.Hooks {
 	h := plugin.Hooks{Name: p.Name, Open: func() (any, error) { return p.Open(s) }, Close: func(state any) { s.closeState(p, state) }}
 	if p.Snapshot != nil && p.Snapshot.Save != nil && p.Snapshot.Restore != nil {
-		h.Save, h.Restore = p.Snapshot.Save, p.Snapshot.Restore
+		h.Save = func(ctx context.Context, state any) (json.RawMessage, error) { return s.saveState(ctx, p, state) }
+		h.Restore = p.Snapshot.Restore
 		h.Place = func() plugin.Place { return s.placeOf(p) }
 	}
 	return h
+}
+
+// saveState calls Save of a plugin. It does not wait for one that ignores the end of ctx.
+func (s *Session) saveState(ctx context.Context, p *Plugin, state any) (json.RawMessage, error) {
+	var object json.RawMessage
+	returned, name := make(chan error, 1), "snapshot of plugin "+p.Name
+	go guard.Run(name, func() (err error) {
+		object, err = p.Snapshot.Save(ctx, state)
+		return err
+	}, func(err error) { returned <- err })
+	select {
+	case err := <-returned:
+		return object, err
+	case <-ctx.Done():
+	}
+	if work, err := s.host.life.Start(context.Background(), life.Idle); err == nil { // lists it
+		work.Cut(context.Cause(ctx))
+		go work.Run(name, func(context.Context) error { <-returned; return nil }, func(error) {})
+	}
+	return nil, context.Cause(ctx)
 }
 
 // closeState closes a state. A panic of the plugin does not affect the other plugins.

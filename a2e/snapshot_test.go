@@ -7,8 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -259,4 +261,43 @@ func TestPluginsSaveThemselves(t *testing.T) {
 	require.Contains(t, ask("planning/task/add", &planning.TaskAddRequest{PlanID: "plan-1", Title: "u"}), `"task_id":"task-2"`)
 	require.Contains(t, ask("env/step/req", step), `{"count":8}`)
 	require.Contains(t, ask("env/exp/list/req", new(env.ExpListRequest)), `"next_state":{"count":4}`)
+}
+
+// A Save that ignores its context keeps the states of no other plugin, and is listed.
+func TestSlowSaveDelaysNoOtherPlugin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := time.Hour
+		deaf := &a2e.Plugin{Name: "deaf", Capability: "demo", Open: func(*a2e.Session) (any, error) { return &struct{}{}, nil },
+			Snapshot: &a2e.PluginSnapshot{Save: func(context.Context, any) (json.RawMessage, error) {
+				time.Sleep(wait)
+				return json.RawMessage("{}"), nil
+			}, Restore: func(context.Context, any, json.RawMessage) error { return errors.New("nothing is stored") }},
+			Routes: []a2e.Route{a2e.NewRoute("demo/ask/req", func(context.Context, *a2e.Call, *noteRequest) (*noteResponse, error) { return nil, nil })}}
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: store.NewMemory()}}, notesPlugin(nil), deaf)
+		agent, host := a2e.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- h.Serve(context.Background(), host) }()
+		c := a2etest.Must(a2e.NewClient(agent, &a2e.ClientOptions{AgentID: "ann", Capabilities: []string{"notes", "demo"}}))
+		_, err := c.Connect(t.Context())
+		require.NoError(t, err)
+		for _, name := range []string{"demo/ask/req", "notes/write/req"} {
+			_, err = c.Call(t.Context(), name, &noteRequest{"first"}, nil)
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.NoError(t, <-served)
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		before, err := visit(t, h, "ann", "second")
+		require.NoError(t, err)
+		require.Equal(t, "first", before)
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "snapshot of plugin deaf", h.Stuck()[0].Type)
+		time.Sleep(time.Hour)
+		require.Empty(t, h.Stuck())
+		wait = 0
+		_, err = a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann"}).Call(t.Context(), "demo/ask/req", &noteRequest{}, nil)
+		require.NoError(t, err, "the late object is not stored")
+	})
 }

@@ -202,29 +202,35 @@ func (s *States[K]) Keep(ctx context.Context, key K) error {
 		return err
 	}
 	defer st.finishSave()
-	return guard.Call("snapshot", func() error {
-		object, err := st.hooks.Save(ctx, st.value)
-		if err != nil || bytes.Equal(object, st.saved) {
-			return err
-		}
-		if err = st.place.Save(ctx, st.hooks.Name, object); err == nil {
-			st.saved = bytes.Clone(object)
-		}
+	return guard.Call("snapshot", func() error { return st.save(ctx, false) })
+}
+
+// save saves a state, without force only if it has changed since the last save. The caller has called startSave.
+func (st *entry) save(ctx context.Context, force bool) error {
+	object, err := st.hooks.Save(ctx, st.value)
+	if err != nil || !force && bytes.Equal(object, st.saved) {
 		return err
-	})
+	}
+	if err = st.place.Save(ctx, st.hooks.Name, object); err == nil {
+		st.saved = bytes.Clone(object)
+	}
+	return err
 }
 
 // Save saves all states that have snapshots. Those of sessions are removed if the session has ended.
 func (s *States[K]) Save(ctx context.Context, isOver bool) error {
 	return s.each(func(st *entry) error {
+		if err := st.startSave(ctx); err != nil {
+			return err
+		}
+		defer st.finishSave()
 		if isOver && st.place.IsSession {
 			return st.place.Save(ctx, st.hooks.Name, nil)
 		}
-		object, err := st.hooks.Save(ctx, st.value)
-		if err != nil {
+		if err := st.save(ctx, true); err != nil {
 			return fmt.Errorf("a2e: snapshot of %s: %w", st.hooks.Name, err)
 		}
-		return st.place.Save(ctx, st.hooks.Name, object)
+		return nil
 	})
 }
 
@@ -243,12 +249,13 @@ func (s *States[K]) Delete(ctx context.Context) error {
 	})
 }
 
-// each calls f for the states that have snapshots.
+// each calls f for the states that have snapshots. A state whose save is slow does not delay the others.
 func (s *States[K]) each(f func(st *entry) error) error {
 	s.mu.Lock()
 	states := maps.Clone(s.states)
 	s.mu.Unlock()
-	var errs []error
+	results := make(chan error, len(states))
+	n := 0
 	for _, st := range states {
 		select {
 		case <-st.ready:
@@ -256,8 +263,13 @@ func (s *States[K]) each(f func(st *entry) error) error {
 			continue // not open yet
 		}
 		if st.err == nil && st.place.KV != nil {
-			errs = append(errs, guard.Call("snapshot", func() error { return f(st) }))
+			n++
+			go func() { results <- guard.Call("snapshot", func() error { return f(st) }) }()
 		}
+	}
+	var errs []error
+	for range n {
+		errs = append(errs, <-results)
 	}
 	return errors.Join(errs...)
 }
