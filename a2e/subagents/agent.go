@@ -154,7 +154,7 @@ func (k *keeper) message(_ context.Context, call *a2e.Call, r *SubagentMessageRe
 	box := &a.mailbox
 	switch {
 	case c.closed || a.status == StatusTerminated:
-		return nil, newError("terminated", "the subagent has ended")
+		return nil, errTerminated()
 	case len(box.messages) >= maxMessages || box.size+size > maxMessageBytes:
 		full := newError(a2e.ReasonOverloaded, "the subagent has too many messages")
 		full.Retryable = true

@@ -145,6 +145,8 @@ func newError(reason, text string) *a2e.Error {
 	return err
 }
 
+func errTerminated() error { return newError("terminated", "the subagent has ended") }
+
 // findLocked returns the subagent with that id. c.mu must be held.
 func (c *crew) findLocked(id string) (*agent, error) {
 	if i := slices.IndexFunc(c.agents, func(a *agent) bool { return a.id == id }); i >= 0 {
@@ -204,6 +206,9 @@ func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
 		if err != nil { // the depth could be evaded
 			return nil, a2e.SchemaViolation("parent_agent_id", a2e.ReasonValue)
 		}
+		if parent.status == StatusTerminated {
+			return nil, errTerminated()
+		}
 		a.parent, a.depth = parent, parent.depth+1
 	}
 	if k.opts.MaxDepth > 0 && a.depth >= k.opts.MaxDepth {
@@ -248,7 +253,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	}
 	switch {
 	case c.closed || a.status == StatusTerminated:
-		return nil, newError("terminated", "the subagent has ended")
+		return nil, errTerminated()
 	case a.isBusyLocked():
 		return nil, newError("busy", "the subagent has a task, or has not come to the end of one that was cancelled")
 	case *a.config.MaxSteps > 0 && int64(a.steps) >= *a.config.MaxSteps:

@@ -473,3 +473,24 @@ func spawnWith(t *testing.T, c *subagents.Client, name string) string {
 	require.NoError(t, err)
 	return resp.SubagentID
 }
+
+// A terminated subagent whose runner continues gets no children, which would not end with it.
+func TestTerminatedSubagentHasNoNewChildren(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spawned := make(chan error, 1)
+		h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+			func(ctx context.Context, agent *subagents.Agent, _ *subagents.Task) (json.RawMessage, error) {
+				<-ctx.Done()
+				_, err := agent.Spawn(nil)
+				spawned <- err
+				return nil, err
+			}), nil)))
+		c := a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, nil)))
+		id := spawn(t, c, "one")
+		_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		_, err = c.Terminate(t.Context(), &subagents.TerminateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		require.ErrorContains(t, <-spawned, "has ended")
+	})
+}
