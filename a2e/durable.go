@@ -75,7 +75,7 @@ type sessionRecord struct {
 	OwnerID   string     `json:",omitempty"`
 	Peer      string     `json:",omitempty"`
 	Principal *Principal `json:",omitempty"`
-	Names     []string   // the requested capabilities
+	Names     []string   // the agreed capabilities, flags and extensions
 	Reads     [2]int     // bounds of the agent
 	IsEnded   bool       `json:",omitempty"`
 	Last      uint64     `json:",omitempty"` // of an ended session: its last message
@@ -149,7 +149,7 @@ func (s *Session) keep(a *handshakeAttempt) (err error) {
 		return nil
 	}
 	r := sessionRecord{AgentID: a.request.AgentID, OwnerID: ownerID(a.principal, a.request), Peer: s.peer, Principal: a.principal,
-		Names: a.request.AgentCaps}
+		Names: a.offer.names()}
 	if slices.Contains(a.offer.agreed, featureLimits) {
 		b := announced(a.message)
 		r.Reads = [2]int{b.bytes, b.depth}

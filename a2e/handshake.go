@@ -206,6 +206,15 @@ type negotiation struct {
 	agreed   []string // extensions; nil if none was requested
 }
 
+// names returns the agreed names, each once.
+func (n *negotiation) names() []string {
+	names := slices.Concat(n.flags, n.agreed)
+	for i := range n.caps {
+		names = append(names, n.caps[i].Capability)
+	}
+	return names
+}
+
 // negotiate selects the served names of those that an agent requests.
 func (s *Session) negotiate(names []string) (n negotiation) {
 	n.accepted = map[string]bool{}
@@ -219,7 +228,9 @@ func (s *Session) negotiate(names []string) (n negotiation) {
 				n.agreed = append(n.agreed, extensions[i])
 			}
 		case isFlag(name):
-			n.flags = append(n.flags, strings.Clone(name))
+			if !slices.Contains(n.flags, name) {
+				n.flags = append(n.flags, strings.Clone(name))
+			}
 		default:
 			n.hasCaps = true
 			name = capabilityAlias(name)

@@ -128,3 +128,26 @@ func TestMovedSessionEndsAtItsEarlierOwner(t *testing.T) {
 		})
 	}
 }
+
+// A durable session keeps of the names in its handshake those that were agreed, once.
+func TestStoreKeepsAgreedNamesOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		p := newLastingProcess(t, db, nil)
+		secret := openDurable(t, p, `"notes"`)
+		many := strings.Repeat(`"streaming","other","notes",`, 10_000)
+		post(t, p, secret, `{"a2e":"1.0","type":"handshake/req","id":"h2","ts":1,"agent_id":"t","agent_caps":[`+many+`"cancel","resume"]}`)
+		time.Sleep(time.Second)
+		for e, err := range db.List(t.Context(), "a2e/session/") {
+			require.NoError(t, err)
+			require.Less(t, len(e.Value), 1000)
+		}
+		require.NoError(t, p.host.Close())
+		p = newLastingProcess(t, db, nil)
+		writeNote(t, p, secret, "first")
+		for _, s := range p.host.Sessions() {
+			require.True(t, s.HasCapability("cancel") && s.HasCapability("streaming") && s.HasCapability("notes"))
+		}
+		require.NoError(t, p.host.Close())
+	})
+}
