@@ -15,6 +15,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2aclient"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/lease"
 )
 
 // HandlerOptions adjust a [Handler], which copies them.
@@ -32,10 +33,11 @@ type HandlerOptions struct {
 }
 
 // A Handler gives the tasks of an ARC agent to an A2A agent. It implements arc.TaskHandler: messages, artifacts,
-// questions and the end of the remote task are those of the ARC task, and its cancelation cancels the remote one, also
-// if the first answer of the agent, which names that, arrives up to 10 s later. Artifacts arrive when the remote task
-// waits or ends. A task that another process continues finds its remote task, and no message is sent twice to an agent
-// that handles a messageId once.
+// questions and the end of the remote task are those of the ARC task, and its cancelation or failure cancels the
+// remote one, also if the first answer of the agent, which names that, arrives up to 10 s later. Artifacts arrive when
+// the remote task waits or ends. A task that another process continues finds its remote task, and no message is sent
+// twice to an agent that handles a messageId once. A task that waits for input after a restart has no handler: its end
+// leaves the remote task.
 type Handler struct {
 	client *a2aclient.Client
 	opts   HandlerOptions
@@ -98,6 +100,7 @@ type relay struct {
 	question  string          // the newest answered one
 	messages  map[string]bool // ids of the added ones
 	artifacts map[a2a.ArtifactID]bool
+	hasEnded  bool
 }
 
 // The delays between two attempts to follow a task, and the time for its cancelation.
@@ -108,10 +111,10 @@ const (
 )
 
 // ServeTask implements arc.TaskHandler.
-func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
+func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) (err error) {
 	r := &relay{Handler: h, run: run, messages: map[string]bool{}, artifacts: map[a2a.ArtifactID]bool{}}
 	r.context = arc.TraceIDFromContext(ctx)
-	defer r.cancel(ctx)
+	defer func() { r.cancel(ctx, err) }()
 	first, err := r.send(ctx, run.Message())
 	if err != nil {
 		return err
@@ -125,6 +128,7 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) error {
 		if err != nil {
 			return err
 		}
+		r.hasEnded = task.Status.State.Terminal()
 		required := textOf(task.Status.Message)
 		switch task.Status.State {
 		case a2a.TaskStateCompleted:
@@ -340,9 +344,10 @@ func untilCanceled(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// cancel cancels the remote task, if there is one, after the cancelation of the ARC task.
-func (r *relay) cancel(ctx context.Context) {
-	if r.id == "" || !isCanceled(ctx) {
+// cancel cancels the remote task, if there is one, unless it has ended or the ARC task continues in another process.
+func (r *relay) cancel(ctx context.Context, err error) {
+	isCut := ctx.Err() != nil && !isCanceled(ctx) || errors.Is(err, lease.ErrLost)
+	if r.id == "" || r.hasEnded || isCut {
 		return
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelTimeout)

@@ -36,7 +36,7 @@ import (
 type cutting struct {
 	next   http.RoundTripper
 	cuts   atomic.Int64
-	isDown atomic.Bool
+	isDown atomic.Bool   // except for cancelations
 	open   chan struct{} // responses wait for its close; nil means that they do not
 }
 
@@ -53,7 +53,7 @@ func (b cutBody) Close() error {
 }
 
 func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
-	if c.isDown.Load() {
+	if c.isDown.Load() && !isCancelation(r) {
 		return nil, errors.New("no route")
 	}
 	ctx, cancel := context.WithCancel(r.Context())
@@ -77,6 +77,21 @@ func (c *cutting) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel()
 	}), cancel}
 	return res, nil
+}
+
+func isCancelation(r *http.Request) bool {
+	if strings.HasSuffix(r.URL.Path, ":cancel") {
+		return true
+	}
+	if r.GetBody == nil {
+		return false
+	}
+	body, err := r.GetBody()
+	if err != nil {
+		return false
+	}
+	text, err := io.ReadAll(body)
+	return err == nil && bytes.Contains(text, []byte(`"CancelTask"`))
 }
 
 // newRelay returns an ARC server whose agent is the remote one, and the client of that server.
@@ -205,6 +220,28 @@ func TestHandlerCanceledDuringFirstMessage(t *testing.T) {
 			require.NoError(t, srv.Shutdown(ctx), "the handler ends")
 			cancel()
 		}
+	})
+}
+
+// A task that fails for a reason of this side cancels the remote one.
+func TestHandlerFailureCancels(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		var causes []error
+		f := newFixture(t, nil, func(ctx context.Context, _ *arc.TaskRun) error {
+			<-ctx.Done()
+			causes = append(causes, context.Cause(ctx))
+			return ctx.Err()
+		})
+		_, client, cut := newRelay(t, f.mem, protocol, arc.Persistence{})
+		task, err := client.CreateTask(t.Context(), "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		cut.isDown.Store(true)
+		_, err = client.WaitTask(t.Context(), "remote-01", task.ID, nil)
+		require.ErrorIs(t, err, arc.ErrTaskExecutionFailed)
+		synctest.Wait()
+		require.Len(t, causes, 1)
+		require.ErrorIs(t, causes[0], arc.ErrTaskAlreadyCanceled)
 	})
 }
 
