@@ -20,6 +20,7 @@ const (
 	typeItem    = "item"
 	typeAwait   = "await" // the run waits for input N
 	typeSleep   = "sleep" // the run waits until End
+	typeWait    = "wait"  // the run waits again for input N, or in the sleep with the key Name
 	typeWork    = "work"  // the run has the inputs through N, or is past the sleep with the key Name, and does not wait for them
 )
 
@@ -27,7 +28,7 @@ const (
 type entry struct {
 	Type   string        `json:"t"`
 	Kind   string        `json:"k,omitempty"` // of an item
-	Name   []byte        `json:"n,omitempty"` // of a step or a sleep, the id of an input or an item, or a key
+	Name   []byte        `json:"n,omitempty"` // of a step or a sleep, the id of an input or an item, or the key of a sleep
 	Writer string        `json:"w"`           // random, of one append
 	N      int           `json:"i,omitempty"` // of a wait or its end; counted, not stored, for inputs and items
 	End    time.Time     `json:"e,omitzero"`  // of a sleep
@@ -115,7 +116,7 @@ func (h *history) add(rec store.Record) *entry {
 	return e
 }
 
-// note changes the state of the run by an entry. The end of a sleep does not end another wait.
+// note changes the state of the run by an entry. An item or the end of a sleep does not end another wait.
 func (h *history) note(e *entry) {
 	last := e
 	switch e.Type {
@@ -126,22 +127,30 @@ func (h *history) note(e *entry) {
 	case typeItem:
 		h.numbers[e.Kind]++
 		e.N = h.numbers[e.Kind]
+		if h.isWaiting() {
+			last = h.last
+		}
 	case typeAwait:
 		h.await = e
 	case typeSleep:
 		h.sleeps[e.key] = e
+	case typeWait:
+		if h.sleeps[string(e.Name)] == nil && (h.await == nil || h.await.N != e.N) { // it has ended since
+			last = h.last
+		}
 	case typeWork:
-		slept := h.sleeps[string(e.Name)]
+		isLast := h.last != nil && (h.last.key == string(e.Name) ||
+			h.last.Type == typeWait && bytes.Equal(h.last.Name, e.Name))
 		delete(h.sleeps, string(e.Name))
 		if h.await != nil && e.N >= h.await.N {
 			h.await = nil
 		}
 		switch {
 		case len(e.Name) == 0:
-		case slept != h.last:
+		case !isLast:
 			last = h.last
 		case h.await != nil:
-			last = h.await
+			last = &entry{Type: typeWait, N: h.await.N, key: e.key}
 		}
 	}
 	h.last = last
@@ -152,7 +161,7 @@ func (h *history) note(e *entry) {
 
 // isWaiting reports whether the run waits, by its last entry.
 func (h *history) isWaiting() bool {
-	return h.last != nil && (h.last.Type == typeAwait || h.last.Type == typeSleep)
+	return h.last != nil && (h.last.Type == typeAwait || h.last.Type == typeSleep || h.last.Type == typeWait)
 }
 
 // left returns the time until a wait of the run ends, without further inputs.

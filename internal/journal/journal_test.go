@@ -493,6 +493,72 @@ func TestReplayKeepsRunWaiting(t *testing.T) {
 	})
 }
 
+// A run that waits is parked, whatever it has done since the wait first began.
+func TestRunThatWaitsIsParkedAfterWork(t *testing.T) {
+	step := func(ctx context.Context, r *Run) {
+		_, _ = r.Step(ctx, "step", func(context.Context, string) ([]byte, error) { return nil, nil })
+	}
+	for name, h := range map[string]handler{
+		"step after an await": func(ctx context.Context, _ *process, r *Run) (string, error) {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if data, err := r.Await(short); err == nil {
+				return string(data), nil
+			}
+			step(ctx, r)
+			data, err := r.Await(ctx)
+			return string(data), err
+		},
+		"step after a sleep": func(ctx context.Context, _ *process, r *Run) (string, error) {
+			short, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			if r.Sleep(short, "nap", 20*time.Hour) != nil {
+				step(ctx, r)
+				if err := r.Sleep(ctx, "nap", 20*time.Hour); err != nil {
+					return "", err
+				}
+			}
+			data, err := r.Await(ctx)
+			return string(data), err
+		},
+		"step during an await": func(ctx context.Context, _ *process, r *Run) (string, error) {
+			time.AfterFunc(time.Second, func() { step(ctx, r) })
+			data, err := r.Await(ctx)
+			return string(data), err
+		},
+		"failed step during an await": func(ctx context.Context, _ *process, r *Run) (string, error) {
+			time.AfterFunc(time.Second, func() {
+				_, _ = r.Step(ctx, "step", func(context.Context, string) ([]byte, error) { return nil, errors.New("failed") })
+			})
+			data, err := r.Await(ctx)
+			return string(data), err
+		},
+		"item during an await": func(ctx context.Context, _ *process, r *Run) (string, error) {
+			time.AfterFunc(time.Second, func() { _, _, _ = r.Emit(ctx, "k", "id", nil) })
+			data, err := r.Await(ctx)
+			return string(data), err
+		},
+	} {
+		for _, end := range []func(p *process){(*process).crash, (*process).shutdown} {
+			t.Run(name, func(t *testing.T) {
+				inProcesses(t, 2, h, func(t *testing.T, p []*process) {
+					require.NoError(t, p[0].create(t.Context(), "1"))
+					time.Sleep(time.Minute)
+					end(p[0])
+					time.Sleep(time.Hour)
+					require.Zero(t, p[1].startsOf("1"))
+					require.Equal(t, 1, p[1].parkedOf("1"))
+					_, err := p[1].deliver(t.Context(), "1", "i", "a")
+					require.NoError(t, err)
+					time.Sleep(20 * time.Hour)
+					requireResult(t, p[1], "1", "a")
+					require.Equal(t, 1, p[1].startsOf("1"))
+				})
+			})
+		}
+	}
+}
+
 func TestDeliverToFailedOwnerReachesNextOwner(t *testing.T) {
 	inProcesses(t, 2, echo, func(t *testing.T, p []*process) {
 		require.NoError(t, p[0].create(t.Context(), "1"))

@@ -46,7 +46,7 @@ type Run struct {
 	history                 // changed with lock too
 	active  map[string]bool // names in use
 	uses    map[string]int  // of names, without failures
-	waits   int             // in progress
+	waits   []*entry        // in progress
 	steps   int             // in progress
 }
 
@@ -138,13 +138,13 @@ func (r *Run) Step(ctx context.Context, name string,
 
 // runStep runs f and records its result.
 func (r *Run) runStep(ctx context.Context, e *entry, f func(context.Context, string) ([]byte, error)) (*entry, error) {
-	if err := r.move(0, 1); err != nil {
+	if err := r.move(func() { r.steps++ }); err != nil {
 		return nil, err
 	}
-	defer r.move(0, -1)
+	defer r.endStep()
 	opening, _, err := r.append(ctx, &entry{Type: typeOpening, key: typeOpening})
 	if err == nil {
-		err = r.resume(ctx, e)
+		err = r.record(ctx)
 	}
 	var stored *entry
 	if err == nil {
@@ -314,17 +314,10 @@ func (r *Run) take(e *entry) []byte {
 
 // wait records that the run waits, and waits until isOver after a notice, or for d.
 func (r *Run) wait(ctx context.Context, e *entry, d time.Duration, isOver func(context.Context) (bool, error)) error {
-	_, _, err := r.append(ctx, e)
-	if err == nil {
-		err = r.move(1, 0)
-	}
-	if err != nil {
+	if err := r.startWait(ctx, e); err != nil {
 		return err
 	}
-	defer r.move(-1, 0)
-	if err := r.resume(ctx, nil); err != nil {
-		return err
-	}
+	defer r.move(func() { r.waits = slices.DeleteFunc(r.waits, func(w *entry) bool { return w == e }) })
 	if r.o.OnWait != nil {
 		r.o.OnWait(true)
 		defer r.o.OnWait(false)
@@ -353,46 +346,102 @@ func (r *Run) wait(ctx context.Context, e *entry, d time.Duration, isOver func(c
 	}
 }
 
-// resume records that the handler has passed a wait: the sleep e, or the wait that is the last entry, if e is
-// nil and a step is in progress, or if e is an input or a step behind it.
+// resume records that the handler has passed a wait: a sleep, or an input if the run waits for no later one.
 func (r *Run) resume(ctx context.Context, e *entry) error {
-	r.mu.Lock()
-	last, work := r.last, &entry{Type: typeWork}
-	isPast := r.isWaiting()
-	if isPast {
-		work.key = "work:" + last.key
+	if err := r.acquire(ctx); err != nil {
+		return err
 	}
-	switch {
-	case e != nil && e.Type == typeSleep:
-		work.Name, work.key = []byte(e.key), "past:"+e.key
-		isPast = r.sleeps[e.key] != nil
-	case !isPast:
-	case e == nil:
-		isPast = r.steps > 0
-	case e.Type == typeAwait:
-		work.N, isPast = e.N, last.Type != typeAwait || last.N <= e.N
+	defer r.release()
+	r.mu.Lock()
+	work := &entry{Type: typeWork, Name: []byte(e.key), key: "past:" + e.key}
+	isPast := r.sleeps[e.key] != nil
+	if e.Type == typeAwait {
+		if isPast = r.isWaiting() && r.last.N <= e.N; isPast {
+			work = &entry{Type: typeWork, N: e.N, key: "work:" + r.last.key}
+		}
 	}
 	r.mu.Unlock()
 	if !isPast {
 		return nil
 	}
-	_, _, err := r.append(ctx, work)
+	_, _, err := r.appendLocked(ctx, work)
 	return err
 }
 
-// move changes the numbers of waits and steps in progress, unless the run has ended.
-func (r *Run) move(waits, steps int) error {
+// move changes the waits or the steps in progress, unless the run has ended.
+func (r *Run) move(change func()) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx.Err() != nil {
 		return context.Cause(r.ctx)
 	}
-	r.waits += waits
-	r.steps += steps
+	change()
 	if r.t.isParking.Load() {
 		r.parkLocked()
 	}
 	return nil
+}
+
+// startWait adds a wait, after the journal shows it.
+func (r *Run) startWait(ctx context.Context, e *entry) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	_, _, err := r.appendLocked(ctx, e)
+	if err == nil {
+		err = r.recordLocked(ctx, e, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return r.move(func() { r.waits = append(r.waits, e) })
+}
+
+// endStep removes a step, after the journal shows that the run waits, if it does.
+func (r *Run) endStep() {
+	if r.acquire(r.ctx) != nil {
+		return
+	}
+	defer r.release()
+	_ = r.recordLocked(r.ctx, nil, -1) // after an error the next owner runs the handler again
+	_ = r.move(func() { r.steps-- })   // an error means that the run has ended
+}
+
+// record records whether the run waits, if the last entry does not show it.
+func (r *Run) record(ctx context.Context) error {
+	if err := r.acquire(ctx); err != nil {
+		return err
+	}
+	defer r.release()
+	return r.recordLocked(ctx, nil, 0)
+}
+
+// recordLocked is record for the state with a further wait or other steps. r.lock must be held.
+func (r *Run) recordLocked(ctx context.Context, wait *entry, steps int) error {
+	r.mu.Lock()
+	for _, w := range r.waits { // an Await may wait longest
+		if wait == nil || w.Type == typeAwait {
+			wait = w
+		}
+	}
+	isBusy := r.steps+steps > 0
+	var e *entry
+	switch {
+	case r.isWaiting() && isBusy:
+		e = &entry{Type: typeWork, key: "work:" + r.last.key}
+	case !r.isWaiting() && !isBusy && wait != nil:
+		e = &entry{Type: typeWait, N: wait.N, key: "wait:" + r.last.key}
+		if wait.Type == typeSleep {
+			e.Name = []byte(wait.key)
+		}
+	}
+	r.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	_, _, err := r.appendLocked(ctx, e)
+	return err
 }
 
 func (r *Run) park() {
@@ -403,7 +452,7 @@ func (r *Run) park() {
 
 // parkLocked ends the context of a run that waits. r.mu must be held.
 func (r *Run) parkLocked() {
-	if r.waits > 0 && r.steps == 0 {
+	if len(r.waits) > 0 && r.steps == 0 {
 		r.cancel(ErrParked)
 	}
 }
