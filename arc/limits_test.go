@@ -5,6 +5,7 @@ package arc_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -13,10 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/arc/internal/front"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -166,5 +169,42 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		require.Contains(t, string(fault(t, refused.ResponseRecorder, arc.ErrAgentCapacityExceeded).Details), `"scope":"principal"`)
 		require.Zero(t, used())
 		require.Equal(t, http.StatusOK, send(one, info).Code)
+	})
+}
+
+// The responses of a front count like those of the server.
+func TestUnreadResponsesOfFrontAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		large := strings.Repeat("x", 20<<20)
+		next := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, err := io.WriteString(w, large)
+			assert.NoError(t, err)
+			w.(http.Flusher).Flush()
+		})
+		h := front.New(newServer(t, nil), front.Options{Methods: http.MethodPost}, next)
+		wait := make(chan struct{})
+		var calls sync.WaitGroup
+		send := func(address string) *slowReader {
+			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+			req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
+			req.Header.Set("Content-Type", "application/json")
+			req.RemoteAddr = address
+			calls.Go(func() { h.ServeHTTP(w, req) })
+			synctest.Wait()
+			return w
+		}
+		var counted []*slowReader
+		for range 3 {
+			counted = append(counted, send("192.0.2.1:1"))
+		}
+		hasty, other := send("192.0.2.1:1"), send("192.0.2.2:1")
+		close(wait)
+		calls.Wait()
+		after := send("192.0.2.1:1")
+		for _, w := range append(counted, other, after) {
+			require.Greater(t, len(w.deadlines), 300, "one for each part")
+		}
+		require.Len(t, hasty.deadlines, 2, "that of the response and that of the flush")
+		require.Equal(t, len(large), hasty.Body.Len())
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -61,4 +63,74 @@ func TestBatch(t *testing.T) {
 			t.Errorf("got %s, want %s", w.Body, want)
 		}
 	}
+}
+
+// A slowReader is the writer of a response whose reader takes nothing until the end of a wait.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	wait      chan struct{}
+	deadlines int
+}
+
+func (w *slowReader) SetWriteDeadline(time.Time) error {
+	w.deadlines++
+	return nil
+}
+
+func (w *slowReader) Write(b []byte) (int, error) {
+	<-w.wait
+	return w.ResponseRecorder.Write(b)
+}
+
+// Large responses that a caller does not read count for it: a further one has little time. Other callers and small
+// responses are not affected.
+func TestUnreadResponsesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := mcpserver.Front{Ready: func() error { return nil }, Authenticate: func(r *http.Request) (context.Context, string, error) {
+			return r.Context(), r.Header.Get("X-Api-Key"), nil
+		}}
+		large := strings.Repeat("x", 20<<20)
+		h := f.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			text := large
+			if r.URL.Path == "/small" {
+				text = large[:64<<10]
+			}
+			if _, err := w.Write([]byte(text)); err != nil {
+				t.Error(err)
+			}
+			w.(http.Flusher).Flush()
+		}))
+		wait := make(chan struct{})
+		var calls sync.WaitGroup
+		send := func(principal, path string) *slowReader {
+			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("X-Api-Key", principal)
+			calls.Go(func() { h.ServeHTTP(w, req) })
+			synctest.Wait()
+			return w
+		}
+		var counted []*slowReader
+		for range 3 {
+			counted = append(counted, send("one", "/"))
+		}
+		hasty, small, other := send("one", "/"), send("one", "/small"), send("two", "/")
+		close(wait)
+		calls.Wait()
+		after := send("one", "/")
+		for i, w := range append(counted, other, after) {
+			if w.deadlines < 300 {
+				t.Errorf("response %d has %d deadlines, want one for each part", i, w.deadlines)
+			}
+		}
+		for _, w := range []*slowReader{hasty, small} {
+			if w.Code != http.StatusOK || w.deadlines != 2 {
+				t.Errorf("status %d with %d deadlines, want 200 with two: of the part and of the flush", w.Code, w.deadlines)
+			}
+		}
+		if hasty.Body.Len() != len(large) {
+			t.Errorf("got %d bytes, want all", hasty.Body.Len())
+		}
+	})
 }
