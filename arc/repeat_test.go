@@ -524,3 +524,21 @@ func TestRepeatedParamsAreValues(t *testing.T) {
 		require.Contains(t, post(s, call("x.y", "a-01", `{"a":1,"b":{"c":[3]}}`)).Body.String(), `{"n":3}`)
 	}
 }
+
+// A wait reads the present state, although the server keeps the results of its request ids.
+func TestWaitWithRequestID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: time.Hour}}
+		s, c := arctest.NewPair(t, &arctest.PairOptions{Server: server})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.Sleep(time.Minute)))
+		o := &arc.CallOptions{RequestID: "order-1"}
+		task, err := c.CreateTask(t.Context(), "a-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, o)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		res, err := c.WaitTask(ctx, "a-01", task.ID, &arc.WaitOptions{CallOptions: o})
+		require.NoError(t, err)
+		require.Equal(t, arc.TaskCompleted, res.Task.Status)
+		require.Equal(t, "order-1", o.RequestID)
+	})
+}

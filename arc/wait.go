@@ -41,7 +41,7 @@ type WaitOptions struct {
 	// last one includes messages and artifacts.
 	OnUpdate func(*Task)
 
-	// CallOptions are the options of each request.
+	// CallOptions are the options of each request. Each has a random id instead of RequestID.
 	CallOptions *CallOptions
 }
 
@@ -107,6 +107,11 @@ func (c *Client) WaitTask(ctx context.Context, target, taskID string, opts *Wait
 		w.opts = *opts
 	}
 	o := &w.opts
+	if o.CallOptions != nil {
+		call := *o.CallOptions
+		call.RequestID = "" // with one id, a server that keeps results repeats the first state
+		o.CallOptions = &call
+	}
 	o.MinPollInterval = cmp.Or(o.MinPollInterval, 200*time.Millisecond)
 	o.MaxPollInterval = max(cmp.Or(o.MaxPollInterval, 10*time.Second), o.MinPollInterval)
 	o.WatchPollInterval = cmp.Or(o.WatchPollInterval, time.Minute)
