@@ -125,3 +125,45 @@ func TestSurvivorHasPlacesToo(t *testing.T) {
 		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", last).Status)
 	})
 }
+
+// from returns a handler of requests from an address.
+func from(address string, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = address
+		h.ServeHTTP(w, r)
+	})
+}
+
+// The place of a task that an input resumes after a restart is one of its owner, also for an input of another caller.
+func TestPlaceOfInputFromElsewhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		start := func() *arc.Server {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db},
+				Limits: arc.Limits{MaxTasksPerPrincipal: 1}})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				if run.Message().Text() == "x" {
+					_, err := run.WaitInput(ctx, "more")
+					return err
+				}
+				return nil
+			}))
+			return s
+		}
+		one, two := "192.0.2.1:1", "192.0.2.2:1"
+		first := start()
+		id := createTask(t, from(one, first), "a-01", "x")
+		synctest.Wait()
+		require.NoError(t, first.Close())
+		second := start()
+		require.NoError(t, second.WaitRecovered(t.Context()))
+		require.Nil(t, send(from(two, second), "a-01", id, "y").Error)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
+		for range 3 {
+			id = createTask(t, from(two, second), "a-01", "z")
+			synctest.Wait()
+			require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
+		}
+	})
+}

@@ -235,10 +235,11 @@ func (e *Tasks) reservePlace(q *Request, r *record, run *Run) (heldPlace, error)
 		}
 		return heldPlace{e, run, ""}, nil
 	}
-	if err := e.places.resume(q.Target, q.Account, true); err != nil {
+	account := r.account()
+	if err := e.places.resume(q.Target, account, true); err != nil {
 		return heldPlace{}, err
 	}
-	return heldPlace{e, nil, q.Account}, nil
+	return heldPlace{e, nil, account}, nil
 }
 
 // undo gives the place back.

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -47,6 +48,9 @@ type record struct {
 	Pending     []json.RawMessage `json:"pending,omitempty"`
 	PendingFrom uint64            `json:"pendingFrom,omitempty"`
 }
+
+// account returns the account of the budgets.
+func (r *record) account() string { return cmp.Or(r.Principal, r.Account) }
 
 // A Subscription is a webhook that follows a task (ARC-101).
 type Subscription struct {

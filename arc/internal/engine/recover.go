@@ -146,7 +146,7 @@ func (e *Tasks) rerunLocked(ctx context.Context, t *task, hasPlace bool) error {
 		return ErrTakenOver
 	}
 	q := &Request{Method: "task.create", Agent: rec.Agent, Target: rec.Agent, Caller: rec.Caller, TraceID: rec.TraceID,
-		Principal: rec.Principal, Account: cmp.Or(rec.Principal, rec.Account), Identity: rec.Identity, Place: new(Place)}
+		Principal: rec.Principal, Account: rec.account(), Identity: rec.Identity, Place: new(Place)}
 	_ = q.Place.ReserveRun(e.Scope(q.Account)) // an accepted task runs even over a bound
 	q.Place.Enter(e.router, "")
 	r := e.newRun(context.Background(), t, q, message, metadata)
