@@ -195,6 +195,15 @@ func (r *Run) pausePlace() {
 	}
 }
 
+// returnPlace is pausePlace for a run that has not continued. It continues after a change of its task.
+func (r *Run) returnPlace() {
+	r.t.turn.Lock()
+	defer r.e.unlock(r.t)
+	if r.t.run != r || r.t.rec.Status == inputRequired {
+		r.pausePlace()
+	}
+}
+
 // resumePlace takes the places for a run that has its input, free or not.
 func (r *Run) resumePlace() { _, _ = r.takePlace(false) }
 
@@ -242,11 +251,11 @@ func (e *Tasks) reservePlace(q *Request, r *record, run *Run) (heldPlace, error)
 	return heldPlace{e, nil, account}, nil
 }
 
-// undo gives the place back.
+// undo gives the place back, unless the run has continued since.
 func (h heldPlace) undo() {
 	switch {
 	case h.run != nil:
-		h.run.pausePlace()
+		h.run.returnPlace()
 	case h.e != nil:
 		h.e.places.release(h.account)
 	}

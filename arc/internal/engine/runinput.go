@@ -34,8 +34,8 @@ func (r *Run) WaitInput(ctx context.Context, required string) ([]byte, error) {
 	}
 	r.work.Park()
 	r.pausePlace()
+	defer r.resumePlace()
 	err := r.wait(ctx)
-	r.resumePlace()
 	if err != nil && !r.hasInput() {
 		failed := r.apply(&change{Change: Change{Action: Resume, At: Now()}})
 		switch {
