@@ -302,3 +302,25 @@ func TestWaitInputReadsNewInputsOnly(t *testing.T) {
 		require.LessOrEqual(t, restart(), 4*first) // 164 inputs
 	})
 }
+
+// A step after the end of a task is refused, and the task is removed in time.
+func TestStepAfterEnd(t *testing.T) {
+	for _, db := range []store.Store{nil, store.NewMemory()} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, TaskRetention: time.Minute}})
+			results := make(chan error, 1)
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				<-ctx.Done()
+				_, err := arc.Step(ctx, run, "x", func(context.Context, string) (int, error) { return 1, nil })
+				results <- err
+				return err
+			}))
+			id := createTask(t, s, "a-01", "x")
+			synctest.Wait()
+			require.Nil(t, cancelTask(s, "a-01", id).Error)
+			time.Sleep(2 * time.Minute)
+			require.ErrorIs(t, <-results, arc.ErrTaskAlreadyCanceled)
+			fault(t, post(s, call("task.info", "a-01", `{"taskId":"`+id+`"}`)), arc.ErrTaskNotFound)
+		})
+	}
+}

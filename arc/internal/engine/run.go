@@ -304,8 +304,11 @@ func (r *Run) noteJournal() error {
 	ctx, cancel := r.durable()
 	defer cancel()
 	return r.e.changeLocked(ctx, r.t, 0, func(rec *record) (*record, error) {
-		if rec.Owner != r.owner {
+		switch {
+		case rec.Owner != r.owner:
 			return nil, ErrTakenOver
+		case rec.IsFinal(): // it has a lifetime
+			return nil, TaskRefusal(rec.ID, rec.Status, Resume)
 		}
 		next := *rec
 		next.IsJournaled = true
