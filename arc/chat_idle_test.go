@@ -5,6 +5,7 @@ package arc_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -69,6 +70,35 @@ func TestChatIdle(t *testing.T) {
 		require.Zero(t, keys(t, db))
 		time.Sleep(time.Hour)
 		require.Equal(t, "so far 0", chatOf(t, startChat(s, "a-01", "c-1", "x")).Message.Text(), "of the earlier chat nothing is left")
+	})
+}
+
+// A chat that a process with a wrong clock has written is kept with its whole history.
+func TestChatIdleWrongClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db},
+			Timing: arc.Timing{ChatIdleTimeout: time.Hour}})
+		s.HandleChats("a-01", counting(30*time.Minute))
+		startChat(s, "a-01", "c-1", "x")
+		for e, err := range db.List(t.Context(), "arc/chat/") {
+			require.NoError(t, err)
+			_, err = store.Modify(t.Context(), db, e.Key, time.Hour, func(old store.Entry, _ bool) ([]byte, error) {
+				var chat map[string]any
+				if err := json.Unmarshal(old.Value, &chat); err != nil {
+					return nil, err
+				}
+				for _, name := range []string{"updated", "renewed"} {
+					chat[name] = time.Now().Add(48 * time.Hour).UnixNano()
+				}
+				return json.Marshal(chat)
+			})
+			require.NoError(t, err)
+		}
+		for turn := range 3 {
+			time.Sleep(50 * time.Minute)
+			require.Equal(t, fmt.Sprintf("so far %d", 2*turn+2), chatOf(t, say(s, "a-01", "c-1", "y")).Message.Text())
+		}
 	})
 }
 

@@ -350,7 +350,7 @@ func (t *Turn) attend() func() {
 		return func() {}
 	}
 	every := idle / 4
-	if st := t.rec.current(); st != nil && Now().Sub(st.Updated) >= every {
+	if st := t.rec.current(); st != nil && Now().isPast(st.Updated, every) {
 		t.rec.renew() // little may be left
 	}
 	t.rec.mu.Lock() // for the timer, which may fire at once

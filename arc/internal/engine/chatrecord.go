@@ -119,7 +119,7 @@ func (c *Chats) renewItems(key string, old, next *chatState, at Moment) error {
 	case next.Status == closed:
 	case old == nil:
 		next.Renewed = at
-	case idle > 0 && at.Sub(next.Renewed) >= idle/4:
+	case idle > 0 && at.isPast(next.Renewed, idle/4):
 		next.Renewed = at
 		return c.db.Expire(c.durable(), chatItems(key), c.itemLife())
 	}

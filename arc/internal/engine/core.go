@@ -354,5 +354,8 @@ func (m Moment) Time() time.Time {
 // Sub returns the time since another moment.
 func (m Moment) Sub(o Moment) time.Duration { return time.Duration(m - o) }
 
+// isPast reports whether the time d since another moment has passed. It has, too, if that is of a clock that is ahead.
+func (m Moment) isPast(o Moment, d time.Duration) bool { return m < o || m.Sub(o) >= d }
+
 // appendMoment writes a time as the member of an object.
 func appendMoment(o *wire.Object, name string, m Moment) { o.Time(name, m.Time()) }
