@@ -457,3 +457,21 @@ func TestResumeAbandoned(t *testing.T) {
 		require.Equal(t, time.Minute, endTime.Sub(left))
 	})
 }
+
+// A chat of a group has the same instance for longer than a month.
+func TestLongChatOfGroup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		for _, id := range []string{"a-01", "a-02", "a-03"} {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", ChatHandler: counting(0)})
+		}
+		chatOf(t, startChat(s, "g", "c-1", "x"))
+		for day := range 40 {
+			time.Sleep(20 * time.Hour)
+			res := say(s, "g", "c-1", "y")
+			require.Nil(t, res.Error, "day %d", day)
+			require.Equal(t, fmt.Sprintf("so far %d", 2*day+2), chatOf(t, res).Message.Text(), "day %d", day)
+		}
+		require.Nil(t, endChat(s, "g", "c-1").Error)
+	})
+}

@@ -468,8 +468,11 @@ func (c *Call) principalID() string {
 // about.
 func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (string, error) {
 	owner, err := s.engine.Router.OwnerOf(ctx, call.x.request(call), kind, id)
-	if err != nil || owner != "" || kind != "taskId" {
+	switch {
+	case err != nil || owner != "":
 		return owner, err
+	case kind != "taskId":
+		return s.bindAgain(ctx, call, id)
 	}
 	// A task that was started under the name of its agent.
 	agent, err := s.engine.Tasks.AgentOf(ctx, id)
@@ -478,6 +481,24 @@ func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (stri
 	}
 	if e := s.registry.lookup(agent); e != nil && e.Group == call.TargetAgent {
 		return agent, nil
+	}
+	return "", nil
+}
+
+// bindAgain returns the instance that has a chat, which may be open for longer than its binding lasts.
+func (s *Server) bindAgain(ctx context.Context, call *Call, id string) (string, error) {
+	if call.Method != MethodChatMessage && call.Method != MethodChatEnd {
+		return "", nil
+	}
+	q := call.x.request(call)
+	for _, q.Agent = range s.engine.Router.Members(call.TargetAgent) {
+		isFound, err := s.engine.Chats.Has(ctx, q, id)
+		if err == nil && isFound {
+			err = s.engine.Router.BindWork(ctx, q, "chatId", id)
+		}
+		if err != nil || isFound {
+			return q.Agent, err
+		}
 	}
 	return "", nil
 }

@@ -51,6 +51,15 @@ func turnKey(key string) string   { return prefix + "turn/" + key }
 // ARC-D36).
 func keyOf(q *Request, id string) string { return Hash(q.Agent, q.Principal, id) }
 
+// Has reports whether there is a chat.
+func (c *Chats) Has(ctx context.Context, q *Request, id string) (bool, error) {
+	_, err := c.db.Get(ctx, chatKey(keyOf(q, id)))
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 func (c *Chats) acquire(key string) *chat {
 	c.mu.Lock()
 	defer c.mu.Unlock()
