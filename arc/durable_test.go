@@ -324,3 +324,34 @@ func TestStepAfterEnd(t *testing.T) {
 		})
 	}
 }
+
+// The steps of a task are kept as long as it waits for its input, over a restart.
+func TestStepsOfLongWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var steps atomic.Int32
+		start := func() *arc.Server {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 24 * time.Hour},
+				Timing: arc.Timing{InputTimeout: -1}})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				_, err := arc.Step(ctx, run, "x", func(context.Context, string) (int32, error) { return steps.Add(1), nil })
+				if err == nil {
+					_, err = run.WaitInput(ctx, "more")
+				}
+				return err
+			}))
+			return s
+		}
+		first := start()
+		id := createTask(t, first, "a-01", "x")
+		synctest.Wait()
+		require.NoError(t, first.Close())
+		second := start()
+		require.NoError(t, second.WaitRecovered(t.Context()))
+		time.Sleep(40 * 24 * time.Hour)
+		require.Nil(t, send(second, "a-01", id, "y").Error)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
+		require.EqualValues(t, 1, steps.Load())
+	})
+}

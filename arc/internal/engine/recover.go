@@ -268,12 +268,27 @@ func (e *Tasks) adoptLocked(ctx context.Context, t *task, to lease.Owner) (lease
 	}
 	switch fate {
 	case Waits:
+		if err := e.keepSteps(ctx, t.rec); err != nil {
+			return 0, err
+		}
 		e.park(t.rec)
 		return lease.Taken, nil
 	case Runs:
 		return lease.Held, nil
 	}
 	return lease.Ended, e.failLocked(ctx, t, wire.TaskExecutionFailed, "Task interrupted")
+}
+
+// stepsLife is how long the steps of a task are kept at least after its run has ended with its process: a run renews them.
+const stepsLife = 15 * 24 * time.Hour
+
+// keepSteps keeps the steps of a task that waits without a run for as long as it may wait.
+func (e *Tasks) keepSteps(ctx context.Context, r *record) error {
+	left := e.timeLeft(r)
+	if left < stepsLife {
+		return nil
+	}
+	return e.steps.Expire(ctx, r.ID, left+stepsLife)
 }
 
 // The delays between two reads of a watched task that another process may change, and of one that runs in this
