@@ -11,8 +11,6 @@ import (
 	"iter"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/fivewire/fivewire/arc"
 )
 
@@ -220,13 +218,15 @@ func (v *Manager) Close(ctx context.Context) error {
 		sync.Mutex
 		errs []error
 	}
-	var g errgroup.Group
-	g.SetLimit(8)
+	var g sync.WaitGroup
+	requests := make(chan struct{}, 8)
 	for agent, t := range talks {
-		g.Go(func() error {
+		g.Go(func() {
 			err := t.take(ctx)
 			if err == nil {
+				requests <- struct{}{}
 				err = v.end(ctx, agent, t, v.opts.EndReason)
+				<-requests
 				t.pass()
 			}
 			if err != nil {
@@ -234,9 +234,8 @@ func (v *Manager) Close(ctx context.Context) error {
 				all.errs = append(all.errs, err)
 				all.Unlock()
 			}
-			return nil // every chat gets its chance
 		})
 	}
-	_ = g.Wait()
+	g.Wait()
 	return errors.Join(all.errs...)
 }

@@ -261,3 +261,23 @@ func TestManagerCloseFails(t *testing.T) {
 		require.Empty(t, p.open)
 	})
 }
+
+// Close ends the chats of idle agents, however many others are busy.
+func TestManagerCloseWithBusyAgents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &chatPeer{open: map[string]bool{}, running: map[string]int{}}
+		v := newTestManager(t, p, nil)
+		for n := range 100 {
+			next, stop := iter.Pull2(v.Stream(t.Context(), fmt.Sprint("busy-", n), arc.UserText("x"), nil))
+			defer stop()
+			_, err, _ := next()
+			require.NoError(t, err)
+		}
+		chat, err := v.Send(t.Context(), "idle", arc.UserText("x"), nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		require.ErrorIs(t, v.Close(ctx), context.DeadlineExceeded)
+		require.False(t, p.open[chat.ID])
+	})
+}
