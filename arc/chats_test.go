@@ -461,17 +461,18 @@ func TestResumeAbandoned(t *testing.T) {
 // A chat of a group has the same instance for longer than a month.
 func TestLongChatOfGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, nil)
-		for _, id := range []string{"a-01", "a-02", "a-03"} {
+		s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{ChatIdleTimeout: -1}})
+		for _, id := range []string{"a-01", "a-02"} {
 			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", ChatHandler: counting(0)})
 		}
-		chatOf(t, startChat(s, "g", "c-1", "x"))
-		for day := range 40 {
-			time.Sleep(20 * time.Hour)
-			res := say(s, "g", "c-1", "y")
-			require.Nil(t, res.Error, "day %d", day)
-			require.Equal(t, fmt.Sprintf("so far %d", 2*day+2), chatOf(t, res).Message.Text(), "day %d", day)
+		for n := range 6 {
+			chatOf(t, startChat(s, "g", fmt.Sprint(n), "x"))
 		}
-		require.Nil(t, endChat(s, "g", "c-1").Error)
+		time.Sleep(31 * 24 * time.Hour)
+		for n := range 2 { // chats of both instances
+			require.Equal(t, arc.ErrInvalidParams, startChat(s, "g", fmt.Sprint(n), "x").Error.Code)
+			require.Equal(t, "so far 2", chatOf(t, say(s, "g", fmt.Sprint(n+2), "y")).Message.Text())
+			require.Nil(t, endChat(s, "g", fmt.Sprint(n+4)).Error)
+		}
 	})
 }

@@ -487,9 +487,6 @@ func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (stri
 
 // bindAgain returns the instance that has a chat, which may be open for longer than its binding lasts.
 func (s *Server) bindAgain(ctx context.Context, call *Call, id string) (string, error) {
-	if call.Method != MethodChatMessage && call.Method != MethodChatEnd {
-		return "", nil
-	}
 	q := call.x.request(call)
 	for _, q.Agent = range s.engine.Router.Members(call.TargetAgent) {
 		isFound, err := s.engine.Chats.Has(ctx, q, id)
