@@ -20,11 +20,13 @@ import (
 // instances are the agents of each server in the profile of a group. The first agent is unhealthy at times.
 var instances = []string{"agent-a", "agent-b"}
 
-// operateServer changes the health of an agent of a server, lists the tasks there, or watches one.
+// operateServer changes the health of an agent of a server, lists the tasks there, watches one, or replaces the server.
 func (w *world) operateServer(ctx context.Context, c *sim.Client, t *task) {
 	p, ok := w.servers[c.IntN(servers)].Instance().(*process)
-	switch n := c.IntN(4); {
+	switch n := c.IntN(5); {
 	case !ok:
+	case n == 4:
+		w.replace(c)
 	case n == 0:
 		p.SetHealthy(instances[0], c.IntN(2) == 0)
 	case n == 1:
@@ -45,6 +47,25 @@ func (w *world) operateServer(ctx context.Context, c *sim.Client, t *task) {
 	default:
 		w.readPages(ctx, c, t)
 	}
+}
+
+// replace shuts a server down in order and starts another one in its place, as a deployment does. It holds the shutdown to
+// T5.
+func (w *world) replace(c *sim.Client) {
+	node := w.servers[c.IntN(servers)]
+	p, ok := node.Instance().(*process)
+	if !ok {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.IntN(10_000))*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := p.Shutdown(ctx); err != nil {
+		_ = p.Server.Close() // it ends work that honors its context
+	}
+	w.checkTime(ctx, "shutdown", start)
+	node.Crash()
+	node.Restart()
 }
 
 // readPages reads the messages of a task in pages of two, and holds them to T1: the task has them in that order.

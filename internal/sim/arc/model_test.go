@@ -22,7 +22,7 @@ import (
 //	T3 Inputs are consumed once and in order.
 //	T4 Two minutes after the faults a task is in a final state or waits for input.
 //	   It fails if its handler fails, and if it was interrupted before its first step, unless these run again.
-//	T5 A call ends at the latest 5 s after its deadline.
+//	T5 A call or a shutdown ends at the latest 5 s after its deadline.
 //	T6 A task has an artifact for each consumed input, in order, and once.
 //	N1 An acknowledged subscription gets the end of its task, N2 once per request.
 //	C1 A chat has one order of turns, in which each acknowledged message has its answer. A repeat of a message
