@@ -297,3 +297,49 @@ func (r *refusesAnswers) Append(ctx context.Context, stream, id string, value []
 	}
 	return r.Store.Append(ctx, stream, id, value, ttl)
 }
+
+// keepsIndex is the store of a process that cannot remove index entries.
+type keepsIndex struct{ crashStore }
+
+func (k *keepsIndex) Delete(ctx context.Context, key string, rev store.Revision) error {
+	if strings.HasPrefix(key, "arc/work/") {
+		return errors.New("no connection")
+	}
+	return k.crashStore.Delete(ctx, key, rev)
+}
+
+// Two failed processes have left an index entry for a waiting task. The third one, which takes both over, removes its own
+// entry at the end of the task.
+func TestWaitingTaskOfTwoEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		start := func(s store.Store) *arc.Server {
+			srv := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: s, LeaseTTL: 3 * time.Second}})
+			srv.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				_, err := run.WaitInput(ctx, "more")
+				return err
+			}))
+			return srv
+		}
+		var id string
+		for range 2 {
+			failing := &keepsIndex{crashStore{Store: db}}
+			s := start(failing)
+			if id == "" {
+				id = createTask(t, s, "a-01", "x")
+			}
+			time.Sleep(5 * time.Second)
+			require.Equal(t, arc.TaskInputRequired, taskOf(t, s, "a-01", id).Status)
+			failing.crash()
+			require.NoError(t, s.Close())
+		}
+		time.Sleep(10 * time.Second)
+		last := start(db)
+		time.Sleep(10 * time.Second)
+		require.Nil(t, cancelTask(last, "a-01", id).Error)
+		time.Sleep(10 * time.Second)
+		for e := range db.List(t.Context(), "arc/work/") {
+			t.Errorf("the index has %s", e.Key)
+		}
+	})
+}

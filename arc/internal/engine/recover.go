@@ -53,15 +53,18 @@ func (e *Tasks) lookAgain(ctx context.Context, id string) {
 	}
 }
 
-// park notes a task of this process that waits without a run, until unpark.
-func (e *Tasks) park(r *record) {
+// park notes a task of this process that waits without a run, until unpark. It reports whether the task has no index entry
+// of this epoch yet.
+func (e *Tasks) park(r *record) (isNew bool) {
 	id := r.ID
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if earlier, isParked := e.parked[id]; isParked { // in an epoch that was lost
+	earlier, isParked := e.parked[id]
+	if isParked {
 		earlier.limit.Stop()
 	}
 	e.parked[id] = parkedTask{r.Owner, time.AfterFunc(e.timeLeft(r), func() { e.expire(id) })}
+	return !isParked || earlier.owner != r.Owner
 }
 
 // unparkLocked removes a parked task, which has ended or has another owner or a run, from the index. t.turn must be held.
@@ -197,7 +200,7 @@ func (e *Tasks) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.
 	switch {
 	case t.rec.Owner != to || t.rec.IsFinal():
 		return found, nil
-	case t.run != nil, t.ticket != nil:
+	case t.run != nil, t.ticket != nil, t.rec.IsParked:
 		return found, nil
 	}
 	return found, e.rerunLocked(ctx, t, false) // the run has its own entry
@@ -271,8 +274,10 @@ func (e *Tasks) adoptLocked(ctx context.Context, t *task, to lease.Owner) (lease
 		if err := e.keepSteps(ctx, t.rec); err != nil {
 			return 0, err
 		}
-		e.park(t.rec)
-		return lease.Taken, nil
+		if e.park(t.rec) {
+			return lease.Taken, nil
+		}
+		return lease.Held, nil
 	case Runs:
 		return lease.Held, nil
 	}
