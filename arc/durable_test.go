@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/arctest"
 	faults "github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/store"
 )
@@ -353,5 +354,52 @@ func TestStepsOfLongWait(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
 		require.EqualValues(t, 1, steps.Load())
+	})
+}
+
+// messagesIn returns how many messages a stream has.
+func messagesIn(t *testing.T, db store.Store, stream string) int {
+	t.Helper()
+	list, err := db.Read(t.Context(), stream, 0, 10)
+	require.NoError(t, err)
+	return len(list)
+}
+
+// Without an end of their retention, tasks and chats keep their messages.
+func TestKeptTasksAndChats(t *testing.T) {
+	for _, db := range []store.Store{nil, store.NewMemory()} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, TaskRetention: -1, ChatRetention: -1}})
+			s.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("half")))
+			s.HandleChats("a-01", counting(0))
+			id := createTask(t, s, "a-01", "x")
+			startChat(s, "a-01", "c-1", "x")
+			require.Nil(t, endChat(s, "a-01", "c-1").Error)
+			time.Sleep(time.Minute)
+			require.Len(t, taskOf(t, s, "a-01", id).Messages, 2)
+			if db == nil {
+				return
+			}
+			for e, err := range db.List(t.Context(), "arc/chat/") {
+				require.NoError(t, err)
+				require.Equal(t, 2, messagesIn(t, db, strings.Replace(e.Key, "/chat/", "/said/", 1)))
+			}
+		})
+	}
+}
+
+// The messages of an ended task are removed in time, although the store fails for a while.
+func TestRemovalAfterFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		plan := &faults.Plan{Rules: []faults.Rule{{Op: "expire", Match: "arc/items/", Limit: 3, Action: faults.ErrorBefore}}}
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{
+			Store: faults.Store(db, plan), TaskRetention: time.Hour}})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.AddMessage("half")))
+		id := createTask(t, s, "a-01", "x")
+		time.Sleep(time.Minute)
+		require.Equal(t, 2, messagesIn(t, db, "arc/items/"+id))
+		time.Sleep(time.Hour)
+		require.Zero(t, messagesIn(t, db, "arc/items/"+id))
 	})
 }

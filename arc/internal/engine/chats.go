@@ -153,8 +153,10 @@ func (c *Chats) End(ctx context.Context, q *Request, id, reason string) ([]byte,
 	ch.cutLocked(c.opts.ChatClosed)
 	ch.mu.Unlock()
 	c.cutElsewhere(ch.key)
-	if err := c.db.Expire(c.durable(), chatItems(ch.key), c.opts.ChatRetention); err != nil {
-		c.log.WarnContext(ctx, "arc: closed chat not expired", "chat", id, "err", err)
+	if ttl := c.opts.ChatRetention; ttl > 0 {
+		if err := c.db.Expire(c.durable(), chatItems(ch.key), ttl); err != nil {
+			c.log.WarnContext(ctx, "arc: closed chat not expired", "chat", id, "err", err)
+		}
 	}
 	return st.result(nil, true), nil
 }

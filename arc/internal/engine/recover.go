@@ -189,6 +189,9 @@ func (e *Tasks) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.
 	if err == nil && len(r.Pending) > 0 {
 		err = e.queue(ctx, t, r)
 	}
+	if err == nil && found == lease.Ended {
+		err = e.expireItems(ctx, r)
+	}
 	switch {
 	case err != nil || found != lease.Held:
 		return found, err

@@ -416,10 +416,17 @@ func (r *Run) detach() {
 	}
 }
 
-// finishTask removes a task from the index, after its events. After an error the next owner of the entry queues them.
+// finishTask removes a task from the index, after its events and its messages. After an error the next owner of the entry
+// does that.
 func (e *Tasks) finishTask(t *task, owner lease.Owner, r *record) {
 	if len(r.Pending) > 0 && t.flushed() < r.Events {
 		if err := e.queue(e.durable(), t, r); err != nil {
+			return
+		}
+	}
+	if r.IsFinal() {
+		err := e.persist(e.durable(), func(ctx context.Context) error { return e.expireItems(ctx, r) })
+		if err != nil {
 			return
 		}
 	}

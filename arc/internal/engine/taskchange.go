@@ -6,7 +6,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/lease"
@@ -177,17 +176,25 @@ func (e *Tasks) publishLocked(t *task, old, r *record) {
 		e.dismissLocked(t)
 	}
 	e.ledger.end(taskObject, t.id, e.opts.TaskRetention)
-	ctx := context.Background()
-	err := e.db.Expire(ctx, t.items, e.opts.TaskRetention)
-	if r.HasMetadata {
-		err = errors.Join(err, e.db.Expire(ctx, taskMetadata(t.id), e.opts.TaskRetention))
+	if !e.isShared { // else finishTask does it
+		_ = e.expireItems(context.Background(), r) // a store in memory does not fail
 	}
 	if r.IsJournaled { // it expires without this, too
 		_ = e.life.Go("journal", func(ctx context.Context) { _ = e.steps.Expire(ctx, t.id, journalRetention) })
 	}
-	if err != nil {
-		e.log.WarnContext(ctx, "arc: finished task not expired", "task", t.id, "err", err)
+}
+
+// expireItems gives the messages, the artifacts and the metadata of an ended task the lifetime of its record.
+func (e *Tasks) expireItems(ctx context.Context, r *record) error {
+	ttl := e.opts.TaskRetention
+	if ttl == 0 {
+		return nil
 	}
+	err := e.db.Expire(ctx, taskItems(r.ID), ttl)
+	if err == nil && r.HasMetadata {
+		err = e.db.Expire(ctx, taskMetadata(r.ID), ttl)
+	}
+	return err
 }
 
 // journalRetention is the time for which a late run of an ended task finds its journal.
