@@ -187,6 +187,28 @@ func (w *world) checkLimit() {
 	}
 }
 
+const taskRetention = 3 * time.Hour
+
+// checkRemoval holds the tasks of some seeds to B1.
+func (w *world) checkRemoval() {
+	if !w.broken.isGroup || w.Seed()%8 > 0 || w.IsFailed() {
+		return
+	}
+	ctx := context.Background()
+	_ = w.Sleep(ctx, taskRetention+time.Minute)
+	w.Settle()
+	for _, prefix := range []string{"arc/task/", "arc/work/"} {
+		for e, err := range w.Data().List(ctx, prefix) {
+			w.Failf("B1", "", "the store has %s after the retention (%v)", e.Key, err)
+		}
+	}
+	for _, t := range w.tasks {
+		if list, err := w.Data().Read(ctx, "arc/items/"+t.id, 0, 1); err != nil || len(list) > 0 {
+			w.Failf("B1", "", "the store has messages of task %s after the retention (%v)", t.id, err)
+		}
+	}
+}
+
 // request returns a request about tasks of the group.
 func request(method, params string) *arc.ServerRequest {
 	return &arc.ServerRequest{Authorization: "Bearer me", Data: fmt.Appendf(nil,

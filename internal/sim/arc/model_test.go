@@ -29,7 +29,7 @@ import (
 //	   whose answer was not stored is another turn.
 //	C2 A stream is a prefix of the answer, and a complete one is the answer.
 //	C3 After an acknowledged end no message is answered.
-//	B1 What a server holds is within its limits.
+//	B1 What a server holds is within its limits. After the retention the store has nothing of an ended task.
 type model struct {
 	sim     *sim.World
 	isRerun bool // interrupted tasks without a step, too

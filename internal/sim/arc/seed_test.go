@@ -37,6 +37,7 @@ func profile(d defect) func(*sim.World) {
 		w.check()
 		w.checkServers()
 		w.checkLimit()
+		w.checkRemoval()
 	}
 }
 
@@ -305,6 +306,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"artifacts are added twice":     {"T6", defect{handler: withTwins}},
 		"a chat does not end":           {"C3", defect{call: withoutEnd}},
 		"a resource is over its limit":  {"B1", defect{extraUse: 1 << 50}},
+		"an ended task is not removed":  {"B1", defect{store: permanently, isGroup: true}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })
@@ -425,6 +427,18 @@ func (f forgetful) Update(ctx context.Context, key string, value []byte, rev sto
 		}
 	}
 	return f.Store.Update(ctx, key, value, rev, ttl)
+}
+
+// A permanent store keeps the messages of ended tasks.
+type permanent struct{ store.Store }
+
+func permanently(s store.Store) store.Store { return permanent{s} }
+
+func (p permanent) Expire(ctx context.Context, stream string, ttl time.Duration) error {
+	if strings.HasPrefix(stream, "arc/items/") {
+		return nil
+	}
+	return p.Store.Expire(ctx, stream, ttl)
 }
 
 func isDelivery(name, _ string) bool { return strings.HasPrefix(name, "arc/webhook/") }
