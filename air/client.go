@@ -201,7 +201,7 @@ type Receipt struct {
 // (AIR-D83). A refusal by the protocol or the peer is an [*Error]; that of a failed delivery has the
 // signed envelope for [Client.SendSigned]. If ctx ends during a delivery, the outcome is unknown. If the envelope was
 // delivered but a crossing message has advanced the thread, Send returns both a receipt and an
-// error.
+// error. A draft with the id and the content of a message in the outbox continues its delivery.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
 	return c.guarded(ctx, life.Request, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
 }
@@ -260,24 +260,24 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
 	end, err := c.outbox.turn(ctx, m.thread())
 	if err != nil { // a failed delivery is in the outbox
-		_, full := c.outbox.add(context.WithoutCancel(ctx), m, "")
-		return nil, cmp.Or(full, err)
+		_, _, failed := c.outbox.add(context.WithoutCancel(ctx), m, "", draft.ID == "")
+		return nil, cmp.Or(failed, err)
 	}
 	defer end()
-	isBehind, err := c.outbox.add(ctx, m, c.outbox.owner())
+	isRepeat, isBehind, err := c.outbox.add(ctx, m, c.outbox.owner(), draft.ID == "")
 	if err != nil {
 		return nil, err
 	}
 	if isBehind {
 		return nil, ErrDeliveryFailed.err("an earlier message of the thread is queued")
 	}
-	r, err := c.deliverDraft(ctx, &d, seal, first, false)
+	r, err := c.deliverDraft(ctx, &d, seal, first, isRepeat)
 	var unrecorded *unrecordedError
 	if errors.As(err, &unrecorded) {
 		c.log.WarnContext(ctx, "air: sent move not stored", "id", d.ID, "thread", d.ThreadID, "err", err)
 		return r, nil // recorded by Resend
 	}
-	return r, errors.Join(err, c.outbox.end(ctx, m, false, r, err))
+	return r, errors.Join(err, c.outbox.end(ctx, m, isRepeat, r, err))
 }
 
 // validate checks a message before it is stored, and returns its first form unless it is sealed.

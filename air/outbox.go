@@ -4,6 +4,7 @@
 package air
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/hex"
@@ -77,6 +78,7 @@ type outboxStore struct {
 
 type outboxEntry struct {
 	thread      replayKey
+	queued      time.Time
 	size        int
 	isFailed    bool
 	isAttempted bool
@@ -91,7 +93,7 @@ func (m *OutboxMessage) set(s core.Sent) {
 }
 
 func (m *OutboxMessage) entry() outboxEntry {
-	return outboxEntry{m.thread(), len(m.Body) + 512, !m.Failed.IsZero(), m.Attempted}
+	return outboxEntry{m.thread(), m.Queued, len(m.Body) + 512, !m.Failed.IsZero(), m.Attempted}
 }
 
 // setLocked replaces an entry of the index, or removes it. o.mu must be held.
@@ -197,36 +199,70 @@ func parseOutboxMessage(e store.Entry) (*queuedMessage, error) {
 	return m, nil
 }
 
-// add stores a new message, which sender delivers unless an earlier one of its thread is queued, as add reports.
-func (o *outboxStore) add(ctx context.Context, m *OutboxMessage, sender lease.Owner) (isBehind bool, err error) {
-	if err := o.refresh(ctx); err != nil {
-		return false, err
+// recall fills in what is stored of a message that Send was called with before.
+func (o *outboxStore) recall(ctx context.Context, m *OutboxMessage) error {
+	old, err := o.get(ctx, m.ID)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return err
+	case old.To == m.To && old.ThreadID == m.ThreadID && old.InReplyTo == m.InReplyTo && bytes.Equal(old.Body, m.Body):
+		m.set(old.state())
 	}
-	key, entry := o.key(m.ID), m.entry()
+	return nil
+}
+
+// add stores a message, which sender delivers unless an earlier one of its thread is queued, as add reports. isRepeat
+// reports that an earlier delivery may have arrived. Only a message with a new id has none.
+func (o *outboxStore) add(ctx context.Context, m *OutboxMessage, sender lease.Owner, isNew bool) (isRepeat, isBehind bool, err error) {
+	if !isNew {
+		err = o.recall(ctx, m)
+	}
+	if err == nil {
+		err = o.refresh(ctx)
+	}
+	if err != nil {
+		return false, false, err
+	}
+	key := o.key(m.ID)
 	o.mu.Lock()
+	m.set(m.state().Queue(time.Now(), o.last))
+	isRepeat, isBehind = m.Attempted, o.isBehindLocked(key, m)
+	m.Attempted = isRepeat || !isBehind
 	old, isKnown := o.index[key]
-	ahead := o.heads[entry.thread]
-	if isKnown && !old.isFailed {
-		ahead--
-	}
-	if len(o.index) >= maxOutboxMessages || o.bytes+entry.size > maxOutboxBytes {
+	entry := m.entry()
+	if count, size := len(o.index), o.bytes-old.size+entry.size; !isKnown && count >= maxOutboxMessages || size > maxOutboxBytes {
 		defer o.mu.Unlock()
-		return false, ErrOutboxFull.err(fmt.Sprintf("%d messages, %d bytes", len(o.index), o.bytes))
+		return false, false, ErrOutboxFull.err(fmt.Sprintf("%d messages, %d bytes", count, o.bytes))
 	}
-	m.set(core.Queue(time.Now(), o.last, ahead > 0))
-	o.last = m.Queued
+	o.last = later(o.last, m.Queued)
 	o.setLocked(key, &entry)
 	o.mu.Unlock()
-	if ahead > 0 {
+	if isBehind {
 		sender = ""
 	}
 	if err := o.put(ctx, &queuedMessage{*m, sender}, true); err != nil {
 		if !isKnown {
 			o.forget(key)
 		}
-		return false, err
+		return false, false, err
 	}
-	return ahead > 0, nil
+	return isRepeat, isBehind, nil
+}
+
+// isBehindLocked reports whether an earlier message of the thread is queued. o.mu must be held.
+func (o *outboxStore) isBehindLocked(key string, m *OutboxMessage) bool {
+	thread := m.thread()
+	if o.heads[thread] == 0 {
+		return false
+	}
+	for other, e := range o.index {
+		if other != key && e.thread == thread && !e.isFailed && e.queued.Before(m.Queued) {
+			return true
+		}
+	}
+	return false
 }
 
 // refresh reads the index if it is too old.

@@ -664,3 +664,51 @@ func TestAnswerOfFailedHandlerStaysValid(t *testing.T) {
 		})
 	}
 }
+
+// A caller sends a message again with its id, because the first delivery had no answer: the replay that the recipient reports
+// is the success of the first one, and the message keeps its place before the next one of its thread.
+func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		aliceID, bobID := w.join(t, 1), w.join(t, 2)
+		w.registry.Register(bobID, "https://direct.example/")
+		bob := w.inbox(t, bobID, air.InboxOptions{})
+		var isDown atomic.Bool
+		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if !isDown.Load() {
+				bob.ServeHTTP(rw, r)
+				return
+			}
+			bob.ServeHTTP(httptest.NewRecorder(), r)
+			rw.WriteHeader(http.StatusServiceUnavailable)
+		})
+		threads := newThreads(t, aliceID.DID())
+		alice := w.client(t, aliceID, air.ClientOptions{Outbox: store.NewMemory(), ThreadStore: threads, Retry: &air.RetryPolicy{MaxAttempts: -1}})
+		first := &air.Draft{ID: air.NewID(), To: bobID.DID(), ThreadID: air.NewID(), Body: offer(5)}
+		second := &air.Draft{ID: air.NewID(), To: bobID.DID(), ThreadID: first.ThreadID, Body: &air.Withdraw{WithdrawnID: first.ID}}
+		isDown.Store(true)
+		for _, d := range []*air.Draft{first, second, first} {
+			_, err := alice.Send(t.Context(), d, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+			queued, failed := queuedIDs(t, alice)
+			require.Equal(t, first.ID, queued[0])
+			require.Empty(t, failed)
+		}
+		list, err := alice.Outbox(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int{2, 0}, []int{list[0].Attempts, list[1].Attempts})
+		isDown.Store(false)
+		_, err = alice.Send(t.Context(), second, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed, "it is behind the first one")
+		_, err = alice.Send(t.Context(), first, nil)
+		require.NoError(t, err)
+		_, err = alice.Send(t.Context(), second, nil)
+		require.NoError(t, err)
+		queued, failed := queuedIDs(t, alice)
+		require.Empty(t, append(queued, failed...))
+		require.Equal(t, 2, bob.count())
+		own, err := threads.Get(t.Context(), first.ThreadID, bobID.DID())
+		require.NoError(t, err)
+		require.Equal(t, air.ThreadWithdrawn, own.State)
+	})
+}

@@ -17,13 +17,16 @@ type Sent struct {
 	Code      string    // of the last failure
 }
 
-// Queue returns a new message, which is later than the last one. Send begins its delivery at once unless an
-// earlier message of its thread is queued.
-func Queue(now, last time.Time, isBehind bool) Sent {
-	if !now.After(last) {
+// Queue returns the message when Send stores it. A new message is later than the last one.
+func (s Sent) Queue(now, last time.Time) Sent {
+	switch {
+	case !s.Queued.IsZero():
+		return s.Retry(now)
+	case !now.After(last):
 		now = last.Add(1)
 	}
-	return Sent{Queued: now, Attempted: !isBehind}
+	s.Queued = now
+	return s
 }
 
 // At returns the message at a time, and whether it is in the outbox still. A message that was queued for

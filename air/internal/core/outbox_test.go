@@ -22,12 +22,9 @@ func TestSentAgreesWithItsHistory(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Unix(1_000_000, 0)
 		last := start.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "last")))
-		isBehind := rapid.Bool().Draw(t, "behind")
-		s := Queue(start, last, isBehind)
+		s := Sent{}.Queue(start, last)
 		require.True(t, s.Queued.After(last) && !s.Queued.Before(start))
 		require.True(t, s.Queued.Equal(start) || s.Queued.Equal(last.Add(1)))
-		require.Equal(t, !isBehind, s.Attempted)
-
 		now, requests, code := s.Queued, 0, ""
 		var failed time.Time // of the last permanent failure after the last Retry
 		for range rapid.IntRange(0, 8).Draw(t, "events") {
@@ -43,15 +40,20 @@ func TestSentAgreesWithItsHistory(t *testing.T) {
 				require.Equal(t, s, seen)
 				require.Equal(t, failed.IsZero() || now.Before(failed.Add(OutboxTTL)), isKept)
 			}
-			switch rapid.SampledFrom([]string{"", "retry", "end"}).Draw(t, "event") {
+			switch event := rapid.SampledFrom([]string{"", "retry", "send", "end"}).Draw(t, "event"); event {
 			case "":
 				continue
-			case "retry":
+			case "retry", "send":
 				queued := s.Queued
 				if now.Sub(queued) >= OutboxTTL {
 					queued = now
 				}
-				s, failed = s.Retry(now), time.Time{}
+				failed = time.Time{}
+				if event == "retry" {
+					s = s.Retry(now)
+				} else {
+					s = s.Queue(now, last)
+				}
 				require.Equal(t, code, s.Code)
 				require.True(t, s.Failed.IsZero())
 				require.Equal(t, queued, s.Queued)
