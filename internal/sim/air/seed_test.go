@@ -79,16 +79,27 @@ func (w *world) operate(c *sim.Client) {
 	}
 }
 
-// send sends a message, and returns its id. It is accepted if it was delivered, or is in the outbox.
+// send sends a message, and returns its id. It is accepted if it was delivered, or is in the outbox. After a failure a caller may
+// send it again with its id.
 func (w *world) send(ctx context.Context, c *sim.Client, p *process, d *air.Draft, to int) (id string, isAccepted bool) {
 	d.ID, d.To = air.NewID(), w.identity(to).DID()
-	_, err := w.Call(c.ID, "send "+d.ID, func() (string, error) {
-		_, err := p.Client.Send(ctx, d, &air.SendOptions{Seal: c.IntN(2) == 0})
-		return "", err
-	})
-	isAccepted = err == nil || errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed()
-	if isAccepted {
-		w.accept(d.ID)
+	opts := &air.SendOptions{Seal: c.IntN(2) == 0}
+	send := func(ctx context.Context, what string) (isAccepted, isQueued bool) {
+		_, err := w.Call(c.ID, what+" "+d.ID, func() (string, error) {
+			_, err := p.Client.Send(ctx, d, opts)
+			return "", err
+		})
+		isQueued = errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed()
+		if err == nil || isQueued {
+			w.accept(d.ID)
+		}
+		return err == nil || isQueued, isQueued
+	}
+	isAccepted, isQueued := send(ctx, "send")
+	if isQueued && w.hash(2, "again") == 0 && w.hash(2, "again", d.ID) == 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		send(ctx, "again")
 	}
 	return d.ID, isAccepted
 }
