@@ -457,6 +457,25 @@ func TestRelayStoreFails(t *testing.T) {
 	require.Empty(t, pull(t, w.relay, box+"/pull").Envelopes)
 }
 
+// A narrowStore has no room for a value of more than 500 bytes.
+type narrowStore struct{ store.Store }
+
+func (n *narrowStore) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if len(value) > 500 {
+		return 0, fmt.Errorf("%w: value of %d bytes", store.ErrInvalid, len(value))
+	}
+	return n.Store.Append(ctx, stream, id, value, ttl)
+}
+
+// An envelope that the store can never take is too large, whatever MaxMessage permits: its sender does not repeat it.
+func TestRelayRefusesEnvelopeOverLimitOfStore(t *testing.T) {
+	w := newWorld(t, &relay.ServerOptions{Persistence: relay.Persistence{Store: &narrowStore{store.NewMemory()}}})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	_, err := w.client(t, alice, air.ClientOptions{}).Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+	require.ErrorIs(t, err, air.ErrTooLarge)
+	require.Zero(t, w.relay.(*relay.Server).Stats().Queued)
+}
+
 // A directory of the registry (AIR-117).
 func TestRegistryDirectory(t *testing.T) {
 	w := newWorld(t, nil)

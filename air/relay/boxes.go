@@ -183,10 +183,12 @@ func (b *boxes) push(ctx context.Context, box string, m *mail) (uint64, error) {
 	hex.Encode(id[:], hash[:16]) // half of SHA-256 is collision resistant enough
 	// Without the turn, so that a durable store can group writes.
 	seq, err = b.store.Append(ctx, mb.stream, string(id[:]), record[len(box):], b.ttl)
-	if errors.Is(err, store.ErrDuplicate) {
+	switch {
+	case errors.Is(err, store.ErrDuplicate):
 		return seq, nil
-	}
-	if err != nil {
+	case errors.Is(err, store.ErrInvalid): // over the limit of the store, which may be below MaxMessage
+		return 0, because(air.ErrTooLarge, "the store has no room for an envelope of this size", err)
+	case err != nil:
 		return 0, because(air.ErrRelay, "", err)
 	}
 	stored := mb

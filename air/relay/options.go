@@ -148,7 +148,8 @@ type Limits struct {
 	// RequestBurst bounds those at once. Zero and negative values mean those of one second.
 	RequestBurst int
 
-	// MaxMessage bounds an envelope in bytes. Zero means 65,536; a negative value means 2 GiB.
+	// MaxMessage bounds an envelope in bytes. Zero means 65,536; a negative value means 2 GiB. An
+	// envelope over the limit of the Store is refused, too.
 	MaxMessage int
 
 	// MaxOutput bounds the bytes of the envelopes in a page or in one part of a stream; further ones
