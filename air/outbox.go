@@ -65,15 +65,40 @@ type outboxStore struct {
 	instance *instance // nil: Send has no lease to name
 
 	mu    sync.Mutex
-	index map[string]outboxEntry      // by key; with changes of other processes after a second
-	bytes int                         // of the index
-	heads map[replayKey]int           // numbers of queued messages in the index, by thread
-	read  time.Time                   // of the index
+	index map[string]outboxEntry // by key; with changes of other processes after a second
+	bytes int                    // of the index
+	heads map[replayKey]int      // numbers of queued messages in the index, by thread
+	read  time.Time              // of the index
+	reads indexReads
 	last  time.Time                   // Queued of the last message
 	turns map[replayKey]chan struct{} // of threads with a delivery in progress
 
 	served    map[string]bool // recipients that resendLoop serves; guarded by mu
 	isListing atomic.Bool     // by a call of resendLoop
+}
+
+// An indexRead is a read of an index in progress. The store may have returned old entries for the keys that have changed since.
+type indexRead struct{ changed map[string]bool }
+
+// indexReads are those in progress. The lock of the index guards them.
+type indexReads struct{ active map[*indexRead]bool }
+
+func (r *indexReads) begin() *indexRead {
+	read := &indexRead{make(map[string]bool)}
+	if r.active == nil {
+		r.active = make(map[*indexRead]bool)
+	}
+	r.active[read] = true
+	return read
+}
+
+func (r *indexReads) end(read *indexRead) { delete(r.active, read) }
+
+// change reports a change of the entry with a key.
+func (r *indexReads) change(key string) {
+	for read := range r.active {
+		read.changed[key] = true
+	}
 }
 
 type outboxEntry struct {
@@ -98,6 +123,7 @@ func (m *OutboxMessage) entry() outboxEntry {
 
 // setLocked replaces an entry of the index, or removes it. o.mu must be held.
 func (o *outboxStore) setLocked(key string, e *outboxEntry) {
+	o.reads.change(key)
 	if old, ok := o.index[key]; ok {
 		o.bytes -= old.size
 		if !old.isFailed {
@@ -268,23 +294,32 @@ func (o *outboxStore) isBehindLocked(key string, m *OutboxMessage) bool {
 // refresh reads the index if it is too old.
 func (o *outboxStore) refresh(ctx context.Context) error {
 	o.mu.Lock()
-	isFresh := o.index != nil && time.Since(o.read) < outboxIndexMaxAge
-	o.mu.Unlock()
-	if isFresh {
+	if o.index != nil && time.Since(o.read) < outboxIndexMaxAge {
+		o.mu.Unlock()
 		return nil
 	}
+	read := o.reads.begin()
+	o.mu.Unlock()
 	list, _, err := o.list(ctx)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reads.end(read)
 	if err != nil {
 		return err
 	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	old := o.index
 	o.index, o.heads, o.bytes, o.read = make(map[string]outboxEntry), make(map[replayKey]int), 0, time.Now()
 	for i := range list {
 		m := &list[i]
-		entry := m.entry()
-		o.setLocked(o.key(m.ID), &entry)
 		o.last = later(o.last, m.Queued)
+		if key, entry := o.key(m.ID), m.entry(); !read.changed[key] {
+			o.setLocked(key, &entry)
+		}
+	}
+	for key := range read.changed {
+		if entry, ok := old[key]; ok {
+			o.setLocked(key, &entry)
+		}
 	}
 	return nil
 }

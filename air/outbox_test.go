@@ -712,3 +712,82 @@ func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
 		require.Equal(t, air.ThreadWithdrawn, own.State)
 	})
 }
+
+// A slowStore yields what it had at the call of List, after the next signal.
+type slowStore struct {
+	store.KV
+	isSlow atomic.Bool
+	signal chan struct{}
+}
+
+func (s *slowStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	return func(yield func(store.Entry, error) bool) {
+		var list []store.Entry
+		for e, err := range s.KV.List(ctx, prefix) {
+			if err != nil {
+				yield(e, err)
+				return
+			}
+			list = append(list, e)
+		}
+		if s.isSlow.Load() {
+			<-s.signal
+		}
+		for _, e := range list {
+			if !yield(e, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A message changes while a slow store lists the messages: one that is delivered then stops no other message of its thread, and
+// one that is queued then keeps its place.
+func TestOutboxChangesDuringList(t *testing.T) {
+	for _, isDelivered := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			kv := &slowStore{KV: store.NewMemory(), signal: make(chan struct{})}
+			c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
+			send := func(thread string) error {
+				_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000000-0000-4000-8000-" + thread,
+					Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+				return err
+			}
+			require.NoError(t, send("000000000001"))
+			first, other := make(chan error, 1), make(chan error, 1)
+			w.setFail(func(r *http.Request) error {
+				if r.Method == http.MethodPost {
+					time.Sleep(3 * time.Second)
+					if !isDelivered {
+						return errors.New("unreachable")
+					}
+				}
+				return nil
+			})
+			begin := func() { go func() { first <- send("000000000001") }() }
+			list := func() {
+				kv.isSlow.Store(true)
+				go func() { other <- send("000000000002") }()
+				synctest.Wait()
+				kv.isSlow.Store(false)
+			}
+			time.Sleep(time.Minute)
+			if isDelivered { // the list has the message
+				begin()
+				time.Sleep(2 * time.Second)
+				list()
+			} else { // the list does not have it
+				list()
+				begin()
+				synctest.Wait()
+			}
+			require.Equal(t, isDelivered, <-first == nil)
+			w.setFail(nil)
+			kv.signal <- struct{}{}
+			require.NoError(t, <-other)
+			require.Equal(t, isDelivered, send("000000000001") == nil)
+		})
+	}
+}
