@@ -299,11 +299,17 @@ func (t *attempt) checkPushed(ctx context.Context) error {
 	return err
 }
 
+// A repeatedKey is the key of the envelope in the context of a handler that may have been called for it before.
+type repeatedKey struct{}
+
 // call calls the handler.
 func (t *attempt) call(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.opts.Timing.HandlerTimeout)
 	defer cancel()
 	t.d.isHandled = true
+	if t.before.IsKnown {
+		ctx = context.WithValue(ctx, repeatedKey{}, t.env)
+	}
 	err := guard.Call("handler", func() error { return t.handler.ServeAIR(ctx, t.d) })
 	t.reports.panicked(ctx, err)
 	return err

@@ -314,7 +314,8 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 	if isExpired(body, time.Now()) {
 		return nil, errExpired()
 	}
-	if err := c.checkThread(ctx, d, body); err != nil {
+	isMade, err := c.checkThread(ctx, d, body)
+	if err != nil {
 		return nil, err
 	}
 	if err := c.verifySelf(ctx); err != nil {
@@ -337,12 +338,11 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 		return form, err
 	}
 	if first == nil {
-		var err error
 		if first, err = makeForm(ctx); err != nil {
 			return nil, err
 		}
 	}
-	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat})
+	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat || isMade})
 	if err != nil {
 		return nil, err
 	}
@@ -420,17 +420,18 @@ func (c *Client) seal(ctx context.Context, d *Draft) error {
 	return err
 }
 
-// checkThread refuses a message that is not a legal move (AIR-D56).
-func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) error {
+// checkThread refuses a message that is not a legal move (AIR-D56), and reports whether the move was delivered before.
+func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) (isMade bool, err error) {
 	if c.opts.ThreadStore == nil || !isMove(body) {
-		return nil
+		return false, nil
 	}
 	th, err := c.opts.ThreadStore.Get(ctx, e.ThreadID, e.To)
 	if err != nil {
-		return ErrDeliveryFailed.because("the thread could not be loaded", err)
+		return false, ErrDeliveryFailed.because("the thread could not be loaded", err)
 	}
-	_, err = th.state.Apply(messageOf(true, e.ID, e.InReplyTo, body))
-	return refused(err)
+	m := messageOf(true, e.ID, e.InReplyTo, body)
+	_, err = th.state.Apply(m)
+	return th.state.Has(&m), refused(err)
 }
 
 // applyThread applies a delivered message to its thread.
@@ -483,14 +484,14 @@ func (c *Client) sendSigned(ctx context.Context, envelope []byte) (*Receipt, err
 	if env.ambiguous {
 		return nil, errAmbiguous()
 	}
-	own := env.From == c.did
+	own, isMade := env.From == c.did, false
 	if own {
 		d := &Draft{ID: env.ID, To: env.To, ThreadID: env.ThreadID, InReplyTo: env.InReplyTo}
-		if err := c.checkThread(ctx, d, env.Body()); err != nil {
+		if isMade, err = c.checkThread(ctx, d, env.Body()); err != nil {
 			return nil, err
 		}
 	}
-	r, err := c.deliver(ctx, &push{wire: envelope, receipt: Receipt{Envelope: env}})
+	r, err := c.deliver(ctx, &push{wire: envelope, receipt: Receipt{Envelope: env}, isRepeat: isMade})
 	if err != nil {
 		return nil, err
 	}

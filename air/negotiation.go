@@ -12,6 +12,9 @@ import (
 // A Negotiation makes the moves of one party in one thread. It takes ids and prices from the
 // current state of the thread, and refuses illegal moves before they are signed. Its methods are
 // safe for concurrent use.
+//
+// In a [Handler] that is called again for a move, Counter, Accept and Decline with its context continue the answer of an earlier
+// call, whatever their arguments: they send the one in the outbox. If it was delivered, they return a Receipt without an Envelope.
 type Negotiation struct {
 	client   *Client
 	threadID string
@@ -49,24 +52,50 @@ func (n *Negotiation) Offer(ctx context.Context, description string, price Money
 
 // Counter responds to the outstanding message with another price.
 func (n *Negotiation) Counter(ctx context.Context, description string, price Money, expires time.Time) (*Receipt, error) {
-	return n.answer(ctx, func(Move) Body {
+	return n.reply(ctx, func(Move) Body {
 		return &Counter{Description: description, Price: price, Expires: expires}
 	})
 }
 
 // Accept agrees to the outstanding price.
 func (n *Negotiation) Accept(ctx context.Context) (*Receipt, error) {
-	return n.answer(ctx, func(o Move) Body { return &Accept{Price: o.Price} })
+	return n.reply(ctx, func(o Move) Body { return &Accept{Price: o.Price} })
 }
 
 // Decline ends the negotiation; the reason may be empty.
 func (n *Negotiation) Decline(ctx context.Context, reason string) (*Receipt, error) {
-	return n.answer(ctx, func(Move) Body { return &Decline{Reason: reason} })
+	return n.reply(ctx, func(Move) Body { return &Decline{Reason: reason} })
 }
 
 // Withdraw retracts the agent's outstanding message; the reason may be empty.
 func (n *Negotiation) Withdraw(ctx context.Context, reason string) (*Receipt, error) {
 	return n.answer(ctx, func(o Move) Body { return &Withdraw{WithdrawnID: o.ID, Reason: reason} })
+}
+
+// reply sends an answer, or continues that of an earlier call of the handler.
+func (n *Negotiation) reply(ctx context.Context, body func(Move) Body) (*Receipt, error) {
+	env, isRepeated := ctx.Value(repeatedKey{}).(*Envelope)
+	if !isRepeated || env.From != n.peer || env.ThreadID != n.threadID {
+		return n.answer(ctx, body)
+	}
+	th, err := n.Thread(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case th.isAnswered(env.ID):
+		return &Receipt{}, nil
+	case n.client.outbox == nil:
+		return n.answer(ctx, body)
+	}
+	m, err := n.client.outbox.queuedAnswer(ctx, n.peer, n.threadID, env.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case m == nil:
+		return n.answer(ctx, body)
+	}
+	d := &Draft{ID: m.ID, To: m.To, ThreadID: m.ThreadID, InReplyTo: m.InReplyTo, Body: &Raw{JSON: m.Body}}
+	return n.client.Send(ctx, d, &SendOptions{Seal: m.IsSealed})
 }
 
 // answer sends a body that refers to the outstanding message.

@@ -102,11 +102,10 @@ func (r *indexReads) change(key string) {
 }
 
 type outboxEntry struct {
-	thread      replayKey
-	queued      time.Time
-	size        int
-	isFailed    bool
-	isAttempted bool
+	thread   replayKey
+	queued   time.Time
+	size     int
+	isFailed bool
 }
 
 func (m *OutboxMessage) state() core.Sent {
@@ -118,7 +117,7 @@ func (m *OutboxMessage) set(s core.Sent) {
 }
 
 func (m *OutboxMessage) entry() outboxEntry {
-	return outboxEntry{m.thread(), m.Queued, len(m.Body) + 512, !m.Failed.IsZero(), m.Attempted}
+	return outboxEntry{m.thread(), m.Queued, len(m.Body) + 512, !m.Failed.IsZero()}
 }
 
 // setLocked replaces an entry of the index, or removes it. o.mu must be held.
@@ -324,24 +323,38 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 	return nil
 }
 
-// mayHaveArrived reports whether a queued message of a thread may have reached the recipient.
-func (o *outboxStore) mayHaveArrived(ctx context.Context, thread replayKey) (bool, error) {
-	ctx, cancel := storeContext(ctx)
-	defer cancel()
+// queuedIn returns the keys of the queued messages of a thread.
+func (o *outboxStore) queuedIn(ctx context.Context, thread replayKey) (keys []string, err error) {
 	if err := o.refresh(ctx); err != nil {
-		return false, err
+		return nil, err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.heads[thread] == 0 {
-		return false, nil
+		return nil, nil
 	}
-	for _, e := range o.index {
-		if e.thread == thread && e.isAttempted && !e.isFailed {
-			return true, nil
+	for key, e := range o.index {
+		if e.thread == thread && !e.isFailed {
+			keys = append(keys, key)
 		}
 	}
-	return false, nil
+	return keys, nil
+}
+
+// queuedAnswer returns the queued message that answers a move of a peer, or nil.
+func (o *outboxStore) queuedAnswer(ctx context.Context, peer, threadID, moveID string) (*queuedMessage, error) {
+	keys, err := o.queuedIn(ctx, outboxThread(peer, threadID))
+	for _, key := range keys {
+		m, err := o.getKey(ctx, key)
+		switch {
+		case errors.Is(err, store.ErrNotFound): // delivered
+		case err != nil:
+			return nil, err
+		case m.InReplyTo == moveID && m.Failed.IsZero():
+			return m, nil
+		}
+	}
+	return nil, err
 }
 
 // put stores a message. One that is not new must be present, else the error is store.ErrNotFound.
@@ -453,7 +466,11 @@ func (o *outboxStore) waitSender(ctx context.Context, id string) (*queuedMessage
 
 // get returns a message, or store.ErrNotFound.
 func (o *outboxStore) get(ctx context.Context, id string) (*queuedMessage, error) {
-	e, err := o.kv.Get(ctx, o.key(id))
+	return o.getKey(ctx, o.key(id))
+}
+
+func (o *outboxStore) getKey(ctx context.Context, key string) (*queuedMessage, error) {
+	e, err := o.kv.Get(ctx, key)
 	if err != nil {
 		return nil, fmt.Errorf("air: reading a message: %w", err)
 	}

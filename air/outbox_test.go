@@ -706,6 +706,10 @@ func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
 		require.NoError(t, err)
 		queued, failed := queuedIDs(t, alice)
 		require.Empty(t, append(queued, failed...))
+		for _, d := range []*air.Draft{first, second} {
+			_, err = alice.Send(t.Context(), d, nil)
+			require.NoError(t, err, "it was delivered before")
+		}
 		require.Equal(t, 2, bob.count())
 		own, err := threads.Get(t.Context(), first.ThreadID, bobID.DID())
 		require.NoError(t, err)
@@ -789,5 +793,110 @@ func TestOutboxChangesDuringList(t *testing.T) {
 			require.NoError(t, <-other)
 			require.Equal(t, isDelivered, send("000000000001") == nil)
 		})
+	}
+}
+
+// A handler fails after its answer was queued without a request. Another process delivers the answer in the meantime, and both
+// threads have it.
+func TestAnswerIsDeliveredWhileHandlerFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		aliceID, bobID := w.join(t, 1), w.join(t, 2)
+		db, resolver, expires := store.NewMemory(), w.resolver(t), time.Now().Add(time.Hour)
+		threads, err := air.NewThreadStore(aliceID.DID(), &air.ThreadStoreOptions{Store: db})
+		require.NoError(t, err)
+		other := w.client(t, aliceID, air.ClientOptions{Outbox: db, ThreadStore: threads})
+		queued := make(chan error, 1)
+		alice := w.agent(t, aliceID, air.AgentOptions{Resolver: resolver, Persistence: air.Persistence{Store: db}}, func(r *runner, d *air.Delivery) error {
+			if len(r.list()) > 1 {
+				return nil
+			}
+			resolver.Invalidate(bobID.AIRID())
+			w.registry.SetFailure(503)
+			_, err := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false).Counter(t.Context(), "work", air.MinorUnits(7, "USD"), expires)
+			w.registry.SetFailure(0)
+			queued <- err
+			time.Sleep(500 * time.Millisecond)
+			return err
+		})
+		bob := w.agent(t, bobID, air.AgentOptions{Direct: true}, nil)
+		w.registry.Register(bobID, "https://direct.example/")
+		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			time.Sleep(3 * time.Second)
+			bob.Handler().ServeHTTP(rw, r)
+		})
+		n := bob.NewNegotiation(aliceID.DID(), "", false)
+		_, err = n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), expires)
+		require.NoError(t, err)
+		require.ErrorIs(t, <-queued, air.ErrResolveFailed)
+		delivered, err := other.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, delivered)
+		time.Sleep(time.Minute)
+		require.Len(t, alice.list(), 2)
+		own, err := threads.Get(t.Context(), n.ThreadID(), bobID.DID())
+		require.NoError(t, err)
+		require.Equal(t, air.ThreadCountered, own.State)
+		remote, err := n.Thread(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, own.LastMessageID, remote.LastMessageID)
+	})
+}
+
+// A handler returns the error of its answer while the peer is unavailable, and is called again. The answer is sent once, and the
+// Offer is handled, after a long outage once the dead letter is redelivered.
+func TestHandlerContinuesItsAnswer(t *testing.T) {
+	for _, every := range []time.Duration{0, 20 * time.Second} {
+		for _, outage := range []time.Duration{time.Minute, 40 * time.Minute} {
+			for _, hasArrived := range []bool{false, true} {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					aliceID, bobID := w.join(t, 1), w.join(t, 2)
+					var alice *runner
+					answers := air.Middleware(func(next air.Handler) air.Handler {
+						return air.HandlerFunc(func(ctx context.Context, d *air.Delivery) error {
+							_ = next.ServeAIR(ctx, d)
+							n := alice.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false)
+							_, err := n.Counter(ctx, "work", air.MinorUnits(7, "USD"), time.Now().Add(24*time.Hour))
+							return err
+						})
+					})
+					alice = w.agent(t, aliceID, air.AgentOptions{ResendEvery: every, Middleware: []air.Middleware{answers},
+						Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
+					bob := w.agent(t, bobID, air.AgentOptions{Direct: true, Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
+					w.registry.Register(bobID, "https://direct.example/")
+					end := time.Now().Add(outage)
+					w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+						if time.Now().After(end) {
+							bob.Handler().ServeHTTP(rw, r)
+							return
+						}
+						if hasArrived {
+							bob.Handler().ServeHTTP(httptest.NewRecorder(), r)
+						}
+						rw.WriteHeader(http.StatusServiceUnavailable)
+					})
+					n := bob.NewNegotiation(aliceID.DID(), "", false)
+					_, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(24*time.Hour))
+					require.NoError(t, err)
+					time.Sleep(outage + 10*time.Minute)
+					letters := 0
+					for d, err := range alice.Inbox.DeadLetters(t.Context()) {
+						require.NoError(t, err)
+						o, err := alice.Inbox.Redeliver(t.Context(), d.ID)
+						require.NoError(t, err)
+						require.Equal(t, air.ClassDone, o.Class, o.Err)
+						letters++
+					}
+					require.Equal(t, outage > time.Minute, letters == 1)
+					require.Len(t, bob.list(), 1)
+					queued, failed := queuedIDs(t, alice.Client)
+					require.Empty(t, append(queued, failed...))
+					own, err := alice.NewNegotiation(bobID.DID(), n.ThreadID(), false).Thread(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, air.ThreadCountered, own.State)
+				})
+			}
+		}
 	}
 }

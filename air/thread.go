@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"slices"
 
 	"github.com/fivewire/fivewire/air/internal/core"
 )
@@ -87,6 +88,12 @@ func sumOf(id, inReplyTo string, body Body) string {
 	h.Write([]byte(id + "\x00" + inReplyTo + "\x00"))
 	h.Write(body.appendJSON(nil))
 	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// isAnswered reports whether the agent has answered a move of its peer.
+func (t *Thread) isAnswered(moveID string) bool {
+	at := slices.IndexFunc(t.Moves, func(m Move) bool { return m.ID == moveID && !m.IsOwn })
+	return at >= 0 && (at+1 < len(t.Moves) || t.state.IsClosed() && t.state.LastOwn)
 }
 
 // refused returns the [*Error] of a refusal, or err.

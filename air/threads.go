@@ -115,11 +115,13 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, isOwn bool, body B
 	return t.change(ctx, e.ThreadID, peer, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
 }
 
-// revert undoes a message whose handling failed, unless another one followed or is in the outbox and may have arrived: it
-// would not be valid then.
+// revert undoes a message whose handling failed, unless another one followed or is queued in the outbox: it would not be valid
+// then.
 func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before core.Thread) error {
 	if o := t.outbox.Load(); o != nil {
-		if mayHave, err := o.mayHaveArrived(ctx, outboxThread(e.From, e.ThreadID)); err != nil || mayHave {
+		ctx, cancel := storeContext(ctx)
+		defer cancel()
+		if queued, err := o.queuedIn(ctx, outboxThread(e.From, e.ThreadID)); err != nil || len(queued) > 0 {
 			return err
 		}
 	}

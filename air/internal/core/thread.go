@@ -84,7 +84,7 @@ var effects = map[string]effect{
 // checked in this order: the thread is closed, the message does not follow the outstanding one, the wrong
 // party acts, the price is not the outstanding one (AIR-D50). A Withdraw has its own rules (AIR-D57).
 func (t Thread) Apply(m Message) (Thread, error) {
-	if t.has(&m) {
+	if t.Has(&m) {
 		return t, nil
 	}
 	next, err := t.next(&m)
@@ -127,8 +127,8 @@ func (t *Thread) next(m *Message) (string, error) {
 	return next, nil
 }
 
-// has reports whether the message was applied: as a move, or as the last message.
-func (t Thread) has(m *Message) bool {
+// Has reports whether the message was applied: as a move, or as the last message.
+func (t Thread) Has(m *Message) bool {
 	isMove := func(v Move) bool { return v.Sum == m.Sum && v.IsOwn == m.IsOwn }
 	return m.Sum != "" && (t.LastSum == m.Sum && t.LastOwn == m.IsOwn || slices.ContainsFunc(t.Moves, isMove))
 }
