@@ -247,7 +247,7 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		if d.Expired && t.opts.RejectExpired {
 			return t.done(ErrInvalidEnvelope.err("expires_at has passed"))
 		}
-		before, after, err := t.threads.apply(ctx, t.env, t.self.did == t.env.From, d.Body)
+		before, after, err := t.threads.receive(ctx, t.env, d.Body)
 		var refusal *Error
 		switch {
 		case errors.As(err, &refusal):

@@ -342,6 +342,9 @@ func (c *Client) deliverDraft(ctx context.Context, d *Draft, seal bool, first *E
 			return nil, err
 		}
 	}
+	if c.opts.ThreadStore != nil && isMove(body) {
+		defer c.opts.ThreadStore.send(d, body)()
+	}
 	r, err := c.deliver(ctx, &push{wire: first.Bytes(), receipt: Receipt{Envelope: first}, body: body, makeForm: makeForm, isSealed: seal, isRepeat: isRepeat || isMade})
 	if err != nil {
 		return nil, err

@@ -42,6 +42,13 @@ func (r *receiver) checkEarly(ctx context.Context, a *arrival) error {
 	if !th.state.IsUnseen(m) {
 		return nil
 	}
+	isConfirmed, err := r.threads.confirm(ctx, env, th.state)
+	switch {
+	case err != nil:
+		return ErrRelay.because("", err)
+	case isConfirmed:
+		return nil
+	}
 	if _, err := th.state.Apply(m); err != nil {
 		return &earlyError{retryable(refused(err))}
 	}

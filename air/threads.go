@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,30 @@ type ThreadStore struct {
 	ttl  time.Duration
 
 	outbox atomic.Pointer[outboxStore] // of the last client with one
+
+	mu      sync.Mutex
+	sending map[string]ownMove // moves with a delivery in progress, by id; guarded by mu
+}
+
+// An ownMove is a move that the agent sends.
+type ownMove struct {
+	to, threadID string
+	message      core.Message
+}
+
+// send notes a move while it is delivered. The caller calls the result.
+func (t *ThreadStore) send(d *Draft, body Body) (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sending == nil {
+		t.sending = make(map[string]ownMove)
+	}
+	t.sending[d.ID] = ownMove{d.To, d.ThreadID, messageOf(true, d.ID, d.InReplyTo, body)}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.sending, d.ID)
+	}
 }
 
 // NewThreadStore returns the thread store of the agent self, a DID.
@@ -113,6 +138,63 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, isOwn bool, body B
 		peer = e.To
 	}
 	return t.change(ctx, e.ThreadID, peer, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
+}
+
+// receive is apply for a received message.
+func (t *ThreadStore) receive(ctx context.Context, e *Envelope, body Body) (before, after core.Thread, err error) {
+	isOwn := t.self == e.From
+	before, after, err = t.apply(ctx, e, isOwn, body)
+	if _, isRefused := errors.AsType[*Error](err); !isRefused || isOwn {
+		return before, after, err
+	}
+	isConfirmed, failed := t.confirm(ctx, e, before)
+	switch {
+	case failed != nil:
+		return before, after, failed
+	case isConfirmed:
+		return t.apply(ctx, e, isOwn, body)
+	}
+	return before, after, err
+}
+
+// confirm applies the own message that a received one answers, if its delivery has no result yet: the answer is one. It reports
+// whether it has applied one.
+func (t *ThreadStore) confirm(ctx context.Context, e *Envelope, th core.Thread) (bool, error) {
+	if th.IsClosed() || e.InReplyTo == "" {
+		return false, nil
+	}
+	m, err := t.undelivered(ctx, e.InReplyTo)
+	if err != nil || m.to != e.From || m.threadID != e.ThreadID {
+		return false, err
+	}
+	_, _, err = t.change(ctx, e.ThreadID, e.From, func(th core.Thread) (core.Thread, error) { return th.Apply(m.message) })
+	if _, isRefused := errors.AsType[*Error](err); isRefused {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// undelivered returns an own move whose delivery has no result yet, or none.
+func (t *ThreadStore) undelivered(ctx context.Context, id string) (ownMove, error) {
+	t.mu.Lock()
+	m, ok := t.sending[id]
+	t.mu.Unlock()
+	o := t.outbox.Load()
+	if ok || o == nil {
+		return m, nil
+	}
+	q, err := o.get(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return m, nil
+	}
+	if err != nil {
+		return m, err
+	}
+	body := moveOf(&Raw{JSON: q.Body})
+	if !isMove(body) {
+		return m, nil
+	}
+	return ownMove{q.To, q.ThreadID, messageOf(true, id, q.InReplyTo, body)}, nil
 }
 
 // revert undoes a message whose handling failed, unless another one followed or is queued in the outbox: it would not be valid

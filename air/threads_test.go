@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/store"
+	"io"
 )
 
 // An id that was used before opens no way around the rules of a thread, also after
@@ -125,5 +126,90 @@ func TestThreadsCountWhatIsResent(t *testing.T) {
 		require.NoError(t, err)
 		_, err = c.SendSigned(t.Context(), second.Bytes())
 		require.ErrorIs(t, err, air.ErrConflict)
+	})
+}
+
+// An answer proves that the move was delivered which it names, before the response to the delivery and without one: agents that
+// push to each other can answer in their handlers, and an answer to a move of the outbox is handled at once.
+func TestAnswerProvesDelivery(t *testing.T) {
+	for _, hasStore := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			ids := []*air.Identity{w.join(t, 1), w.join(t, 2)}
+			agents := make([]*runner, len(ids))
+			for i, id := range ids {
+				var p air.Persistence
+				if hasStore {
+					p.Store = store.NewMemory()
+				}
+				agents[i] = w.agent(t, id, air.AgentOptions{Direct: true, Persistence: p}, func(r *runner, d *air.Delivery) (err error) {
+					n := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, true)
+					switch d.Body.(type) {
+					case *air.Offer:
+						_, err = n.Counter(t.Context(), "work", air.MinorUnits(7, "USD"), time.Now().Add(time.Hour))
+					case *air.Counter:
+						_, err = n.Accept(t.Context())
+					}
+					return err
+				})
+				w.registry.Register(id, "https://direct.example/"+id.AIRID())
+			}
+			w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				for i, id := range ids {
+					if r.URL.Path == "/"+id.AIRID() {
+						agents[i].Handler().ServeHTTP(rw, r)
+					}
+				}
+			})
+			n := agents[0].NewNegotiation(ids[1].DID(), "", false)
+			_, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+			require.NoError(t, err)
+			time.Sleep(time.Minute)
+			for i, a := range agents {
+				th, err := a.NewNegotiation(ids[1-i].DID(), n.ThreadID(), false).Thread(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, air.ThreadAccepted, th.State)
+				require.Len(t, th.Moves, 2)
+			}
+			require.Len(t, agents[0].list(), 1)
+			require.Len(t, agents[1].list(), 2)
+		})
+	}
+}
+
+// The Offer arrives at the relay without a response. The Accept of the peer is handled although the Offer is in the outbox.
+func TestAnswerToMoveOfOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		aliceID, bobID := w.join(t, 1), w.join(t, 2)
+		alice := w.agent(t, aliceID, air.AgentOptions{Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
+		bob := w.agent(t, bobID, air.AgentOptions{}, func(r *runner, d *air.Delivery) error {
+			_, err := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false).Accept(t.Context())
+			return err
+		})
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, bobID.AIRID()) {
+				return nil
+			}
+			body, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			push(t, w.relay, bobID.AIRID(), body)
+			return errors.New("no response")
+		})
+		n := alice.NewNegotiation(bobID.DID(), "", true)
+		_, err := n.Offer(t.Context(), "work", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		time.Sleep(time.Minute)
+		require.Len(t, alice.list(), 1)
+		require.Equal(t, air.ThreadAccepted, alice.list()[0].Thread.State)
+		w.setFail(nil)
+		delivered, err := alice.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, delivered)
+		for _, n := range []*air.Negotiation{n, bob.NewNegotiation(aliceID.DID(), n.ThreadID(), false)} {
+			th, err := n.Thread(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, air.ThreadAccepted, th.State)
+		}
 	})
 }
