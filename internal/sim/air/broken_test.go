@@ -38,6 +38,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"an Offer is overtaken":  {"M6", defect{handler: overtaken}},
 		"an Offer is withheld":   {"M6", defect{client: withheld}},
 		"a resource is over":     {"M9", defect{extraUse: 1 << 50}},
+		"a Counter is ignored":   {"M10", defect{isSilent: true}},
 	}
 	for name, v := range variants {
 		t.Run(name, func(t *testing.T) { sim.Broken(t, v.invariant, profile(v.defect)) })

@@ -30,6 +30,7 @@ import (
 //	M7 The handler gets the messages of a page that have one sender and one thread in the order of their timestamps.
 //	M8 The handler gets no move that follows no other.
 //	M9 What an inbox or a relay holds is within its limits.
+//	M10 A negotiation is concluded if all handlers return the errors of their answers.
 type model struct {
 	sim *sim.World
 
@@ -58,6 +59,7 @@ type state struct {
 type thread struct {
 	id       string
 	from, to int
+	offer    string // the id of an accepted Offer that is answered; guarded by the lock of the model
 }
 
 // noteType is the body type of a note. All other messages are moves.

@@ -66,11 +66,16 @@ func (w *world) operate(c *sim.Client) {
 		offer := &air.Offer{Price: air.MinorUnits(5, "USD"), Expires: time.Now().Add(24 * time.Hour)}
 		offer.Description = []string{"", "", "", unanswered, unanswered, hopeless}[c.IntN(6)]
 		isPatient := w.hash(3, "hopeless") == 0 // the moves behind a hopeless Offer wait for ten minutes
-		if offer.Description == hopeless && (to == agents-1 || !isPatient) {
+		if offer.Description == hopeless && (w.isDirect(to) || !isPatient) {
 			offer.Description = unanswered // a refused push stays in the outbox of its sender
 		}
 		id, isSent := w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: offer}, to)
-		if isSent && offer.Description != "" {
+		switch {
+		case isSent && offer.Description == "":
+			w.model.mu.Lock()
+			t.offer = id
+			w.model.mu.Unlock()
+		case isSent:
 			w.send(ctx, c, p, &air.Draft{ThreadID: t.id, Body: &air.Withdraw{WithdrawnID: id}}, to)
 		}
 	default:
@@ -149,6 +154,9 @@ func (w *world) check() {
 			!slices.EqualFunc(a.Moves, b.Moves, func(a, b air.Move) bool { return a.ID == b.ID && a.IsOwn != b.IsOwn && a.Price == b.Price }) {
 			w.Failf("M5", "", "thread %s: agent %d has %s after %s and %v, agent %d has %s after %s and %v", t.id, t.from, a.State,
 				a.LastMessageID, a.Moves, t.to, b.State, b.LastMessageID, b.Moves)
+		}
+		if w.isNaive() && t.offer != "" && states[0].State != air.ThreadAccepted {
+			w.Failf("M10", "", "thread %s between agents %d and %d: %s after %v", t.id, t.from, t.to, states[0].State, states[0].Moves)
 		}
 		for i, side := range [][2]int{{t.from, t.to}, {t.to, t.from}} {
 			w.refuse(ctx, list[side[0]], w.identity(side[1]).DID(), t.id, states[i])

@@ -27,10 +27,9 @@ import (
 )
 
 const (
-	agents       = 3 // the last one receives pushes, the others have a mailbox
+	agents       = 3
 	registryAddr = "127.0.0.1:8081"
 	relayAddr    = "127.0.0.1:8080"
-	directAddr   = "127.0.0.1:8082"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -55,6 +54,7 @@ type defect struct {
 	handler air.Middleware
 
 	restarts bool // of all agents in the middle, which lose what they remember
+	isSilent bool // no Counter is answered
 	extraUse int64
 }
 
@@ -77,7 +77,7 @@ func newWorld(w *sim.World, d defect) *world {
 			w.Failf("start", "", "%v", err)
 		}
 		v.ids = append(v.ids, id)
-		v.registry.Register(id, endpoint(i, id))
+		v.registry.Register(id, v.endpoint(i, id))
 	}
 	w.Node("registry", func(v2 *sim.View) (sim.Instance, error) {
 		end, err := v2.Serve(registryAddr, &v.registry)
@@ -96,9 +96,17 @@ type closer func()
 
 func (c closer) Close() { c() }
 
-func endpoint(i int, id *air.Identity) string {
-	if i == agents-1 {
-		return "http://" + directAddr + "/"
+// directAddrs are the addresses of the agents that receive pushes.
+var directAddrs = [agents]string{1: "127.0.0.1:8083", 2: "127.0.0.1:8082"}
+
+// isDirect reports whether an agent receives pushes: the last one, and in some worlds the one before. The others have a mailbox.
+func (w *world) isDirect(i int) bool {
+	return i == agents-1 || i == agents-2 && w.hash(3, "direct") == 0
+}
+
+func (w *world) endpoint(i int, id *air.Identity) string {
+	if w.isDirect(i) {
+		return "http://" + directAddrs[i] + "/"
 	}
 	return "http://" + relayAddr + "/inbox/" + id.AIRID()
 }
@@ -158,7 +166,7 @@ func (w *world) use(p *process) (*air.Resolver, *http.Client, error) {
 type split struct{ doubled, plain http.RoundTripper }
 
 func (s *split) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Host == directAddr {
+	if slices.Contains(directAddrs[1:], r.URL.Host) {
 		return s.plain.RoundTrip(r)
 	}
 	return s.doubled.RoundTrip(r)
@@ -248,13 +256,13 @@ func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
 	p.Agent, err = air.NewAgent(w.identity(i), h, &air.AgentOptions{
 		Interceptors: []air.Interceptor{w.noted(i)},
 		Resolver:     r, HTTPClient: c, BodyTypes: []string{noteType}, Logger: quiet, ResendEvery: 20 * time.Second,
-		Direct: i == agents-1, Limits: air.Limits{MaxAttempts: 6}, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
+		Direct: w.isDirect(i), Limits: air.Limits{MaxAttempts: 6}, Persistence: air.Persistence{Store: w.storeOf(v)}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
 		PublishKey: func(_ context.Context, next *air.Identity) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.ids[i] = next
 			w.rotate(next.DID())
-			w.registry.Register(next, endpoint(i, next))
+			w.registry.Register(next, w.endpoint(i, next))
 			return nil
 		},
 		OnOutcome: func(_ context.Context, o *air.ReceiveResult) { w.outcome(p.Node.Name(), o) },
@@ -262,8 +270,8 @@ func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if i == agents-1 {
-		end, err := v.Serve(directAddr, p.Handler())
+	if w.isDirect(i) {
+		end, err := v.Serve(directAddrs[i], p.Handler())
 		if err != nil {
 			p.Close()
 			return nil, err
@@ -315,6 +323,9 @@ func (w *world) serve(ctx context.Context, p *process, d *air.Delivery) error {
 	return err
 }
 
+// isNaive reports whether the handlers return the errors of their answers.
+func (w *world) isNaive() bool { return w.hash(2, "naive") == 0 }
+
 func (w *world) answer(ctx context.Context, p *process, d *air.Delivery, kind kind) (err error) {
 	if kind == kindReject {
 		return air.Reject(air.ErrBadRequest, "not wanted")
@@ -344,9 +355,12 @@ func (w *world) answer(ctx context.Context, p *process, d *air.Delivery, kind ki
 		}
 		_, err = n.Counter(ctx, "less", b.Price, time.Now().Add(24*time.Hour))
 	case *air.Counter:
+		if w.broken.isSilent {
+			return nil
+		}
 		_, err = n.Accept(ctx)
 	}
-	if w.hash(2, "naive") == 0 {
+	if w.isNaive() {
 		return err
 	}
 	if errors.Is(err, air.ErrDeliveryFailed) && !p.IsCrashed() || errors.Is(err, air.ErrConflict) ||
