@@ -309,6 +309,7 @@ func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 	if a.Inbox != nil {
 		a.Inbox.self.next.Store(next)
 	}
+	a.Client.rotated.Store(time.Now().UnixNano())
 	if a.opts.PublishKey != nil {
 		if err := guard.Call("PublishKey", func() error { return a.opts.PublishKey(w, next) }); err != nil {
 			return err
@@ -318,6 +319,7 @@ func (a *Agent) Rotate(ctx context.Context, seed []byte) error {
 		a.Inbox.self.id.Store(next) // first, so that a reply to a new form can be opened
 	}
 	a.Client.id.Store(next)
+	a.Client.rotated.Store(time.Now().UnixNano())
 	a.opts.Resolver.Invalidate(next.airID)
 	return nil
 }

@@ -184,6 +184,51 @@ func TestAgentRotatesKey(t *testing.T) {
 	})
 }
 
+// A push meets a rotation of its sender: the recipient has looked up the old key less than five seconds ago, the registry has
+// the new key before the sender uses it, or the first attempt was signed with the old key.
+func TestPushDuringRotation(t *testing.T) {
+	for _, c := range []struct{ rotate, send time.Duration }{
+		{time.Second, 2 * time.Second}, // after the message that makes the recipient look up the key
+		{2 * time.Minute, 2*time.Minute + time.Second},
+		{2 * time.Minute, 2*time.Minute - time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			aliceID, bobID := w.join(t, 1), w.join(t, 2)
+			bob := w.agent(t, bobID, air.AgentOptions{Direct: true}, nil)
+			w.registry.Register(bobID, "https://direct.example/")
+			alice := w.agent(t, aliceID, air.AgentOptions{Persistence: air.Persistence{Store: store.NewMemory()},
+				PublishKey: func(_ context.Context, next *air.Identity) error {
+					w.registry.Register(next, w.endpoint(next))
+					time.Sleep(c.rotate / 30)
+					return nil
+				}}, nil)
+			isDown := false
+			w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if isDown {
+					isDown = false
+					rw.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				bob.Handler().ServeHTTP(rw, r)
+			})
+			_, err := alice.Send(t.Context(), bobID.DID(), offer(1), nil)
+			require.NoError(t, err)
+			time.AfterFunc(c.rotate, func() {
+				require.NoError(t, alice.Rotate(context.Background(), bytes.Repeat([]byte{7}, 32)))
+			})
+			time.Sleep(c.send)
+			isDown = c.send < c.rotate
+			_, err = alice.Send(t.Context(), bobID.DID(), offer(2), nil)
+			require.NoError(t, err)
+			require.Len(t, bob.list(), 2)
+			queued, failed := queuedIDs(t, alice.Client)
+			require.Empty(t, append(queued, failed...))
+			time.Sleep(time.Minute) // the rotation has ended
+		})
+	}
+}
+
 // Mail that is sealed to a new key before PublishKey returns is opened, relayed or pushed, also if PublishKey fails.
 func TestRotateOpensMailSealedDuringPublication(t *testing.T) {
 	for _, publish := range []error{nil, errors.New("no answer")} {

@@ -89,6 +89,7 @@ type ClientOptions struct {
 // goroutines, except for ResendEvery.
 type Client struct {
 	id       atomic.Pointer[Identity]
+	rotated  atomic.Int64 // the last step of a rotation, as UnixNano
 	did      string
 	opts     ClientOptions
 	resolver *Resolver
@@ -364,6 +365,11 @@ func moveOf(b Body) Body {
 
 func errAmbiguous() error {
 	return ErrAmbiguousKeyOrder.err("implementations sort the member names of this body differently")
+}
+
+// hasRotated reports whether peers may have another key of the agent: documents are cached for 70 s.
+func (c *Client) hasRotated() bool {
+	return time.Now().UnixNano()-c.rotated.Load() < int64(maxDocumentTTL+maxDocumentTTL/6)
 }
 
 // compose fills in the time and signs.

@@ -133,7 +133,7 @@ func (p *push) send(ctx context.Context) (verdict, error) {
 	if isExpired(p.body, time.Now()) { // during the attempts
 		return verdict{}, p.failed(errExpired())
 	}
-	if p.makeForm != nil && time.Since(r.Envelope.Time) > maxFormAge {
+	if p.makeForm != nil && (time.Since(r.Envelope.Time) > maxFormAge || p.hasOldKey()) {
 		if err := p.renew(ctx); err != nil {
 			return verdict{}, err
 		}
@@ -156,10 +156,24 @@ func (p *push) send(ctx context.Context) (verdict, error) {
 	}
 	r.Status = res.Status
 	v := classifyResponse(res.Status, res.Header, res.Body, r.Attempts, c.retry.MaxAttempts, time.Now())
-	if v.Code == ErrReplay && p.isRepeat {
+	switch {
+	case v.Code == ErrReplay && p.isRepeat:
 		v.Action = actionDelivered
+	case v.Code == ErrBadSignature && p.makeForm != nil && c.hasRotated(): // the recipient may have another key
+		if v.Code = ErrBadGateway; r.Attempts < c.retry.MaxAttempts {
+			v.Action = actionRetry
+		}
 	}
 	return v, nil
+}
+
+// hasOldKey reports whether the form is signed by a key that the agent has replaced.
+func (p *push) hasOldKey() bool {
+	if !p.client.hasRotated() {
+		return false
+	}
+	_, err := p.receipt.Envelope.Verify(p.client.id.Load().public, "")
+	return err != nil
 }
 
 // renew makes a new form of the message.
