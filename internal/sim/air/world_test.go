@@ -99,7 +99,7 @@ func (c closer) Close() { c() }
 // directAddrs are the addresses of the agents that receive pushes.
 var directAddrs = [agents]string{1: "127.0.0.1:8083", 2: "127.0.0.1:8082"}
 
-// isDirect reports whether an agent receives pushes: the last one, and in some worlds the one before. The others have a mailbox.
+// isDirect reports whether an agent receives pushes and has no mailbox: in some worlds the last two agents, else the last one.
 func (w *world) isDirect(i int) bool {
 	return i == agents-1 || i == agents-2 && w.hash(3, "direct") == 0
 }
