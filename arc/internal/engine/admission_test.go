@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/store"
 )
 
 // Of two inputs at once one is refused. It does not take the place from the run that continues with the other one, or
@@ -62,4 +63,30 @@ func TestRefusedInputLeavesPlaceOfRun(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A subscription that another process has counted ends in this process: that gives nothing back.
+func TestSubscriptionOfOtherProcess(t *testing.T) {
+	l := life.New(life.Options{})
+	e, err := New(Options{Life: l, Logger: slog.New(slog.DiscardHandler), Store: store.NewMemory()})
+	require.NoError(t, err)
+	used := func() (list []int64) {
+		for _, u := range e.Usage() {
+			if u.Scope == "all" && (u.Resource == "items" || u.Resource == "storage") {
+				list = append(list, u.Used)
+			}
+		}
+		return list
+	}
+	q := &Request{Account: "alice"}
+	require.NoError(t, e.ledger.add(taskObject, "t", q, 0))
+	before := used()
+	require.NoError(t, e.ledger.attach("t", -5000, -1))
+	require.Equal(t, before, used())
+	require.NoError(t, e.ledger.attach("t", 1000, 1))
+	require.NoError(t, e.ledger.attach("t", -5000, -1))
+	require.NoError(t, e.ledger.attach("t", -1000, -1))
+	require.Equal(t, before, used())
+	require.NoError(t, l.Close())
+	e.Release(t.Context())
 }

@@ -61,6 +61,7 @@ type object struct {
 	mu            sync.Mutex   // held while n changes
 	n             atomic.Int64 // bytes
 	subscriptions int64        // to a task; guarded by mu
+	attached      int64        // their bytes; guarded by mu
 }
 
 func newLedger(c *core) *ledger {
@@ -120,34 +121,43 @@ func (l *ledger) grow(kind objectKind, key string, n int) error {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := o.bytes.Resize(o.n.Load() + int64(n)); err != nil {
+	return o.growLocked(int64(n))
+}
+
+// growLocked is grow with o.mu held.
+func (o *object) growLocked(n int64) error {
+	if err := o.bytes.Resize(o.n.Load() + n); err != nil {
 		return refused("", err)
 	}
-	o.n.Add(int64(n))
+	o.n.Add(n)
 	return nil
 }
 
-// attach counts subscriptions to a task, and their bytes. Both may be negative.
+// attach counts subscriptions to a task, and their bytes. Both may be negative, also for one that another process has
+// counted.
 func (l *ledger) attach(task string, n int, subscriptions int64) error {
 	o := l.lookup(taskObject, task)
 	if o == nil {
 		return nil
 	}
-	if err := l.grow(taskObject, task, n); err != nil {
-		return err
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var err error
-	if o.items == (budget.Hold{}) {
+	bytes, subscriptions := max(int64(n), -o.attached), max(subscriptions, -o.subscriptions)
+	err := o.growLocked(bytes)
+	switch {
+	case err != nil:
+		return err
+	case subscriptions == 0:
+	case o.items == (budget.Hold{}):
 		o.items, err = l.c.budget.Scope(o.principal, "").Reserve(budget.Items, subscriptions)
-	} else {
+	default:
 		err = o.items.Resize(o.subscriptions + subscriptions)
 	}
 	if err != nil {
-		_ = o.bytes.Resize(o.n.Add(int64(-n))) // never more
+		_ = o.growLocked(-bytes) // never more
 		return refused("", err)
 	}
+	o.attached += bytes
 	o.subscriptions += subscriptions
 	return nil
 }
