@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -370,4 +371,47 @@ func TestLedgerBoundsStreams(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A task is counted once and until its removal, although its caller leaves before the answer and repeats the request.
+func TestRepeatedCreateIsCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cancelRequest context.CancelFunc
+		s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{ResultTTL: time.Hour},
+			OnTaskEvent: func(_ context.Context, _ string, n *arc.Notification) {
+				if n.Event == arc.EventTaskCreated {
+					cancelRequest()
+				}
+			}})
+		runs := 0
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error {
+			runs++
+			time.Sleep(time.Minute)
+			return nil
+		}))
+		body := call("task.create", "a-01", `{"initialMessage":`+hello(strings.Repeat("x", 1<<20))+`}`)
+		send := func() *httptest.ResponseRecorder {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cancelRequest = cancel
+			req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/arc", strings.NewReader(body))
+			req.Header.Set("Content-Type", arc.MediaType)
+			rec := httptest.NewRecorder()
+			s.ServeHTTP(rec, req)
+			synctest.Wait()
+			return rec
+		}
+		send()
+		used := usageOf(s, "memory", "all").Used
+		require.Greater(t, used, int64(1<<20))
+		require.Less(t, used, int64(2<<20))
+		for range 2 {
+			result(t, send(), "task.create")
+			require.Equal(t, used, usageOf(s, "memory", "all").Used)
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, 1, runs)
+		time.Sleep(26 * time.Hour)
+		requireNothingUsed(t, s)
+	})
 }

@@ -226,6 +226,11 @@ func (e *Tasks) Create(ctx context.Context, q *Request, item, metadata []byte, p
 			r.Account = q.Account
 		}
 	}
+	if q.Attempt.IsRepeated && e.ledger.lookup(taskObject, r.ID) != nil { // created here before
+		if result, err = e.accepted(ctx, r.ID, dst); !isCode(err, wire.TaskNotFound) {
+			return result, err
+		}
+	}
 	if err := e.ledger.add(taskObject, r.ID, q, len(message)+len(metadata)+itemBytes); err != nil {
 		return nil, err
 	}
@@ -283,6 +288,17 @@ func (e *Tasks) Create(ctx context.Context, q *Request, item, metadata []byte, p
 		e.queueLocked(t, ticket, run)
 	}
 	return t.rec.accepted(dst), nil
+}
+
+// accepted returns the result of the request that has created a task.
+func (e *Tasks) accepted(ctx context.Context, id string, dst []byte) ([]byte, error) {
+	t := e.acquire(id)
+	defer e.release(t)
+	s, err := e.get(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	return s.rec.accepted(dst), nil
 }
 
 // storeLocked stores a new task, unless an earlier attempt of the request has, and sets t.rec. t.turn must be held.
