@@ -168,7 +168,7 @@ func (s *Session) saveDurable(ctx context.Context, p *Plugin) {
 	switch {
 	case errors.Is(err, plugin.ErrMoved):
 		s.durable().loseTo(err)
-	case err != nil:
+	case err != nil && !s.isClosed(): // the end of the session saves it, or a later owner has it
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not saved", "plugin", p.Name, "err", err)
 	}
 }
