@@ -259,6 +259,12 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	}
 	p.wakeup = c.newWakeup()
 	defer c.freeWakeup(p)
+	isReturning := false
+	defer func() {
+		if !isReturning { // OnEvent has panicked, or ended the goroutine
+			c.endCall(p, context.Canceled)
+		}
+	}()
 	deadline := time.Now().Add(deadlineOf(&p.msg, o.Timeout))
 	call, err := c.conn.replies.Add(p.msg.ID, deadline, p)
 	if err == nil {
@@ -280,6 +286,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 			err = ErrSlowReader
 		}
 	}
+	isReturning = true
 	c.endCall(p, err)
 	if err != nil {
 		return nil, err

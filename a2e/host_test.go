@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -421,6 +422,70 @@ func TestAuditLog(t *testing.T) {
 	c = a2etest.Connect(t, h, nil)
 	_, err = c.Call(t.Context(), "tool/list/req", &tools.ListRequest{}, nil)
 	require.NoError(t, err)
+}
+
+// A push function that ends its goroutine keeps no later message back.
+func TestPushFunctionEndsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+			a2e.NewRoute("demo/push/req", func(ctx context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
+				for range 3 {
+					require.NoError(t, call.Session.Send(ctx, "demo/push", nil))
+				}
+				return nil, nil
+			})}})
+		c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: []string{"demo"}})
+		pushed := 0
+		c.OnPush("demo/push", func(*a2e.Message) {
+			pushed++
+			runtime.Goexit()
+		})
+		_, err := c.Call(t.Context(), "demo/push/req", nil, nil)
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 3, pushed)
+	})
+}
+
+// A function for events, or the body of a loop over Stream, that panics or ends its goroutine cancels its call, and
+// Shutdown does not wait for it.
+func TestPanicForEventCancelsCall(t *testing.T) {
+	type demo struct {
+		Streaming bool `json:"streaming"`
+	}
+	for name, ending := range map[string]func(){"panic": func() { panic("event") }, "exit": runtime.Goexit} {
+		for _, isStream := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				stopped := make(chan error, 1)
+				h := a2etest.NewHost(t, nil)
+				h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+					a2e.NewRoute("demo/wait/req", func(ctx context.Context, call *a2e.Call, _ *demo) (*struct{}, error) {
+						require.NoError(t, call.Emit("log", nil))
+						<-ctx.Done()
+						stopped <- context.Cause(ctx)
+						return nil, nil
+					})}})
+				c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: []string{"demo"}})
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					defer func() { _ = recover() }()
+					if isStream {
+						for range c.Stream(t.Context(), "demo/wait/req", &demo{true}, nil) {
+							ending()
+						}
+						return
+					}
+					_, _ = c.Call(t.Context(), "demo/wait/req", &demo{true}, &a2e.CallOptions{OnEvent: func(a2e.Event) { ending() }})
+				}()
+				<-done
+				start := time.Now()
+				require.ErrorIs(t, <-stopped, context.Canceled, name)
+				require.NoError(t, c.Shutdown(t.Context()))
+				require.Zero(t, time.Since(start))
+			})
+		}
+	}
 }
 
 // The cancel extension stops the work on the host, if both ends have it.

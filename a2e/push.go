@@ -102,11 +102,18 @@ func (q *pushes) put(ctx context.Context, m *Message, size int, list []*pusher) 
 
 // run calls the functions until the queue is empty.
 func (q *pushes) run(ctx context.Context) {
+	isEmpty := false
+	defer func() {
+		if !isEmpty { // a function has ended the goroutine
+			go q.run(ctx)
+		}
+	}()
 	for {
 		q.mu.Lock()
 		dropped := q.droppedNow
 		q.droppedNow = 0
 		if len(q.queue) == 0 && dropped == 0 {
+			isEmpty = true
 			close(q.done)
 			q.done, q.queue = nil, nil
 			q.mu.Unlock()
