@@ -262,7 +262,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	isReturning := false
 	defer func() {
 		if !isReturning { // OnEvent has panicked, or ended the goroutine
-			c.endCall(p, context.Canceled)
+			c.endCall(ctx, p, context.Canceled)
 		}
 	}()
 	deadline := time.Now().Add(deadlineOf(&p.msg, o.Timeout))
@@ -287,7 +287,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 		}
 	}
 	isReturning = true
-	c.endCall(p, err)
+	c.endCall(ctx, p, err)
 	if err != nil {
 		return nil, err
 	}
@@ -456,8 +456,8 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 
 // endCall ends a call. If it failed on this side after its request was sent, a host with the cancel
 // extension receives a cancellation, and the slot is free after the answer to it (A2E-D38).
-func (c *Client) endCall(p *pending, err error) {
-	if c.releaseCall(p, err) {
+func (c *Client) endCall(ctx context.Context, p *pending, err error) {
+	if c.releaseCall(ctx, p, err) {
 		c.conn.replies.Cancel(p.msg.ID) // unless it has ended
 		if line, err := c.conn.codec.line(NewMessage(typeCancel, &cancelBody{ReqID: p.msg.ID})); err == nil {
 			_ = c.out.queue.PutControl(*line, p.position)
@@ -470,7 +470,7 @@ func (c *Client) endCall(p *pending, err error) {
 
 // releaseCall releases what a call holds, completes its error, and reports whether the host must
 // end the call.
-func (c *Client) releaseCall(p *pending, err error) (mustCancel bool) {
+func (c *Client) releaseCall(ctx context.Context, p *pending, err error) (mustCancel bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	isSent := p.line == nil
@@ -492,8 +492,8 @@ func (c *Client) releaseCall(p *pending, err error) (mustCancel bool) {
 	if err == nil {
 		return false
 	}
-	var e *Error
-	if errors.As(err, &e) {
+	var e, cause *Error
+	if errors.As(err, &e) && !(errors.As(context.Cause(ctx), &cause) && cause == e) { // not the error of another call
 		e.Events = append(slices.Clone(p.seen), p.events...)
 		c.noteRefusalLocked(p.msg.Type, e)
 	}

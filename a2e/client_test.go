@@ -831,3 +831,26 @@ func TestWebSocketHandlerRefusesRebinding(t *testing.T) {
 	require.NoError(t, dial("http://evil.example", &a2e.WebSocketOptions{AllowedOrigins: []string{"http://evil.example"}}))
 	require.NoError(t, dial("http://evil.example", &a2e.WebSocketOptions{AllowedHosts: []string{"evil.example"}}))
 }
+
+// Calls that end together with a failed one, as in a group, do not change its error, nor what is known of the host.
+func TestCauseOfEndedContextIsUnchanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connected(t, func(m *a2e.Message) []string {
+			if m.Type != "gadget/use/req" {
+				return []string{message("tool/event", "e", `,"kind":"log","req_id":"`+m.ID+`","seq":0`)}
+			}
+			return []string{message("error", "e", `,"req_id":"`+m.ID+`","code":"invalid_message","message":"m","detail":{"reason":"unknown_type"}`)}
+		})
+		_, failure := c.Call(t.Context(), "gadget/use/req", nil, nil)
+		var e *a2e.Error
+		require.ErrorAs(t, failure, &e)
+		require.Empty(t, e.Events)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(failure) })
+		_, err := c.Call(ctx, "tool/call/req", &tools.CallRequest{ToolName: "t", Streaming: true}, nil)
+		require.Equal(t, failure, err)
+		require.Empty(t, e.Events, "those of another call")
+		require.True(t, c.Supports("tool"))
+		require.False(t, c.Supports("gadget"))
+	})
+}
