@@ -49,7 +49,7 @@ type Options struct {
 	MaxEntries, MaxBytes int
 
 	// MaxMemories bounds the memories that a session opens. Zero means 100; a negative value
-	// removes the bound.
+	// removes the bound. Their namespaces and scopes may have 1 MiB in all.
 	MaxMemories int
 
 	// MaxQueryWords bounds the distinct words of a query. Zero means 32; a negative value removes
@@ -115,6 +115,7 @@ const (
 	maxEntry  = 1 << 20   // bytes of an entry
 	maxAnswer = 4 << 20   // bytes of the entries of an answer
 	maxIdle   = 128 << 20 // bytes of the entries of indexes without a session
+	maxNames  = 1 << 20   // bytes of the namespaces and scopes of a session
 )
 
 // position returns the position of a new entry in the order of insertion over all tiers: even numbers.
@@ -134,11 +135,20 @@ type memories struct {
 
 	mu      sync.Mutex        // guards everything below
 	list    []memory          // the id of the first is mem-1
+	size    int               // bytes of list
 	working map[string]*shelf // by prefix
 	shelves map[string]*shelf // of the keeper, by prefix
 }
 
 type memory struct{ namespace, scope string }
+
+func (m memory) size() int { return len(m.namespace) + len(m.scope) }
+
+// addLocked adds a memory. m.mu must be held.
+func (m *memories) addLocked(which memory) {
+	m.list = append(m.list, which)
+	m.size += which.size()
+}
 
 // savedMemories is the snapshot of the memories of a session. Their working entries end with the process.
 type savedMemories struct {
@@ -168,7 +178,7 @@ func restore(_ context.Context, state any, object json.RawMessage) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, which := range in.Memories {
-		m.list = append(m.list, memory{namespace: which[0], scope: which[1]})
+		m.addLocked(memory{namespace: which[0], scope: which[1]})
 	}
 	return nil
 }
@@ -177,10 +187,11 @@ func (k *keeper) init(_ context.Context, call *a2e.Call, r *InitRequest) (*InitR
 	m := call.PluginState().(*memories)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.list) >= k.opts.MaxMemories {
+	which := memory{namespace: strings.Clone(r.Namespace), scope: scopeText(r.Scope)} // does not retain the message
+	if len(m.list) >= k.opts.MaxMemories || m.size+which.size() > maxNames {
 		return nil, a2e.Errorf(a2e.ErrMemoryFull, "too many memories in one session")
 	}
-	m.list = append(m.list, memory{namespace: r.Namespace, scope: scopeText(r.Scope)})
+	m.addLocked(which)
 	return &InitResponse{MemoryID: "mem-" + strconv.Itoa(len(m.list)), Namespace: r.Namespace}, nil
 }
 

@@ -339,3 +339,17 @@ func TestQueryWords(t *testing.T) {
 		}
 	}
 }
+
+// The namespaces and scopes of the memories of a session are bounded in bytes.
+func TestNamespacesAreBoundedInBytes(t *testing.T) {
+	m, _ := connect(t, store.NewMemory(), "ann", nil)
+	long := strings.Repeat("n", 600<<10)
+	init := func(r *memory.InitRequest) error {
+		_, err := m.Init(t.Context(), r, nil)
+		return err
+	}
+	require.NoError(t, init(&memory.InitRequest{Namespace: long}))
+	require.ErrorIs(t, init(&memory.InitRequest{Namespace: long}), a2e.ErrMemoryFull)
+	require.ErrorIs(t, init(&memory.InitRequest{Scope: a2e.OrderedObject[string]{{Name: "user", Value: long}}}), a2e.ErrMemoryFull)
+	require.NoError(t, init(&memory.InitRequest{Namespace: "short"}))
+}
