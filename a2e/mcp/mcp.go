@@ -4,6 +4,7 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -172,8 +173,9 @@ func (b *Bridge) Plugin() *a2e.Plugin {
 type rack struct {
 	session *a2e.Session
 
-	mu      sync.Mutex
-	servers []*server
+	mu       sync.Mutex
+	servers  []*server
+	isClosed bool
 }
 
 type server struct {
@@ -195,7 +197,7 @@ func (s *server) info() ServerInfo {
 func (r *rack) close() {
 	r.mu.Lock()
 	list := r.servers
-	r.servers = nil
+	r.servers, r.isClosed = nil, true
 	r.mu.Unlock()
 	for _, s := range list {
 		_ = s.Close()
@@ -242,8 +244,31 @@ func appendObject[T any](list []json.RawMessage, v *T) ([]json.RawMessage, error
 	return append(list, raw), err
 }
 
+// admit adds a server unless it is nil, or returns why it cannot be added.
+func (r *rack) admit(id string, s *server, limit int) (refusal string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.isClosed:
+		return "", a2e.ErrClosed
+	case slices.ContainsFunc(r.servers, func(other *server) bool { return other.config.ServerID == id }):
+		return "there is a server of this id", nil
+	case len(r.servers) >= limit:
+		return "too many servers", nil
+	case s != nil:
+		r.servers = append(r.servers, s)
+	}
+	return "", nil
+}
+
+// maxConfig bounds the configuration of a server in bytes.
+const maxConfig = 64 << 10
+
 func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegisterRequest) (*ServerRegisterResponse, error) {
-	config, err := a2e.DecodeModel[ServerConfig](q.Config, "config")
+	if len(q.Config) > maxConfig {
+		return &ServerRegisterResponse{Error: "the configuration is too large"}, nil
+	}
+	config, err := a2e.DecodeModel[ServerConfig](bytes.Clone(q.Config), "config") // does not retain the message
 	if err != nil {
 		return nil, err
 	}
@@ -251,18 +276,11 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		config.ServerID = a2e.NewID()[:8]
 	}
 	r := call.PluginState().(*rack)
-	r.mu.Lock()
-	n := len(r.servers)
-	isTaken := slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
-	r.mu.Unlock()
-	refuse := func(text string) (*ServerRegisterResponse, error) { return &ServerRegisterResponse{Error: text}, nil }
-	switch {
-	case b.opts.Authorizer == nil || !b.opts.Authorizer(call.Session, config):
-		return refuse("the server is not allowed here")
-	case isTaken:
-		return refuse("there is a server of this id")
-	case n >= b.opts.MaxServers:
-		return refuse("too many servers")
+	if b.opts.Authorizer == nil || !b.opts.Authorizer(call.Session, config) {
+		return &ServerRegisterResponse{Error: "the server is not allowed here"}, nil
+	}
+	if refusal, err := r.admit(config.ServerID, nil, b.opts.MaxServers); refusal != "" || err != nil {
+		return &ServerRegisterResponse{Error: refusal}, err
 	}
 	session := call.Session
 	connected, err := b.connector.Connect(ctx, session, config, func(method string, params json.RawMessage) {
@@ -278,20 +296,9 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		return nil, e
 	}
 	s := &server{config: *config, Server: connected, since: time.Now()}
-	r.mu.Lock()
-	isTaken = slices.ContainsFunc(r.servers, func(s *server) bool { return s.config.ServerID == config.ServerID })
-	full := len(r.servers) >= b.opts.MaxServers
-	if !isTaken && !full {
-		r.servers = append(r.servers, s)
-	}
-	r.mu.Unlock()
-	switch { // by requests that were faster
-	case isTaken:
+	if refusal, err := r.admit(config.ServerID, s, b.opts.MaxServers); refusal != "" || err != nil { // by requests that were faster
 		_ = s.Close()
-		return refuse("there is a server of this id")
-	case full:
-		_ = s.Close()
-		return refuse("too many servers")
+		return &ServerRegisterResponse{Error: refusal}, err
 	}
 	info := s.info()
 	raw, err := a2e.EncodeModel(&info)

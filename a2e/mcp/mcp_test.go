@@ -7,7 +7,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -193,4 +196,35 @@ func TestTools(t *testing.T) {
 	r.ToolName = "fs__write"
 	_, err = tc.Call(ctx, r, nil)
 	require.ErrorIs(t, err, a2e.ErrUnknownTool)
+}
+
+// A server that is connected after the end of its session is closed.
+func TestLateServerIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := 0
+		connector := mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
+			time.Sleep(time.Minute)
+			return &fake{closed: &closed}, nil
+		})
+		b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+		client := a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(b.Plugin()), nil)
+		c := a2etest.Must(mcp.NewClient(client))
+		go func() {
+			_, _ = c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"name":"slow"}`)}, nil)
+		}()
+		synctest.Wait()
+		require.NoError(t, client.Close())
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, 1, closed)
+	})
+}
+
+// The configuration of a server is bounded, because its session keeps it.
+func TestConfigurationIsBounded(t *testing.T) {
+	c, _ := connect(t, new(int))
+	config := `{"name":"good","env":{"A":"` + strings.Repeat("x", 70<<10) + `"}}`
+	resp, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+	require.ErrorContains(t, err, "too large")
+	require.False(t, resp.OK)
 }
