@@ -192,7 +192,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 		return nil, failure(a2e.ErrProcLimit, "the session has too many processes")
 	}
 	g.made++
-	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: call.Message.ID, group: g, text: strings.Join(r.Cmd, " "), cmd: cmd,
+	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: strings.Clone(call.Message.ID), group: g, text: textOfCommand(r.Cmd), cmd: cmd,
 		state: StateRunning, mark: m.mark + randid.New(""), limits: &m.opts.Limits, done: make(chan struct{})}
 	if r.Window != nil && *r.Window > 0 && call.Session.HasCapability(extension) {
 		p.window = newWindow(*r.Window)
@@ -204,6 +204,7 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	if err := p.start(r.StdinMode); err != nil {
 		return &SpawnResponse{ProcID: "", Error: "the program could not be started"}, nil
 	}
+	cmd.Args, cmd.Env, cmd.Dir = nil, nil, "" // they share the memory of the message
 	life := m.opts.MaxLifetime
 	if r.Timeout > 0 && r.Timeout < int64(life/time.Second) {
 		life = time.Duration(r.Timeout) * time.Second
@@ -220,6 +221,15 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	})
 	g.work.Go(func() { p.run(ctx.Done()) }) // ctx ends after the answer
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
+}
+
+// maxText bounds the kept text of a command.
+const maxText = 64 << 10
+
+// textOfCommand returns the text of a command as a status shows it.
+func textOfCommand(cmd []string) string {
+	text := strings.Join(cmd, " ")
+	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), maxText)]), "")
 }
 
 // command returns the command of a request, or the error of a command that is not allowed.

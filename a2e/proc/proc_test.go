@@ -314,3 +314,26 @@ func TestEscapedProcess(t *testing.T) {
 	}
 	require.Less(t, time.Since(start), sleep/2, "the descendant has ended")
 }
+
+// The processes of a session keep neither the messages nor the arguments that started them.
+func TestProcessesKeepNoMessages(t *testing.T) {
+	_, _, agent := connect(t, &proc.Options{AllowedCommands: []string{"true"}, MaxProcesses: -1})
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	long := strings.Repeat("x", 100<<10)
+	before := heap()
+	for range 60 {
+		body := a2e.Members{}
+		for name, value := range map[string]any{"cmd": []string{"true", long, long, long}, "pad": strings.Repeat("x", 1<<20)} {
+			require.NoError(t, body.Set(name, value))
+		}
+		answer, err := a2e.CallAs[proc.SpawnResponse](t.Context(), agent, "proc/spawn/req", body, nil)
+		require.NoError(t, err)
+		require.True(t, answer.OK, answer.Error)
+	}
+	require.Less(t, heap()-before, int64(15<<20))
+}
