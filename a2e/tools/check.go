@@ -22,13 +22,17 @@ func ValidateArguments(parameters []Parameter, arguments json.RawMessage) error 
 	if err != nil || !v.IsObject() {
 		return refuse("arguments", a2e.ReasonType, "object", wire.KindName(v))
 	}
+	c := checker{}
 	for i := range parameters {
-		if err := check("arguments."+parameters[i].Name, &parameters[i], v.Get(parameters[i].Name)); err != nil {
+		if err := c.check("arguments."+parameters[i].Name, &parameters[i], v.Get(parameters[i].Name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+// A checker holds the member items of the arrays so far, which are read once.
+type checker map[*Parameter]*Parameter
 
 // refuse returns a violation with the wanted and the received type or value, see [wire.Violation].
 func refuse(field, reason, want, got string) error {
@@ -38,7 +42,7 @@ func refuse(field, reason, want, got string) error {
 	return err
 }
 
-func check(path string, p *Parameter, v strictjson.Value) error {
+func (c checker) check(path string, p *Parameter, v strictjson.Value) error {
 	switch {
 	case v.Absent() && p.Required:
 		return refuse(path, a2e.ReasonRequired, p.Type, "")
@@ -49,13 +53,13 @@ func check(path string, p *Parameter, v strictjson.Value) error {
 	case len(p.Enum) > 0 && !slices.Contains(p.Enum, enumText(v)):
 		return refuse(path, a2e.ReasonValue, "one of "+strings.Join(p.Enum, ", "), enumText(v))
 	case v.IsArray():
-		return checkElements(path, p, v)
+		return c.checkElements(path, p, v)
 	case !v.IsObject():
 		return nil
 	}
 	for i := range p.Properties {
 		m := &p.Properties[i]
-		if err := check(path+"."+m.Name, &m.Value, v.Get(m.Name)); err != nil {
+		if err := c.check(path+"."+m.Name, &m.Value, v.Get(m.Name)); err != nil {
 			return err
 		}
 	}
@@ -63,10 +67,17 @@ func check(path string, p *Parameter, v strictjson.Value) error {
 }
 
 // checkElements checks an array against the member items of its parameter (A2E-D32).
-func checkElements(path string, p *Parameter, v strictjson.Value) error {
-	items, err := itemsOf(p)
-	if items == nil || err != nil {
-		return err
+func (c checker) checkElements(path string, p *Parameter, v strictjson.Value) error {
+	items, isKnown := c[p]
+	if !isKnown {
+		var err error
+		if items, err = itemsOf(p); err != nil {
+			return err
+		}
+		c[p] = items
+	}
+	if items == nil {
+		return nil
 	}
 	i := 0
 	for e := v.Elements(); e.Next(); i++ {
@@ -74,7 +85,7 @@ func checkElements(path string, p *Parameter, v strictjson.Value) error {
 		if e.Value.Kind() == 'n' {
 			return refuse(name, a2e.ReasonType, items.Type, "null")
 		}
-		if err := check(name, items, e.Value); err != nil {
+		if err := c.check(name, items, e.Value); err != nil {
 			return err
 		}
 	}

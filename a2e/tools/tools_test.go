@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -285,4 +286,14 @@ func TestCallAsTimeout(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, 1500*time.Millisecond, time.Since(start))
 	})
+}
+
+// The items of a parameter are read once, not for each array.
+func TestItemsAreReadOnce(t *testing.T) {
+	extra := a2e.Members{}
+	require.NoError(t, extra.Set("items", json.RawMessage(`{"type":"array","items":{"type":"object","properties":{"a":{"name":"a","type":"string","description":""}}}}`)))
+	parameters := []tools.Parameter{{Name: "x", Type: "array", Extra: extra}}
+	arguments := json.RawMessage(`{"x":[` + strings.Repeat("[],", 1000) + `[{"a":"b"}]]}`)
+	allocs := testing.AllocsPerRun(5, func() { require.NoError(t, tools.ValidateArguments(parameters, arguments)) })
+	require.Less(t, allocs, 4000.0)
 }
