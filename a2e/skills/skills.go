@@ -51,13 +51,17 @@ type Run struct {
 
 	mu     sync.Mutex
 	events []a2e.Message
+	size   int // bytes of the data of events
 }
 
-// maxEvents bounds the events that a result repeats.
-const maxEvents = 1000
+// maxEvents and maxEventBytes bound the events that a result repeats.
+const (
+	maxEvents     = 1000
+	maxEventBytes = 4 << 20
+)
 
-// Emit sends an event, if the agent asked for events, and keeps it for the
-// result (A2E-115).
+// Emit sends an event, if the agent asked for events, and keeps it for the result (A2E-115). The result
+// repeats at most 1,000 events and 4 MiB of their data, the first ones, and none that is not sent.
 func (r *Run) Emit(kind string, data any) error {
 	raw := json.RawMessage("{}")
 	if data != nil {
@@ -69,13 +73,17 @@ func (r *Run) Emit(kind string, data any) error {
 	if raw[0] != '{' {
 		return fmt.Errorf("skills: %T is not an object", data)
 	}
+	if err := r.Call.Emit(kind, raw); err != nil {
+		return err
+	}
 	r.mu.Lock()
-	if len(r.events) < maxEvents {
+	defer r.mu.Unlock()
+	r.size += len(raw)
+	if r.size <= maxEventBytes && len(r.events) < maxEvents {
 		r.events = append(r.events, *a2e.NewMessage("skill/event",
 			&a2e.EventBody{Kind: kind, ReqID: r.Call.Message.ID, Data: raw, Seq: int64(len(r.events))}))
 	}
-	r.mu.Unlock()
-	return r.Call.Emit(kind, raw)
+	return nil
 }
 
 // Options adjusts a [Set]. The zero value is right for production.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -153,4 +154,18 @@ func TestSharedResult(t *testing.T) {
 		require.JSONEq(t, `{}`, string(resp.Data.Events[0].Body.(*a2e.EventBody).Data))
 	}
 	require.Empty(t, shared.Events)
+}
+
+// An event that is too large for the agent is the error of the skill, and not a part of the result (A2E-D57).
+func TestTooLargeEventIsNoPartOfResult(t *testing.T) {
+	set := a2etest.Must(skills.NewSet(nil))
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "talk"}, Run: func(_ context.Context, r *skills.Run) (any, error) {
+		require.ErrorIs(t, r.Emit("log", map[string]string{"message": strings.Repeat("x", 5000)}), a2e.ErrTooLarge)
+		return nil, r.Emit("log", map[string]string{"message": "short"})
+	}})
+	h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxOutput: 2000}}).AddPlugin(set.Plugin())
+	c := a2etest.Must(skills.NewClient(a2etest.Connect(t, h, nil)))
+	resp, err := c.Call(t.Context(), &skills.CallRequest{Name: "talk", Streaming: new(true)}, nil)
+	require.NoError(t, err)
+	require.Len(t, resp.Data.Events, 1)
 }
