@@ -41,7 +41,9 @@ type queued struct {
 // addCall opens the call of a sent message, which must be the only one of its chain.
 func (c *wsConn) addCall(sent *SendResult) (*call, error) {
 	k := &call{conn: c, ready: make(chan struct{}, 1)}
-	if _, err := c.calls.Add(sent.Message.Chain(), time.Time{}, k); err != nil {
+	if _, err := c.calls.Add(sent.Message.Chain(), time.Time{}, k); c.ctx.Err() != nil {
+		return nil, c.lost()
+	} else if err != nil {
 		return nil, err
 	}
 	for _, id := range sent.more { // without an entry, a refused part is not noticed
@@ -84,6 +86,42 @@ func (c *wsConn) deliver(r *ReceiveResult, n int) bool {
 	return true
 }
 
+// failCall ends the open call that a refused frame answers. A frame that the transport has doubled ends none, and after
+// an error of this side the answer may be requested again.
+func (c *wsConn) failCall(err error, frame []byte) {
+	if e, ok := errors.AsType[*Error](err); c.calls == nil || ok && e.isReplay || codeOf(err) == ErrInternal {
+		return
+	}
+	m, derr := c.s.decode(frame)
+	if derr != nil {
+		return
+	}
+	k, ok := c.calls.Get(m.Chain())
+	if !ok {
+		return
+	}
+	if k.isPart {
+		k = k.whole
+	}
+	k.fail(refusedBy(err, &c.session.codec, frame))
+}
+
+// fail ends the call with an error, after its queue.
+func (k *call) fail(err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.err = cmp.Or(k.err, err)
+	k.notify()
+}
+
+// notify reports a change to the reader.
+func (k *call) notify() {
+	select {
+	case k.ready <- struct{}{}:
+	default:
+	}
+}
+
 func (k *call) put(q queued) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,10 +134,7 @@ func (k *call) put(q queued) {
 		k.queue = append(k.queue, q)
 		k.conn.buffered.Add(q.size)
 	}
-	select {
-	case k.ready <- struct{}{}:
-	default:
-	}
+	k.notify()
 }
 
 // take returns the first queued message; after the queue, the error.

@@ -380,6 +380,7 @@ func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult
 	}()
 	for {
 		r, err := w.next(ctx, k, a.timeout)
+		a.mayHaveRun = a.mayHaveRun || err != nil || r.Outcome == OutcomeCancelled
 		switch {
 		case err == nil && r.Outcome == OutcomeCancelled, err != nil && ctx.Err() != nil && a.ctx.Err() == nil:
 			return true, ErrCancelled

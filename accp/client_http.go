@@ -98,6 +98,7 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 	for i := first; i < len(sent.Frames); i++ {
 		isAnswered, more, err := t.transmitFrame(ctx, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)
 		if (err != nil || !isAnswered) && ctx.Err() != nil && a.ctx.Err() == nil && t.life.Ready() == nil {
+			a.mayHaveRun = a.mayHaveRun || mayHaveArrived(err)
 			err = ErrCancelled // the peer sends nothing in a cancelled chain
 		}
 		if err != nil || !more {

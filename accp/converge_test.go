@@ -5,10 +5,13 @@ package accp_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -131,4 +134,42 @@ func TestSyncConverges(t *testing.T) {
 		require.NoError(rt, s.client.Sync(ctx, want))
 		equal(want)
 	})
+}
+
+// After the server has lost the state, Update gives it that of the client at once, over both bindings.
+func TestUpdateAfterServerLostState(t *testing.T) {
+	for scheme, path := range map[string]string{"http": accp.FramesPath, "ws": accp.WebSocketPath} {
+		t.Run(scheme, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipe()
+				var server atomic.Pointer[accp.Server]
+				start := func() {
+					s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+					require.NoError(t, err)
+					if old := server.Swap(s); old != nil {
+						require.NoError(t, old.Close())
+					}
+				}
+				start()
+				stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { server.Load().ServeHTTP(w, r) }))
+				c, err := accp.NewClient(scheme+"://localhost"+path, "client", &accp.ClientOptions{SessionID: "s1", HTTPClient: p.client(),
+					Logger: slog.New(slog.DiscardHandler)})
+				require.NoError(t, err)
+				for n := range 3 {
+					began := time.Now()
+					require.NoError(t, c.Update(t.Context(), func(state accp.Params) (accp.Params, error) {
+						return state.Set(fmt.Sprint("k", n), accp.Int(1)), nil
+					}))
+					require.Less(t, time.Since(began), 5*time.Second, "no wait but that for the connection")
+					session, _ := server.Load().Session("s1")
+					_, state := session.State()
+					require.Len(t, state, n+1)
+					start()
+				}
+				require.NoError(t, c.Close())
+				require.NoError(t, server.Load().Close())
+				stop()
+			})
+		})
+	}
 }

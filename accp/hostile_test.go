@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -380,6 +381,44 @@ func TestHeartbeat(t *testing.T) {
 	})
 }
 
+// A call that waits for room in the queue of a connection continues over the next one (ACCP-D75).
+func TestCallsOutliveFullConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		s.Handle(accp.IntentReq, "work", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
+		p, cut, isFirst := newPipe(), make(chan struct{}), atomic.Bool{}
+		isFirst.Store(true)
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isFirst.Swap(false) {
+				s.ServeHTTP(w, r)
+			} else if ws, err := websocket.Accept(w, r, nil); err == nil {
+				answerGreeting(ws)
+				<-cut
+				_ = ws.CloseNow()
+			}
+		}))
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+			Session: accp.SessionOptions{Budget: accp.BudgetOff}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		calls := make(chan error, 20)
+		for range cap(calls) {
+			go func() {
+				_, err := c.Call(t.Context(), msg("req", "work", text("text", strings.Repeat("x", 60_000))), nil)
+				calls <- err
+			}()
+		}
+		synctest.Wait()
+		close(cut)
+		for range cap(calls) {
+			assert.NoError(t, <-calls)
+		}
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
 // Frames of a hostile server on a connection end calls with an error.
 func TestHostileConnections(t *testing.T) {
 	run := func(name string, talk func(ctx context.Context, ws *websocket.Conn), check func(c *accp.Client, err error)) {
@@ -522,6 +561,9 @@ func TestSlowReaderOfACall(t *testing.T) {
 		n++
 	}
 	require.ErrorIs(t, last, accp.ErrSlowReader)
+	var failed *accp.CallError
+	require.ErrorAs(t, last, &failed)
+	require.True(t, failed.MayHaveRun)
 	require.Greater(t, n, 4000)
 	_, err := c.Call(t.Context(), msg("req", "echo"), nil)
 	require.NoError(t, err)

@@ -1066,3 +1066,61 @@ func TestHandlersEndWithoutTheirClient(t *testing.T) {
 		})
 	}
 }
+
+// A call that is cancelled, or whose client is closed, after its frame was sent may have run, over both bindings. One
+// that sends nothing has not (ACCP-D78).
+func TestEndedCallsMayHaveRun(t *testing.T) {
+	d := newDesk(t, nil)
+	for name, open := range map[string]func() *accp.Client{
+		"http": func() *accp.Client { return d.http(t, nil) }, "websocket": func() *accp.Client { return d.dial(t, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, done := open(), make(chan error, 1)
+			call := func() {
+				m := msg("req", "slow")
+				m.Meta = &accp.Meta{CID: "c1"}
+				_, err := c.Call(t.Context(), m, nil)
+				done <- err
+			}
+			check := func(want error, mayHaveRun bool) {
+				var failed *accp.CallError
+				err := <-done
+				require.ErrorIs(t, err, want)
+				require.ErrorAs(t, err, &failed)
+				require.Equal(t, mayHaveRun, failed.MayHaveRun)
+			}
+			go call()
+			<-d.began
+			require.NoError(t, c.Close())
+			check(accp.ErrClosed, true)
+			call()
+			check(accp.ErrClosed, false)
+
+			c = open()
+			go call()
+			<-d.began
+			m := msg("cancel", "slow")
+			m.Meta = &accp.Meta{CID: "c1"}
+			_, err := c.Call(t.Context(), m, nil)
+			require.NoError(t, err)
+			check(accp.ErrCancelled, true)
+			call()
+			check(accp.ErrCancelled, false)
+			require.NoError(t, c.Close())
+		})
+	}
+}
+
+// An answer that the session of the client refuses ends its call with the reason, over both bindings.
+func TestRefusedAnswersEndCalls(t *testing.T) {
+	d := newDesk(t, nil)
+	d.Handle("req", "refer", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+		return w.SendResult(accp.Params{{Key: "value", Value: accp.Ref("warm.none")}})
+	}))
+	both(t, d, func(t *testing.T, c caller) {
+		_, err := c.Call(t.Context(), msg("req", "refer"), &accp.CallOptions{Timeout: time.Hour})
+		require.ErrorIs(t, err, accp.ErrRefNotFound)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+	})
+}

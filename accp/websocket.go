@@ -300,6 +300,7 @@ func (c *wsConn) receive(frame []byte) {
 		}
 	}
 	if err != nil {
+		c.failCall(err, frame)
 		err = c.s.refuse(c.ctx, e, err, frame)
 	} else {
 		err = c.s.dispatch(c.ctx, e, r, frame)
