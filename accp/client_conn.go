@@ -48,8 +48,10 @@ func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error)
 	}
 	isSynced = w != before && w.registry.synced()
 	for i := 0; i < 2 && !isSynced && err == nil; i++ {
-		err = w.greet(a.ctx, a.timeout)
-		isSynced = w.registry.synced()
+		if err = w.greet(a.ctx, a.timeout); errors.Is(err, ErrUnreachable) {
+			w, err = t.redial(a) // which greets
+		}
+		isSynced = err == nil && w.registry.synced()
 	}
 	return isSynced, err
 }
@@ -284,15 +286,16 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 	if m.Meta != nil && !isCancel {
 		cid = m.Meta.CID
 	}
-	sent, err := w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) {
+	var sent *SendResult
+	_, err = w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) {
 		if _, isOpen := w.calls.Get(cid); cid != "" && isOpen {
 			return nil, errSameChain
 		}
 		if n, _ := w.calls.Stats(); n >= maxCalls { // before a number is used up
 			return nil, fail(ErrBudgetExceeded, "more than %d open calls", maxCalls)
 		}
-		sent, err := a.send(s, m)
-		if err == nil && len(sent.Frames) > 0 && !isCancel {
+		var err error
+		if sent, err = a.send(s, m); err == nil && len(sent.Frames) > 0 && !isCancel {
 			// The call is registered before its frames are sent.
 			a.call, err = w.addCall(sent)
 		}
@@ -301,11 +304,14 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 	if err != nil && a.call != nil {
 		w.removeCall(sent, a.call)
 		a.call = nil
-		if a.ctx.Err() == nil {
-			return sent, nil // numbered; the frames are sent over the next connection
-		}
 	}
-	return sent, err
+	switch {
+	case !errors.Is(err, ErrUnreachable) || a.ctx.Err() != nil:
+		return sent, err
+	case sent == nil:
+		return nil, fmt.Errorf("%w: %w", errUnsent, err)
+	}
+	return sent, nil // numbered; the frames are sent over the next connection
 }
 
 // redial returns the connection. An error of a peer that cannot be reached, or not in time, is errUnsent.
@@ -350,7 +356,7 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 			return first, err
 		}
 		if k, err = w.addCall(sent); err != nil {
-			return first, err
+			return first, fmt.Errorf("%w: %w", errUnsent, err)
 		}
 		if _, err = w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) { return sent, nil }); err != nil {
 			w.removeCall(sent, k)
@@ -380,11 +386,12 @@ func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult
 	}()
 	for {
 		r, err := w.next(ctx, k, a.timeout)
-		a.mayHaveRun = a.mayHaveRun || err != nil || r.Outcome == OutcomeCancelled
 		switch {
 		case err == nil && r.Outcome == OutcomeCancelled, err != nil && ctx.Err() != nil && a.ctx.Err() == nil:
+			a.mayHaveRun = true
 			return true, ErrCancelled
 		case err != nil:
+			a.mayHaveRun = true
 			return a.ctx.Err() == nil && !errors.Is(err, ErrSlowReader), err
 		case skip > 0 && r.Message.Intent == IntentAck:
 			skip--

@@ -419,6 +419,39 @@ func TestCallsOutliveFullConnection(t *testing.T) {
 	})
 }
 
+// A call whose connection is lost while it gives the peer a schema continues over the next one (ACCP-D75).
+func TestRepairOutlivesConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		s.Handle(accp.IntentReq, "work", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
+		p, isFirst := newPipe(), atomic.Bool{}
+		isFirst.Store(true)
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !isFirst.Swap(false) {
+				s.ServeHTTP(w, r)
+			} else if ws, err := websocket.Accept(w, r, nil); err == nil {
+				answerGreeting(ws)
+				_, _, _ = ws.Read(context.Background()) // the request
+				_ = ws.Write(context.Background(), websocket.MessageText,
+					[]byte("@server>fail:error{code:E1003|msg:unknown_schema|retry:false|schema:ER}[mid:00000000aaab,seq:4,ts:0,cid:c1]"))
+				_, _, _ = ws.Read(context.Background()) // the second greeting
+				_ = ws.CloseNow()
+			}
+		}))
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+			Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		m := msg("req", "work")
+		m.Meta = &accp.Meta{CID: "c1"}
+		_, err = c.Call(t.Context(), m, nil)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
 // Frames of a hostile server on a connection end calls with an error.
 func TestHostileConnections(t *testing.T) {
 	run := func(name string, talk func(ctx context.Context, ws *websocket.Conn), check func(c *accp.Client, err error)) {
