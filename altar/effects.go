@@ -169,12 +169,9 @@ func (h *Host) callRecord(e *core.Effect, now time.Time) *AuditRecord {
 		r.CorrelationID = attachmentOf(e.Reader).corr
 	}
 	if e.Kind == core.FinishCall {
-		r.Operation, r.Bytes = "call.done", int64(len(c.normal))
+		r.Operation, r.Bytes, r.Chunks = "call.done", int64(len(c.normal)), e.N
 		if !c.Start().IsZero() {
 			r.Duration = now.Sub(c.Start())
-		}
-		if c.Stream != nil {
-			r.Chunks = c.Stream.Order().Expected()
 		}
 	}
 	return r

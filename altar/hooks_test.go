@@ -222,11 +222,25 @@ func TestAuditMeasures(t *testing.T) {
 		for _, err := range StreamAs[int64](t.Context(), sess, "count", countIn{5}, nil) {
 			require.NoError(t, err)
 		}
+		for n := range StreamAs[int64](t.Context(), sess, "count", countIn{1000}, nil) {
+			if n == 20 {
+				break
+			}
+		}
+		for n := range StreamAs[int64](t.Context(), sess, "count", countIn{1000}, nil) {
+			if n == 20 {
+				require.NoError(t, sess.Destroy(t.Context()))
+			}
+		}
 		synctest.Wait() // the hook is called after the response is sent
 		mu.Lock()
 		defer mu.Unlock()
-		require.Len(t, done, 2)
+		require.Len(t, done, 4)
 		require.Equal(t, 1500*time.Millisecond, done[0].Duration)
 		require.Equal(t, int64(6), done[1].Chunks)
+		for _, canceled := range done[2:] {
+			require.Equal(t, "canceled", canceled.Outcome)
+			require.Greater(t, canceled.Chunks, int64(20))
+		}
 	})
 }

@@ -241,7 +241,7 @@ const (
 	AuditCall                        // Call, Text, Data: error
 	AuditReplay                      // Session, Record, Reader, Text: an id
 	AuditSession                     // Session, Text, Data: error
-	FinishCall                       // Call, Data: error
+	FinishCall                       // Call, N: received chunks, Data: error
 	DropMessage                      // Text: why
 )
 

@@ -116,7 +116,11 @@ func (sh *Shard) endWith(c *Call, e ending, r CallResult) {
 		sh.Counts.Failed++
 	}
 	if sh.env.HasAudit && (isRunning || isHeld) {
-		sh.emit(Effect{Kind: FinishCall, Call: c, Data: e.err})
+		done := Effect{Kind: FinishCall, Call: c, Data: e.err}
+		if c.Stream != nil {
+			done.N = c.Stream.Order().Expected()
+		}
+		sh.emit(done)
 	}
 	isClaiming := c.state == Claiming
 	c.end = e
