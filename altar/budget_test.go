@@ -103,6 +103,22 @@ func TestEndedSmallCallsRefuseNothing(t *testing.T) {
 	require.JSONEq(t, "7", string(next[*ToolResult](other).Payload), "another principal keeps its outcomes")
 }
 
+// The repeat of a collected stream holds no memory after its answer.
+func TestRepeatsOfCollectedStreamsHoldNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		for range 3 {
+			r, err := sess.Call(t.Context(), "count", countIn{5}, &CallOptions{InvocationID: "i1"})
+			require.NoError(t, err)
+			require.JSONEq(t, "[0,1,2,3,4]", string(r.Payload))
+			synctest.Wait()
+			require.Zero(t, usage(s.h, "memory", "all").Used)
+		}
+	})
+}
+
 func TestRunningCallsAreBoundedByMemory(t *testing.T) {
 	h := newTextHost(t, Limits{})
 	r := attachRuntime(t, h, testService, "r1", "echo")

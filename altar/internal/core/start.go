@@ -155,9 +155,7 @@ func (sh *Shard) replayStream(stream *Stream, r *Record, e *Event) bool {
 	}
 	sh.emit(Effect{Kind: AuditReplay, Session: e.Session, Record: r, Reader: e.Reader, Text: e.ID})
 	sh.pump(e.Reader)
-	if len(c.readers) > 0 { // the rest waits
-		sh.linger(c)
-	}
+	sh.linger(c) // the rest may wait
 	return true
 }
 
