@@ -128,15 +128,9 @@ func (w *world) check() {
 		return
 	}
 	texts := map[string]string{}
-	left := w.queued(ctx, list, texts)
-	for i := 0; i < 90 && (left != "" || w.isMissing()); i++ {
-		_ = w.Sleep(ctx, 30*time.Second)
-		left = w.queued(ctx, list, texts)
-	}
-	if left != "" {
-		w.Failf("M4", "", "45 minutes after the faults: %s", left)
-	}
+	w.settle(ctx, list, texts)
 	w.redeliver(ctx, list)
+	w.settle(ctx, list, texts) // the answers of its handlers
 	w.checkMessages(texts)
 	for _, t := range w.threads {
 		if w.rotated[w.identity(t.from).DID()] || w.rotated[w.identity(t.to).DID()] {
@@ -161,6 +155,18 @@ func (w *world) check() {
 		for i, side := range [][2]int{{t.from, t.to}, {t.to, t.from}} {
 			w.refuse(ctx, list[side[0]], w.identity(side[1]).DID(), t.id, states[i])
 		}
+	}
+}
+
+// settle waits until the outboxes and the relay are empty, and fills in the state of the messages in an outbox.
+func (w *world) settle(ctx context.Context, list []*process, texts map[string]string) {
+	left := w.queued(ctx, list, texts)
+	for i := 0; i < 90 && (left != "" || w.isMissing()); i++ {
+		_ = w.Sleep(ctx, 30*time.Second)
+		left = w.queued(ctx, list, texts)
+	}
+	if left != "" {
+		w.Failf("M4", "", "45 minutes after the faults: %s", left)
 	}
 }
 
