@@ -128,9 +128,9 @@ func (w *world) check() {
 		return
 	}
 	texts := map[string]string{}
-	w.settle(ctx, list, texts)
+	w.waitEmpty(ctx, list, texts)
 	w.redeliver(ctx, list)
-	w.settle(ctx, list, texts) // the answers of its handlers
+	w.waitEmpty(ctx, list, texts) // the answers of its handlers
 	w.checkMessages(texts)
 	for _, t := range w.threads {
 		if w.rotated[w.identity(t.from).DID()] || w.rotated[w.identity(t.to).DID()] {
@@ -158,8 +158,8 @@ func (w *world) check() {
 	}
 }
 
-// settle waits until the outboxes and the relay are empty, and fills in the state of the messages in an outbox.
-func (w *world) settle(ctx context.Context, list []*process, texts map[string]string) {
+// waitEmpty waits until the outboxes and the relay are empty, and fills in the state of the messages in an outbox.
+func (w *world) waitEmpty(ctx context.Context, list []*process, texts map[string]string) {
 	left := w.queued(ctx, list, texts)
 	for i := 0; i < 90 && (left != "" || w.isMissing()); i++ {
 		_ = w.Sleep(ctx, 30*time.Second)
