@@ -189,7 +189,7 @@ type SendOptions struct {
 
 // A Receipt describes a delivered envelope.
 type Receipt struct {
-	Envelope *Envelope // the envelope as delivered
+	Envelope *Envelope // the envelope as delivered; nil if an earlier call of a handler has delivered it, see [Negotiation]
 	Status   int       // of the last response: 200 of the recipient, 202 of a relay; 0 for none
 	Attempts int
 }
