@@ -273,6 +273,38 @@ func TestClientCancelsRepeat(t *testing.T) {
 	})
 }
 
+// A stream that has ended is not sent again after the loss of the connection, though its reader has not taken all of it.
+func TestClientRepeatsNoEndedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []string
+		var conn *scripted
+		c := must(NewClient(func(context.Context) (Conn, error) {
+			conn = newScripted(func(m Message) { sent = append(sent, typeOf(m)) })
+			return conn, nil
+		}, &ClientOptions{Heartbeat: -1}))
+		defer func() { require.NoError(t, c.Close()) }()
+		read, proceed := 0, make(chan struct{})
+		go func() {
+			for _, err := range c.Session("s").Stream(t.Context(), "tool", nil, &CallOptions{InvocationID: "i"}) {
+				require.NoError(t, err)
+				read++
+				<-proceed
+			}
+		}()
+		synctest.Wait()
+		for id := range int64(3) {
+			conn.in <- &StreamChunk{InvocationID: "i", ChunkID: id, Payload: []byte("1"), IsFinal: id == 2}
+		}
+		synctest.Wait()
+		require.NoError(t, conn.Close())
+		time.Sleep(time.Minute)
+		close(proceed)
+		synctest.Wait()
+		require.Equal(t, 3, read)
+		require.Equal(t, []string{"ToolCall"}, sent)
+	})
+}
+
 // Changes to the options after a call has returned do not reach the tool, which may still run.
 func TestClientKeepsMetadata(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -91,6 +91,14 @@ func (p *pendingCall) broken(bad *badFrame) {
 	signal(p.notify)
 }
 
+// isEnded reports whether the end of the call was received. Its reader may not have taken all payloads.
+func (p *pendingCall) isEnded() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	done, _ := p.stream.End()
+	return done
+}
+
 // abort ends a call with an error.
 func (p *pendingCall) abort(err error) {
 	p.mu.Lock()
@@ -322,10 +330,7 @@ func (p *pendingCall) finish() {
 	c := p.c
 	l, isRetired := p.remove()
 	c.notify.Put(p.notify) // a late signal only wakes another call needlessly
-	p.mu.Lock()
-	done, _ := p.stream.End()
-	p.mu.Unlock()
-	if !done && l != nil && !l.tryPost(p.cancellation()) {
+	if !p.isEnded() && l != nil && !l.tryPost(p.cancellation()) {
 		_ = c.life.Go("cancel", func(context.Context) { l.post(p.cancellation()) })
 	}
 	if isRetired {

@@ -122,13 +122,7 @@ func (c *Client) lost(l *clientLink, err error) {
 	if c.closed {
 		return
 	}
-	var own []*pendingCall
-	for _, p := range c.calls {
-		if p.link == l {
-			p.link = nil
-			own = append(own, p)
-		}
-	}
+	own := c.unlinkLocked(l)
 	if !l.isRetired || len(own) > 0 {
 		c.opts.Logger.WarnContext(context.Background(), "altar: connection lost", "err", err, "calls", len(own))
 	}
@@ -143,6 +137,17 @@ func (c *Client) lost(l *clientLink, err error) {
 	if c.isWaitingLocked() {
 		c.retryLocked()
 	}
+}
+
+// unlinkLocked makes the running calls of a lost connection wait for another one, and returns them. c.mu must be held.
+func (c *Client) unlinkLocked(l *clientLink) (list []*pendingCall) {
+	for _, p := range c.calls {
+		if p.link == l && !p.isEnded() {
+			p.link = nil
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 const codeTooLarge = 1009 // of WebSocket
@@ -276,10 +281,7 @@ func (c *Client) abandoned(p *pendingCall) bool {
 	c.mu.Lock()
 	waited := c.calls[p.call.InvocationID] == p
 	c.mu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	done, _ := p.stream.End()
-	return !waited && !done
+	return !waited && !p.isEnded()
 }
 
 // failLocked ends a call with an error. c.mu must be held.
