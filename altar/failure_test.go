@@ -418,7 +418,7 @@ func TestShutdownAnswersRequests(t *testing.T) {
 		attachRuntime(t, h, testService, "r1", "math/add")
 		w := connect(t, h, testUser)
 		w.session("s")
-		go w.send(&ListTools{SessionID: "s"}) // in this process it is handled there
+		go func() { _ = w.conn.Send(&ListTools{SessionID: "s"}) }() // handled there; the connection may end first
 		<-listed
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the Runtime does not read the end
 		defer cancel()
