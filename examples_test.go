@@ -47,6 +47,7 @@ func TestExamples(t *testing.T) {
 				text, err := os.ReadFile(main)
 				require.NoError(t, err)
 				require.Contains(t, string(text), "signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)")
+				require.Contains(t, string(text), "context.AfterFunc(ctx, stop)", "a second signal ends the process")
 			})
 		}
 	})
