@@ -238,14 +238,11 @@ func (h *Host) respond(w http.ResponseWriter, r *http.Request, hc *hostConn, kin
 	}
 }
 
-// largeOutput is the size of a response whose memory counts while it is sent: its reader may be slow.
-const largeOutput = 64 << 10
-
 // reserveOutput takes the memory of a response for its principal. Without it the response is an error. The record of a call
 // has its result, too.
 func (h *Host) reserveOutput(hc *hostConn, m Message) (Message, budget.Hold) {
 	n := weight(m)
-	if n <= largeOutput {
+	if n <= httpx.LargeOutput {
 		return m, budget.Hold{}
 	}
 	hold, err := h.budget.Scope(hc.budgetKey(), "").Reserve(budget.Memory, int64(n))

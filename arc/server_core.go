@@ -16,6 +16,7 @@ import (
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -167,13 +168,10 @@ func (s *Server) decodeAndServe(ctx context.Context, x *exchange, fault *Error) 
 	return a
 }
 
-// largeOutput is the size of a response whose memory counts while it is sent: its reader may be slow.
-const largeOutput = 64 << 10
-
 // reserveOutput takes the memory of a response over HTTP. Without it, a read is refused, and a call that has had an
 // effect is answered in haste.
 func (s *Server) reserveOutput(x *exchange, a *ServerResponse) *ServerResponse {
-	if x.web.rw == nil || len(a.Data) <= largeOutput {
+	if x.web.rw == nil || len(a.Data) <= httpx.LargeOutput {
 		return a
 	}
 	var err error

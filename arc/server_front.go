@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/front"
-	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 )
 
@@ -68,41 +67,6 @@ func (s *Server) front(opts front.Options, next http.Handler) http.Handler {
 		body := in.Data
 		in.Data, in.caller = nil, &caller{s, x.principal, fault, x.badToken}
 		r = r.WithContext(context.WithValue(r.Context(), front.RequestKey{}, &in))
-		timeout := s.opts.Timing.WriteTimeout
-		counted := http.HandlerFunc(func(bounded http.ResponseWriter, r *http.Request) {
-			next.ServeHTTP(&outputWriter{bounded, w, s.output.Scope(x.account(), ""), timeout}, r)
-		})
-		httpx.Forward(w, r, body, err, timeout, counted)
+		httpx.Forward(w, r, body, err, s.opts.Timing.WriteTimeout, s.output.Scope(x.account(), ""), next)
 	})
 }
-
-// An outputWriter takes the memory of the large parts of a response from that of its caller. Without memory, the
-// timeout is that of the whole part: the call has had its effect.
-type outputWriter struct {
-	http.ResponseWriter // with the timeout for each 64 KiB
-	whole               http.ResponseWriter
-	scope               *budget.Scope
-	timeout             time.Duration
-}
-
-// Write writes a part.
-func (w *outputWriter) Write(b []byte) (int, error) {
-	if len(b) <= largeOutput {
-		return w.ResponseWriter.Write(b)
-	}
-	hold, err := w.scope.Reserve(budget.Memory, int64(len(b)))
-	if err == nil {
-		defer hold.Release()
-		return w.ResponseWriter.Write(b)
-	}
-	if w.timeout > 0 {
-		_ = http.NewResponseController(w.whole).SetWriteDeadline(time.Now().Add(w.timeout)) // not every writer has one
-	}
-	return w.whole.Write(b)
-}
-
-// Flush implements [http.Flusher].
-func (w *outputWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-// Unwrap returns the writer with the timeout for each 64 KiB.
-func (w *outputWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

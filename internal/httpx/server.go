@@ -232,8 +232,9 @@ func (o *Origins) Admits(w http.ResponseWriter, r *http.Request, timeout time.Du
 const maxForwardDepth = 64
 
 // Forward calls next with a body that has been read, or with err, the error of [Body], responds. It refuses a body
-// that is not JSON in order.
-func Forward(w http.ResponseWriter, r *http.Request, body []byte, err error, timeout time.Duration, next http.Handler) {
+// that is not JSON in order. Each 64 KiB of the response have the timeout, and its large parts take their memory from
+// output.
+func Forward(w http.ResponseWriter, r *http.Request, body []byte, err error, timeout time.Duration, output *budget.Scope, next http.Handler) {
 	if err == nil && len(body) > 0 {
 		_, err = strictjson.Check(body, strictjson.Options{MaxDepth: maxForwardDepth})
 	}
@@ -246,8 +247,42 @@ func Forward(w http.ResponseWriter, r *http.Request, body []byte, err error, tim
 		return
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	next.ServeHTTP(Bounded(w, timeout), r)
+	next.ServeHTTP(&outputWriter{Bounded(w, timeout), w, output, timeout}, r)
 }
+
+// LargeOutput is the size of a response, or a part of one, whose memory counts while it is sent: its reader may be slow.
+const LargeOutput = 64 << 10
+
+// An outputWriter takes the memory of the large parts of a response from a scope. Without memory, the timeout is
+// that of the whole part: the call has had its effect.
+type outputWriter struct {
+	http.ResponseWriter // with the timeout for each 64 KiB
+	whole               http.ResponseWriter
+	scope               *budget.Scope
+	timeout             time.Duration
+}
+
+// Write writes a part.
+func (w *outputWriter) Write(b []byte) (int, error) {
+	if len(b) <= LargeOutput {
+		return w.ResponseWriter.Write(b)
+	}
+	hold, err := w.scope.Reserve(budget.Memory, int64(len(b)))
+	if err == nil {
+		defer hold.Release()
+		return w.ResponseWriter.Write(b)
+	}
+	if w.timeout > 0 {
+		_ = http.NewResponseController(w.whole).SetWriteDeadline(time.Now().Add(w.timeout)) // not every writer has one
+	}
+	return w.whole.Write(b)
+}
+
+// Flush implements [http.Flusher].
+func (w *outputWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+
+// Unwrap returns the writer with the timeout for each 64 KiB.
+func (w *outputWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // netBuffer is the size of the buffer of a response in net/http.
 const netBuffer = 2 << 10

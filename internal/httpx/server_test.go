@@ -262,6 +262,7 @@ func TestAdmits(t *testing.T) {
 }
 
 func TestForward(t *testing.T) {
+	memory := budget.New(budget.Limits{}, nil).Scope("a", "")
 	for _, tt := range []struct {
 		body   string
 		err    error
@@ -274,7 +275,7 @@ func TestForward(t *testing.T) {
 		{"", &Error{Status: http.StatusRequestTimeout}, http.StatusRequestTimeout},
 	} {
 		r, w := httptest.NewRequest("POST", "/", http.NoBody), httptest.NewRecorder()
-		Forward(w, r, []byte(tt.body), tt.err, time.Minute, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		Forward(w, r, []byte(tt.body), tt.err, time.Minute, memory, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			got, err := io.ReadAll(r.Body)
 			require.NoError(t, err)
 			require.Equal(t, tt.body, string(got))

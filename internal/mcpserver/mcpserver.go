@@ -340,46 +340,9 @@ func (f Front) Handler(next http.Handler) http.Handler {
 			unavailable(w)
 			return
 		}
-		counted := http.HandlerFunc(func(bounded http.ResponseWriter, r *http.Request) {
-			next.ServeHTTP(&outputWriter{bounded, w, scope, f.WriteTimeout}, r)
-		})
-		httpx.Forward(w, r.WithContext(ctx), body, err, f.WriteTimeout, counted)
+		httpx.Forward(w, r.WithContext(ctx), body, err, f.WriteTimeout, scope, next)
 	})
 }
-
-// largeOutput is the size of a part of a response whose memory counts while it is sent: its reader may be slow.
-const largeOutput = 64 << 10
-
-// An outputWriter takes the memory of the large parts of a response from that of its caller. Without memory, the
-// timeout is that of the whole part: the call has had its effect.
-type outputWriter struct {
-	http.ResponseWriter // with the timeout for each 64 KiB
-	whole               http.ResponseWriter
-	scope               *budget.Scope
-	timeout             time.Duration
-}
-
-// Write writes a part.
-func (w *outputWriter) Write(b []byte) (int, error) {
-	if len(b) <= largeOutput {
-		return w.ResponseWriter.Write(b)
-	}
-	hold, err := w.scope.Reserve(budget.Memory, int64(len(b)))
-	if err == nil {
-		defer hold.Release()
-		return w.ResponseWriter.Write(b)
-	}
-	if w.timeout > 0 {
-		_ = http.NewResponseController(w.whole).SetWriteDeadline(time.Now().Add(w.timeout)) // not every writer has one
-	}
-	return w.whole.Write(b)
-}
-
-// Flush implements [http.Flusher].
-func (w *outputWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
-
-// Unwrap returns the writer with the timeout for each 64 KiB.
-func (w *outputWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 func unavailable(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "5")
