@@ -216,20 +216,23 @@ func silentPeer(t *testing.T) (addr string) {
 	return l.Addr().String()
 }
 
-// shortest returns the shortest of several durations: a busy machine may delay some of them.
-func shortest(n int, f func() time.Duration) time.Duration {
-	result := f()
-	for range n - 1 {
-		result = min(result, f())
+// requireWithin requires that one of five calls takes at most a duration: a busy machine may delay some of them.
+func requireWithin(t *testing.T, bound time.Duration, f func() time.Duration) {
+	t.Helper()
+	took := f()
+	for range 4 {
+		if took > bound {
+			took = min(took, f())
+		}
 	}
-	return result
+	require.LessOrEqual(t, took, bound)
 }
 
 func TestClientCloseIsQuick(t *testing.T) {
 	for _, tr := range transports {
 		t.Run(tr.name, func(t *testing.T) {
 			s := start(t, tr.dial, &HostOptions{Auth: Auth{Authenticator: keys()}}, testRuntime("r1", nil))
-			took := shortest(5, func() time.Duration {
+			requireWithin(t, 100*time.Millisecond, func() time.Duration {
 				c := must(NewClient(s.dial(testUser), nil))
 				sess, err := c.CreateSession(t.Context(), nil)
 				require.NoError(t, err)
@@ -248,7 +251,6 @@ func TestClientCloseIsQuick(t *testing.T) {
 				require.ErrorIs(t, <-called, ErrClosed)
 				return took
 			})
-			require.Less(t, took, 100*time.Millisecond)
 			for s.h.Stats().InFlight > 0 { // its calls are cancelled at once
 				time.Sleep(time.Millisecond)
 			}
@@ -275,7 +277,7 @@ func TestClientCloseAgainstSilentPeer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			took := shortest(1, func() time.Duration {
+			requireWithin(t, 1100*time.Millisecond, func() time.Duration {
 				c := must(NewClient(dial, nil))
 				called := make(chan error, 1)
 				go func() { called <- c.Ping(context.Background()) }()
@@ -286,7 +288,6 @@ func TestClientCloseAgainstSilentPeer(t *testing.T) {
 				require.Error(t, <-called)
 				return took
 			})
-			require.LessOrEqual(t, took, 1100*time.Millisecond)
 		})
 	}
 }
