@@ -321,6 +321,15 @@ func (w *World) HasFault(actions ...fault.Action) bool {
 	return slices.ContainsFunc(w.swarm.kinds, func(k kind) bool { return slices.Contains(actions, fault.Action(k)) })
 }
 
+// IsLate reports whether a change of a key may have been made after the end of its call.
+func (w *World) IsLate(key string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.faults, func(f injected) bool {
+		return strings.Contains(f.text, string(fault.LandLater)) && strings.HasSuffix(f.text, " "+key)
+	})
+}
+
 // FaultCount returns the number of faults until this moment.
 func (w *World) FaultCount() int {
 	w.mu.Lock()

@@ -199,7 +199,9 @@ func (w *world) checkRemoval() {
 	w.Settle()
 	for _, prefix := range []string{"arc/task/", "arc/work/"} {
 		for e, err := range w.Data().List(ctx, prefix) {
-			w.Failf("B1", "", "the store has %s after the retention (%v)", e.Key, err)
+			if prefix == "arc/task/" || !w.IsLate(e.Key) { // an index entry that has landed late stays while its lease is held
+				w.Failf("B1", "", "the store has %s after the retention (%v)", e.Key, err)
+			}
 		}
 	}
 	for _, t := range w.tasks {
