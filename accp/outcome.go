@@ -255,11 +255,7 @@ func (s *responder) runRecorded(
 	if k.isTransaction && !k.isIdempotent && e.isInterrupted && !rec.isComplete {
 		return once.Result{}, rerr, errInterrupted // it may have had its effect
 	}
-	result = once.Result{Data: rec.data, Forget: !rec.isComplete}
-	if rec.isDropped {
-		result.Data = make([]byte, maxOutcome+1) // of which only the mark is kept
-	}
-	return result, rerr, nil
+	return once.Result{Data: rec.data, Forget: !rec.isComplete, Drop: rec.isDropped}, rerr, nil
 }
 
 // errInterrupted is the outcome of a transaction whose handler returned an error after the end of its context.

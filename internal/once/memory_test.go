@@ -200,6 +200,18 @@ func TestMemoryEvictsAliases(t *testing.T) {
 	require.ErrorIs(t, err, once.ErrNotRetained)
 }
 
+// An outcome that the work does not keep is not retained, and its key runs nothing again.
+func TestDropKeepsNoOutcome(t *testing.T) {
+	table := newMemory(t, once.Options{})
+	_, _, err := table.Do(t.Context(), once.Key{ID: "1"}, once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+		return once.Result{Drop: true}, nil
+	})
+	require.NoError(t, err)
+	requireDropped(t, table, "", "1")
+	_, _, err = table.Do(t.Context(), once.Key{ID: "1"}, once.Repeat, new(counter).run)
+	require.ErrorIs(t, err, once.ErrNotRetained)
+}
+
 // O4 and O5 with small bounds: what is retained stays within all bounds, and each new
 // call runs.
 func TestMemoryKeepsRandomBounds(t *testing.T) {

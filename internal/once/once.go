@@ -80,6 +80,7 @@ type Result struct {
 	Data   []byte
 	Forget bool // delete the claim: the next call runs again
 	Retry  bool // keep the claim and Data: the next call is another attempt of it
+	Drop   bool // record that the work has ended without its outcome, as if Data were over MaxOutcome
 }
 
 // A Policy decides what a repeat does after the owner of a claim has failed.

@@ -186,7 +186,7 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 				r.out.Kind, r.out.Text = failed, strings.ToValidUTF8(text[:min(len(text), maxText)], "")
 				r.err = &failure{r.out.Text, err}
 			}
-			if len(res.Data) > t.opts.MaxOutcome {
+			if res.Drop || len(res.Data) > t.opts.MaxOutcome {
 				r.out = outcome{Kind: dropped}
 			} else {
 				r.out.data = bytes.Clone(res.Data)
