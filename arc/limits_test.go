@@ -20,6 +20,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/arc/internal/front"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -97,23 +98,6 @@ func TestPassingErrorsAreNotKept(t *testing.T) {
 	}
 }
 
-// A slowReader is the writer of a response whose reader takes nothing until the end of a wait.
-type slowReader struct {
-	*httptest.ResponseRecorder
-	wait      chan struct{}
-	deadlines []time.Time
-}
-
-func (w *slowReader) SetWriteDeadline(t time.Time) error {
-	w.deadlines = append(w.deadlines, t)
-	return nil
-}
-
-func (w *slowReader) Write(b []byte) (int, error) {
-	<-w.wait
-	return w.ResponseRecorder.Write(b)
-}
-
 // Large responses that a caller does not read count for it: a further read is refused, and a call that has had an effect has
 // little time. Other callers and small responses are not affected.
 func TestUnreadResponsesAreBounded(t *testing.T) {
@@ -131,8 +115,8 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		synctest.Wait()
 		wait := make(chan struct{})
 		var calls sync.WaitGroup
-		send := func(address, body string) *slowReader {
-			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+		send := func(address, body string) *kit.SlowReader {
+			w := &kit.SlowReader{ResponseRecorder: httptest.NewRecorder(), Wait: wait}
 			req := httptest.NewRequest(http.MethodPost, "/arc", strings.NewReader(body))
 			req.Header.Set("Content-Type", arc.MediaType)
 			req.RemoteAddr = address
@@ -141,7 +125,7 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 			return w
 		}
 		const one, two = "192.0.2.1:1", "192.0.2.2:1"
-		var read []*slowReader
+		var read []*kit.SlowReader
 		for range 3 {
 			read = append(read, send(one, info))
 		}
@@ -162,8 +146,8 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		for _, w := range append(read, other, small, hasty) {
 			require.Equal(t, http.StatusOK, w.Code)
 		}
-		require.Greater(t, len(other.deadlines), 300, "one for each part")
-		require.Equal(t, []time.Time{start.Add(30 * time.Second)}, hasty.deadlines)
+		require.Greater(t, len(other.Deadlines), 300, "one for each part")
+		require.Equal(t, []time.Time{start.Add(30 * time.Second)}, hasty.Deadlines)
 		require.Equal(t, http.StatusServiceUnavailable, refused.Code)
 		require.NotEmpty(t, refused.Header().Get("Retry-After"))
 		require.Contains(t, string(fault(t, refused.ResponseRecorder, arc.ErrAgentCapacityExceeded).Details), `"scope":"principal"`)
@@ -184,8 +168,8 @@ func TestUnreadResponsesOfFrontAreBounded(t *testing.T) {
 		h := front.New(newServer(t, nil), front.Options{Methods: http.MethodPost}, next)
 		wait := make(chan struct{})
 		var calls sync.WaitGroup
-		send := func(address string) *slowReader {
-			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+		send := func(address string) *kit.SlowReader {
+			w := &kit.SlowReader{ResponseRecorder: httptest.NewRecorder(), Wait: wait}
 			req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("{}"))
 			req.Header.Set("Content-Type", "application/json")
 			req.RemoteAddr = address
@@ -193,7 +177,7 @@ func TestUnreadResponsesOfFrontAreBounded(t *testing.T) {
 			synctest.Wait()
 			return w
 		}
-		var counted []*slowReader
+		var counted []*kit.SlowReader
 		for range 3 {
 			counted = append(counted, send("192.0.2.1:1"))
 		}
@@ -202,9 +186,9 @@ func TestUnreadResponsesOfFrontAreBounded(t *testing.T) {
 		calls.Wait()
 		after := send("192.0.2.1:1")
 		for _, w := range append(counted, other, after) {
-			require.Greater(t, len(w.deadlines), 300, "one for each part")
+			require.Greater(t, len(w.Deadlines), 300, "one for each part")
 		}
-		require.Len(t, hasty.deadlines, 2, "that of the response and that of the flush")
+		require.Len(t, hasty.Deadlines, 2, "that of the response and that of the flush")
 		require.Equal(t, len(large), hasty.Body.Len())
 	})
 }

@@ -12,10 +12,10 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/mcpserver"
 )
 
@@ -65,23 +65,6 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// A slowReader is the writer of a response whose reader takes nothing until the end of a wait.
-type slowReader struct {
-	*httptest.ResponseRecorder
-	wait      chan struct{}
-	deadlines int
-}
-
-func (w *slowReader) SetWriteDeadline(time.Time) error {
-	w.deadlines++
-	return nil
-}
-
-func (w *slowReader) Write(b []byte) (int, error) {
-	<-w.wait
-	return w.ResponseRecorder.Write(b)
-}
-
 // Large responses that a caller does not read count for it: a further one has little time. Other callers and small
 // responses are not affected.
 func TestUnreadResponsesAreBounded(t *testing.T) {
@@ -102,8 +85,8 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		}))
 		wait := make(chan struct{})
 		var calls sync.WaitGroup
-		send := func(principal, path string) *slowReader {
-			w := &slowReader{ResponseRecorder: httptest.NewRecorder(), wait: wait}
+		send := func(principal, path string) *kit.SlowReader {
+			w := &kit.SlowReader{ResponseRecorder: httptest.NewRecorder(), Wait: wait}
 			req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil)
 			req.Header.Set("Content-Type", "application/json")
 			req.Header.Set("X-Api-Key", principal)
@@ -111,7 +94,7 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 			synctest.Wait()
 			return w
 		}
-		var counted []*slowReader
+		var counted []*kit.SlowReader
 		for range 3 {
 			counted = append(counted, send("one", "/"))
 		}
@@ -120,13 +103,13 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		calls.Wait()
 		after := send("one", "/")
 		for i, w := range append(counted, other, after) {
-			if w.deadlines < 300 {
-				t.Errorf("response %d has %d deadlines, want one for each part", i, w.deadlines)
+			if len(w.Deadlines) < 300 {
+				t.Errorf("response %d has %d deadlines, want one for each part", i, len(w.Deadlines))
 			}
 		}
-		for _, w := range []*slowReader{hasty, small} {
-			if w.Code != http.StatusOK || w.deadlines != 2 {
-				t.Errorf("status %d with %d deadlines, want 200 with two: of the part and of the flush", w.Code, w.deadlines)
+		for _, w := range []*kit.SlowReader{hasty, small} {
+			if w.Code != http.StatusOK || len(w.Deadlines) != 2 {
+				t.Errorf("status %d with %d deadlines, want 200 with two: of the part and of the flush", w.Code, len(w.Deadlines))
 			}
 		}
 		if hasty.Body.Len() != len(large) {
