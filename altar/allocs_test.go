@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
@@ -40,14 +41,14 @@ func TestAllocs(t *testing.T) {
 	}), "parameters that fit")
 
 	for _, tt := range []struct {
-		transport
+		network
 		state               store.Store
 		call, stream, bytes float64
 	}{
-		{transport{"direct", directTransport}, nil, 8, 131, 0},
-		{transport{"direct with a store", directTransport}, store.NewMemory(), 120, 0, 0},
-		{transport{"mem", pipeTransport}, nil, 28, 500, 0},
-		{transport{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 160, 0, 20 << 10},
+		{network{"direct", directTransport}, nil, 8, 131, 0},
+		{network{"direct with a store", directTransport}, store.NewMemory(), 120, 0, 0},
+		{network{"mem", pipeTransport}, nil, 28, 500, 0},
+		{network{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 160, 0, 20 << 10},
 	} {
 		rt := testRuntime("r1", nil)
 		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
@@ -206,7 +207,7 @@ func TestMemoryOfConnections(t *testing.T) {
 		return err
 	})
 	web := open(ts.Listener.Addr().String(), "GET "+WebSocketPath+" HTTP/1.1\r\nHost: "+ts.Listener.Addr().String()+"\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
-		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+subprotocol+"\r\n"+APIKeyHeader+": key-user\r\n\r\n",
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: "+transport.Subprotocol+"\r\n"+APIKeyHeader+": key-user\r\n\r\n",
 		"\x81\x8f\x00\x00\x00\x00"+`{"type":"Ping"}`, func(r *bufio.Reader) error {
 			for {
 				text, err := r.ReadString('\n')

@@ -83,7 +83,7 @@ func channelCalls(b *testing.B) func(int64) error {
 // One call from client to Runtime and back. The ratio is to three goroutines
 // that talk over channels.
 func BenchmarkProxyCall(b *testing.B) {
-	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
+	for _, tr := range []network{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
 		rt := must(NewRuntime("r1", nil))
 		rt.Handle("math/add", HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil }))
 		opts := &HostOptions{Persistence: Persistence{ResultTTL: time.Second}, Timing: Timing{CallTimeout: time.Hour}}
@@ -127,7 +127,7 @@ func BenchmarkProxyCall(b *testing.B) {
 
 // One hundred chunks of one call. The ratio is to a channel.
 func BenchmarkStream100(b *testing.B) {
-	for _, tr := range []transport{{"direct", directTransport}, {"mem", pipeTransport}} {
+	for _, tr := range []network{{"direct", directTransport}, {"mem", pipeTransport}} {
 		s := start(b, tr.dial, &HostOptions{Persistence: Persistence{ResultTTL: time.Second}}, testRuntime("r1", nil))
 		sess, err := s.c.CreateSession(b.Context(), nil)
 		require.NoError(b, err)

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/wsconn"
 	"github.com/fivewire/fivewire/store"
@@ -139,7 +140,7 @@ func TestRequestAfterDrain(t *testing.T) {
 	for code, wants := range map[int]error{wsconn.CodeShutdown: nil, wsconn.CodeNormal: ErrDisconnected} {
 		conns := 0
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: webSocketOptions(1<<20, 1<<20)})
+			conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: transport.WebSocketOptions(1<<20, 1<<20)})
 			if err != nil {
 				return
 			}

@@ -103,7 +103,7 @@ func isElsewhere(err error) bool {
 func (c *Client) lost(l *clientLink, err error) {
 	defer close(l.done)
 	err = because(l.reason, err)
-	if w, ok := l.conn.(*wsConn); ok && w.isDrained {
+	if w, ok := l.conn.(*wireConn); ok && w.isDrained() {
 		err = fmt.Errorf("%w: %w", errDrained, err)
 	}
 	l.close()

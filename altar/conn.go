@@ -8,7 +8,11 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/lines"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -38,35 +42,101 @@ var ErrTooLarge = errors.New("altar: too large")
 // ErrTruncated reports a byte stream that ended within a message.
 var ErrTruncated = fmt.Errorf("altar: truncated: %w", io.ErrUnexpectedEOF)
 
-// A frameConn is a Conn that sends messages as text. All Conns of this package are, but those in one
-// process and over HTTP.
+// A frameConn is a Conn that sends messages as frames. All Conns are, but those in one process.
 type frameConn interface {
 	Conn
-	io.Writer // of frames
-
-	// limit returns the maximum length of a frame, and whether each frame is one Write. Otherwise
-	// frames end with a newline.
-	limit() (maxOutput int, isSeparate bool)
-
-	// hangUp ends the sending direction, so that the peer gets all that was sent. It reports whether
-	// the reader will receive the end; if not, the connection must be closed.
-	hangUp(why goodbye) bool
-}
-
-// A goodbye is the reason why this side ends a connection (ALT-D04).
-type goodbye struct {
-	code   int // of WebSocket; zero means a cut
-	reason string
+	io.Writer
+	Limit() (maxOutput int, isSeparate bool)
+	HangUp(why transport.Goodbye) bool
 }
 
 var (
-	goodbyeEnd      = goodbye{wsconn.CodeNormal, ""}
-	goodbyeDraining = goodbye{wsconn.CodeShutdown, "draining"}
-	goodbyePanic    = goodbye{wsconn.CodeInternal, ""}
-	goodbyeReplaced = goodbye{wsconn.CodeReplaced, string(ReasonReplaced)}
+	goodbyeEnd      = transport.Goodbye{Code: wsconn.CodeNormal}
+	goodbyeDraining = transport.Goodbye{Code: wsconn.CodeShutdown, Reason: "draining"}
+	goodbyePanic    = transport.Goodbye{Code: wsconn.CodeInternal}
+	goodbyeReplaced = transport.Goodbye{Code: wsconn.CodeReplaced, Reason: string(ReasonReplaced)}
 )
 
-func goodbyeRefused(code Code) goodbye { return goodbye{wsconn.CodeNotAllowed, string(code)} }
+func goodbyeRefused(code Code) transport.Goodbye { return transport.Refused(string(code)) }
+
+// A wireConn is the Conn over a byte stream or a WebSocket.
+type wireConn struct {
+	transport.Conn
+	decode decodeOptions
+	source TokenSource // of the handshake of a WebSocket, or nil
+}
+
+func newWireConn(c transport.Conn, maxMessage int) *wireConn {
+	_, isSeparate := c.Limit()
+	return &wireConn{Conn: c, decode: decodeOptions{maxMessage: maxMessage, recent: new(strictjson.Strings), isBorrowed: !isSeparate}}
+}
+
+func (c *wireConn) Receive() (Message, error) {
+	frame, err := c.Read()
+	if err != nil {
+		return nil, notRead(err)
+	}
+	return decodeMessage(frame, c.decode)
+}
+
+// notRead returns the error of a frame that a transport did not read.
+func notRead(err error) error {
+	switch {
+	case errors.Is(err, lines.ErrTooLong):
+		return frameError(reasonMessageTooLarge)
+	case errors.Is(err, lines.ErrUnterminated):
+		return ErrTruncated
+	case errors.Is(err, wsconn.ErrClosed):
+		return errors.Join(ErrClosed, err)
+	}
+	return err
+}
+
+func (c *wireConn) Send(m Message) error {
+	frame, err := appendFrame(nil, c, m, false)
+	if err == nil {
+		_, err = c.Write(frame)
+	}
+	return err
+}
+
+// isDrained reports, after the end, whether the Host has answered all that it took, and shut down.
+func (c *wireConn) isDrained() bool {
+	w, ok := c.Conn.(*transport.WebSocket)
+	return ok && w.IsDrained()
+}
+
+// StreamConnOptions adjusts [NewStreamConn]. A negative value removes a bound.
+type StreamConnOptions struct {
+	MaxMessage int // of a received message, in bytes; zero means 4 MiB
+	MaxOutput  int // of a sent message, in bytes; zero means 4 MiB
+}
+
+// NewStreamConn returns a connection over a byte stream: TCP, TLS, a Unix socket,
+// a pipe (ALT-D03). It takes the stream over and closes it.
+func NewStreamConn(rwc io.ReadWriteCloser, opts *StreamConnOptions) Conn {
+	var o StreamConnOptions
+	if opts != nil {
+		o = *opts
+	}
+	o.MaxMessage, o.MaxOutput = option.Count(o.MaxMessage, defaultMaxMessage), option.Count(o.MaxOutput, defaultMaxMessage)
+	return newWireConn(transport.NewStream(rwc, o.MaxMessage, o.MaxOutput), o.MaxMessage)
+}
+
+// Join joins two one-way streams, such as the standard streams of a program
+// that a Host started, to one for [NewStreamConn].
+func Join(in io.ReadCloser, out io.WriteCloser) io.ReadWriteCloser {
+	return stdio{in, out}
+}
+
+type stdio struct {
+	io.ReadCloser
+	out io.WriteCloser
+}
+
+func (s stdio) Write(p []byte) (int, error) { return s.out.Write(p) }
+
+func (s stdio) Close() error { return errors.Join(s.out.Close(), s.ReadCloser.Close()) }
 
 // appendFrame appends a message as w sends it. An error is an [*Error], and nothing was appended.
 func appendFrame(dst []byte, w frameConn, m Message, isTrusted bool) ([]byte, error) {
@@ -75,7 +145,7 @@ func appendFrame(dst []byte, w frameConn, m Message, isTrusted bool) ([]byte, er
 	if err != nil {
 		return dst, err
 	}
-	limit, isSeparate := w.limit()
+	limit, isSeparate := w.Limit()
 	if len(frame)-n > limit {
 		return dst, errTooLarge(len(frame)-n, limit)
 	}
@@ -89,14 +159,6 @@ func errTooLarge(n, limit int) *Error {
 	e := Errorf(ErrInvalidParameters, reasonMessageTooLarge, "the message has %d bytes, the limit is %d (MaxOutput, or MaxMessage of the peer)", n, limit)
 	e.Cause = ErrTooLarge
 	return e
-}
-
-func sendFrame(w frameConn, m Message) error {
-	frame, err := appendFrame(nil, w, m, false)
-	if err == nil {
-		_, err = w.Write(frame)
-	}
-	return err
 }
 
 // NewID returns a random id for invocations and requests.

@@ -129,8 +129,8 @@ func newHost(m *Manifest, auth Authorizer, opts *HostOptions) (*Host, error) {
 	return NewHost(m, &o)
 }
 
-// A transport opens connections to a Host in the name of an identity.
-type transport struct {
+// A network opens connections to a Host in the name of an identity.
+type network struct {
 	name string
 	dial func(t testing.TB, h *Host) func(id *Principal) Dialer
 }
@@ -217,7 +217,7 @@ func httpTransport(t testing.TB, h *Host) func(id *Principal) Dialer {
 	}
 }
 
-var transports = []transport{
+var transports = []network{
 	{"direct", directTransport}, {"pipe", pipeTransport}, {"tcp", tcpTransport},
 	{"websocket", webSocketTransport}, {"http", httpTransport},
 }

@@ -20,7 +20,7 @@ import (
 
 // Results and stream chunks of a Runtime must match HostOptions.ResultTypes.
 func TestReturns(t *testing.T) {
-	for _, over := range []transport{{"direct", directTransport}, {"pipe", pipeTransport}} {
+	for _, over := range []network{{"direct", directTransport}, {"pipe", pipeTransport}} {
 		t.Run(over.name, func(t *testing.T) {
 			rt := testRuntime("r1", nil)
 			rt.names["fail"].tool = HandlerFunc(func(context.Context, *ToolCall) (any, error) {

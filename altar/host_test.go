@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar/internal/transport"
 )
 
 // A wire is one connection to a Host, in process.
@@ -93,14 +95,14 @@ func TestHostContractsRule(t *testing.T) {
 	defer wg.Wait()
 	defer func() { _ = near.Close() }()
 	wg.Go(func() { _ = h.Serve(t.Context(), NewStreamConn(far, nil), testService) })
-	frames := newFrameReader(near, 0)
+	frames := transport.NewReader(near, 0)
 	for _, line := range []string{
 		`{"type":"AnnounceRuntime","runtime_id":"r","protocol_version":"1.0.0"}`,
 		`{"type":"FulfillTools","session_id":"*","tool_names":["math/add"],"contracts":[{"name":"math/add","parameters":[]}],"parameters":[]}`,
 	} {
 		_, err := near.Write([]byte(line + "\n"))
 		require.NoError(t, err)
-		_, err = frames.Next()
+		_, err = frames.Read()
 		require.NoError(t, err)
 	}
 	c := connect(t, h, testUser)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -380,7 +381,7 @@ func (hc *hostConn) write() bool {
 	why := hc.out.goodbye()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(hc.h.ctx), hc.h.opts.Timing.WriteTimeout)
 	defer cancel()
-	if why.code == 0 || hc.link.queue.Close(ctx) != nil || !hc.link.wire.hangUp(why) {
+	if why.Code == 0 || hc.link.queue.Close(ctx) != nil || !hc.link.wire.HangUp(why) {
 		hc.cut()
 	} else { // the reader receives the end, unless the peer leaves its direction open
 		time.AfterFunc(departTime, hc.cut)
@@ -541,13 +542,13 @@ func (h *Host) answer(hc *hostConn, request Message, err *Error) {
 }
 
 // expel closes a connection after sending its queue and a last message, which may be nil. All shards must be locked.
-func (h *Host) expel(hc *hostConn, why goodbye, last Message, now time.Time) {
+func (h *Host) expel(hc *hostConn, why transport.Goodbye, last Message, now time.Time) {
 	hc.out.end(why, last)
 	h.disconnect(hc, now)
 }
 
 // expelNow is expel without a lock.
-func (h *Host) expelNow(hc *hostConn, why goodbye) {
+func (h *Host) expelNow(hc *hostConn, why transport.Goodbye) {
 	now := h.lockAll()
 	h.expel(hc, why, nil, now)
 	h.unlockAll()

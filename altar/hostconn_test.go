@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/budget"
 )
 
@@ -110,7 +111,7 @@ func TestOutboxHasOneWriter(t *testing.T) {
 		for _, n := range last {
 			require.EqualValues(t, messages, n)
 		}
-		o.end(goodbye{}, nil)
+		o.end(transport.Goodbye{}, nil)
 		synctest.Wait()
 		require.Equal(t, 1, ends)
 		o.close()

@@ -183,7 +183,7 @@ func TestMillionChunks(t *testing.T) {
 	}
 }
 
-func testManyChunks(t *testing.T, tr transport, total int64, pause time.Duration) {
+func testManyChunks(t *testing.T, tr network, total int64, pause time.Duration) {
 	rt := testRuntime("r1", nil)
 	rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
 		for range total {

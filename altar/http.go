@@ -9,25 +9,18 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
-	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // The paths under which a [Host] answers HTTP (ALT-D04, ALT-D05).
 const (
-	MessagesPath  = "/altar/v1/messages"
-	WebSocketPath = "/altar/v1/ws"
-)
-
-const (
-	typeJSON   = "application/json"
-	typeNDJSON = "application/x-ndjson"
-	typeSSE    = "text/event-stream"
+	MessagesPath  = transport.MessagesPath
+	WebSocketPath = transport.WebSocketPath
 )
 
 // ServeHTTP answers clients at [MessagesPath] and upgrades clients and Runtimes
@@ -112,11 +105,11 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, header{}, err)
 		return
 	}
-	if _, err := httpx.CheckRequest(r, []string{typeJSON}); err != nil {
+	if _, err := httpx.CheckRequest(r, []string{transport.TypeJSON}); err != nil {
 		h.httpError(w, header{}, formFault(reasonUnsupportedMediaType, "", "the body must be application/json"))
 		return
 	}
-	kind := acceptable(r.Header.Values("Accept"))
+	kind := transport.Acceptable(r.Header.Values("Accept"))
 	if kind == "" {
 		h.httpError(w, header{}, formFault(reasonNotAcceptable, "", "none of the accepted media types is available"))
 		return
@@ -148,25 +141,6 @@ func (h *Host) body(w http.ResponseWriter, r *http.Request, id *Principal) ([]by
 		return nil, frameError(reasonMalformedJSON).Err
 	}
 	return body, nil
-}
-
-// acceptable returns the media type that a client wants, or nothing.
-func acceptable(header []string) string {
-	if len(header) == 0 || len(header) == 1 && strings.TrimSpace(header[0]) == "" {
-		return typeJSON
-	}
-	for _, line := range header {
-		for item := range strings.SplitSeq(line, ",") {
-			kind, _, _ := strings.Cut(item, ";")
-			switch kind = strings.ToLower(strings.TrimSpace(kind)); kind {
-			case typeJSON, "*/*", "application/*":
-				return typeJSON
-			case typeNDJSON, typeSSE:
-				return kind
-			}
-		}
-	}
-	return ""
 }
 
 // exchange handles a message and writes its responses.
@@ -203,10 +177,10 @@ func (h *Host) exchange(w http.ResponseWriter, r *http.Request, id *Principal, b
 	defer h.release(hc)
 	defer hc.detach()
 	if typ != "ToolCall" {
-		kind = typeJSON
+		kind = transport.TypeJSON
 	} else if call, ok := m.(*ToolCall); ok {
 		call.Credit = nil
-		call.CollectChunks = call.CollectChunks || kind == typeJSON
+		call.CollectChunks = call.CollectChunks || kind == transport.TypeJSON
 	}
 	h.handle(hc, m, bad)
 	if typ == "CancelCall" {
@@ -229,12 +203,10 @@ func (h *Host) respond(w http.ResponseWriter, r *http.Request, hc *hostConn, kin
 	defer hold.Release()
 	_, failed := first.(*ErrorMessage)
 	switch {
-	case failed || kind == typeJSON:
+	case failed || kind == transport.TypeJSON:
 		h.httpMessage(w, first)
-	case kind == typeSSE:
-		h.streamSSE(w, r, hc, first)
 	default:
-		h.streamNDJSON(w, r, hc, first)
+		h.stream(r, hc, first, transport.NewFrameWriter(w, kind, h.opts.Timing.WriteTimeout))
 	}
 }
 
@@ -309,7 +281,7 @@ func (h *Host) httpMessage(w http.ResponseWriter, m Message) {
 		w.WriteHeader(http.StatusInternalServerError)
 		return
 	}
-	_ = httpx.Respond(w, status, typeJSON, out, h.opts.Timing.WriteTimeout) // fails if the client disconnected
+	_ = httpx.Respond(w, status, transport.TypeJSON, out, h.opts.Timing.WriteTimeout) // fails if the client disconnected
 }
 
 // last reports whether a message ends the response to a ToolCall.
@@ -318,47 +290,22 @@ func last(m Message) bool {
 	return !ok || c.IsFinal
 }
 
-func (h *Host) streamNDJSON(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
-	w.Header().Set("Content-Type", typeNDJSON)
-	w.Header().Set("Cache-Control", "no-store")
-	w = httpx.Bounded(w, h.opts.Timing.WriteTimeout)
-	rc := http.NewResponseController(w)
-	var buf []byte
-	for more := false; m != nil; m, more = hc.next(r.Context()) {
-		out, err := appendMessage(buf[:0], m, true)
-		if err != nil {
-			h.opts.Logger.ErrorContext(h.ctx, "altar: message not sent", "err", err)
-			return
-		}
-		buf = append(out, '\n')
-		if _, err := w.Write(buf); err != nil {
-			return
-		}
-		if last(m) {
-			return
-		}
-		if !more {
-			_ = rc.Flush()
-		}
-	}
-}
-
-func (h *Host) streamSSE(w http.ResponseWriter, r *http.Request, hc *hostConn, m Message) {
-	out := sse.NewWriter(w, &sse.WriterOptions{WriteTimeout: h.opts.Timing.WriteTimeout, KeepAlive: 15 * time.Second})
+// stream writes the messages of a stream, from its first one.
+func (h *Host) stream(r *http.Request, hc *hostConn, m Message, out transport.FrameWriter) {
 	defer func() { _ = out.Close() }()
 	var buf []byte
-	for ; m != nil; m, _ = hc.next(r.Context()) {
-		data, err := appendMessage(buf[:0], m, true)
+	for more := false; m != nil; m, more = hc.next(r.Context()) {
+		frame, err := appendMessage(buf[:0], m, true)
 		if err != nil {
 			h.opts.Logger.ErrorContext(h.ctx, "altar: message not sent", "err", err)
 			return
 		}
-		buf = data
-		id := ""
+		buf = frame
+		id := int64(-1)
 		if c, ok := m.(*StreamChunk); ok {
-			id = strconv.FormatInt(c.ChunkID, 10)
+			id = c.ChunkID
 		}
-		if err := out.Send(r.Context(), typeOf(m), id, data); err != nil || last(m) {
+		if err := out.Send(r.Context(), typeOf(m), id, frame, more || last(m)); err != nil || last(m) {
 			return
 		}
 	}

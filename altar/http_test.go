@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar/internal/transport"
 )
 
 // The wait for a missing or slow body is bounded, both while the body is read and after the request
@@ -40,7 +42,7 @@ func TestTricklingBodies(t *testing.T) {
 		"POST " + MessagesPath + " HTTP/1.1\r\nContent-Length: 1000",
 		"PUT " + MessagesPath + " HTTP/1.1\r\nTransfer-Encoding: chunked",
 		"POST " + WebSocketPath + " HTTP/1.1\r\nContent-Length: 1000",
-		"POST " + WebSocketPath + " HTTP/1.1\r\nX-API-Key: key-user\r\nSec-WebSocket-Protocol: " + subprotocol + "\r\nContent-Length: 1000",
+		"POST " + WebSocketPath + " HTTP/1.1\r\nX-API-Key: key-user\r\nSec-WebSocket-Protocol: " + transport.Subprotocol + "\r\nContent-Length: 1000",
 		"GET /nowhere HTTP/1.1\r\nContent-Length: 1000",
 	} {
 		for _, trickles := range []bool{false, true} {
@@ -278,7 +280,7 @@ func (w *slowReader) Write(p []byte) (int, error) {
 
 // A client that reads slowly, but never stops, gets a long result over HTTP in whole.
 func TestSlowReaderOfLongResult(t *testing.T) {
-	for _, kind := range []string{typeJSON, typeNDJSON, typeSSE} {
+	for _, kind := range []string{transport.TypeJSON, transport.TypeNDJSON, transport.TypeSSE} {
 		synctest.Test(t, func(t *testing.T) {
 			h := testHost(t, &HostOptions{Auth: Auth{AllowAnonymous: true}})
 			rt := attachRuntime(t, h, testService, "r1", "math/add")
@@ -286,7 +288,7 @@ func TestSlowReaderOfLongResult(t *testing.T) {
 				text, err := AppendMessage(nil, m)
 				require.NoError(t, err)
 				r := httptest.NewRequest(http.MethodPost, MessagesPath, bytes.NewReader(text))
-				r.Header.Set("Content-Type", typeJSON)
+				r.Header.Set("Content-Type", transport.TypeJSON)
 				r.Header.Set("Accept", kind)
 				h.ServeHTTP(w, r)
 			}

@@ -11,16 +11,13 @@ import (
 	"io"
 	"math"
 	"net/http"
-	"net/url"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
-	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // HTTPDialOptions adjusts [DialHTTP].
@@ -84,18 +81,6 @@ func (o *HTTPDialOptions) http() *httpx.ClientOptions {
 	return c
 }
 
-// anyHost permits all hosts: the operator names the peers.
-var anyHost = &netguard.Guard{AllowLoopback: true, AllowPrivate: true}
-
-// peerURL checks the URL of a Host.
-func peerURL(raw string, allowInsecure bool) (*url.URL, error) {
-	u, err := anyHost.URL(raw, allowInsecure)
-	if err != nil {
-		return nil, retry.Mark(fmt.Errorf("altar: dial: %w", err), retry.Permanent, 0)
-	}
-	return u, nil
-}
-
 // dialError returns the error of a failed request or handshake, with the Error that the Host sent.
 func dialError(err error) error {
 	if e, ok := errors.AsType[*httpx.Error](err); ok && len(e.Body) > 0 {
@@ -117,28 +102,20 @@ func DialHTTP(_ context.Context, rawURL string, opts *HTTPDialOptions) (Conn, er
 		c.opts = *opts
 	}
 	c.opts = c.opts.withDefaults()
-	u, err := peerURL(rawURL, c.opts.AllowInsecure)
-	if err == nil && u.Scheme != "http" && u.Scheme != "https" {
-		err = retry.Mark(fmt.Errorf("altar: dial: want an http or https URL, got scheme %q", u.Scheme), retry.Permanent, 0)
+	var err error
+	if c.http, err = transport.NewHTTPClient(rawURL, c.opts.Header, c.opts.MaxMessage, c.opts.http()); err != nil {
+		return nil, fmt.Errorf("altar: dial: %w", err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if !strings.HasSuffix(u.Path, MessagesPath) {
-		u.Path, u.RawPath = strings.TrimSuffix(u.Path, "/")+MessagesPath, ""
-	}
-	c.url, c.client = u, httpx.NewClient(c.opts.http())
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	return c, nil
 }
 
 type httpConn struct {
-	url    *url.URL
-	client *httpx.Client
-	opts   HTTPDialOptions
-	ctx    context.Context // ends with Close
-	stop   context.CancelFunc
-	in     chan received
+	http *transport.HTTPClient
+	opts HTTPDialOptions
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	in   chan received
 
 	mu     sync.Mutex             // so that nothing is sent behind Close
 	gates  map[string]*creditGate // of streams, by invocation id; guarded by mu
@@ -188,7 +165,7 @@ func (c *httpConn) drain() {
 func (c *httpConn) Close() error {
 	c.fail(ErrClosed)
 	c.wg.Wait()
-	c.client.Close()
+	c.http.Close()
 	return nil
 }
 
@@ -258,15 +235,9 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if gate != nil {
 		defer c.ungate(m.(*ToolCall).InvocationID, gate)
 	}
-	r := &httpx.Request{Op: "altar: " + typeOf(m), Method: http.MethodPost, URL: c.url, Header: c.opts.Header.Clone(), Body: body}
-	r.Header.Set("Content-Type", typeJSON)
 	call, isCall := m.(*ToolCall)
 	isCall = isCall && !call.CollectChunks
-	r.Header.Set("Accept", typeJSON)
-	if isCall {
-		r.Header.Set("Accept", typeNDJSON)
-	}
-	res, err := c.client.Do(c.ctx, r)
+	res, err := c.http.Exchange(c.ctx, "altar: "+typeOf(m), body, isCall)
 	if e, ok := errors.AsType[*httpx.Error](err); ok && e.Status != 0 {
 		if answer, _ := DecodeMessage(e.Body, 0); answer != nil {
 			return c.answered(m, answer)
@@ -275,31 +246,27 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = res.Body.Close() }()
-	if res.StatusCode == http.StatusAccepted {
+	defer res.Close()
+	if res.Reader == nil {
 		return nil
 	}
-	kind, ok := httpx.MediaType(res.Header.Get("Content-Type"), typeJSON, typeNDJSON)
-	if !ok {
-		return fmt.Errorf("status %d without a message", res.StatusCode)
-	}
-	return c.receive(m, res.Body, isCall, kind, gate)
+	return c.receive(m, res, isCall, gate)
 }
 
 // receive takes in the messages of a response.
-func (c *httpConn) receive(m Message, body io.Reader, isCall bool, kind string, gate *creditGate) error {
-	frames := newFrameReader(body, c.opts.MaxMessage)
+func (c *httpConn) receive(m Message, res *transport.Response, isCall bool, gate *creditGate) error {
 	for {
-		frame, err := frames.Next()
-		var bad *badFrame
+		frame, err := res.Read()
 		var got Message
 		if err == nil {
 			got, err = DecodeMessage(bytes.Clone(frame), c.opts.MaxMessage)
+		} else {
+			err = notRead(err)
 		}
-		switch {
-		case errors.As(err, &bad):
+		switch _, isBad := errors.AsType[*badFrame](err); {
+		case isBad:
 			c.deliver(nil, err)
-			if !isCall || kind == typeJSON {
+			if !isCall || res.Kind == transport.TypeJSON {
 				return err // the response has no further message
 			}
 			continue

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
@@ -47,7 +48,7 @@ func newLink(conn Conn, log *slog.Logger, o sendq.Options) *link {
 		l.wire = &messageWire{inner: conn, log: log}
 		l.conn = l.wire
 	}
-	_, o.Separate = l.wire.limit()
+	_, o.Separate = l.wire.Limit()
 	o.OnCut = func(err error) {
 		if errors.Is(err, sendq.ErrSlowReader) {
 			log.WarnContext(context.Background(), "altar: slow reader disconnected", "err", err)
@@ -78,14 +79,14 @@ func (w *messageWire) Send(m Message) error {
 
 func (w *messageWire) Close() error { return guard.Call("Conn.Close", w.inner.Close) }
 
-func (w *messageWire) limit() (maxOutput int, isSeparate bool) {
+func (w *messageWire) Limit() (maxOutput int, isSeparate bool) {
 	if c, ok := w.inner.(*httpConn); ok {
 		return c.opts.MaxOutput, true
 	}
 	return math.MaxInt, true
 }
 
-func (w *messageWire) hangUp(goodbye) bool {
+func (w *messageWire) HangUp(transport.Goodbye) bool {
 	if c, ok := w.inner.(*httpConn); ok {
 		c.drain()
 	}
@@ -169,8 +170,8 @@ func (l *link) logUnsent(m Message, err error) {
 
 // finish writes the queue until ctx ends, and ends the connection. The reader may still receive
 // the answer of the peer to that.
-func (l *link) finish(ctx context.Context, why goodbye) {
-	if l.direct != nil || l.queue.Close(ctx) != nil || !l.wire.hangUp(why) {
+func (l *link) finish(ctx context.Context, why transport.Goodbye) {
+	if l.direct != nil || l.queue.Close(ctx) != nil || !l.wire.HangUp(why) {
 		l.close()
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -82,7 +83,7 @@ func testClose1009(t *testing.T, tooLargeAt int32) {
 		if n < tooLargeAt {
 			limit = 10_000
 		}
-		conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: limit, Subprotocols: []string{subprotocol}}})
+		conn, err := wsconn.Accept(w, r, &wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: limit, Subprotocols: []string{transport.Subprotocol}}})
 		if err != nil {
 			return
 		}
@@ -160,7 +161,7 @@ func TestWebSocketCloseCodesOfHost(t *testing.T) {
 	ts := server(t, h)
 	dial := func(id *Principal) *websocket.Conn {
 		c, res, err := websocket.Dial(t.Context(), ts.URL+WebSocketPath,
-			&websocket.DialOptions{HTTPClient: ts.Client(), HTTPHeader: keyOf(id), Subprotocols: []string{subprotocol}})
+			&websocket.DialOptions{HTTPClient: ts.Client(), HTTPHeader: keyOf(id), Subprotocols: []string{transport.Subprotocol}})
 		require.NoError(t, err)
 		require.Equal(t, "4194304", res.Header.Get("Altar-Max-Message"))
 		return c

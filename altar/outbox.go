@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/option"
 )
@@ -22,17 +23,17 @@ type outbox struct {
 	list     []item
 	first    int
 	bytes    int
-	reserved int           // messages with space from reserve
-	stalled  uint32        // the shards that reserve has refused space
-	isEnded  bool          // no further message is accepted; queued messages are sent
-	isCut    bool          // no further message is sent
-	why      goodbye       // how the connection ends after that
-	write    func()        // a goroutine that takes messages until there are none; nil: the reader calls pop
-	isBusy   bool          // write runs, or has taken the end
-	inline   bool          // the caller of put runs write
-	changed  chan struct{} // capacity 1; for the reader
-	space    chan struct{} // capacity 1; for waitSpace
-	closed   chan struct{} // closed by close
+	reserved int               // messages with space from reserve
+	stalled  uint32            // the shards that reserve has refused space
+	isEnded  bool              // no further message is accepted; queued messages are sent
+	isCut    bool              // no further message is sent
+	why      transport.Goodbye // how the connection ends after that
+	write    func()            // a goroutine that takes messages until there are none; nil: the reader calls pop
+	isBusy   bool              // write runs, or has taken the end
+	inline   bool              // the caller of put runs write
+	changed  chan struct{}     // capacity 1; for the reader
+	space    chan struct{}     // capacity 1; for waitSpace
+	closed   chan struct{}     // closed by close
 }
 
 type item struct {
@@ -188,7 +189,7 @@ func (o *outbox) len() int {
 }
 
 // end ends the queue after its messages were taken, the last one included, for the first given reason. last may be nil.
-func (o *outbox) end(why goodbye, last Message) {
+func (o *outbox) end(why transport.Goodbye, last Message) {
 	o.mu.Lock()
 	if !o.isEnded {
 		o.isEnded, o.why = true, why
@@ -203,7 +204,7 @@ func (o *outbox) end(why goodbye, last Message) {
 }
 
 // goodbye returns the reason of end, or none if the queue was closed at once.
-func (o *outbox) goodbye() goodbye {
+func (o *outbox) goodbye() transport.Goodbye {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.why
@@ -213,7 +214,7 @@ func (o *outbox) goodbye() goodbye {
 func (o *outbox) close() {
 	o.mu.Lock()
 	isFirst := !o.isCut
-	o.isEnded, o.isCut, o.why = true, true, goodbye{}
+	o.isEnded, o.isCut, o.why = true, true, transport.Goodbye{}
 	dropped := o.list[o.first:]
 	o.list, o.first, o.bytes, o.reserved = nil, 0, 0, 0
 	o.startLocked()

@@ -141,7 +141,7 @@ func (h *Host) followPeer(ctx context.Context, network cluster.Network, p *peer)
 func (h *Host) admitPeer(stream io.ReadWriteCloser) (*hostConn, error) {
 	limit := h.opts.Limits.MaxMessage + 64<<10 // of the ids around a call
 	conn := NewStreamConn(stream, &StreamConnOptions{MaxMessage: limit, MaxOutput: limit})
-	conn.(*ndjson).isPeer = true
+	conn.(*wireConn).decode.isPeer = true
 	hc, err := h.admit(conn, false, nil, "")
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

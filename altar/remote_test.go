@@ -608,7 +608,7 @@ func TestCallWaitsForRuntimeOfOtherHost(t *testing.T) {
 type scriptedPeer struct {
 	id   string
 	t    *testing.T
-	conn *ndjson
+	conn *wireConn
 }
 
 // join enters a scripted Host in a mesh, and returns it once a Host has opened its stream.
@@ -616,8 +616,8 @@ func (m *mesh) join(t *testing.T, id string) *scriptedPeer {
 	p := &scriptedPeer{id: id, t: t}
 	m.mu.Lock()
 	m.joined[id] = &meshHost{func([]string) {}, func(_ string, s io.ReadWriteCloser) {
-		p.conn = NewStreamConn(s, nil).(*ndjson)
-		p.conn.isPeer = true
+		p.conn = NewStreamConn(s, nil).(*wireConn)
+		p.conn.decode.isPeer = true
 	}}
 	m.tellLocked()
 	m.mu.Unlock()
@@ -748,8 +748,8 @@ func TestForwardedCallDoesNotWait(t *testing.T) {
 		stop := m.attach(t, "a", testRuntime("r", nil))
 		near, err := m.Open(t.Context(), "x", "a")
 		require.NoError(t, err)
-		p := &scriptedPeer{id: "x", t: t, conn: NewStreamConn(near, nil).(*ndjson)}
-		p.conn.isPeer = true
+		p := &scriptedPeer{id: "x", t: t, conn: NewStreamConn(near, nil).(*wireConn)}
+		p.conn.decode.isPeer = true
 		require.Len(t, p.next().(*hostOffers).Offers, 1)
 		go stop()
 		require.Empty(t, p.next().(*hostOffers).Offers)

@@ -34,7 +34,7 @@ func newRenewal(source TokenSource, conn Conn, l *link, log *slog.Logger) *renew
 	switch c := conn.(type) {
 	case *httpConn:
 		return nil
-	case *wsConn:
+	case *wireConn:
 		if source == nil {
 			source = c.source
 		}

@@ -89,7 +89,7 @@ func (r *renewed) count() int {
 // for five minutes, and their calls in flight are not disturbed (ALT-D40). Refused tokens and errors of the source
 // are followed by another attempt before the token has expired.
 func TestTokenSourceKeepsConnections(t *testing.T) {
-	for _, over := range []transport{{"pipe", pipeTransport}, {"direct", directTransport}} {
+	for _, over := range []network{{"pipe", pipeTransport}, {"direct", directTransport}} {
 		t.Run(over.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				source, log := newTokens(), &renewed{}

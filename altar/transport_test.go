@@ -25,6 +25,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/sse"
 )
 
@@ -38,7 +39,7 @@ func TestWebSocketRules(t *testing.T) {
 	}
 	user := keyOf(testUser)
 
-	t.Run("subprotocol", func(t *testing.T) {
+	t.Run("transport.Subprotocol", func(t *testing.T) {
 		_, res, err := dial(user)
 		require.Error(t, err)
 		require.Equal(t, http.StatusBadRequest, res.StatusCode)
@@ -46,23 +47,23 @@ func TestWebSocketRules(t *testing.T) {
 	t.Run("origin", func(t *testing.T) {
 		header := user.Clone()
 		header.Set("Origin", "https://evil.example")
-		_, res, err := dial(header, subprotocol)
+		_, res, err := dial(header, transport.Subprotocol)
 		require.Error(t, err)
 		require.Equal(t, http.StatusForbidden, res.StatusCode)
 		header.Set("Origin", "https://friend.example")
-		c, _, err := dial(header, subprotocol)
+		c, _, err := dial(header, transport.Subprotocol)
 		require.NoError(t, err)
 		require.NoError(t, c.Close(websocket.StatusNormalClosure, ""))
 	})
 	t.Run("failed authentication", func(t *testing.T) {
-		_, res, err := dial(http.Header{APIKeyHeader: {"wrong"}}, subprotocol)
+		_, res, err := dial(http.Header{APIKeyHeader: {"wrong"}}, transport.Subprotocol)
 		require.Error(t, err)
 		require.Equal(t, http.StatusUnauthorized, res.StatusCode)
 		_, err = DialWebSocket(t.Context(), ts.URL, &WebSocketDialOptions{HTTPClient: ts.Client(), Header: http.Header{APIKeyHeader: {"wrong"}}})
 		require.ErrorIs(t, err, ReasonUnauthenticated)
 	})
 	t.Run("refused handshake", func(t *testing.T) {
-		c, _, err := dial(keyOf(testService), subprotocol)
+		c, _, err := dial(keyOf(testService), transport.Subprotocol)
 		require.NoError(t, err)
 		require.NoError(t, c.Write(t.Context(), websocket.MessageText, []byte(`{"type":"AnnounceRuntime","runtime_id":"x","protocol_version":"9.0.0"}`)))
 		_, data, err := c.Read(t.Context())
@@ -72,21 +73,21 @@ func TestWebSocketRules(t *testing.T) {
 		require.Equal(t, websocket.StatusPolicyViolation, websocket.CloseStatus(err))
 	})
 	t.Run("binary frame", func(t *testing.T) {
-		c, _, err := dial(user, subprotocol)
+		c, _, err := dial(user, transport.Subprotocol)
 		require.NoError(t, err)
 		require.NoError(t, c.Write(t.Context(), websocket.MessageBinary, []byte(`{"type":"Ping"}`)))
 		_, _, err = c.Read(t.Context())
 		require.Equal(t, websocket.StatusUnsupportedData, websocket.CloseStatus(err))
 	})
 	t.Run("too large", func(t *testing.T) {
-		c, _, err := dial(user, subprotocol)
+		c, _, err := dial(user, transport.Subprotocol)
 		require.NoError(t, err)
 		require.NoError(t, c.Write(t.Context(), websocket.MessageText, bytes.Repeat([]byte("x"), 2000)))
 		_, _, err = c.Read(t.Context())
 		require.Equal(t, websocket.StatusMessageTooBig, websocket.CloseStatus(err))
 	})
 	t.Run("bad frame", func(t *testing.T) { // section f: kept
-		c, _, err := dial(user, subprotocol)
+		c, _, err := dial(user, transport.Subprotocol)
 		require.NoError(t, err)
 		for _, frame := range []string{`{"type":`, `[]`, `{"type":"Ping"}`} {
 			require.NoError(t, c.Write(t.Context(), websocket.MessageText, []byte(frame)))
@@ -107,7 +108,7 @@ func TestWebSocketRules(t *testing.T) {
 		}))
 		defer plain.Close()
 		_, err := DialWebSocket(t.Context(), plain.URL, nil)
-		require.ErrorContains(t, err, subprotocol)
+		require.ErrorContains(t, err, transport.Subprotocol)
 		_, err = DialWebSocket(t.Context(), "http://127.0.0.1:1", nil)
 		require.Error(t, err)
 	})

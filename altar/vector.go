@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/altar/internal/hook"
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/vector"
 )
 
@@ -91,10 +92,11 @@ func vectorFrame(in struct {
 	Wire []byte
 	Max  int
 }) (any, error) {
-	r := newFrameReader(bytes.NewReader(in.Wire), in.Max)
+	r := transport.NewReader(bytes.NewReader(in.Wire), in.Max)
 	list := []map[string]string{}
 	for {
-		frame, err := r.Next()
+		frame, err := r.Read()
+		err = notRead(err)
 		var bad *badFrame
 		switch {
 		case err == nil:
