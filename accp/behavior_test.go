@@ -796,7 +796,7 @@ func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {
 		return &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}}
 	}, func(t *testing.T, o *accp.ServerOptions) {
 		s, err := accp.NewServer("server", o)
-		if o.Session.Persistence.Retention != 0 || o.Session.MaxMemory != 0 {
+		if p := o.Session.Persistence; p.Retention != 0 || p.LeaseTTL != 0 || o.Session.MaxMemory != 0 {
 			require.Error(t, err)
 			return
 		}

@@ -879,6 +879,56 @@ func TestIdempotentHandlerRunsAgain(t *testing.T) {
 	}
 }
 
+// The requests of a process that failed are taken over after its lease, or at once by a process with the same id, which
+// replaces it (ACCP-D72).
+func TestProcessTakesOver(t *testing.T) {
+	for name, tt := range map[string]struct {
+		failed, next     accp.Persistence
+		minTime, maxTime time.Duration
+	}{
+		"default":    {accp.Persistence{}, accp.Persistence{}, 10 * time.Second, 25 * time.Second},
+		"short":      {accp.Persistence{LeaseTTL: 3 * time.Second}, accp.Persistence{}, time.Second, 6 * time.Second},
+		"equal id":   {accp.Persistence{InstanceID: "a"}, accp.Persistence{InstanceID: "a"}, 0, time.Second},
+		"another id": {accp.Persistence{InstanceID: "a"}, accp.Persistence{InstanceID: "b"}, 10 * time.Second, 25 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var runs atomic.Int64
+				open := func(p accp.Persistence, db store.Store) *userServer {
+					p.Store = db
+					s := newUserServer(t, accp.ServerOptions{Persistence: p, Timing: accp.Timing{ResumeWindow: -1}})
+					s.HandleIdempotent("req", "work", failsOnce(&runs))
+					return s
+				}
+				line := &flaky{Store: store.NewMemory()}
+				first := open(tt.failed, line)
+				ctx, disconnect := context.WithCancel(t.Context())
+				defer disconnect()
+				go first.postUntil(ctx, "a", frame("req:work{a:1}", 1, "sid:s1", "cid:c1"))
+				synctest.Wait()
+				line.fail.Store(true)
+				failed := time.Now()
+				second := open(tt.next, line.Store)
+				for seq := int64(2); ; seq++ {
+					answer := second.postFrame("a", frame("req:work{a:1}", seq, "sid:s1", "cid:c1", "try:2")).Body.String()
+					if strings.Contains(answer, "runs:2") {
+						break
+					}
+					require.Contains(t, answer, "try:true")
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.GreaterOrEqual(t, time.Since(failed), tt.minTime)
+				require.LessOrEqual(t, time.Since(failed), tt.maxTime)
+				line.fail.Store(false)
+				time.Sleep(time.Minute)
+				require.Equal(t, tt.next.InstanceID == "a", first.Ready() != nil, "a replaced process ends")
+				require.NoError(t, second.Close())
+				_ = first.Close()
+			})
+		})
+	}
+}
+
 // A value that a session keeps does not hold the memory of its whole frame: values of the shared state, schemas,
 // announced summaries, and the id of the session (ACCP-D76).
 func TestSessionReleasesFrames(t *testing.T) {

@@ -20,8 +20,9 @@ import (
 
 // Outcomes are the recorded answers of a server to requests (ACCP-D72).
 type outcomes struct {
-	db  store.Store // nil: in memory
-	opt once.Options
+	db    store.Store // nil: in memory
+	opt   once.Options
+	lease lease.Options // of the process
 
 	tables atomic.Pointer[outcomeTables] // nil unless open; changed with turn only
 
@@ -65,7 +66,7 @@ func (o *outcomes) open(ctx context.Context) (*outcomeTables, error) {
 	case o.db == nil:
 		t = &outcomeTables{table: once.New(nil, nil, o.opt)}
 	default:
-		o.instance, err = lease.Acquire(ctx, o.db, lease.Options{Prefix: o.opt.Prefix, Logger: o.opt.Logger})
+		o.instance, err = lease.Acquire(ctx, o.db, o.lease)
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/option"
@@ -147,10 +148,24 @@ type Persistence struct {
 	// (ACCP-D76).
 	Retention time.Duration
 
+	// InstanceID identifies the process of a [Server] among those that share the Store. A new process
+	// with the id of an earlier one replaces that and takes its requests over at once. Empty means a
+	// random id. Sessions without a server do not use it.
+	InstanceID string
+
+	// LeaseTTL is the lifetime of the lease of the process of a [Server]. Other processes take its
+	// requests over after the lease has expired. Zero means 15 s. A negative value means that no other
+	// process uses the Store at the same time.
+	LeaseTTL time.Duration
+
 	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do
 	// not fit into a frame, are moved there and sent as references (ACCP-D35, ACCP-D37). Nil, or an
 	// empty session id, sends all values inline.
 	SharedStore store.KV
+}
+
+func (p *Persistence) isSet() bool {
+	return p.Store != nil || p.SharedStore != nil || p.Retention != 0 || p.InstanceID != "" || p.LeaseTTL != 0
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
@@ -245,7 +260,7 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		return nil, fail(ErrParse, "invalid agent-id %.80q", self)
 	case o.Auth.Authenticator == nil && !o.Auth.AllowAnonymous:
 		return nil, errors.New("accp: new server: no Auth.Authenticator; set Auth.AllowAnonymous to serve without one")
-	case o.Session.Persistence.Store != nil || o.Session.Persistence.SharedStore != nil || o.Session.Persistence.Retention != 0:
+	case o.Session.Persistence.isSet():
 		return nil, errors.New("accp: new server: Session.Persistence is set; set Persistence")
 	case o.Session.MaxMemory != 0:
 		return nil, errors.New("accp: new server: Session.MaxMemory is set; set Limits.MaxMemoryPerSession")
@@ -271,8 +286,11 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
 		reserve: s.reserve, audit: s.audit,
-		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store, opt: once.Options{Prefix: "accp/", StoreTimeout: 10 * time.Second, MaxOutcome: maxOutcome,
-			MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
+		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store,
+			lease: lease.Options{Prefix: "accp/", InstanceID: o.Persistence.InstanceID, TTL: o.Persistence.LeaseTTL, Logger: o.Logger,
+				OnLost: func(context.Context) { _ = s.Close() }},
+			opt: once.Options{Prefix: "accp/", StoreTimeout: 10 * time.Second, MaxOutcome: maxOutcome,
+				MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
 	return s, nil
 }
 

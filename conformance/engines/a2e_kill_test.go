@@ -24,8 +24,8 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-// a2eInstance names the instance of a process. Its next process takes over at once.
-const a2eInstance = "ENGINES_A2E_INSTANCE"
+// instanceEnv names the instance of a process of A2E or ACCP. Its next process takes over at once.
+const instanceEnv = "ENGINES_INSTANCE"
 
 // a2eChild serves a tool that records when it begins and when it is done, and plans.
 func a2eChild(ctx context.Context, s store.Store) error {
@@ -39,7 +39,7 @@ func a2eChild(ctx context.Context, s store.Store) error {
 // a2eHost returns a handler whose host has its lease; before that, it refuses handshakes.
 func a2eHost(ctx context.Context, s store.Store) (*a2e.HTTPHandler, error) {
 	h, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet, Limits: a2e.Limits{MaxUnauthenticatedPerAddress: -1},
-		Persistence: a2e.Persistence{Store: s, InstanceID: os.Getenv(a2eInstance), LeaseTTL: time.Second}})
+		Persistence: a2e.Persistence{Store: s, InstanceID: os.Getenv(instanceEnv), LeaseTTL: time.Second}})
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +209,7 @@ func TestA2EKilled(t *testing.T) {
 			t.Skip("long form only: set FIVEWIRE_LONG")
 		}
 		if hosts == 1 {
-			t.Setenv(a2eInstance, "one")
+			t.Setenv(instanceEnv, "one")
 		}
 		s, r := p.open(t), &rotation{transport: &http.Transport{MaxIdleConnsPerHost: agents}}
 		t.Cleanup(r.transport.CloseIdleConnections)

@@ -104,7 +104,7 @@ func accpChild(_ context.Context, s store.Store) error {
 
 func accpDesk(s store.Store) (*accp.Server, error) {
 	srv, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: quiet,
-		Persistence: accp.Persistence{Store: store.Sub(s, "accp/")}})
+		Persistence: accp.Persistence{Store: store.Sub(s, "accp/"), InstanceID: os.Getenv(instanceEnv)}})
 	if err != nil {
 		return nil, err
 	}
