@@ -78,6 +78,15 @@ func (n *Node) isUp() bool {
 // IsCrashed reports whether the instance of a view has crashed.
 func (v *View) IsCrashed() bool { return v.Context.Err() != nil }
 
+// InstanceID returns the id under which the process of a node holds its lease. In a third of the runs it is the name of
+// the node, so that the next process takes over at once. Otherwise it is empty.
+func (v *View) InstanceID() string {
+	if mix(v.Node.w.seed^fnvBasis)%3 == 0 {
+		return v.Node.name
+	}
+	return ""
+}
+
 // permit decides whether a fault of the store is injected.
 func (n *Node) permit(f *fault.Fault) bool {
 	parts := []string{n.name, string(f.Action), f.Op, f.Name}

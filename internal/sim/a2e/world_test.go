@@ -133,7 +133,7 @@ func (w *world) startHost(v *sim.View) (sim.Instance, error) {
 	}
 	o := &a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}, Logger: quiet,
 		Limits:      a2e.Limits{MaxConcurrentPerSession: w.broken.limit},
-		Persistence: a2e.Persistence{Store: store.Sub(db, "a2e/"), LeaseTTL: leaseTTL}}
+		Persistence: a2e.Persistence{Store: store.Sub(db, "a2e/"), InstanceID: v.InstanceID(), LeaseTTL: leaseTTL}}
 	w.keepNotes(o, db)
 	h, err := a2e.NewHost(o)
 	if err != nil {

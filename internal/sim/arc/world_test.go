@@ -120,7 +120,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 				return &arc.Principal{ID: token, Scopes: []string{arc.ScopeAgentCaller, arc.ScopeTaskController,
 					arc.ScopeChatController}}, nil
 			}))},
-		Persistence: arc.Persistence{EnableResume: true, Store: db, ResultTTL: time.Hour, TaskRetention: taskRetention},
+		Persistence: arc.Persistence{EnableResume: true, Store: db, InstanceID: v.InstanceID(), ResultTTL: time.Hour, TaskRetention: taskRetention},
 		Limits:      w.limits(),
 		Timing:      arc.Timing{InputTimeout: inputTimeout},
 		Logger:      quiet,
