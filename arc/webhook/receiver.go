@@ -14,6 +14,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/signature"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -64,6 +66,11 @@ type ReceiverOptions struct {
 	// the bound.
 	MaxMessage int
 
+	// MaxMemory and MaxMemoryPerAddress bound the bodies of all requests, and of those of one address, in
+	// bytes. Zero means 64 MiB per address, and the lesser of 128 MiB and a sixth of GOMEMLIMIT in all; a
+	// negative value removes the bound.
+	MaxMemory, MaxMemoryPerAddress int64
+
 	// ReadTimeout is how long the body of a request may take to arrive. It never extends
 	// that of the [http.Server]. Zero means 60 s; a negative value removes the bound.
 	ReadTimeout time.Duration
@@ -96,8 +103,8 @@ func (o ReceiverOptions) withDefaults() ReceiverOptions {
 //
 // It responds with 200 if the handler succeeded, also for an earlier delivery of the
 // same notification; with 401 for an invalid signature or time; with 400, 405, 408, 413
-// or 415 for a request that is not a notification; and with 500 if the handler
-// failed, so that the sender retries.
+// or 415 for a request that is not a notification; with 503 over MaxMemory, and with
+// 500 if the handler failed, so that the sender retries.
 //
 // Notifications are passed on in the order of their arrival, late ones too: a sender repeats one that
 // failed while newer ones are sent (ARC-D44). A handler that keeps the state of a task keeps the one with
@@ -109,6 +116,7 @@ type Receiver struct {
 	handler arc.NotificationHandler
 	secrets []string
 	opts    ReceiverOptions
+	budget  *budget.Budget     // of bodies
 	flight  singleflight.Group // deliveries by id
 }
 
@@ -122,6 +130,8 @@ func NewReceiver(h arc.NotificationHandler, secrets []arc.WebhookSecret, opts *R
 		r.opts = *opts
 	}
 	r.opts = r.opts.withDefaults()
+	all := min(r.opts.MaxMemory, math.MaxInt64/2) * 2 // senders without a name share half of a budget
+	r.budget = budget.New(budget.Limits{Memory: budget.Limit{Session: -1, Principal: r.opts.MaxMemoryPerAddress, All: all}, Logger: r.opts.Logger}, nil)
 	switch {
 	case h == nil:
 		return nil, errors.New("arc: webhook: no handler")
@@ -171,9 +181,18 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) (int, error
 	if _, err := httpx.CheckRequest(req, types, signature.HeaderSignature, signature.HeaderDelivery); err != nil {
 		return statusOf(err), arc.Errorf(arc.ErrInvalidRequest, "Unsupported media type or repeated header field")
 	}
-	body, err := httpx.Body(w, req, int64(r.opts.MaxMessage), r.opts.ReadTimeout)
+	hold, err := httpx.ReserveBody(req, r.budget.Scope(budget.Anonymous(req.RemoteAddr), ""), int64(r.opts.MaxMessage))
+	defer hold.Release()
+	var body []byte
+	if err == nil {
+		body, err = httpx.Body(w, req, int64(r.opts.MaxMessage), r.opts.ReadTimeout)
+	}
+	full, isFull := errors.AsType[*budget.Error](err)
 	switch status := statusOf(err); {
 	case err == nil:
+	case isFull:
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(full.RetryAfter.Seconds()))))
+		return http.StatusServiceUnavailable, &arc.Error{Code: arc.ErrAgentCapacityExceeded, Message: arc.ErrAgentCapacityExceeded.Message(), Cause: err}
 	case status == http.StatusRequestEntityTooLarge:
 		return status, &arc.Error{Code: arc.ErrMessageTooLarge, Message: arc.ErrMessageTooLarge.Message(), Cause: err}
 	default:

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -218,6 +219,35 @@ func TestReceiverSlowBody(t *testing.T) {
 			require.Contains(t, response, " 408 ")
 		})
 	}
+}
+
+// The bodies of one sender, which arrive before their signatures can be verified, fill neither the memory of the receiver
+// nor keep out another sender.
+func TestReceiverBoundsMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := NewReceiver(arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { return nil }), []arc.WebhookSecret{secret}, nil)
+		require.NoError(t, err)
+		send := func(address string, length int64, body io.Reader) *httptest.ResponseRecorder {
+			req := httptest.NewRequest(http.MethodPost, "/", body)
+			req.RemoteAddr, req.ContentLength = address, length
+			req.Header.Set("Content-Type", arc.MediaType)
+			w := httptest.NewRecorder()
+			r.ServeHTTP(w, req)
+			return w
+		}
+		slow, end := io.Pipe()
+		for range 4 {
+			go send("192.0.2.1:1000", 16<<20, slow)
+		}
+		synctest.Wait()
+		w := send("192.0.2.1:2000", 1000, strings.NewReader("{}"))
+		require.Equal(t, http.StatusServiceUnavailable, w.Code)
+		require.NotEmpty(t, w.Header().Get("Retry-After"))
+		require.Equal(t, http.StatusUnauthorized, send("192.0.2.2:1000", 2, strings.NewReader("{}")).Code)
+		require.NoError(t, end.Close())
+		synctest.Wait()
+		require.Equal(t, http.StatusUnauthorized, send("192.0.2.1:2000", 2, strings.NewReader("{}")).Code)
+	})
 }
 
 // The flat object of the Python SDK, with the signature that this SDK computes.
