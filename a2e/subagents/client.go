@@ -80,7 +80,7 @@ func (c *Client) DelegateSubagent(ctx context.Context, r *SubagentDelegateReques
 
 // AwaitSubagent sends "SUBAGENT_AWAIT_REQ" and returns the answer. A failed task is an
 // error, with its status and its result in the details.
-func (c *Client) AwaitSubagent(ctx context.Context, r *SubagentAwaitRequest, opts *a2e.CallOptions) (*SubagentAwaitResponse, error) {
+func (c *Client) AwaitSubagent(ctx context.Context, r *AwaitRequest, opts *a2e.CallOptions) (*SubagentAwaitResponse, error) {
 	answer, err := a2e.CallAs[SubagentAwaitResponse](ctx, c.client, "SUBAGENT_AWAIT_REQ", r, opts)
 	if err == nil && answer.Error != nil && *answer.Error != "" {
 		err = failedTask(answer.Status, *answer.Error, answer.Result)
@@ -99,19 +99,19 @@ func (c *Client) MessageSubagent(ctx context.Context, r *SubagentMessageRequest,
 }
 
 // ListSubagents sends "SUBAGENT_LIST_REQ" and returns the answer.
-func (c *Client) ListSubagents(ctx context.Context, r *SubagentListRequest, opts *a2e.CallOptions) (*SubagentListResponse, error) {
+func (c *Client) ListSubagents(ctx context.Context, r *ListRequest, opts *a2e.CallOptions) (*SubagentListResponse, error) {
 	return a2e.CallAs[SubagentListResponse](ctx, c.client, "SUBAGENT_LIST_REQ", r, opts)
 }
 
 // CancelSubagent sends "SUBAGENT_CANCEL_REQ". Only a failure is answered, by an error that names no
 // waiting call; the outcome arrives as an event.
-func (c *Client) CancelSubagent(ctx context.Context, r *SubagentCancelRequest) error {
+func (c *Client) CancelSubagent(ctx context.Context, r *TerminateRequest) error {
 	return c.client.Send(ctx, "SUBAGENT_CANCEL_REQ", r)
 }
 
 // TerminateSubagent sends "SUBAGENT_TERMINATE_REQ". Only a failure is answered, by an error that
 // names no waiting call; the outcome arrives as an event.
-func (c *Client) TerminateSubagent(ctx context.Context, r *SubagentTerminateRequest) error {
+func (c *Client) TerminateSubagent(ctx context.Context, r *TerminateRequest) error {
 	return c.client.Send(ctx, "SUBAGENT_TERMINATE_REQ", r)
 }
 

@@ -29,14 +29,14 @@ func Types() []a2e.Type {
 		a2e.TypeOf[SubagentSpawnResponse]("SUBAGENT_SPAWN_RESP"),
 		a2e.TypeOf[SubagentDelegateRequest]("SUBAGENT_DELEGATE_REQ"),
 		a2e.TypeOf[SubagentDelegateResponse]("SUBAGENT_DELEGATE_RESP"),
-		a2e.TypeOf[SubagentAwaitRequest]("SUBAGENT_AWAIT_REQ"),
+		a2e.TypeOf[AwaitRequest]("SUBAGENT_AWAIT_REQ"),
 		a2e.TypeOf[SubagentAwaitResponse]("SUBAGENT_AWAIT_RESP"),
 		a2e.TypeOf[SubagentMessageRequest]("SUBAGENT_MESSAGE_REQ"),
 		a2e.TypeOf[SubagentMessageResponse]("SUBAGENT_MESSAGE_RESP"),
-		a2e.TypeOf[SubagentListRequest]("SUBAGENT_LIST_REQ"),
+		a2e.TypeOf[ListRequest]("SUBAGENT_LIST_REQ"),
 		a2e.TypeOf[SubagentListResponse]("SUBAGENT_LIST_RESP"),
-		a2e.TypeOf[SubagentCancelRequest]("SUBAGENT_CANCEL_REQ"),
-		a2e.TypeOf[SubagentTerminateRequest]("SUBAGENT_TERMINATE_REQ"),
+		a2e.TypeOf[TerminateRequest]("SUBAGENT_CANCEL_REQ"),
+		a2e.TypeOf[TerminateRequest]("SUBAGENT_TERMINATE_REQ"),
 		a2e.TypeOf[SubagentMergeRequest]("SUBAGENT_MERGE_REQ"),
 		a2e.TypeOf[SubagentMergeResponse]("SUBAGENT_MERGE_RESP"),
 		a2e.TypeOf[SubagentEvent]("SUBAGENT_EVENT"),
@@ -74,7 +74,7 @@ type DelegateResponse struct {
 	Status   string `json:"status,omitzero" jsonmap:"always"`
 }
 
-// An AwaitRequest is the message "multi_agent/await".
+// An AwaitRequest is the message "multi_agent/await" and "SUBAGENT_AWAIT_REQ".
 type AwaitRequest struct {
 	SubagentID string `json:"subagent_id"`
 }
@@ -88,7 +88,7 @@ type AwaitResponse struct {
 	Error      *string         `json:"error,omitzero"`
 }
 
-// A ListRequest is the message "multi_agent/list".
+// A ListRequest is the message "multi_agent/list" and "SUBAGENT_LIST_REQ".
 type ListRequest struct {
 }
 
@@ -98,7 +98,7 @@ type ListResponse struct {
 	Subagents []json.RawMessage `json:"subagents,omitzero" jsonmap:"always,object"`
 }
 
-// A TerminateRequest is the message "multi_agent/terminate".
+// A TerminateRequest is the message "multi_agent/terminate", "SUBAGENT_CANCEL_REQ" and "SUBAGENT_TERMINATE_REQ".
 type TerminateRequest struct {
 	SubagentID string `json:"subagent_id"`
 }

@@ -36,11 +36,6 @@ type SubagentDelegateResponse struct {
 	Status   string `json:"status"`
 }
 
-// A SubagentAwaitRequest is the message "SUBAGENT_AWAIT_REQ".
-type SubagentAwaitRequest struct {
-	SubagentID string `json:"subagent_id"`
-}
-
 // A SubagentAwaitResponse is the message "SUBAGENT_AWAIT_RESP".
 type SubagentAwaitResponse struct {
 	ReqID      string          `json:"req_id,omitzero" jsonmap:"always"` // the request answered
@@ -63,24 +58,10 @@ type SubagentMessageResponse struct {
 	Delivered *bool  `json:"delivered,omitzero" jsonmap:"default=true"`
 }
 
-// A SubagentListRequest is the message "SUBAGENT_LIST_REQ".
-type SubagentListRequest struct {
-}
-
 // A SubagentListResponse is the message "SUBAGENT_LIST_RESP".
 type SubagentListResponse struct {
 	ReqID     string `json:"req_id,omitzero" jsonmap:"always"` // the request answered
 	Subagents []Info `json:"subagents"`
-}
-
-// A SubagentCancelRequest is the message "SUBAGENT_CANCEL_REQ".
-type SubagentCancelRequest struct {
-	SubagentID string `json:"subagent_id"`
-}
-
-// A SubagentTerminateRequest is the message "SUBAGENT_TERMINATE_REQ".
-type SubagentTerminateRequest struct {
-	SubagentID string `json:"subagent_id"`
 }
 
 // A SubagentMergeRequest is the message "SUBAGENT_MERGE_REQ".

@@ -19,10 +19,10 @@ func (k *keeper) treeRoutes() []a2e.Route {
 		a2e.NewRoute("SUBAGENT_LIST_REQ", k.treeList),
 		a2e.NewRoute("SUBAGENT_MESSAGE_REQ", k.message),
 		a2e.NewRoute("SUBAGENT_MERGE_REQ", k.treeMerge),
-		quiet("SUBAGENT_CANCEL_REQ", func(c *crew, r *SubagentCancelRequest) error {
+		quiet("SUBAGENT_CANCEL_REQ", func(c *crew, r *TerminateRequest) error {
 			return c.report(r.SubagentID, StatusCancelled)
 		}),
-		quiet("SUBAGENT_TERMINATE_REQ", func(c *crew, r *SubagentTerminateRequest) error {
+		quiet("SUBAGENT_TERMINATE_REQ", func(c *crew, r *TerminateRequest) error {
 			return c.report(r.SubagentID, StatusTerminated)
 		}),
 	}
@@ -70,7 +70,7 @@ func (k *keeper) treeDelegate(_ context.Context, call *a2e.Call, r *SubagentDele
 	return &SubagentDelegateResponse{Status: StatusRunning}, nil
 }
 
-func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwaitRequest) (*SubagentAwaitResponse, error) {
+func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *AwaitRequest) (*SubagentAwaitResponse, error) {
 	a, err := call.PluginState().(*crew).wait(ctx, r.SubagentID)
 	if err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (k *keeper) treeAwait(ctx context.Context, call *a2e.Call, r *SubagentAwait
 	return &SubagentAwaitResponse{SubagentID: a.id, Status: a.status, Result: a.result, Error: textOrNil(a.err)}, nil
 }
 
-func (k *keeper) treeList(_ context.Context, call *a2e.Call, _ *SubagentListRequest) (*SubagentListResponse, error) {
+func (k *keeper) treeList(_ context.Context, call *a2e.Call, _ *ListRequest) (*SubagentListResponse, error) {
 	return &SubagentListResponse{Subagents: call.PluginState().(*crew).infos()}, nil
 }
 
