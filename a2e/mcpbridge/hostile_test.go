@@ -144,6 +144,51 @@ func TestReconnectRenewsSubscriptions(t *testing.T) {
 	}
 }
 
+// Subscriptions are renewed at the same time: a server that does not answer one of them delays no other.
+func TestSubscriptionsAreRenewedTogether(t *testing.T) {
+	renewed := make(chan struct{})
+	isLost := false // written while no connection is open
+	local := sdk.NewServer(&sdk.Implementation{Name: "box", Version: "1"}, &sdk.ServerOptions{
+		SubscribeHandler: func(ctx context.Context, r *sdk.SubscribeRequest) error {
+			switch {
+			case !isLost:
+			case r.Params.URI == "box:///last":
+				close(renewed)
+			default:
+				select {
+				case <-renewed:
+				case <-ctx.Done():
+				}
+			}
+			return nil
+		},
+		UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
+	})
+	local.AddResource(&sdk.Resource{URI: "box:///a", Name: "a"}, nil)
+	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"box": local}, ProtocolVersion: "2025-06-18"})
+	_, err := r.register(t, map[string]any{"server_id": "box", "name": "box", "transport": "memory"})
+	require.NoError(t, err)
+	uris := []string{"box:///a", "box:///b", "box:///last"}
+	for _, uri := range uris {
+		_, err = r.SubscribeResource(t.Context(), &mcp.ResourceSubscribeRequest{URI: uri}, nil)
+		require.NoError(t, err)
+	}
+	for s := range local.Sessions() {
+		require.NoError(t, s.Close())
+	}
+	isDisconnected := func() bool {
+		list, err := r.ListServers(t.Context(), &mcp.ServerListRequest{StatusFilter: mcp.StatusDisconnected}, nil)
+		return err == nil && len(list.Servers) == 1
+	}
+	require.Eventually(t, isDisconnected, 10*time.Second, 5*time.Millisecond)
+	isLost = true
+	_, err = r.ListResources(t.Context(), nil, nil)
+	require.NoError(t, err)
+	for range uris {
+		r.pushed(t, "notifications/resources/updated")
+	}
+}
+
 // The subscriptions of a server are bounded.
 func TestSubscriptionsAreBounded(t *testing.T) {
 	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"box": newServer(nil)}, MaxItems: 1})

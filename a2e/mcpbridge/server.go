@@ -15,6 +15,7 @@ import (
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
@@ -397,27 +398,40 @@ func (s *server) subscribe(ctx context.Context, l *link, uri string) error {
 	}
 }
 
-// renew subscribes a new connection to the resources of the lost one, and reports that each may have changed.
+// maxRenewals is the number of subscriptions that are renewed at a time.
+const maxRenewals = 16
+
+// renew subscribes a new connection to the resources of the lost one within DialTimeout, and reports that each may have
+// changed.
 func (s *server) renew(l *link, uris []string) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.c.opts.DialTimeout)
+	defer cancel()
+	var work errgroup.Group
+	work.SetLimit(maxRenewals)
 	for _, uri := range uris {
-		ctx, cancel := context.WithTimeout(s.ctx, s.c.opts.DialTimeout)
-		err := s.subscribe(ctx, l, uri)
-		cancel()
-		s.mu.Lock()
-		isCurrent := s.link == l
-		if err != nil && isCurrent {
-			s.subs = slices.DeleteFunc(s.subs, func(other string) bool { return other == uri })
-			s.subsSize -= len(uri)
-		}
-		s.mu.Unlock()
-		if !isCurrent {
-			return // the next connection renews them
-		}
-		if err != nil {
-			s.c.log.WarnContext(s.ctx, "mcpbridge: subscription not renewed", "server_id", s.config.ServerID, "err", err)
-		}
-		s.notify("notifications/resources/updated", &sdk.ResourceUpdatedNotificationParams{URI: uri})
+		work.Go(func() error { return s.renewOne(ctx, l, uri) })
 	}
+	_ = work.Wait()
+}
+
+// renewOne renews a subscription, unless a later connection does.
+func (s *server) renewOne(ctx context.Context, l *link, uri string) error {
+	err := s.subscribe(ctx, l, uri)
+	s.mu.Lock()
+	isCurrent := s.link == l
+	if err != nil && isCurrent {
+		s.subs = slices.DeleteFunc(s.subs, func(other string) bool { return other == uri })
+		s.subsSize -= len(uri)
+	}
+	s.mu.Unlock()
+	if !isCurrent {
+		return nil
+	}
+	if err != nil {
+		s.c.log.WarnContext(s.ctx, "mcpbridge: subscription not renewed", "server_id", s.config.ServerID, "err", err)
+	}
+	s.notify("notifications/resources/updated", &sdk.ResourceUpdatedNotificationParams{URI: uri})
+	return nil
 }
 
 // listens reports whether subscriptions of a connection are streams that the server
