@@ -30,6 +30,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/env"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 // fakeHost answers each request line as answer says; "" is no answer.
@@ -771,6 +772,54 @@ func TestManyMessagesOverSlowNetwork(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// A lostStream delivers the first read of a body and then nothing, as after the loss of a connection without a sign.
+type lostStream struct {
+	io.ReadCloser
+	ctx   context.Context
+	reads int
+}
+
+func (b *lostStream) Read(p []byte) (int, error) {
+	if b.reads++; b.reads > 1 {
+		<-b.ctx.Done()
+		return 0, b.ctx.Err()
+	}
+	return b.ReadCloser.Read(p)
+}
+
+// A client opens a stream again that is lost without a sign, and gets the answers of the meantime.
+func TestStreamLostWithoutASignIsOpenedAgain(t *testing.T) {
+	for _, extensions := range [][]string{nil, {}} {
+		synctest.Test(t, func(t *testing.T) {
+			set := a2etest.Must(tools.NewSet(nil))
+			tools.AddTool(set, "greet", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return "hello", nil }, nil)
+			h := a2etest.NewHost(t, nil, set.Plugin())
+			srv := kit.Serve(t, "a2e", a2etest.Must(a2e.NewHTTPHandler(h, nil)))
+			isLost := false
+			srv.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return roundTrip(func(r *http.Request) (*http.Response, error) {
+					resp, err := next.RoundTrip(r)
+					if err == nil && r.Method == http.MethodGet && !isLost {
+						isLost = true
+						resp.Body = &lostStream{ReadCloser: resp.Body, ctx: r.Context()}
+					}
+					return resp, err
+				})
+			})
+			conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{HTTPClient: srv.Client})
+			require.NoError(t, err)
+			c, err := a2e.NewClient(conn, &a2e.ClientOptions{Capabilities: []string{"tools"}, Extensions: extensions})
+			require.NoError(t, err)
+			defer c.Close()
+			_, err = c.Connect(t.Context())
+			require.NoError(t, err)
+			got, err := tools.CallAs[string](t.Context(), c, "greet", nil, &a2e.CallOptions{Timeout: time.Minute})
+			require.NoError(t, err)
+			require.Equal(t, "hello", got)
+		})
+	}
+}
 
 // A host that sends a message that is too large on every stream gets requests at the rate of the backoff.
 func TestTooLargeMessageOnEveryStream(t *testing.T) {

@@ -106,10 +106,11 @@ type httpConn struct {
 	stream sync.WaitGroup
 	once   sync.Once
 
-	batch   atomic.Int64 // bytes of a body of several lines; 0 for none
-	resumes atomic.Bool  // the session survives its host
-	refusal func(id string, err *Error)
-	end     atomic.Pointer[CloseError]
+	batch      atomic.Int64 // bytes of a body of several lines; 0 for none
+	resumes    atomic.Bool  // the session survives its host
+	isNumbered atomic.Bool  // the host numbers its messages, and replays lost ones
+	refusal    func(id string, err *Error)
+	end        atomic.Pointer[CloseError]
 }
 
 // request returns a request of the session.
@@ -355,8 +356,8 @@ func (c *httpConn) follow() {
 // messageNumber returns the number of an event id, which is 0 before the first one.
 func messageNumber(id string) (uint64, error) { return strconv.ParseUint("0"+id, 10, 63) }
 
-// streamSilence is the time without a byte after which the stream of a session that survives its host is opened
-// again: a network can lose a connection without a sign. By default a host sends a comment every 15 seconds.
+// streamSilence is the time without a byte after which the stream of a host that numbers its messages is opened
+// again: a network can lose a connection without a sign. By default such a host sends a comment every 15 seconds.
 const streamSilence = 45 * time.Second
 
 // A watchedReader restarts a timer with each read.
@@ -378,7 +379,7 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(streamSilence, func() {
-		if c.resumes.Load() {
+		if c.isNumbered.Load() {
 			cancel()
 		}
 	})
@@ -405,6 +406,8 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 		}
 		if id := in.lastID(); id != "" && id != *last {
 			*last = id
+			_, bad := messageNumber(id)
+			c.isNumbered.Store(bad == nil)
 			connected()
 		}
 	}
