@@ -18,6 +18,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -120,6 +121,51 @@ func TestReceivedMessageIsRefused(t *testing.T) {
 			if tt.want != nil {
 				require.ErrorIs(t, err, tt.want)
 			}
+		})
+	}
+}
+
+// The parts of a message end between characters, and are handed on before the message is complete.
+func TestMessageArrivesInParts(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		a, b := newPair(t, Options{}, &AcceptOptions{Options: Options{Parts: true}})
+		for _, size := range []int{0, 1, maxPart - 1, maxPart, maxPart + 1, 5*maxPart + 3} {
+			want := strings.Repeat("€", size/3+1)[:3*((size+2)/3)]
+			written := make(chan error, 1)
+			go func() { written <- a.Write(t.Context(), []byte(want)) }()
+			var got []byte
+			for {
+				part, err := b.Read(t.Context())
+				require.NoError(t, err)
+				require.True(t, utf8.Valid(part))
+				require.LessOrEqual(t, len(part), 2*maxPart)
+				if len(part) == 0 {
+					break
+				}
+				got = append(got, part...)
+			}
+			require.True(t, want == string(got), "of %d bytes, got %d", len(want), len(got))
+			require.NoError(t, <-written)
+		}
+	})
+	for payload, code := range map[string]int{
+		strings.Repeat("x", maxPart) + "\xff":                      1007,
+		strings.Repeat("x", maxPart-1) + "\xff\xff":                1007,
+		strings.Repeat("x", 2*maxPart) + "\xe2\x82":                1007,
+		strings.Repeat("x", 3*maxPart) + strings.Repeat("x", 1000): 1009,
+	} {
+		eachRole(t, Options{MaxMessage: 3 * maxPart, Parts: true}, func(t *testing.T, c *Conn, p *rawPeer) {
+			go func() { _, _ = p.Write(p.frame(opText, []byte(payload))) }()
+			var err error
+			go func() {
+				for err == nil {
+					_, err = c.Read(context.Background())
+				}
+			}()
+			got, _ := p.receiveClose(t)
+			require.Equal(t, code, got)
+			synctest.Wait()
+			require.Equal(t, retry.Permanent, retry.ClassOf(err))
 		})
 	}
 }

@@ -81,6 +81,10 @@ type Options struct {
 	HandshakeTimeout time.Duration // zero means 10 s
 	Subprotocols     []string      // by preference
 	LimitHeader      string        // header of the handshake in which a server announces MaxMessage; a client lowers MaxOutput
+
+	// Parts makes Read return each message in parts of about 64 KiB, which end between characters, and an empty part
+	// behind the last one.
+	Parts bool
 }
 
 func (o Options) withDefaults() Options {
@@ -321,7 +325,7 @@ func (c *Conn) cut(cause error) {
 	})
 }
 
-// Read returns the next message, which belongs to the caller. The end of ctx ends the call only.
+// Read returns the next message, or a part of one, which belongs to the caller. The end of ctx ends the call only.
 func (c *Conn) Read(ctx context.Context) ([]byte, error) {
 	select {
 	case m := <-c.in:
@@ -336,49 +340,81 @@ func (c *Conn) Read(ctx context.Context) ([]byte, error) {
 // receiveAll hands the received messages to Read, one at a time, until the connection ends.
 func (c *Conn) receiveAll() {
 	for {
-		m, err := c.receive()
-		if err != nil {
+		if err := c.receive(); err != nil {
 			c.finish(err)
 			_ = c.ws.CloseNow()
 			return
 		}
-		c.isBusy.Store(true)
-		select {
-		case c.in <- m:
-		case <-c.done:
-		}
-		c.isBusy.Store(false)
 	}
 }
 
-func (c *Conn) receive() ([]byte, error) {
+// hand passes a message or a part to Read.
+func (c *Conn) hand(m []byte) {
+	c.isBusy.Store(true)
+	select {
+	case c.in <- m:
+	case <-c.done:
+	}
+	c.isBusy.Store(false)
+}
+
+// receive hands a message to Read, whole or in parts.
+func (c *Conn) receive() error {
 	kind, r, err := c.ws.Reader(context.Background())
 	if err == nil && kind != websocket.MessageText {
-		return nil, c.close(1003, "", errors.New("wsconn: message is binary"))
+		return c.close(1003, "", errors.New("wsconn: message is binary"))
 	}
-	buf := c.scratch[:0]
+	buf, handed := c.scratch[:0], 0
 	for n := 0; err == nil; buf = buf[:len(buf)+n] {
+		if c.o.Parts && len(buf) >= maxPart {
+			part := buf[:len(buf)-cutRune(buf)]
+			if !utf8.Valid(part) {
+				break
+			}
+			c.hand(bytes.Clone(part))
+			handed += len(part)
+			buf = append(buf[:0], buf[len(part):]...)
+		}
 		if len(buf) == cap(buf) {
 			buf = slices.Grow(buf, max(len(buf), 512))
 		}
 		n, err = r.Read(buf[len(buf):cap(buf)])
-		if len(buf)+n > c.o.MaxMessage {
-			return nil, c.close(1009, "", fmt.Errorf("%w: limit %d bytes", ErrTooLarge, c.o.MaxMessage))
+		if handed+len(buf)+n > c.o.MaxMessage {
+			return c.close(1009, "", fmt.Errorf("%w: limit %d bytes", ErrTooLarge, c.o.MaxMessage))
 		}
 	}
 	if e, ok := errors.AsType[websocket.CloseError](err); ok {
-		return nil, &CloseError{Code: int(e.Code), Reason: e.Reason}
+		return &CloseError{Code: int(e.Code), Reason: e.Reason}
 	}
-	if err != io.EOF {
-		return nil, fmt.Errorf("wsconn: read: %w", err)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("wsconn: read: %w", err)
 	}
 	if !utf8.Valid(buf) {
-		return nil, c.close(1007, "", errors.New("wsconn: message is not UTF-8"))
+		return c.close(1007, "", errors.New("wsconn: message is not UTF-8"))
 	}
 	if c.scratch = nil; cap(buf) <= maxPart {
 		c.scratch = buf
 	}
-	return bytes.Clone(buf), nil
+	if !c.o.Parts || len(buf) > 0 {
+		c.hand(bytes.Clone(buf))
+	}
+	if c.o.Parts {
+		c.hand(nil)
+	}
+	return nil
+}
+
+// cutRune returns the number of bytes at the end of b that are the beginning of a character.
+func cutRune(b []byte) int {
+	for n := 1; n < min(utf8.UTFMax, len(b)+1); n++ {
+		if tail := b[len(b)-n:]; utf8.RuneStart(tail[0]) {
+			if utf8.FullRune(tail) {
+				return 0
+			}
+			return n
+		}
+	}
+	return 0
 }
 
 // Write sends a message and keeps no reference to it. A message over the limit (ErrTooLarge) and one
