@@ -118,8 +118,10 @@ type crew struct {
 	size   int // bytes of the configurations, running tasks and results
 }
 
-// maxBytes bounds the size of a crew.
-const maxBytes = 16 << 20
+const (
+	maxBytes  = 16 << 20 // of a crew
+	textBytes = 16       // that a text of a list needs besides its JSON
+)
 
 // An agent is one subagent. Its fields are guarded by the mu of its crew.
 type agent struct {
@@ -186,6 +188,7 @@ func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	size += textBytes * len(own.Capabilities)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	alive := 0
@@ -245,6 +248,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	size += textBytes * len(own.SuccessCriteria)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, err := c.findLocked(id)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -407,6 +408,22 @@ func TestMergeOfRepeatedNamesIsLinear(t *testing.T) {
 }
 
 // The configurations, tasks and results of the subagents of a session are bounded in bytes. Ended subagents make
+// Many short texts count as the memory that they need.
+func TestListsOfSubagentsAreBounded(t *testing.T) {
+	h := a2etest.NewHost(t, nil, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+		func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) { return nil, nil }), nil)))
+	c := a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, nil)))
+	n := 0
+	for ; n < 10; n++ {
+		config := subagents.Config{Name: "n", Model: "m", Capabilities: slices.Repeat([]string{"a"}, 200_000)} // 3.8 MiB
+		if _, err := c.SpawnSubagent(t.Context(), &subagents.SubagentSpawnRequest{Agent: config}, nil); err != nil {
+			require.ErrorIs(t, err, a2e.ErrRuntime)
+			break
+		}
+	}
+	require.Equal(t, 4, n)
+}
+
 // room (A2E-D66).
 func TestSubagentsAreBoundedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
