@@ -29,6 +29,38 @@ func memberOf(body any, name string) reflect.Value {
 	return jsonmap.Field(v, name)
 }
 
+// heldBytes returns the memory of a decoded value besides its own: of its texts and lists. Raw JSON shares the memory of
+// its message.
+func heldBytes(v reflect.Value) (n int) {
+	switch v.Kind() {
+	case reflect.String:
+		n = v.Len()
+	case reflect.Pointer:
+		if !v.IsNil() {
+			n = int(v.Type().Elem().Size()) + heldBytes(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			n += heldBytes(v.Field(i))
+		}
+	case reflect.Slice:
+		elem := v.Type().Elem()
+		if elem.Kind() == reflect.Uint8 {
+			return 0
+		}
+		n = v.Len() * int(elem.Size())
+		for i := range v.Len() {
+			n += heldBytes(v.Index(i))
+		}
+	case reflect.Map:
+		n = v.Len() * int(v.Type().Key().Size()+v.Type().Elem().Size())
+		for w := v.MapRange(); w.Next(); {
+			n += heldBytes(w.Key()) + heldBytes(w.Value())
+		}
+	}
+	return n
+}
+
 // setReqID sets the request that a message answers (A2E-034).
 func setReqID(m *Message, id string) {
 	if v := memberOf(m.Body, "req_id"); v.Kind() == reflect.String {

@@ -278,6 +278,89 @@ func TestArrivingBodiesAreInBudget(t *testing.T) {
 	})
 }
 
+// The long line of a stream is in the budget of its principal before it is complete. Without memory it is refused, and
+// the session continues.
+func TestArrivingLinesAreInBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxMemoryPerSession: 1 << 20, MaxMessage: 2 << 20}}, repeating())
+		r := open(t, h)
+		r.shake(`"demo"`)
+		memory := func() (used int64) {
+			synctest.Wait()
+			for _, u := range h.Usage() {
+				if u.Resource == "memory" && u.Scope == "session" {
+					used = u.Used
+				}
+			}
+			return used
+		}
+		write := func(text string) {
+			_, err := io.WriteString(r.rw, text)
+			require.NoError(t, err)
+		}
+		long := func(id string) string { return strings.TrimSuffix(message("demo/ask/req", id, `,"pad":"`), "}") }
+		pad := strings.Repeat("x", 400<<10)
+		write(long("1") + pad)
+		require.GreaterOrEqual(t, memory(), int64(400<<10))
+		write("\"}\n")
+		require.Equal(t, "demo/ask/resp", r.next().Type)
+		require.Zero(t, memory())
+		write(long("2") + pad + pad + pad)
+		e := wireError(t, r.next())
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		require.True(t, e.Retryable)
+		require.Equal(t, "2", e.ReqID)
+		require.Zero(t, memory())
+		write("\"}\n" + long("3") + pad[:100<<10] + "\"}\n")
+		require.Equal(t, "demo/ask/resp", r.next().Type)
+		write(strings.Repeat(" ", 3<<20))
+		require.Equal(t, a2e.ReasonOverloaded, wireError(t, r.next()).Reason)
+		write("\n" + strings.Repeat("x", 3<<20))
+		require.Equal(t, a2e.ReasonOverloaded, wireError(t, r.next()).Reason)
+		require.Zero(t, memory(), "it is skipped")
+		write("\n" + long("4") + pad)
+		require.NotZero(t, memory())
+		require.NoError(t, r.rw.Close())
+		require.Zero(t, memory())
+	})
+}
+
+// The memory of a request includes that of its decoded lists.
+func TestDecodedListsAreInBudget(t *testing.T) {
+	type many struct {
+		List    []string `json:"list,omitzero"`
+		Objects []struct {
+			Name *string `json:"name,omitzero"`
+		} `json:"objects,omitzero"`
+	}
+	var h *a2e.Host
+	memory := make(chan int64, 1)
+	demo := a2e.NewRoute("demo/ask/req", func(context.Context, *a2e.Call, *many) (*recorder, error) {
+		for _, u := range h.Usage() {
+			if u.Resource == "memory" && u.Scope == "session" {
+				memory <- u.Used
+			}
+		}
+		return nil, nil
+	})
+	h = a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{demo}})
+	r := open(t, h)
+	r.shake(`"demo"`)
+	const n = 10_000
+	for members, want := range map[string]int64{
+		`,"list":["x"` + strings.Repeat(`,"x"`, n-1) + `]`:                      n * (4 + 16),
+		`,"objects":[{}` + strings.Repeat(`,{}`, n-1) + `]`:                     n * (3 + 8),
+		`,"objects":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, n-1) + `]`: n * (13 + 8 + 16),
+		`,"other":["x"` + strings.Repeat(`,"x"`, n-1) + `]`:                     n * 4,
+	} {
+		r.send(message("demo/ask/req", fmt.Sprint(want), members))
+		got := <-memory
+		require.GreaterOrEqual(t, got, want)
+		require.Less(t, got, want+want/4, members[:20])
+		r.next()
+	}
+}
+
 type spaces struct{}
 
 func (spaces) Read(b []byte) (int, error) {

@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"unicode/utf8"
@@ -18,6 +19,7 @@ type lineReader struct {
 	r     *lines.Reader
 	limit int
 	codec *Codec
+	meter *lineMeter // of a session; else nil
 }
 
 // setMax replaces the limit of the codec. Zero means no limit.
@@ -51,7 +53,7 @@ func (r *lineReader) next() ([]byte, error) {
 				return line, nil
 			}
 		case errors.Is(err, lines.ErrTooLong):
-			e := tooLarge(ErrInvalidMessage, ReasonTooLarge, r.limit)
+			e := cmp.Or(r.meter.refusal(), tooLarge(ErrInvalidMessage, ReasonTooLarge, r.limit))
 			e.ReqID, e.msgType, e.refID = headMembers(line)
 			return nil, e
 		case errors.Is(err, lines.ErrUnterminated):

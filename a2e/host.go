@@ -457,8 +457,11 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 
 // read feeds the session until the stream or the session ends.
 func (s *Session) read(r io.Reader) error {
-	in := newLineReader(r, s.conn.codec)
 	limit := s.conn.codec.maxBytes()
+	meter := &lineMeter{r: r, scope: s.budgetScope}
+	defer meter.release()
+	in := newLineReader(meter, s.conn.codec)
+	in.meter, meter.lines = meter, in
 	if s.isPending.Load() {
 		in.setMax(pendingLimit(limit))
 	}

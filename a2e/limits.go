@@ -21,8 +21,8 @@ import (
 // with status 503; both name the time to retry after (A2E-D56). Anonymous agents of a network are
 // principals by their address. A principal leaves as much free for others as it holds.
 type Limits struct {
-	// Bytes of unanswered requests, and of bodies that arrive over HTTP. Zero means the lesser of 256 MiB and a third of
-	// GOMEMLIMIT in all, 64 MiB for a principal and 48 MiB for a session.
+	// Bytes of unanswered requests, and of bodies and long lines that arrive. Zero means the lesser of 256 MiB and a
+	// third of GOMEMLIMIT in all, 64 MiB for a principal and 48 MiB for a session.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// Bytes of durable sessions in the store: unanswered bodies, and messages for readers. Zero means

@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -72,6 +73,9 @@ const answeredIDs = 1024
 // maxSearched is the length of a request in which the name of a process or subagent is looked up. A longer one counts
 // as having it.
 const maxSearched = 64 << 10
+
+// unmeasured is the length of a request whose decoded members count as no memory of their own.
+const unmeasured = 4 << 10
 
 // maxControls is the number of control requests of a session that run at once (A2E-D55).
 const maxControls = 16
@@ -369,7 +373,11 @@ func (s *Session) take(m *Message, arrived time.Time, in int) {
 		s.deliver(m.ReqID(), m, nil)
 		return
 	}
-	s.hold = reserveRequest(s.budgetScope(), in)
+	size := in
+	if in > unmeasured {
+		size += heldBytes(reflect.ValueOf(m.Body))
+	}
+	s.hold = reserveRequest(s.budgetScope(), size)
 	c := s.newCall(m, arrived, in)
 	c.core.IsEvent, c.core.IsOverBudget = kind == KindEvent, s.hold.err != nil
 	c.core.IsKnown = m.typ != nil || catalogued(s.typeName(m))

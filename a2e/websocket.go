@@ -57,7 +57,7 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 	}
 	limit := cmp.Or(o.MaxMessage, h.opts.Limits.MaxMessage)
 	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(limit),
-		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}},
+		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}, Parts: true},
 		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}, RefuseOthers: true}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.ready(); err != nil {
@@ -138,7 +138,7 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 	conn, err := wsconn.Dial(ctx, url, &wsconn.DialOptions{Header: o.Header,
 		HTTP: httpx.ClientOptions{HTTPClient: o.HTTPClient, AllowInsecure: o.AllowInsecure},
 		Options: wsconn.Options{MaxMessage: lineLimit(o.MaxMessage), MaxOutput: -1, Heartbeat: o.Heartbeat,
-			WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}}})
+			WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}, Parts: true}})
 	if err != nil {
 		return nil, fmt.Errorf("a2e: dial websocket: %w", err)
 	}
@@ -151,7 +151,7 @@ type socket struct {
 	limit   int             // of a received line
 	ctx     context.Context // of reads
 	cancel  context.CancelFunc
-	message []byte // the rest of the message that is being read
+	part    []byte // the rest of the part of a message that is being read
 	out     lineSplitter
 	end     atomic.Pointer[CloseError]  // of the peer
 	reason  atomic.Pointer[closeReason] // of the own close frame; nil for an end in good order
@@ -164,16 +164,18 @@ func newSocket(conn *wsconn.Conn, limit int) *socket {
 }
 
 func (s *socket) Read(b []byte) (int, error) {
-	for len(s.message) == 0 {
-		msg, err := s.conn.Read(s.ctx)
+	for len(s.part) == 0 {
+		part, err := s.conn.Read(s.ctx)
 		if err != nil {
 			s.end.CompareAndSwap(nil, closeError(err))
 			return 0, readError(err)
 		}
-		s.message = append(msg, '\n')
+		if s.part = part; len(part) == 0 {
+			s.part = []byte{'\n'} // the end of the message
+		}
 	}
-	n := copy(b, s.message)
-	s.message = s.message[n:]
+	n := copy(b, s.part)
+	s.part = s.part[n:]
 	return n, nil
 }
 

@@ -5,6 +5,7 @@ package a2e_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -137,6 +138,24 @@ func TestWebSocketMessages(t *testing.T) {
 	p.receive(`"type":"pong"`)
 	p.send(websocket.MessageText, `{"id":"long","x":"`+strings.Repeat("x", 64<<10)+`"}`)
 	p.receive(`"req_id":"long"`)
+	p.send(websocket.MessageText, wsPing)
+	p.receive(`"type":"pong"`)
+}
+
+// A long message is in the budget of its principal before it is complete. Without memory it is refused, and the session
+// continues (A2E-D56).
+func TestArrivingWebSocketMessagesAreInBudget(t *testing.T) {
+	p := newWSPeer(t, wsHost(t, a2e.HostOptions{Limits: a2e.Limits{MaxMemoryPerSession: 1 << 20}}), nil)
+	p.send(websocket.MessageText, wsHello)
+	p.receive(`"ok":true`)
+	w, err := p.c.Writer(t.Context(), websocket.MessageText)
+	require.NoError(t, err)
+	_, err = io.WriteString(w, `{"a2e":"1.0","type":"ping","id":"long","ts":1,"x":"`+strings.Repeat("x", 3<<20))
+	require.NoError(t, err)
+	p.receive(`"reason":"overloaded"`) // before its end
+	_, err = io.WriteString(w, `"}`)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
 	p.send(websocket.MessageText, wsPing)
 	p.receive(`"type":"pong"`)
 }
