@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -104,8 +105,9 @@ func NewBridge(c Connector, opts *Options) (*Bridge, error) {
 
 // Tools returns the tools of the servers of a session, named
 // <server_id>__<tool> and marked by the member source, as far as their
-// configuration allows them (A2E-123). It is made for the option Session of
-// package tools. A server that does not answer has none for the moment.
+// configuration allows them (A2E-123). It is made for the option SessionTools of
+// package tools. A server that does not answer has none for the moment; a call of one of its tools
+// fails with the error of the server.
 func (b *Bridge) Tools(ctx context.Context, call *a2e.Call) []tools.Tool {
 	b.mu.Lock()
 	r := b.racks[call.Session]
@@ -113,26 +115,42 @@ func (b *Bridge) Tools(ctx context.Context, call *a2e.Call) []tools.Tool {
 	if r == nil {
 		return nil
 	}
+	name := "" // of the only tool in question
+	if call.Message.Type == "tool/call/req" {
+		name = call.StringMember("tool_name")
+	}
 	servers, _ := r.some("") // all of them: there is no error
 	var list []tools.Tool
 	for _, s := range servers {
-		with, ok := s.Server.(ToolServer)
-		if !ok {
+		if strings.HasPrefix(name, s.toolName("")) || name == "" { // another server cannot delay the call
+			list = append(list, s.tools(ctx, name)...)
+		}
+	}
+	return list
+}
+
+// toolName returns the name of a tool in the sessions.
+func (s *server) toolName(own string) string { return s.config.ServerID + "__" + own }
+
+// tools returns the tools of a server. If it does not answer, that of a name fails with its error.
+func (s *server) tools(ctx context.Context, name string) (list []tools.Tool) {
+	with, ok := s.Server.(ToolServer)
+	if !ok {
+		return nil
+	}
+	own, err := with.Tools(ctx)
+	if err != nil && name != "" && !errors.Is(err, a2e.ErrMCPCapabilityMissing) {
+		failed := tools.Tool{Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, transportError(err) }}
+		failed.Definition.Name = strings.TrimPrefix(name, s.toolName(""))
+		own = []tools.Tool{failed}
+	}
+	for _, t := range own {
+		if len(s.config.ToolAllowList) > 0 && !slices.Contains(s.config.ToolAllowList, t.Definition.Name) {
 			continue
 		}
-		own, err := with.Tools(ctx)
-		if err != nil {
-			continue
-		}
-		for _, t := range own {
-			name := t.Definition.Name
-			if len(s.config.ToolAllowList) > 0 && !slices.Contains(s.config.ToolAllowList, name) {
-				continue
-			}
-			t.Definition.Name = s.config.ServerID + "__" + name
-			if t.Definition.Extra.Set("source", "mcp") == nil {
-				list = append(list, t)
-			}
+		t.Definition.Name = s.toolName(t.Definition.Name)
+		if t.Definition.Extra.Set("source", "mcp") == nil {
+			list = append(list, t)
 		}
 	}
 	return list
@@ -390,13 +408,22 @@ func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	last := notFound(id)
-	for _, s := range list {
-		if last = try(s); last == nil {
+	failure := notFound(id)
+	for i, s := range list {
+		err := try(s)
+		if err == nil {
 			return s, nil
 		}
+		if i == 0 || isMissing(failure) { // a server that fails may have the object
+			failure = err
+		}
 	}
-	return nil, transportError(last)
+	return nil, transportError(failure)
+}
+
+// isMissing reports whether a server has not what it was asked for.
+func isMissing(err error) bool {
+	return errors.Is(err, a2e.ErrMCPResourceNotFound) || errors.Is(err, a2e.ErrMCPPromptNotFound) || errors.Is(err, a2e.ErrMCPCapabilityMissing)
 }
 
 func (b *Bridge) read(ctx context.Context, call *a2e.Call, q *ResourceReadRequest) (*ResourceReadResponse, error) {

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fake struct {
 	notify func(string, json.RawMessage)
 	closed *int
+	down   error
 }
 
 func (f *fake) Info() mcp.ServerInfo { return mcp.ServerInfo{ServerName: "fake", ResourcesCount: 2} }
@@ -39,6 +40,9 @@ func (f *fake) Resources(_ context.Context, cursor string) ([]mcp.Resource, stri
 }
 
 func (f *fake) ReadResource(_ context.Context, uri string) ([]mcp.ResourceContent, error) {
+	if f.down != nil {
+		return nil, f.down
+	}
 	if uri == "file:///b" {
 		return nil, errors.New("connection lost to 10.0.0.1")
 	}
@@ -62,6 +66,9 @@ func (f *fake) Prompt(_ context.Context, name string, arguments json.RawMessage)
 }
 
 func (f *fake) Tools(context.Context) ([]tools.Tool, error) {
+	if f.down != nil {
+		return nil, f.down
+	}
 	run := func(_ context.Context, _ *a2e.Call, arguments json.RawMessage) (any, error) { return arguments, nil }
 	return []tools.Tool{{Definition: tools.Definition{Name: "read"}, Run: run}, {Definition: tools.Definition{Name: "write"}, Run: run}}, nil
 }
@@ -76,7 +83,9 @@ func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
 		case "odd":
 			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "speaks something else")
 		}
-		return &fake{notify: notify, closed: closed}, nil
+		return &fake{notify: notify, closed: closed, down: map[string]error{
+			"failed": a2e.Errorf(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached"),
+			"empty":  a2e.Errorf(a2e.ErrMCPResourceNotFound, "there is no such resource")}[c.Name]}, nil
 	})
 	b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{MaxServers: 2, Authorizer: func(_ *a2e.Session, c *mcp.ServerConfig) bool { return c.Name != "evil" }}))
 	set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: b.Tools}))
@@ -227,4 +236,23 @@ func TestConfigurationIsBounded(t *testing.T) {
 	resp, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
 	require.ErrorContains(t, err, "too large")
 	require.False(t, resp.OK)
+}
+
+// A server that fails has no listed tools, but a call of one of them and a read fail with its error.
+func TestFailedServerIsTheError(t *testing.T) {
+	c, client := connect(t, new(int))
+	for _, config := range []string{`{"server_id":"a","name":"failed","tool_allow_list":["read"]}`, `{"server_id":"b","name":"empty"}`} {
+		_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+		require.NoError(t, err)
+	}
+	box := a2etest.Must(tools.NewClient(client))
+	list, err := box.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, list.Tools)
+	for name, want := range map[string]error{"a__read": a2e.ErrMCPServerUnavailable, "a__write": a2e.ErrUnknownTool, "read": a2e.ErrUnknownTool} {
+		_, err = tools.CallAs[string](t.Context(), client, name, nil, nil)
+		require.ErrorIs(t, err, want, name)
+	}
+	_, err = c.ReadResource(t.Context(), &mcp.ResourceReadRequest{URI: "file:///a"}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
 }
