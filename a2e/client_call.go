@@ -50,7 +50,8 @@ type RetryPolicy struct {
 	// delays.
 	Base time.Duration
 
-	// Max is the longest delay. Zero means 30 s; a negative value removes the bound.
+	// Max is the longest delay, also where the host asks for a longer one. Zero means 30 s; a negative value removes
+	// the bound.
 	Max time.Duration
 }
 
@@ -111,7 +112,7 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 		return c.roundTrip(ctx, msgType, body, &o)
 	}
 	attempts := option.Or(o.Retry.MaxAttempts, 3, 1)
-	delay, limit := cmp.Or(o.Retry.Base, time.Second), cmp.Or(o.Retry.Max, 30*time.Second)
+	delay, limit := max(cmp.Or(o.Retry.Base, time.Second), 0), option.Duration(o.Retry.Max, 30*time.Second)
 	for i := 0; ; i++ {
 		answer, err := c.roundTrip(ctx, msgType, body, &o)
 		var e *Error
@@ -123,11 +124,22 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 		if e.Code == ErrTimeout {
 			body = raiseTimeout(body)
 		}
-		if retry.Sleep(ctx, min(delay, limit)) != nil {
+		pause := delay
+		if delay > 0 {
+			pause = max(delay, retryAfter(e))
+		}
+		if retry.Sleep(ctx, min(pause, limit)) != nil {
 			return nil, err
 		}
-		delay = min(2*delay, limit)
+		delay = min(delay, limit/2) * 2
 	}
+}
+
+// retryAfter returns the time after which the host asks for a repetition, or 0 (A2E-D56).
+func retryAfter(e *Error) time.Duration {
+	m, _ := ParseMembers(e.Details)
+	n, _ := m.object().Get("retry_after").Int()
+	return min(time.Duration(max(n, 0)), math.MaxInt32) * time.Second
 }
 
 // raiseTimeout returns a copy of a request with twice its time limit, because a request that timed

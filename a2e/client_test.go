@@ -154,6 +154,33 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// A repetition waits as long as the host asks for, and a negative Max does not shorten the delays.
+func TestRetryDelays(t *testing.T) {
+	for _, tt := range []struct {
+		policy a2e.RetryPolicy
+		detail string
+		want   time.Duration
+	}{
+		{a2e.RetryPolicy{MaxAttempts: 6}, `{}`, (1 + 2 + 4 + 8 + 16) * time.Second},
+		{a2e.RetryPolicy{MaxAttempts: 8, Max: -1}, `{}`, 127 * time.Second},
+		{a2e.RetryPolicy{MaxAttempts: 4, Base: -1}, `{}`, 0},
+		{a2e.RetryPolicy{}, `{"retry_after":10}`, 20 * time.Second},
+		{a2e.RetryPolicy{}, `{"retry_after":"10"}`, 3 * time.Second},
+		{a2e.RetryPolicy{}, `{"retry_after":-1}`, 3 * time.Second},
+		{a2e.RetryPolicy{MaxAttempts: 2}, `{"retry_after":1e9}`, 30 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := connected(t, func(m *a2e.Message) []string {
+				return []string{message("error", "e", `,"req_id":"`+m.ID+`","code":"runtime_error","retryable":true,"detail":`+tt.detail)}
+			})
+			start := time.Now()
+			_, err := c.Call(t.Context(), "demo/ask/req", nil, &a2e.CallOptions{Idempotent: true, Retry: &tt.policy})
+			require.ErrorIs(t, err, a2e.ErrRuntime)
+			require.Equal(t, tt.want, time.Since(start), "%+v %s", tt.policy, tt.detail)
+		})
+	}
+}
+
 // Events can be taken one by one; leaving the loop ends the call; a reader that
 // is too slow fails it rather than lose any.
 func TestStream(t *testing.T) {
