@@ -4,6 +4,7 @@
 package a2e_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -13,11 +14,14 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -201,4 +205,31 @@ func TestStandardErrorOfChildIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, child.Close())
 	require.Contains(t, log.String(), `stderr="no such file"`)
+}
+
+// The end of a child does not wait for a process that has left its group and holds its outputs.
+func TestCommandEndsAlthoughItsOutputsAreHeld(t *testing.T) {
+	if _, err := exec.LookPath("setsid"); err != nil {
+		t.Skip(err)
+	}
+	child, err := a2e.StartCommand(exec.Command("sh", "-c", "setsid sh -c 'echo $$; exec sleep 600' & exec cat"),
+		&a2e.CommandOptions{CloseTimeout: time.Millisecond, KillTimeout: time.Millisecond})
+	require.NoError(t, err)
+	line, err := bufio.NewReader(child).ReadString('\n')
+	require.NoError(t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	require.NoError(t, err)
+	holder, err := os.FindProcess(pid)
+	require.NoError(t, err)
+	defer func() { _ = holder.Kill() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = child.Close()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		t.Error("the child has not ended")
+	}
 }

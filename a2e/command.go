@@ -38,7 +38,8 @@ type Command struct {
 	opts   CommandOptions
 	in     io.WriteCloser
 	out    io.ReadCloser
-	stderr sync.WaitGroup
+	errOut io.ReadCloser
+	stderr sync.WaitGroup // its reader
 
 	once   sync.Once
 	exited chan struct{}
@@ -95,14 +96,13 @@ func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
 	if c.out, err = cmd.StdoutPipe(); err != nil {
 		return nil, fmt.Errorf("a2e: start command: %w", err)
 	}
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
+	if c.errOut, err = cmd.StderrPipe(); err != nil {
 		return nil, fmt.Errorf("a2e: start command: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("a2e: start command: %w", err)
 	}
-	c.stderr.Go(func() { drainStderr(io.TeeReader(stderr, &c.tail), c.opts.Logger) })
+	c.stderr.Go(func() { drainStderr(io.TeeReader(c.errOut, &c.tail), c.opts.Logger) })
 	return c, nil
 }
 
@@ -151,7 +151,8 @@ func (c *Command) Close() error {
 				_ = step.then(c.cmd)
 			}
 		}
-		_ = c.out.Close()
+		_ = c.out.Close() // a process that has left the group may hold the outputs
+		_ = c.errOut.Close()
 		<-c.waited
 		c.err = c.exit
 	})
