@@ -8,8 +8,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,4 +153,39 @@ func TestStoreKeepsAgreedNamesOnly(t *testing.T) {
 		}
 		require.NoError(t, p.host.Close())
 	})
+}
+
+// A scarceListener has too many open files for each second connection.
+type scarceListener struct {
+	net.Listener
+	n int
+}
+
+func (l *scarceListener) Accept() (net.Conn, error) {
+	if l.n++; l.n%2 == 0 {
+		return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// A connection that cannot be accepted for the moment ends no session.
+func TestListenerContinuesAfterTemporaryErrors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	h := a2etest.NewHost(t, nil)
+	listen(t.Context(), t, h, &scarceListener{Listener: l})
+	var clients []*a2e.Client
+	for range 3 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		c := a2etest.Must(a2e.NewClient(conn, nil))
+		clients = append(clients, c)
+		_, err = c.Connect(t.Context())
+		require.NoError(t, err)
+	}
+	for _, c := range clients {
+		_, _, err = c.Ping(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
 }

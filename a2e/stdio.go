@@ -10,6 +10,9 @@ import (
 	"net"
 	"os"
 	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/retry"
 )
 
 // Join returns one stream of a reader and a writer, such as two pipes. Close closes both, the
@@ -60,7 +63,7 @@ func interruptible(r io.Reader) io.ReadCloser {
 	return end
 }
 
-// ServeListener serves each connection of l as a separate session until ctx ends or l fails, and
+// ServeListener serves each connection of l as a separate session until ctx ends or l fails for good, and
 // returns when all sessions have ended. Use a listener of crypto/tls on networks. It closes l.
 func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -70,8 +73,17 @@ func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 	var sessions sync.WaitGroup
 	defer sessions.Wait()
 	defer l.Close()
-	for {
+	for failures := 0; ; {
 		conn, err := l.Accept()
+		if t, ok := errors.AsType[interface {
+			error
+			Temporary() bool
+		}](err); ok && t.Temporary() && ctx.Err() == nil { // too many open files, for example: the sessions continue
+			failures++
+			h.log.WarnContext(ctx, "a2e: connection not accepted", "err", err)
+			_ = retry.Sleep(ctx, retry.Delay(failures, 5*time.Millisecond, time.Second))
+			continue
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -79,6 +91,7 @@ func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 			cancel()
 			return err
 		}
+		failures = 0
 		sessions.Go(func() {
 			if err := h.Serve(ctx, conn); err != nil && ctx.Err() == nil {
 				h.log.InfoContext(ctx, "a2e: connection failed", "peer", conn.RemoteAddr(), "err", err)

@@ -147,14 +147,14 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 
 // A socket is a WebSocket connection as a stream of lines.
 type socket struct {
-	conn    *wsconn.Conn
-	limit   int             // of a received line
-	ctx     context.Context // of reads
-	cancel  context.CancelFunc
-	part    []byte // the rest of the part of a message that is being read
-	out     lineSplitter
-	end     atomic.Pointer[CloseError]  // of the peer
-	reason  atomic.Pointer[closeReason] // of the own close frame; nil for an end in good order
+	conn   *wsconn.Conn
+	limit  int             // of a received line
+	ctx    context.Context // of reads
+	cancel context.CancelFunc
+	part   []byte // the rest of the part of a message that is being read
+	out    lineSplitter
+	end    atomic.Pointer[CloseError]  // of the peer
+	reason atomic.Pointer[closeReason] // of the own close frame; nil for an end in good order
 }
 
 func newSocket(conn *wsconn.Conn, limit int) *socket {
