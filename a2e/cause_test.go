@@ -222,13 +222,13 @@ func TestCommandEndsAlthoughItsOutputsAreHeld(t *testing.T) {
 	holder, err := os.FindProcess(pid)
 	require.NoError(t, err)
 	defer func() { _ = holder.Kill() }()
-	ended := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(ended)
+		defer close(done)
 		_ = child.Close()
 	}()
 	select {
-	case <-ended:
+	case <-done:
 	case <-time.After(20 * time.Second):
 		t.Error("the child has not ended")
 	}

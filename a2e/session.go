@@ -74,7 +74,7 @@ const answeredIDs = 1024
 // as having it.
 const maxSearched = 64 << 10
 
-// unmeasured is the length of a request whose decoded members count as no memory of their own.
+// unmeasured is the length of a request up to which its decoded members are not counted as memory.
 const unmeasured = 4 << 10
 
 // maxControls is the number of control requests of a session that run at once (A2E-D55).

@@ -63,7 +63,7 @@ func interruptible(r io.Reader) io.ReadCloser {
 	return end
 }
 
-// ServeListener serves each connection of l as a separate session until ctx ends or l fails for good, and
+// ServeListener serves each connection of l as a separate session until ctx ends or l fails permanently, and
 // returns when all sessions have ended. Use a listener of crypto/tls on networks. It closes l.
 func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -421,7 +421,7 @@ func one(call *a2e.Call, id string, try func(*server) error) (*server, error) {
 	return nil, transportError(failure)
 }
 
-// isMissing reports whether a server has not what it was asked for.
+// isMissing reports whether a server does not have the object of a request.
 func isMissing(err error) bool {
 	return errors.Is(err, a2e.ErrMCPResourceNotFound) || errors.Is(err, a2e.ErrMCPPromptNotFound) || errors.Is(err, a2e.ErrMCPCapabilityMissing)
 }

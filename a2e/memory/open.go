@@ -25,7 +25,7 @@ type Memory struct {
 type RememberOptions struct {
 	Tier string        // empty means TierEpisodic
 	Tags []string      // a search may be restricted to them
-	TTL  time.Duration // at least a second; zero means no end
+	TTL  time.Duration // rounded up to whole seconds; zero means no end
 }
 
 // A StoreError reports the entries that a host refused. The others are stored.
@@ -54,7 +54,7 @@ func Open(ctx context.Context, c *a2e.Client, namespace string) (*Memory, error)
 func (m *Memory) Remember(ctx context.Context, key, value any, opts *RememberOptions) error {
 	e := &Entry{Tier: TierEpisodic}
 	if opts != nil {
-		e.Tags, e.TTL = opts.Tags, int64(opts.TTL/time.Second)
+		e.Tags, e.TTL = opts.Tags, int64((opts.TTL+time.Second-1)/time.Second)
 		if opts.Tier != "" {
 			e.Tier = opts.Tier
 		}
