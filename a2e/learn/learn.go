@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -41,8 +42,8 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "learning".
 	Name string
 
-	// Store keeps feedback and experience, in streams with the prefix "a2e/learn/". Nil means
-	// memory of the process.
+	// Store keeps feedback and experience, in streams with the prefix "a2e/learn/". Nil keeps only
+	// the scores, in memory.
 	Store store.Log
 
 	// Retention is the lifetime of feedback and experience in the store. Zero means 30 days; a
@@ -75,14 +76,11 @@ const (
 // NewPlugin returns a plugin that records feedback and experience and reports statistics of
 // components.
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
-	k := &keeper{undo: map[string]func(context.Context) error{}, ratings: map[rating]mean{}}
+	k := &keeper{undo: map[string]func(context.Context) error{}, ratings: map[rating]mean{}, dimensions: map[string]int{}}
 	if opts != nil {
 		k.opts = *opts
 	}
 	k.opts.Name = cmp.Or(k.opts.Name, Capability)
-	if k.opts.Store == nil {
-		k.opts.Store = store.NewMemory()
-	}
 	k.opts.Retention = max(cmp.Or(k.opts.Retention, 30*24*time.Hour), 0) // 0 is no end to the store
 	k.opts.MaxBatch = cmp.Or(k.opts.MaxBatch, 1000)
 	k.opts.Recorder = cmp.Or(k.opts.Recorder, &Recorder{})
@@ -112,7 +110,8 @@ type keeper struct {
 	undo  map[string]func(context.Context) error // of applied refinements
 	order []refinement
 
-	ratings map[rating]mean // guarded by mu
+	ratings    map[rating]mean // guarded by mu
+	dimensions map[string]int  // of ratings, by owner; guarded by mu
 }
 
 type refinement struct {
@@ -126,12 +125,18 @@ type refinement struct {
 // choose the ids of their requests, so the ids of two sessions may be equal. A session without
 // handshake has no id that distinguishes it.
 func (k *keeper) keep(ctx context.Context, stream string, call *a2e.Call, i int, v json.RawMessage) error {
+	if k.opts.Store == nil {
+		return nil // nothing reads it
+	}
 	session := call.Session.ID()
 	id := session + "/" + call.Message.ID + "/" + strconv.Itoa(i)
 	if session == "" || len(id) > store.MaxKey {
 		id = ""
 	}
 	_, err := k.opts.Store.Append(ctx, stream, id, v, k.opts.Retention)
+	if errors.Is(err, store.ErrDuplicate) {
+		return nil
+	}
 	return err
 }
 
@@ -171,8 +176,11 @@ type rating struct{ owner, dimension string }
 // A mean is a weighted mean.
 type mean struct{ sum, weight float64 }
 
-// maxRatings bounds the recorded means, whose names come from agents.
-const maxRatings = 10_000
+// Bounds of the recorded means, whose names come from agents.
+const (
+	maxRatings    = 10_000
+	maxDimensions = 100 // of an owner
+)
 
 // score adds feedback of the owner of a session, and returns the mean score, weighted by confidence,
 // in the dimension of the last one; nil without weight (A2E-D66).
@@ -189,8 +197,12 @@ func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
 			confidence = *c
 		}
 		last = mean{m.sum + list[i].Score*confidence, m.weight + confidence}
-		if isKnown || len(k.ratings) < maxRatings && len(list[i].Dimension) <= maxName {
+		switch {
+		case isKnown:
 			k.ratings[key] = last
+		case len(k.ratings) < maxRatings && k.dimensions[owner] < maxDimensions && len(list[i].Dimension) <= maxName:
+			k.ratings[key] = last
+			k.dimensions[owner]++
 		}
 	}
 	if last.weight == 0 {

@@ -8,7 +8,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,4 +202,33 @@ func TestScoreIsOfItsDimension(t *testing.T) {
 	stats, err := c.GetStats(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Empty(t, stats.Components)
+}
+
+// An agent with very many dimensions does not prevent the scores of others, and nothing but scores is kept without a store.
+func TestScoresAreBoundedForEachOwner(t *testing.T) {
+	h := a2etest.NewHost(t, nil, a2etest.Must(learn.NewPlugin(nil)))
+	agent := func(id string) *learn.Client {
+		return a2etest.Must(learn.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: id})))
+	}
+	one, two := agent("one"), agent("two")
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range 20 {
+		var r learn.FeedbackRequest
+		for j := range 1000 {
+			f := learn.Feedback{Polarity: learn.PolarityNeutral, Score: 1, Dimension: fmt.Sprint(i, "/", j), Comment: strings.Repeat("x", 1000)}
+			r.Feedbacks = append(r.Feedbacks, f)
+		}
+		_, err := one.RecordFeedback(t.Context(), &r, nil)
+		require.NoError(t, err)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(10<<20))
+	for _, want := range []float64{0.5, 0.25} {
+		resp, err := two.RecordFeedback(t.Context(), feedback(func(f *learn.Feedback) { f.Score = 2*want - 0.5 }), nil)
+		require.NoError(t, err)
+		require.InDelta(t, want, *resp.NewScore, 0.001)
+	}
 }
