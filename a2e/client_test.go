@@ -800,7 +800,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// A lostStream delivers the first read of a body and then nothing, as after the loss of a connection without a sign.
+// A lostStream delivers the first read of a body and loses the rest, as after the loss of a connection without a sign.
 type lostStream struct {
 	io.ReadCloser
 	ctx   context.Context
@@ -809,10 +809,34 @@ type lostStream struct {
 
 func (b *lostStream) Read(p []byte) (int, error) {
 	if b.reads++; b.reads > 1 {
+		go func() { _, _ = io.Copy(io.Discard, b.ReadCloser) }() // into the buffers of the network
 		<-b.ctx.Done()
 		return 0, b.ctx.Err()
 	}
 	return b.ReadCloser.Read(p)
+}
+
+// connectLosing connects over HTTP to a host, and loses the first stream after the answer to the handshake.
+func connectLosing(t *testing.T, h *a2e.Host, extensions []string) *a2e.Client {
+	srv := kit.Serve(t, "a2e", a2etest.Must(a2e.NewHTTPHandler(h, nil)))
+	isLost := false
+	srv.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil && r.Method == http.MethodGet && !isLost {
+				isLost = true
+				resp.Body = &lostStream{ReadCloser: resp.Body, ctx: r.Context()}
+			}
+			return resp, err
+		})
+	})
+	conn, err := a2e.DialHTTP(t.Context(), "http://localhost?key=s3cret", &a2e.HTTPDialOptions{HTTPClient: srv.Client})
+	require.NoError(t, err)
+	c, err := a2e.NewClient(conn, &a2e.ClientOptions{Capabilities: []string{"tools"}, Extensions: extensions})
+	require.NoError(t, err)
+	_, err = c.Connect(t.Context())
+	require.NoError(t, err)
+	return c
 }
 
 // A client opens a stream again that is lost without a sign, and gets the answers of the meantime.
@@ -822,30 +846,32 @@ func TestStreamLostWithoutASignIsOpenedAgain(t *testing.T) {
 			set := a2etest.Must(tools.NewSet(nil))
 			tools.AddTool(set, "greet", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return "hello", nil }, nil)
 			h := a2etest.NewHost(t, nil, set.Plugin())
-			srv := kit.Serve(t, "a2e", a2etest.Must(a2e.NewHTTPHandler(h, nil)))
-			isLost := false
-			srv.Wrap(func(next http.RoundTripper) http.RoundTripper {
-				return roundTrip(func(r *http.Request) (*http.Response, error) {
-					resp, err := next.RoundTrip(r)
-					if err == nil && r.Method == http.MethodGet && !isLost {
-						isLost = true
-						resp.Body = &lostStream{ReadCloser: resp.Body, ctx: r.Context()}
-					}
-					return resp, err
-				})
-			})
-			conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{HTTPClient: srv.Client})
-			require.NoError(t, err)
-			c, err := a2e.NewClient(conn, &a2e.ClientOptions{Capabilities: []string{"tools"}, Extensions: extensions})
-			require.NoError(t, err)
+			c := connectLosing(t, h, extensions)
 			defer c.Close()
-			_, err = c.Connect(t.Context())
-			require.NoError(t, err)
 			got, err := tools.CallAs[string](t.Context(), c, "greet", nil, &a2e.CallOptions{Timeout: time.Minute})
 			require.NoError(t, err)
 			require.Equal(t, "hello", got)
 		})
 	}
+}
+
+// A client whose host has dropped the messages of a lost stream ends the session: calls fail, instead of waiting for an
+// answer that is lost.
+func TestLostMessagesEndTheSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxReplayEvents: 10}}, a2etest.Must(tools.NewSet(nil)).Plugin())
+		c := connectLosing(t, h, nil)
+		defer c.Close()
+		events := 0
+		c.OnMessage(func(*a2e.Message) { events++ })
+		for range 20 {
+			require.NoError(t, h.Sessions()[0].Send(t.Context(), "demo/event", nil))
+		}
+		_, err := c.Call(t.Context(), "tool/list/req", nil, &a2e.CallOptions{Timeout: time.Minute})
+		require.EqualError(t, err, "a2e: session closed: http: http://localhost: stream continues at message 13 after message 1")
+		require.Equal(t, "http", causeOf(t, err).Kind)
+		require.Zero(t, events)
+	})
 }
 
 // A host that sends a message that is too large on every stream gets requests at the rate of the backoff.

@@ -109,6 +109,7 @@ type httpConn struct {
 	batch      atomic.Int64 // bytes of a body of several lines; 0 for none
 	resumes    atomic.Bool  // the session survives its host
 	isNumbered atomic.Bool  // the host numbers its messages, and replays lost ones
+	isCounting bool         // the numbers were 1, 2 and so on; of the goroutine that reads
 	refusal    func(id string, err *Error)
 	end        atomic.Pointer[CloseError]
 }
@@ -268,16 +269,20 @@ func (c *httpConn) postRepeatedly(line []byte) error {
 
 // endedWith records the response, or the failure of the network, that ended the session.
 func (c *httpConn) endedWith(e *httpx.Error) {
-	if e == nil {
-		return
+	switch {
+	case e == nil:
+	case e.Status == 0:
+		c.setEnd(0, e.Cause)
+	default:
+		c.setEnd(e.Status, nil)
 	}
+}
+
+// setEnd records the end of the session, unless there is an earlier one.
+func (c *httpConn) setEnd(status int, cause error) {
 	where := *c.base
 	where.RawQuery = ""
-	end := &CloseError{Kind: "http", Code: e.Status, Text: where.String()}
-	if e.Status == 0 {
-		end.network = e.Cause
-	}
-	c.end.CompareAndSwap(nil, end)
+	c.end.CompareAndSwap(nil, &CloseError{Kind: "http", Code: status, Text: where.String(), network: cause})
 }
 
 func (c *httpConn) cause() *CloseError { return c.end.Load() }
@@ -396,21 +401,42 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 	defer resp.Body.Close()
 	connected()
 	in := newEventReader(watchedReader{resp.Body, silence}, &Codec{MaxMessage: c.opts.MaxMessage})
-	for {
+	for isFirst := true; ; isFirst = false {
 		data, err := in.next()
 		if err != nil {
 			return err
+		}
+		if err := c.count(*last, in.lastID(), isFirst); err != nil {
+			return retry.Mark(err, retry.Permanent, 0)
 		}
 		if _, err := c.in.write(append(slices.Clip(oneLine(data)), '\n')); err != nil {
 			return retry.Mark(err, retry.Permanent, 0)
 		}
 		if id := in.lastID(); id != "" && id != *last {
 			*last = id
-			_, bad := messageNumber(id)
-			c.isNumbered.Store(bad == nil)
 			connected()
 		}
 	}
+}
+
+// count notes the id of a message, and fails if messages are lost between two streams: then calls would wait for their
+// answers in vain (A2E-D42).
+func (c *httpConn) count(last, id string, isFirst bool) error {
+	if id == "" {
+		return nil
+	}
+	before, _ := messageNumber(last)
+	n, bad := messageNumber(id)
+	c.isNumbered.Store(bad == nil)
+	if n > before+1 && isFirst && c.isCounting {
+		err := fmt.Errorf("stream continues at message %d after message %d", n, before)
+		c.setEnd(0, err)
+		return err
+	}
+	if n != before {
+		c.isCounting = bad == nil && n == before+1 && (c.isCounting || n == 1)
+	}
+	return nil
 }
 
 // oneLine joins data of several lines into one line. Invalid JSON stays invalid.
