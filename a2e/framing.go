@@ -4,12 +4,12 @@
 package a2e
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lines"
 )
 
@@ -19,7 +19,6 @@ type lineReader struct {
 	r     *lines.Reader
 	limit int
 	codec *Codec
-	meter *lineMeter // of a session; else nil
 }
 
 // setMax replaces the limit of the codec. Zero means no limit.
@@ -47,15 +46,15 @@ func newLineReader(r io.Reader, codec *Codec) *lineReader {
 func (r *lineReader) next() ([]byte, error) {
 	for {
 		line, err := r.r.Next()
+		if e := r.refused(err); e != nil {
+			e.ReqID, e.msgType, e.refID = headMembers(line)
+			return nil, e
+		}
 		switch {
 		case err == nil:
 			if !lines.Blank(line) {
 				return line, nil
 			}
-		case errors.Is(err, lines.ErrTooLong):
-			e := cmp.Or(r.meter.refusal(), tooLarge(ErrInvalidMessage, ReasonTooLarge, r.limit))
-			e.ReqID, e.msgType, e.refID = headMembers(line)
-			return nil, e
 		case errors.Is(err, lines.ErrUnterminated):
 			if lines.Blank(line) {
 				return nil, io.EOF
@@ -65,6 +64,17 @@ func (r *lineReader) next() ([]byte, error) {
 			return nil, err
 		}
 	}
+}
+
+// refused returns the error of a line that is too long, or for which there is no memory. Other errors are nil.
+func (r *lineReader) refused(err error) *Error {
+	if errors.Is(err, lines.ErrTooLong) {
+		return tooLarge(ErrInvalidMessage, ReasonTooLarge, r.limit)
+	}
+	if full, ok := errors.AsType[*budget.Error](err); ok {
+		return errOverloaded(full)
+	}
+	return nil
 }
 
 func (r *lineReader) last(line []byte) ([]byte, error) {

@@ -458,10 +458,10 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 // read feeds the session until the stream or the session ends.
 func (s *Session) read(r io.Reader) error {
 	limit := s.conn.codec.maxBytes()
-	meter := &lineMeter{r: r, scope: s.budgetScope}
-	defer meter.release()
-	in := newLineReader(meter, s.conn.codec)
-	in.meter, meter.lines = meter, in
+	in := newLineReader(r, s.conn.codec)
+	memory := &budget.Buffer{Scope: s.budgetScope}
+	defer func() { _ = memory.Reserve(0) }()
+	in.r.SetReserve(memory.Reserve)
 	if s.isPending.Load() {
 		in.setMax(pendingLimit(limit))
 	}

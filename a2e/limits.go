@@ -113,10 +113,13 @@ func (h *Host) DebugHandler() http.Handler {
 
 // overBudget returns the error for the agent of a *budget.Error, and any other error as it is.
 func overBudget(err error) error {
-	b, ok := errors.AsType[*budget.Error](err)
-	if !ok {
-		return err
+	if b, ok := errors.AsType[*budget.Error](err); ok {
+		return errOverloaded(b)
 	}
+	return err
+}
+
+func errOverloaded(b *budget.Error) *Error {
 	e := reasoned(ErrRuntime, ReasonOverloaded, "over the limit of "+b.Resource.String()).With("resource", b.Resource.String())
 	return e.With("scope", b.Scope).With("retry_after", retrySeconds(b))
 }

@@ -165,13 +165,13 @@ func newSocket(conn *wsconn.Conn, limit int) *socket {
 
 func (s *socket) Read(b []byte) (int, error) {
 	for len(s.part) == 0 {
-		part, err := s.conn.Read(s.ctx)
+		part, isLast, err := s.conn.ReadPart(s.ctx)
 		if err != nil {
 			s.end.CompareAndSwap(nil, closeError(err))
 			return 0, readError(err)
 		}
-		if s.part = part; len(part) == 0 {
-			s.part = []byte{'\n'} // the end of the message
+		if s.part = part; isLast {
+			s.part = append(part, '\n')
 		}
 	}
 	n := copy(b, s.part)

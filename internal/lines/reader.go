@@ -46,9 +46,10 @@ type Reader struct {
 	start, end int // unread bytes are buf[start:end]
 	seen       int // buf[start:start+seen] holds no LF
 
-	isStarted bool  // the byte order mark has been looked for
-	skip      bool  // inside the rest of a line that was too long
-	err       error // what the stream ended with; sticky
+	reserve   func(bytes int) error // of a large buffer; may be nil
+	isStarted bool                  // the byte order mark has been looked for
+	skip      bool                  // inside the rest of a line that was too long
+	err       error                 // what the stream ended with; sticky
 }
 
 // NewReader returns a Reader of the lines of r. A line may have max bytes, not
@@ -63,13 +64,18 @@ func NewReader(r io.Reader, max int) *Reader {
 // SetMax replaces the longest line, like max of [NewReader], from the next call of Next.
 func (r *Reader) SetMax(max int) { r.max = max }
 
+// SetReserve sets a function that is called before the buffer grows beyond 64 KiB, with the new size, and with 0 when it
+// has shrunk again. A line for which it returns an error is refused. The end of the stream does not call it.
+func (r *Reader) SetReserve(reserve func(bytes int) error) { r.reserve = reserve }
+
 // Next returns the next line without its line end. The line is a part of the
 // Reader's buffer and valid until the next call; the caller may change it, and
 // append to it without harm to the lines after it.
 //
 // A line above the limit is [ErrTooLong] with its first 4 KiB, once and as soon as
 // both have arrived, and its rest is discarded without being kept; the next call
-// returns the line after it. At the end of the stream, a last line without LF is
+// returns the line after it. A line for which there is no memory is the error of
+// the function of SetReserve, in the same way. At the end of the stream, a last line without LF is
 // returned together with [ErrUnterminated], for the caller to judge; after
 // it, or after a last line that was ended, comes [io.EOF]. Any other error of
 // the stream ends it as well, and drops an unfinished line. Both stay.
@@ -97,7 +103,13 @@ func (r *Reader) Next() ([]byte, error) {
 		if r.err != nil {
 			return r.last()
 		}
-		r.fill()
+		if err := r.fill(); err != nil {
+			r.skip = true
+			head := bytes.Clone(r.buf[r.start:min(r.end, r.start+headSize)])
+			r.start, r.end, r.seen = 0, 0, 0
+			r.shrink()
+			return head, err
+		}
 		if !r.isStarted {
 			r.begin()
 		}
@@ -155,15 +167,17 @@ func (r *Reader) begin() {
 	}
 }
 
-// fill reads once, after making room.
-func (r *Reader) fill() {
+// fill reads once, after making room. An error means that there is no memory for the line.
+func (r *Reader) fill() error {
 	if len(r.buf)-r.end < minRead {
 		if r.start > 0 { // happens once a line: afterwards it starts at zero
 			r.end = copy(r.buf, r.buf[r.start:r.end])
 			r.start = 0
 		}
 		if len(r.buf)-r.end < minRead {
-			r.grow()
+			if err := r.grow(); err != nil {
+				return err
+			}
 		}
 	}
 	for range maxEmpty {
@@ -174,24 +188,31 @@ func (r *Reader) fill() {
 		r.end += n
 		r.err = err
 		if n > 0 || err != nil {
-			return
+			return nil
 		}
 	}
 	r.err = io.ErrNoProgress
+	return nil
 }
 
 var errBadRead = errors.New("lines: reader returned an impossible count")
 
-func (r *Reader) grow() {
+func (r *Reader) grow() error {
 	size := max(2*len(r.buf), minBuffer)
 	if r.max > 0 {
 		// One CR and one LF past the limit or the head, and room for a read: with
 		// a full buffer of this size the line is known to be too long.
 		size = min(size, max(r.max, headSize)+2+minRead)
 	}
+	if r.reserve != nil && size > keepBuffer {
+		if err := r.reserve(size); err != nil {
+			return err
+		}
+	}
 	buf := make([]byte, size)
 	r.end = copy(buf, r.buf[:r.end])
 	r.buf = buf
+	return nil
 }
 
 // shrink gives the buffer of a big line back when the line has been consumed.
@@ -200,6 +221,9 @@ func (r *Reader) shrink() {
 		buf := make([]byte, minBuffer)
 		copy(buf, r.buf[r.start:r.end])
 		r.buf, r.start, r.end = buf, 0, rest
+		if r.reserve != nil {
+			_ = r.reserve(0)
+		}
 	}
 }
 

@@ -34,6 +34,32 @@ func readAll(r *Reader) (all []item) {
 	}
 }
 
+// A large buffer is reserved before it is used, and a line without memory is refused like one that is too long.
+func TestReaderReserves(t *testing.T) {
+	errFull := errors.New("full")
+	var size, maxSize int
+	line := func(n int) string { return strings.Repeat("x", n) + "\n" }
+	in := line(10) + line(100<<10) + line(200<<10) + line(1<<20) + line(20)
+	r := NewReader(strings.NewReader(in), 512<<10)
+	r.SetReserve(func(n int) error {
+		if n > 256<<10 {
+			return errFull
+		}
+		size, maxSize = n, max(maxSize, n)
+		return nil
+	})
+	for _, want := range []item{{line(10), nil}, {line(100 << 10), nil}, {line(200 << 10), nil}, {line(headSize), errFull}, {line(20), nil}} {
+		got, err := r.Next()
+		require.Equal(t, want.err, err)
+		require.True(t, want.line == string(got)+"\n", "%d bytes", len(got))
+		require.Equal(t, len(r.buf) > keepBuffer, size == len(r.buf), "%d of %d", size, len(r.buf))
+	}
+	require.Equal(t, 256<<10, maxSize)
+	_, err := r.Next()
+	require.Equal(t, io.EOF, err)
+	require.Zero(t, size)
+}
+
 func TestReader(t *testing.T) {
 	tests := []struct {
 		name string

@@ -134,15 +134,14 @@ func TestMessageArrivesInParts(t *testing.T) {
 			written := make(chan error, 1)
 			go func() { written <- a.Write(t.Context(), []byte(want)) }()
 			var got []byte
-			for {
-				part, err := b.Read(t.Context())
+			for isLast := false; !isLast; {
+				var data []byte
+				var err error
+				data, isLast, err = b.ReadPart(t.Context())
 				require.NoError(t, err)
-				require.True(t, utf8.Valid(part))
-				require.LessOrEqual(t, len(part), 2*maxPart)
-				if len(part) == 0 {
-					break
-				}
-				got = append(got, part...)
+				require.True(t, utf8.Valid(data))
+				require.LessOrEqual(t, len(data), 2*maxPart)
+				got = append(got, data...)
 			}
 			require.True(t, want == string(got), "of %d bytes, got %d", len(want), len(got))
 			require.NoError(t, <-written)

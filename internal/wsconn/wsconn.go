@@ -82,8 +82,7 @@ type Options struct {
 	Subprotocols     []string      // by preference
 	LimitHeader      string        // header of the handshake in which a server announces MaxMessage; a client lowers MaxOutput
 
-	// Parts makes Read return each message in parts of about 64 KiB, which end between characters, and an empty part
-	// behind the last one.
+	// Parts hands each message on in parts of about 64 KiB, which end between characters: for ReadPart.
 	Parts bool
 }
 
@@ -254,13 +253,19 @@ func (w *wire) Close() error {
 	return w.rwc.Close()
 }
 
+// A part is a message, or a piece of one.
+type part struct {
+	data   []byte
+	isLast bool
+}
+
 // A Conn is one side of a connection, which must be closed. Its methods may be called concurrently.
 type Conn struct {
 	o       Options
 	ws      *websocket.Conn
 	wire    *wire
 	turn    chan struct{} // held during a Write
-	in      chan []byte
+	in      chan part
 	isBusy  atomic.Bool // a received message waits for Read, so that pings cannot be answered
 	scratch []byte      // of receive
 	done    chan struct{}
@@ -279,7 +284,7 @@ type Conn struct {
 }
 
 func newConn(ws *websocket.Conn, w *wire, o Options, expires time.Time, reason string) *Conn {
-	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan []byte), done: make(chan struct{}),
+	c := &Conn{o: o, ws: ws, wire: w, turn: make(chan struct{}, 1), in: make(chan part), done: make(chan struct{}),
 		expires: expires, reason: reason}
 	w.queue = sendq.New(w.rwc, sendq.Options{MaxBytes: 4 * maxPart, WriteTimeout: o.WriteTimeout, OnCut: c.cut})
 	ws.SetReadLimit(-1) // receive has the limit
@@ -325,15 +330,21 @@ func (c *Conn) cut(cause error) {
 	})
 }
 
-// Read returns the next message, or a part of one, which belongs to the caller. The end of ctx ends the call only.
+// Read returns the next message, which belongs to the caller. The end of ctx ends the call only.
 func (c *Conn) Read(ctx context.Context) ([]byte, error) {
+	message, _, err := c.ReadPart(ctx)
+	return message, err
+}
+
+// ReadPart is Read for the option Parts. It returns the next part, and whether it ends its message.
+func (c *Conn) ReadPart(ctx context.Context) (data []byte, isLast bool, err error) {
 	select {
-	case m := <-c.in:
-		return m, nil
+	case p := <-c.in:
+		return p.data, p.isLast, nil
 	case <-c.done:
-		return nil, c.cause
+		return nil, false, c.cause
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, false, context.Cause(ctx)
 	}
 }
 
@@ -348,11 +359,11 @@ func (c *Conn) receiveAll() {
 	}
 }
 
-// hand passes a message or a part to Read.
-func (c *Conn) hand(m []byte) {
+// hand passes a copy of data to the reader.
+func (c *Conn) hand(data []byte, isLast bool) {
 	c.isBusy.Store(true)
 	select {
-	case c.in <- m:
+	case c.in <- part{bytes.Clone(data), isLast}:
 	case <-c.done:
 	}
 	c.isBusy.Store(false)
@@ -367,13 +378,13 @@ func (c *Conn) receive() error {
 	buf, handed := c.scratch[:0], 0
 	for n := 0; err == nil; buf = buf[:len(buf)+n] {
 		if c.o.Parts && len(buf) >= maxPart {
-			part := buf[:len(buf)-cutRune(buf)]
-			if !utf8.Valid(part) {
+			whole := buf[:len(buf)-cutRune(buf)]
+			if !utf8.Valid(whole) {
 				break
 			}
-			c.hand(bytes.Clone(part))
-			handed += len(part)
-			buf = append(buf[:0], buf[len(part):]...)
+			c.hand(whole, false)
+			handed += len(whole)
+			buf = append(buf[:0], buf[len(whole):]...)
 		}
 		if len(buf) == cap(buf) {
 			buf = slices.Grow(buf, max(len(buf), 512))
@@ -395,12 +406,7 @@ func (c *Conn) receive() error {
 	if c.scratch = nil; cap(buf) <= maxPart {
 		c.scratch = buf
 	}
-	if !c.o.Parts || len(buf) > 0 {
-		c.hand(bytes.Clone(buf))
-	}
-	if c.o.Parts {
-		c.hand(nil)
-	}
+	c.hand(buf, true)
 	return nil
 }
 
