@@ -8,6 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
 	"os"
 	"runtime"
 	"strings"
@@ -15,8 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // usage returns the use of one resource in one scope.
@@ -117,6 +123,79 @@ func TestRepeatsOfCollectedStreamsHoldNothing(t *testing.T) {
 			require.Zero(t, usage(s.h, "memory", "all").Used)
 		}
 	})
+}
+
+// A frame counts as memory of its principal while it arrives. Without memory it is refused, and its rest is skipped.
+func TestMemoryOfArrivingFrames(t *testing.T) {
+	const limit = 1 << 20
+	text := `{"type":"ToolCall","invocation_id":"i1","session_id":"s","tool_name":"echo","parameters":{"text":"`
+	half := strings.Repeat("x", limit/4)
+	ping := func(padding int) string {
+		return `{"type":"Ping","request_id":"p","pad":"` + strings.Repeat("x", padding) + `"}`
+	}
+	for name, dial := range map[string]func(t *testing.T, ts *httptest.Server, h *Host) (write func(text string, isLast bool), read func() []byte, end func() error){
+		"stream": func(t *testing.T, _ *httptest.Server, h *Host) (func(string, bool), func() []byte, func() error) {
+			near, far := net.Pipe()
+			go func() { _ = h.Serve(t.Context(), NewStreamConn(far, nil), testUser) }()
+			frames := transport.NewReader(near, 0)
+			return func(text string, isLast bool) {
+					if isLast {
+						text += "\n"
+					}
+					_, err := near.Write([]byte(text))
+					require.NoError(t, err)
+				}, func() []byte {
+					frame, err := frames.Read()
+					require.NoError(t, err)
+					return frame
+				}, near.Close
+		},
+		"WebSocket": func(t *testing.T, ts *httptest.Server, _ *Host) (func(string, bool), func() []byte, func() error) {
+			c, _, err := websocket.Dial(t.Context(), ts.URL+WebSocketPath,
+				&websocket.DialOptions{HTTPClient: ts.Client(), HTTPHeader: keyOf(testUser), Subprotocols: []string{transport.Subprotocol}})
+			require.NoError(t, err)
+			var w io.WriteCloser
+			return func(text string, isLast bool) {
+					if w == nil {
+						w, err = c.Writer(t.Context(), websocket.MessageText)
+						require.NoError(t, err)
+					}
+					_, err := io.WriteString(w, text)
+					require.NoError(t, err)
+					if isLast {
+						require.NoError(t, w.Close())
+						w = nil
+					}
+				}, func() []byte {
+					_, frame, err := c.Read(t.Context())
+					require.NoError(t, err)
+					return frame
+				}, c.CloseNow
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}, Limits: Limits{MaxMemoryPerPrincipal: limit}})
+			write, read, end := dial(t, server(t, h), h)
+			used := func() int64 { return usage(h, "memory", "all").Used }
+			write(text+half+half, false)
+			require.Eventually(t, func() bool { return used() >= limit/4 }, 10*time.Second, time.Millisecond)
+			write(half+half+half+`"}}`, true)
+			require.Contains(t, string(read()), `"invocation_id":"i1"`)
+			require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
+			write(ping(limit/4), true)
+			require.Contains(t, string(read()), "Pong")
+			write(`{"pad":"`+strings.Repeat("x", limit)+`"}`, true)
+			answer := string(read())
+			require.Contains(t, answer, string(ReasonOverloaded))
+			require.Contains(t, answer, "MaxMemoryPerPrincipal")
+			write(ping(0), true)
+			require.Contains(t, string(read()), "Pong")
+			write(text+half, false)
+			require.Eventually(t, func() bool { return used() > 0 }, 10*time.Second, time.Millisecond)
+			require.NoError(t, end())
+			require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
+		})
+	}
 }
 
 func TestRunningCallsAreBoundedByMemory(t *testing.T) {

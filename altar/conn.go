@@ -73,6 +73,9 @@ func newWireConn(c transport.Conn, maxMessage int) *wireConn {
 
 func (c *wireConn) Receive() (Message, error) {
 	frame, err := c.Read()
+	if full := overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err); full != nil {
+		return nil, unreadFrame(frame, full)
+	}
 	if err != nil {
 		return nil, notRead(err)
 	}

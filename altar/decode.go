@@ -226,20 +226,47 @@ func decodeFailure(v strictjson.Value, m Message, bad *jsonmap.Fault) *badFrame 
 	reason := reasonOf(bad)
 	e := &badFrame{Err: formFault(reason, bad.Pointer, "the message is not valid: "+bad.Pointer+": "+string(reason))}
 	e.Type, _ = v.Get("type").Text()
-	if id, ok := v.Get("invocation_id").Text(); ok && validInvocationID(id) {
-		e.InvocationID = id
-	}
-	if id, ok := v.Get("request_id").Text(); ok && validText(id, maxTextID) {
-		e.RequestID = id
-	}
-	if id, ok := v.Get("correlation_id").Text(); ok && validText(id, maxTextID) {
-		e.CorrelationID = id
-	}
+	e.setIDs(func(name string) (string, bool) { return v.Get(name).Text() })
 	if bad.Pointer == "/correlation_id" && (e.Type == "ToolResult" || e.Type == "StreamChunk") {
 		m.head().CorrelationID = ""
 		e.salvaged = m
 	}
 	return e
+}
+
+// unreadFrame returns the error of a frame of which only the beginning was read.
+func unreadFrame(head []byte, err *Error) *badFrame {
+	var c strictjson.Cursor
+	c.Reset(head, strictjson.Options{MaxDepth: maxDepth})
+	members := map[string]string{}
+	for ok := c.Object(); ok && c.Name(); {
+		if _, isRepeated := members[string(c.Key())]; c.Kind() != '"' || isRepeated {
+			ok = c.Skip()
+			continue
+		}
+		name := string(c.Key())
+		var text string
+		if text, ok = c.Text(); ok {
+			members[name] = text
+		}
+	}
+	bad := &badFrame{Err: err, Type: members["type"]}
+	bad.InvalidFrame = bad.Type == ""
+	bad.setIDs(func(name string) (string, bool) { return members[name], members[name] != "" })
+	return bad
+}
+
+// setIDs sets the valid ids of a frame.
+func (e *badFrame) setIDs(member func(name string) (string, bool)) {
+	if id, ok := member("invocation_id"); ok && validInvocationID(id) {
+		e.InvocationID = id
+	}
+	if id, ok := member("request_id"); ok && validText(id, maxTextID) {
+		e.RequestID = id
+	}
+	if id, ok := member("correlation_id"); ok && validText(id, maxTextID) {
+		e.CorrelationID = id
+	}
 }
 
 // reasonOf returns the reason of ALT-D06 for a fault.

@@ -226,6 +226,11 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 	if err != nil {
 		return errors.Join(err, conn.Close())
 	}
+	if c, ok := conn.(*wireConn); ok {
+		memory := &budget.Buffer{Scope: func() *budget.Scope { return h.budget.Scope(hc.budgetKey(), "") }}
+		defer func() { _ = memory.Reserve(0) }()
+		c.SetReserve(memory.Reserve)
+	}
 	return h.serveConn(ctx, hc)
 }
 

@@ -17,10 +17,16 @@ const DefaultMaxFrame = 4 << 20
 // A Conn moves frames between two peers, in order in each direction. Read is for one goroutine at a time, and so is Write;
 // Close may be called at any moment, more than once, and makes both return.
 type Conn interface {
-	// Read returns the next frame. A frame over the limit of a byte stream is lines.ErrTooLong, and the
-	// next call continues after it. Any other error is final; it is io.EOF if the peer closed cleanly,
-	// and wraps wsconn.ErrClosed after Close.
+	// Read returns the next frame. A frame over the limit of a byte stream is lines.ErrTooLong, and one
+	// without memory is the error of SetReserve. Both come with the beginning of the frame, and the next call
+	// continues after it. Any other error is final; it is io.EOF if the peer closed cleanly, and wraps
+	// wsconn.ErrClosed after Close.
 	Read() ([]byte, error)
+
+	// SetReserve sets a function that reserves the memory of an incomplete frame of more than 64 KiB: it is
+	// called with the number of bytes before they are used, and with 0 behind the frame. The end does not
+	// call it. SetReserve is called before Read.
+	SetReserve(reserve func(bytes int) error)
 
 	// Write writes one frame, or several that end with a newline each.
 	io.Writer

@@ -34,7 +34,7 @@ func NewReader(r io.Reader, maxFrame int) *Reader {
 }
 
 // Read returns the next frame, which is valid until the next call. A frame above the limit is
-// [lines.ErrTooLong], and the next call continues after it. An end within a frame is [lines.ErrUnterminated];
+// [lines.ErrTooLong] with its beginning, and the next call continues after it. An end within a frame is [lines.ErrUnterminated];
 // the call after that returns [io.EOF].
 func (f *Reader) Read() ([]byte, error) {
 	for f.end == nil {
@@ -44,8 +44,6 @@ func (f *Reader) Read() ([]byte, error) {
 			if !lines.Blank(line) {
 				return line, nil
 			}
-		case errors.Is(err, lines.ErrTooLong):
-			return nil, err
 		case errors.Is(err, lines.ErrUnterminated):
 			f.end = io.EOF
 			if lines.Blank(line) {
@@ -55,12 +53,17 @@ func (f *Reader) Read() ([]byte, error) {
 				return nil, err
 			}
 			return line, nil
+		case line != nil: // the beginning of a refused frame
+			return line, err
 		default:
 			f.end = err
 		}
 	}
 	return nil, f.end
 }
+
+// SetReserve implements [Conn].
+func (f *Reader) SetReserve(reserve func(bytes int) error) { f.lines.SetReserve(reserve) }
 
 // isComplete reports whether an unterminated line is a complete JSON value.
 func isComplete(line []byte) bool {

@@ -26,12 +26,15 @@ const limitHeader = "Altar-Max-Message" // of the response to a handshake (ALT-D
 type WebSocket struct {
 	c *wsconn.Conn
 
-	isDrained bool // used by the reader
+	// Used by the reader.
+	reserve    func(bytes int) error
+	isReserved bool
+	isDrained  bool
 }
 
 // WebSocketOptions returns the options of a connection with these limits of frames.
 func WebSocketOptions(maxFrame, maxOutput int) wsconn.Options {
-	return wsconn.Options{MaxMessage: maxFrame, MaxOutput: maxOutput, Subprotocols: []string{Subprotocol}, LimitHeader: limitHeader}
+	return wsconn.Options{MaxMessage: maxFrame, MaxOutput: maxOutput, Subprotocols: []string{Subprotocol}, LimitHeader: limitHeader, Parts: true}
 }
 
 // DialWebSocket connects to a Host. The context bounds the handshake only. A refused token is replaced by a new one, once
@@ -48,7 +51,11 @@ func DialWebSocket(ctx context.Context, url string, opts *wsconn.DialOptions) (*
 		c.Close(wsconn.CodeNormal, "")
 		return nil, retry.Mark(fmt.Errorf("the server does not speak %s", Subprotocol), retry.Permanent, 0)
 	}
-	return &WebSocket{c: c}, nil
+	return newWebSocket(c), nil
+}
+
+func newWebSocket(c *wsconn.Conn) *WebSocket {
+	return &WebSocket{c: c, reserve: func(int) error { return nil }}
 }
 
 // Offers reports whether a client offers the subprotocol.
@@ -64,21 +71,58 @@ func AcceptWebSocket(w http.ResponseWriter, r *http.Request, opts *wsconn.Accept
 	if err != nil {
 		return nil, err
 	}
-	return &WebSocket{c: c}, nil
+	return newWebSocket(c), nil
 }
+
+// SetReserve implements [Conn].
+func (w *WebSocket) SetReserve(reserve func(bytes int) error) { w.reserve = reserve }
+
+// headSize is the length of the beginning of a refused frame.
+const headSize = 4 << 10
 
 // Read implements [Conn].
 func (w *WebSocket) Read() ([]byte, error) {
-	frame, err := w.c.Read(context.Background())
-	if err == nil {
-		return frame, nil
+	if w.isReserved {
+		_, w.isReserved = w.reserve(0), false
 	}
+	frame, isLast, err := w.c.ReadPart(context.Background())
+	var refusal error
+	for err == nil && !isLast {
+		var part []byte
+		part, isLast, err = w.c.ReadPart(context.Background())
+		switch size := len(frame) + len(part); {
+		case refusal != nil || err != nil:
+		case size <= cap(frame):
+			frame = append(frame, part...)
+		default:
+			frame, refusal = w.grow(frame, max(size, 2*cap(frame)), part)
+		}
+	}
+	if err != nil {
+		return nil, w.endError(err)
+	}
+	return frame, refusal
+}
+
+// grow appends a part to a frame, whose memory then has size bytes. Without memory it returns the beginning of the frame.
+func (w *WebSocket) grow(frame []byte, size int, part []byte) ([]byte, error) {
+	if err := w.reserve(size); err != nil {
+		return slices.Clone(frame[:min(len(frame), headSize)]), err
+	}
+	w.isReserved = true
+	grown := make([]byte, len(frame), size)
+	copy(grown, frame)
+	return append(grown, part...), nil
+}
+
+// endError returns the error of a connection that has ended.
+func (w *WebSocket) endError(err error) error {
 	e, isClosed := errors.AsType[*wsconn.CloseError](err)
 	if isClosed && (e.Code == wsconn.CodeNormal || e.Code == wsconn.CodeShutdown) {
 		w.isDrained = e.Code == wsconn.CodeShutdown
-		return nil, io.EOF
+		return io.EOF
 	}
-	return nil, fmt.Errorf("altar: receive: %w", err)
+	return fmt.Errorf("altar: receive: %w", err)
 }
 
 // IsDrained reports, after the end, whether the Host has answered all that it took, and shut down. It is for the reader.
