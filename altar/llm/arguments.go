@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
-	"slices"
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/internal/form"
@@ -21,13 +20,14 @@ var integerText = regexp.MustCompile(`^-?(0|[1-9][0-9]{0,18})$`)
 // is an empty object, rewritten names are translated back, integers may be strings, and the text of
 // a JSON object may replace a free-form object. The Host finds all other faults. The error, for a
 // text that is not a JSON object, is an [*altar.Error] that the model can repair.
-func Arguments(params []altar.Parameter, arguments []byte) (json.RawMessage, error) {
-	if len(bytes.TrimSpace(arguments)) == 0 {
+func Arguments(params []altar.Parameter, text []byte) (json.RawMessage, error) {
+	if len(bytes.TrimSpace(text)) == 0 {
 		return json.RawMessage("{}"), nil
 	}
-	v, reason := form.Check(arguments, maxDepth)
+	v, reason := form.Check(text, maxDepth)
 	if reason == "" {
-		out := appendObject(nil, params, v)
+		a := arguments{}
+		out := a.appendObject(nil, params, v)
 		_, reason = form.Check(out, maxDepth) // a name may occur in both its forms
 		if reason == "" {
 			return out, nil
@@ -36,14 +36,18 @@ func Arguments(params []altar.Parameter, arguments []byte) (json.RawMessage, err
 	return nil, altar.Errorf(altar.ErrInvalidParameters, altar.Reason(reason), "the arguments are not a JSON object: %s", reason)
 }
 
-func appendObject(dst []byte, params []altar.Parameter, v strictjson.Value) []byte {
+// arguments have the parameters of each level by name. The key is the first one of the level.
+type arguments map[*altar.Parameter]map[string]*altar.Parameter
+
+func (a arguments) appendObject(dst []byte, params []altar.Parameter, v strictjson.Value) []byte {
+	names := a.names(params)
 	dst = append(dst, '{')
 	for m, first := v.Members(), true; m.Next(); first = false {
 		if !first {
 			dst = append(dst, ',')
 		}
-		p := parameter(params, string(m.Name))
-		if p == nil {
+		p, isKnown := names[string(m.Name)]
+		if !isKnown {
 			dst = strictjson.AppendCompact(append(append(dst, m.Key...), ':'), m.Value)
 			continue
 		}
@@ -53,23 +57,34 @@ func appendObject(dst []byte, params []altar.Parameter, v strictjson.Value) []by
 			dst = strictjson.AppendCompact(dst, m.Value) // of a later version
 			continue
 		}
-		dst = appendArgument(dst, p, t, m.Value)
+		dst = a.appendArgument(dst, p, t, m.Value)
 	}
 	return append(dst, '}')
 }
 
-// parameter returns the parameter of a name, as the contract or as the model has it.
-func parameter(params []altar.Parameter, name string) *altar.Parameter {
+// names returns the parameters of a level by their names, as the contract and as the model has them.
+func (a arguments) names(params []altar.Parameter) map[string]*altar.Parameter {
+	if len(params) == 0 {
+		return nil
+	}
+	names := a[&params[0]]
+	if names != nil {
+		return names
+	}
+	names = make(map[string]*altar.Parameter, len(params))
 	for _, nameOf := range []func(string) string{func(s string) string { return s }, form.ModelParameter} {
-		i := slices.IndexFunc(params, func(p altar.Parameter) bool { return nameOf(p.Name) == name })
-		if i >= 0 {
-			return &params[i]
+		for i := range params {
+			name := nameOf(params[i].Name)
+			if names[name] == nil {
+				names[name] = &params[i]
+			}
 		}
 	}
-	return nil
+	a[&params[0]] = names
+	return names
 }
 
-func appendArgument(dst []byte, p *altar.Parameter, t form.Type, v strictjson.Value) []byte {
+func (a arguments) appendArgument(dst []byte, p *altar.Parameter, t form.Type, v strictjson.Value) []byte {
 	if t.Dims > 0 {
 		if !v.IsArray() {
 			return strictjson.AppendCompact(dst, v)
@@ -80,7 +95,7 @@ func appendArgument(dst []byte, p *altar.Parameter, t form.Type, v strictjson.Va
 			if !first {
 				dst = append(dst, ',')
 			}
-			dst = appendArgument(dst, p, t, e.Value)
+			dst = a.appendArgument(dst, p, t, e.Value)
 		}
 		return append(dst, ']')
 	}
@@ -89,7 +104,7 @@ func appendArgument(dst []byte, p *altar.Parameter, t form.Type, v strictjson.Va
 	case t.Base == form.KindInteger && isText && integerText.Match(text):
 		return append(dst, text...)
 	case t.Base == form.KindObject && len(p.Properties) > 0 && v.IsObject():
-		return appendObject(dst, p.Properties, v)
+		return a.appendObject(dst, p.Properties, v)
 	case t.Base == form.KindObject && len(p.Properties) == 0 && isText:
 		if object, reason := form.Check(text, maxDepth); reason == "" {
 			return strictjson.AppendCompact(dst, object)

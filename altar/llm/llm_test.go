@@ -189,6 +189,25 @@ func TestToolsAndArguments(t *testing.T) {
 	require.Equal(t, "{}", string(args))
 }
 
+// Each member of the arguments costs the same, however many parameters a tool has.
+func TestArgumentsAreLinear(t *testing.T) {
+	cost := func(n int) float64 {
+		var params []altar.Parameter
+		members := []string{}
+		for i := range n {
+			params = append(params, altar.Parameter{Name: fmt.Sprintf("p/%d", i), Type: "string"}) // which is rewritten for models
+			members = append(members, fmt.Sprintf(`"unknown %d":1`, i))
+		}
+		rows := []altar.Parameter{{Name: "rows", Type: "array[object]", Properties: params}}
+		row := "{" + strings.Join(members, ",") + "}"
+		return testing.AllocsPerRun(1, func() {
+			_, err := Arguments(rows, []byte(`{"rows":[`+row+`,`+row+`]}`))
+			require.NoError(t, err)
+		})
+	}
+	require.Less(t, cost(200), 20*cost(10)+1000)
+}
+
 // A call of each vendor is read, and its result has the form in which the vendor takes it back.
 func TestCallAndResult(t *testing.T) {
 	refusal := altar.Errorf(altar.ErrInvalidParameters, altar.Reason("wrong_type"), "/n wrong_type")
