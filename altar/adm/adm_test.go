@@ -5,16 +5,14 @@ package adm
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar"
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // Section c: calls and results of the ADM data model.
@@ -182,28 +180,9 @@ func FuzzImport(f *testing.F) {
 	})
 }
 
-// Required names cost at most as much as properties do.
 func TestImportIsLinear(t *testing.T) {
-	if race.Enabled {
-		t.Skip("measures time")
-	}
-	var properties, required []string
-	for i := range 20_000 {
-		properties = append(properties, fmt.Sprintf(`"p%d":{"type":"STRING"}`, i))
-		required = append(required, fmt.Sprintf(`"p%d"`, i))
-	}
-	cost := func(required string) time.Duration {
-		began := time.Now()
-		_, err := Import([]byte(`{"name":"f","parameters":{"type":"OBJECT","properties":{`+
-			strings.Join(properties, ",")+`},"required":[`+required+`]}}`), nil)
-		require.NoError(t, err)
-		return time.Since(began)
-	}
-	// A busy machine can make any one of these take long, but not all of them.
-	for range 10 {
-		if cost(strings.Join(required, ",")) < 3*cost("") {
-			return
-		}
-	}
-	t.Fatal("required names cost more than properties")
+	testkit.RequiredNamesAreLinear(t, func(schema string) error {
+		_, err := Import([]byte(`{"name":"f","parameters":`+schema+`}`), nil)
+		return err
+	})
 }
