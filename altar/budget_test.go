@@ -23,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/store"
 )
 
 // usage returns the use of one resource in one scope.
@@ -196,6 +197,71 @@ func TestMemoryOfArrivingFrames(t *testing.T) {
 			require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
 		})
 	}
+}
+
+// The metadata of calls counts like their parameters.
+func TestMetadataOfCallsIsBounded(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	r := attachRuntime(t, h, testService, "r1", "echo")
+	c := connect(t, h, testUser)
+	c.session("s")
+	running := 0
+	for ; running < 20; running++ {
+		m := textCall(fmt.Sprint(running), "s", 1)
+		m.Metadata = map[string]string{"note": strings.Repeat("x", 3<<20)}
+		c.send(m)
+		if h.Stats().InFlight == running {
+			break
+		}
+		next[*ToolCall](r)
+	}
+	require.Equal(t, 5, running)
+	err := next[*ToolResult](c).Error
+	require.ErrorIs(t, err, ReasonOverloaded)
+	require.Equal(t, "MaxMemoryPerSession", err.StringDetail("limit"))
+	for i := range running {
+		r.send(&ToolResult{InvocationID: fmt.Sprint(i), Payload: json.RawMessage("1")})
+		next[*ToolResult](c)
+	}
+	require.Zero(t, usage(h, "memory", "all").Used)
+}
+
+// The metadata of a session counts until its end, also after a restart of the Host.
+func TestMetadataOfSessionsIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := store.NewMemory()
+		opts := HostOptions{Limits: Limits{MaxMemoryPerPrincipal: 16 << 20, MaxItemsPerPrincipal: 100}}
+		first := live(t, st, "h1", nil, opts)
+		c := connect(t, first.h, testUser)
+		create := func(i int) Message {
+			c.send(&CreateSession{SessionID: fmt.Sprint("s", i), Metadata: map[string]string{"note": strings.Repeat("x", 3<<20)}})
+			m, err := c.conn.Receive()
+			require.NoError(t, err)
+			return m
+		}
+		for i := range 5 {
+			require.IsType(t, &SessionCreated{}, create(i))
+		}
+		refused, ok := create(5).(*ErrorMessage)
+		require.True(t, ok)
+		require.ErrorIs(t, refused.Err, ReasonOverloaded)
+		require.Equal(t, "MaxMemoryPerPrincipal", refused.Err.StringDetail("limit"))
+		require.Equal(t, int64(5), usage(first.h, "items", "all").Used)
+		c.send(&DestroySession{SessionID: "s4"})
+		next[*SessionDestroyed](c)
+		require.IsType(t, &SessionCreated{}, create(6))
+		first.die()
+
+		opts.Limits.MaxMemoryPerPrincipal = 4 << 20
+		second := live(t, st, "h1", nil, opts)
+		c = connect(t, second.h, testUser)
+		c.send(&ListTools{SessionID: "s0"})
+		next[*ToolList](c)
+		c.send(&ListTools{SessionID: "s1"})
+		refused = next[*ErrorMessage](c)
+		require.ErrorIs(t, refused.Err, ReasonOverloaded)
+		require.Equal(t, "MaxMemoryPerPrincipal", refused.Err.StringDetail("limit"))
+	})
 }
 
 func TestRunningCallsAreBoundedByMemory(t *testing.T) {

@@ -209,7 +209,7 @@ func (hostMessages) Fault(cause core.Cause, c *core.Call) any {
 // errRuntimesFull returns the error of a call that no Runtime has space for.
 func errRuntimesFull(c *hostCall) *Error {
 	for _, hc := range c.h.fleet.order {
-		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.queueLimit(), len(c.normal)) {
+		if c.Session().Registry().CanTake(c.Contract, &hc.runtime) && !hc.out.hasSpace(hc.queueLimit(), len(c.normal)+sizeOf(c.metadata)) {
 			return errOverloaded("RuntimeQueueLimit")
 		}
 	}

@@ -146,7 +146,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 	call.Stream = stream
 	call.Init(core.CallLimits{
 		Limit: cmp.Or(c.Timeout, h.opts.Timing.CallTimeout), Bound: time.Duration(min(m.TimeoutMS, maxTimeout.Milliseconds())) * time.Millisecond,
-		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal),
+		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal) + sizeOf(m.Metadata),
 	})
 	e := core.Event{Kind: core.CallReceived, Session: &s.Session, Call: &call.Call, Conn: &hc.Conn, ID: m.InvocationID, N: m.ResumeFrom, Credit: core.NoCredit}
 	e.Reader = &h.attachment(&call.first, hc, m, c.Name).Reader

@@ -48,8 +48,8 @@ func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
 		m = bad.salvaged
 	}
 	hc.clearInvalid()
-	if !h.prepare(hc, m) {
-		h.unavailable(hc, m)
+	if err := h.prepare(hc, m); err != nil {
+		h.unavailable(hc, m, err)
 		return !hc.isClosed.Load()
 	}
 	h.audits.wait(h.ctx)
@@ -138,17 +138,16 @@ func (h *Host) handleOther(hc *hostConn, m Message) {
 	}
 }
 
-// prepare loads the session that a message needs from the ledger, and reports whether that was possible.
-func (h *Host) prepare(hc *hostConn, m Message) bool {
+// prepare loads the session that a message needs from the ledger, see summon.
+func (h *Host) prepare(hc *hostConn, m Message) *Error {
 	if hc.isPeer() || hc.principal() == nil && !h.opts.Auth.AllowAnonymous {
-		return true
+		return nil
 	}
 	return h.summon(sessionIDOf(m))
 }
 
-// unavailable answers a message whose session could not be read.
-func (h *Host) unavailable(hc *hostConn, m Message) {
-	err := Errorf(ErrInternal, "", "the Host cannot read its sessions")
+// unavailable answers a message whose session could not be loaded.
+func (h *Host) unavailable(hc *hostConn, m Message, err *Error) {
 	switch m := m.(type) {
 	case *ToolCall:
 		sh := h.shardOf(m.SessionID)
@@ -156,7 +155,7 @@ func (h *Host) unavailable(hc *hostConn, m Message) {
 		h.refused(sh, hc, m, nil, err, now)
 		h.unlock(sh)
 	case *CancelCall:
-		h.dropped(m, "the session cannot be read")
+		h.dropped(m, "the session cannot be loaded")
 	default:
 		h.answer(hc, m, err)
 	}

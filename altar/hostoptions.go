@@ -103,9 +103,9 @@ type Auth struct {
 // Limits is a group of [HostOptions]. Zero means the default; a negative value removes the bound.
 // Anonymous callers are principals by their address.
 type Limits struct {
-	// Bytes of parameters, waiting and retained chunks, and collected results in memory. Zero means
-	// the lesser of 256 MiB and a third of GOMEMLIMIT in all, 64 MiB for a principal and 16 MiB for
-	// a session.
+	// Bytes of parameters, metadata of calls and sessions, waiting and retained chunks, and collected
+	// results in memory. Zero means the lesser of 256 MiB and a third of GOMEMLIMIT in all, 64 MiB for
+	// a principal and 16 MiB for a session.
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// Bytes in a durable store. Zero means no bound in all, 1 GiB and 256 MiB. Stored records are

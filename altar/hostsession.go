@@ -23,7 +23,7 @@ type session struct {
 	core.Session
 
 	security *SecurityContext // the effective one; nil: the zero value
-	metadata map[string]string
+	extra    *sessionExtra
 	saving   bool           // its end is being written to the ledger
 	unsaved  bool           // the end has changed during the write
 	endedBy  *hostConn      // that destroyed it; nil: the clock or another Host
@@ -33,9 +33,18 @@ type session struct {
 	place    budget.Hold
 }
 
+// A sessionExtra is what a few sessions have only.
+type sessionExtra struct {
+	metadata map[string]string
+	memory   budget.Hold // of the metadata and the claims
+}
+
 // info returns the session as hooks receive it.
 func (s *session) info() SessionInfo {
-	i := SessionInfo{ID: s.ID, Metadata: s.metadata}
+	i := SessionInfo{ID: s.ID}
+	if s.extra != nil {
+		i.Metadata = s.extra.metadata
+	}
 	if s.security != nil {
 		i.SecurityContext = *s.security
 	}
@@ -61,14 +70,48 @@ func sessionOf(s *core.Session) *session {
 	return s.Data.(*session)
 }
 
-// newSession makes a session of a principal, whose key is that of the budget. It fails if the principal has too many.
-func (h *Host) newSession(p core.Principal, key string) (*session, *Error) {
+// newSession makes a session of a principal, whose key is that of the budget. It fails if the principal has too many, or
+// no memory for its metadata.
+func (h *Host) newSession(p core.Principal, key string, metadata map[string]string, security *SecurityContext) (*session, *Error) {
 	s := &session{owner: h.budget.Scope(key, "")}
 	s.Principal, s.Data = p, s
 	s.Slides, s.IsShared = h.opts.Timing.SlidingSessionTTL, h.ledger.IsShared()
+	size := sizeOf(metadata)
+	if security != nil {
+		own := *security
+		s.security = &own
+		size += sizeOf(own.Claims)
+	}
 	place, err := s.owner.Reserve(budget.Items, 1)
+	if err != nil {
+		return nil, overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
+	}
+	if size > 0 {
+		memory, err := s.owner.Reserve(budget.Memory, int64(size))
+		if err != nil {
+			place.Release()
+			return nil, overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
+		}
+		s.extra = &sessionExtra{metadata, memory}
+	}
 	s.place = place
-	return s, overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
+	return s, nil
+}
+
+// release returns the budget of a session that has ended.
+func (s *session) release() {
+	s.place.Release()
+	if s.extra != nil {
+		s.extra.memory.Release()
+	}
+}
+
+// sizeOf returns the memory of metadata, about.
+func sizeOf(metadata map[string]string) (n int) {
+	for name, value := range metadata {
+		n += itemWeight + len(name) + len(value)
+	}
+	return n
 }
 
 // open enters a session, which expires at a time. The shard must be locked.
@@ -96,17 +139,13 @@ func (h *Host) createSession(hc *hostConn, m *CreateSession) {
 	}
 	var s *session
 	if err == nil {
-		s, err = h.newSession(hc.principal().principal(), hc.budgetKey())
+		s, err = h.newSession(hc.principal().principal(), hc.budgetKey(), m.Metadata, security)
 	}
 	if err != nil {
 		h.refuseSession(hc, m, err)
 		return
 	}
-	s.metadata, s.TTL = m.Metadata, h.sessionTTL(m)
-	if security != nil {
-		own := *security
-		s.security = &own
-	}
+	s.TTL = h.sessionTTL(m)
 	h.storeSession(hc, m, s, security)
 }
 
@@ -140,7 +179,7 @@ func (h *Host) storeSession(hc *hostConn, m *CreateSession, s *session, security
 		h.unlock(sh)
 		return
 	}
-	s.place.Release()
+	s.release()
 	h.answer(hc, m, Errorf(ErrInternal, "", "the Host has no free session id"))
 }
 
@@ -162,7 +201,7 @@ func (h *Host) enterSession(sh *shard, hc *hostConn, m *CreateSession, s *sessio
 		h.open(sh, s, id, expires, now)
 	}
 	if !isKept {
-		s.place.Release()
+		s.release()
 	}
 }
 
@@ -234,7 +273,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession) {
 	if s != nil {
 		if err := h.ledger.EndSession(m.SessionID); err != nil {
 			h.logError("session end not stored", err)
-			h.unavailable(hc, m)
+			h.unavailable(hc, m, errUnreadable())
 			return
 		}
 	}
@@ -253,7 +292,7 @@ func (h *Host) destroySession(hc *hostConn, m *DestroySession) {
 func (h *Host) announceEnd(cs *core.Session, how string) {
 	s := sessionOf(cs)
 	h.live.Add(-1)
-	s.place.Release()
+	s.release()
 	if !strings.HasPrefix(s.ID, core.GeneratedPrefix) {
 		h.endedIDs.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
 	}
@@ -281,16 +320,16 @@ func (h *Host) destroyedElsewhere(id string) {
 }
 
 // summon loads the session of a request from the ledger, unless it is in the table: another Host, or an earlier process
-// of this Host, created it. It reports whether the ledger could be read.
-func (h *Host) summon(id string) bool {
+// of this Host, created it. It fails if the ledger cannot be read, or if the principal has too many sessions here.
+func (h *Host) summon(id string) *Error {
 	if !h.ledger.IsShared() || id == "" || id == allSessions {
-		return true
+		return nil
 	}
 	sh := h.shardOf(id)
 	now := h.lock(sh)
 	if sh.core.Find(id) != nil || h.endedIDs.has(id, now) {
 		h.unlock(sh)
-		return true
+		return nil
 	}
 	view := sh.core.Look(id, false)
 	h.unlock(sh)
@@ -301,22 +340,24 @@ func (h *Host) summon(id string) bool {
 	switch {
 	case err != nil:
 		h.logError("session not read", err)
-		return false
+		return errUnreadable()
 	case r == nil || destroyed || sh.core.Find(id) != nil || h.endedIDs.has(id, now):
-		return true
+		return nil
 	}
-	s, full := h.newSession(core.Principal{Tenant: r.Tenant, Name: r.Name}, principalKey(core.Principal{Tenant: r.Tenant, Name: r.Name}, ""))
+	p := core.Principal{Tenant: r.Tenant, Name: r.Name}
+	s, full := h.newSession(p, principalKey(p, ""), r.Metadata, (*SecurityContext)(r.Security))
 	if full != nil {
-		return false
+		return full
 	}
-	s.TTL, s.metadata = time.Duration(r.TTL), r.Metadata
-	s.security = (*SecurityContext)(r.Security)
+	s.TTL = time.Duration(r.TTL)
 	h.open(sh, s, id, time.Unix(0, r.Expires), now)
 	for _, f := range fulfilled {
 		h.step(sh, now, &core.Event{Kind: core.Fulfilled, Session: &s.Session, Change: h.restored(f)})
 	}
-	return true
+	return nil
 }
+
+func errUnreadable() *Error { return Errorf(ErrInternal, "", "the Host cannot read its sessions") }
 
 // prolong writes the new expiry of a session with a sliding lifetime. One write is in progress at a
 // time, and the last expiry is written last. The shard of the session must be locked.

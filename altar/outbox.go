@@ -59,7 +59,7 @@ func weight(m Message) int {
 	n := itemWeight
 	switch m := m.(type) {
 	case *ToolCall:
-		n += len(m.Parameters)
+		n += len(m.Parameters) + sizeOf(m.Metadata)
 	case *ToolResult:
 		n += len(m.Payload) + len(m.RuntimeMetadata) + m.Error.size()
 	case *StreamChunk:

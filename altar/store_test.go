@@ -245,7 +245,7 @@ func TestRestart(t *testing.T) {
 				require.ErrorIs(t, next[*ErrorMessage](thief).Err, reasonRuntimeIDTaken)
 				sh := b.h.shardOf("s")
 				b.h.lock(sh)
-				require.Equal(t, "v", sessionOf(sh.core.Find("s")).metadata["k"])
+				require.Equal(t, "v", sessionOf(sh.core.Find("s")).info().Metadata["k"])
 				b.h.unlock(sh)
 
 				time.Sleep(10 * time.Minute)

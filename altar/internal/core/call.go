@@ -38,7 +38,7 @@ type CallLimits struct {
 	Bound        time.Duration // of the caller, for the call as a whole; zero: none
 	IsIdempotent bool
 	IsPinned     bool // to a Runtime
-	Params       int  // bytes of the parameters
+	Params       int  // bytes of the parameters and the metadata
 }
 
 // callCost is the memory of a call besides its parameters, about.
