@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -197,6 +198,28 @@ func TestMemoryOfArrivingFrames(t *testing.T) {
 			require.Eventually(t, func() bool { return used() == 0 }, 10*time.Second, time.Millisecond)
 		})
 	}
+}
+
+// A Runtime that does not read the refusals of its fulfilments waits for the bytes of its queue.
+func TestUnreadRefusalsOfFulfillmentsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newTextHost(t, Limits{MaxRuntimeQueue: 1 << 20})
+		r := attachRuntime(t, h, testService, "r1", "echo")
+		var sent atomic.Int32
+		go func() {
+			names := make([]string, 1000)
+			for i := range names {
+				names[i] = fmt.Sprint(i, strings.Repeat("x", 500))
+			}
+			for range 100 {
+				_ = r.conn.Send(&FulfillTools{SessionID: allSessions, ToolNames: names})
+				sent.Add(1)
+			}
+		}()
+		synctest.Wait()
+		require.Less(t, sent.Load(), int32(10))
+		require.NoError(t, r.conn.Close())
+	})
 }
 
 // The metadata of calls counts like their parameters.

@@ -66,6 +66,10 @@ func weight(m Message) int {
 		n += len(m.Payload) + m.Error.size()
 	case *ErrorMessage:
 		n += m.Err.size()
+	case *AcknowledgeFulfillment:
+		for _, r := range m.Rejected {
+			n += itemWeight + len(r.ToolName) + r.Error.size()
+		}
 	case *ToolList:
 		for _, t := range m.Tools {
 			n += 256 * (1 + len(t.Parameters))
