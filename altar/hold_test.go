@@ -63,6 +63,27 @@ func TestAbsentRuntimePeriodEnds(t *testing.T) {
 	})
 }
 
+// A Runtime may stay connected for longer than many sessions.
+func TestFulfillmentsOfEndedSessionsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, &HostOptions{ID: "h", Persistence: Persistence{Store: store.NewMemory()}})
+		rt := connect(t, h, testService)
+		rt.send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: ProtocolVersion})
+		next[*AcknowledgeRuntime](rt)
+		w := connect(t, h, testUser)
+		for i := range 1000 {
+			id := fmt.Sprint("s", i)
+			w.session(id)
+			next[*RequestFulfillment](rt)
+			rt.send(&FulfillTools{SessionID: id, ToolNames: []string{"math/add"}})
+			next[*AcknowledgeFulfillment](rt)
+			w.send(&DestroySession{SessionID: id})
+			next[*SessionDestroyed](w)
+		}
+		require.Less(t, len(h.fleet.order[0].fulfilled), 200)
+	})
+}
+
 // A restarted Host knows the fulfilments of single sessions, and that a call which it held never
 // ran (ALT-D47).
 func TestRestartedHostWaitsForFulfilledTools(t *testing.T) {

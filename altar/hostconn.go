@@ -57,14 +57,15 @@ type hostConn struct {
 	expiry    core.Timer // of the authentication
 
 	// of a Runtime
-	runtime      core.Runtime
-	capabilities []string
-	wildcard     bool // sent a "*" fulfilment
-	heartbeat    core.Timer
-	refulfill    core.Timer
-	keeping      sync.Mutex          // of one access to the ledger at a time
-	fulfilled    map[string][]string // contracts by session, in the ledger; guarded by keeping
-	names        nameTable           // namespaced, by contract
+	runtime       core.Runtime
+	capabilities  []string
+	wildcard      bool // sent a "*" fulfilment
+	heartbeat     core.Timer
+	refulfill     core.Timer
+	keeping       sync.Mutex          // of one access to the ledger at a time
+	fulfilled     map[string][]string // contracts by session, in the ledger; guarded by keeping
+	manyFulfilled int                 // size of fulfilled at which ended sessions are removed; guarded by keeping
+	names         nameTable           // namespaced, by contract
 
 	via     *peer    // of a Runtime of another Host: the way to it
 	session *session // of a connection from another Host: that of its calls

@@ -4,6 +4,7 @@
 package altar
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -468,11 +469,27 @@ func (h *Host) keepFulfillment(hc *hostConn, m *FulfillTools, names []string) *E
 		h.logError("fulfilment not stored", err)
 		return Errorf(ErrInternal, "", "the Host cannot store the fulfilment")
 	}
+	hc.keepFulfilled(m.SessionID, all)
+	return nil
+}
+
+// keepFulfilled notes what is in the ledger, and now and then forgets the sessions that have ended. hc.keeping must be
+// held.
+func (hc *hostConn) keepFulfilled(session string, contracts []string) {
 	if hc.fulfilled == nil {
 		hc.fulfilled = make(map[string][]string)
 	}
-	hc.fulfilled[m.SessionID] = all
-	return nil
+	hc.fulfilled[session] = contracts
+	if len(hc.fulfilled) < hc.manyFulfilled {
+		return
+	}
+	maps.DeleteFunc(hc.fulfilled, func(id string, _ []string) bool {
+		sh := hc.h.shardOf(id)
+		sh.mu.Lock()
+		defer sh.mu.Unlock()
+		return id != allSessions && sh.core.Find(id) == nil
+	})
+	hc.manyFulfilled = 2*len(hc.fulfilled) + 64
 }
 
 // restored returns the change of a Registry by a fulfilment of the ledger, of a Runtime that is absent or still to
