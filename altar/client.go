@@ -236,11 +236,7 @@ func (c *Client) goLocked(what string, f func(ctx context.Context)) {
 func (c *Client) open(ctx context.Context, a *attempt) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
 	defer cancel()
-	var conn Conn
-	err := guard.Call("Dialer", func() (err error) {
-		conn, err = c.dial(ctx)
-		return err
-	})
+	conn, err := c.dial.open(ctx)
 	var l *clientLink
 	if err == nil {
 		l = c.newLink(conn)

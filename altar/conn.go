@@ -4,14 +4,17 @@
 package altar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
+	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
@@ -41,6 +44,21 @@ var ErrTooLarge = errors.New("altar: too large")
 
 // ErrTruncated reports a byte stream that ended within a message.
 var ErrTruncated = fmt.Errorf("altar: truncated: %w", io.ErrUnexpectedEOF)
+
+// errNoConn reports a nil Conn of user code. Another attempt would bring the same.
+var errNoConn = retry.Mark(errors.New("altar: nil Conn"), retry.Permanent, 0)
+
+// open makes a connection.
+func (d Dialer) open(ctx context.Context) (conn Conn, err error) {
+	err = guard.Call("Dialer", func() (err error) {
+		conn, err = d(ctx)
+		return err
+	})
+	if err == nil && conn == nil {
+		err = errNoConn
+	}
+	return conn, err
+}
 
 // A frameConn is a Conn that sends messages as frames. All Conns are, but those in one process.
 type frameConn interface {

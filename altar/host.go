@@ -156,6 +156,9 @@ func (h *Host) logError(what string, err error) {
 }
 
 func (h *Host) load(m *Manifest) (*contracts, error) {
+	if m == nil {
+		return nil, errors.New("altar: host: missing Manifest")
+	}
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}

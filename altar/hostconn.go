@@ -219,6 +219,9 @@ func (t *connTable) list(isLast bool) (all []*hostConn) {
 // principal is the one verified by the transport, or nil (ALT-136). Serve returns nil if the peer
 // closed the connection cleanly.
 func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
+	if conn == nil {
+		return errNoConn
+	}
 	return h.serve(ctx, conn, id, "")
 }
 

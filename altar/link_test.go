@@ -402,3 +402,25 @@ func TestPanicOfConnEndsConnectionAlone(t *testing.T) {
 	require.ErrorContains(t, err, "panic")
 	require.NotErrorIs(t, err, io.EOF)
 }
+
+// A program that passes no Conn or no manifest gets an error at once.
+func TestNilArgumentsAreErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		rt := testRuntime("r1", nil)
+		noConn := func(context.Context) (Conn, error) { return nil, nil }
+		c, err := NewClient(noConn, nil)
+		require.NoError(t, err)
+		defer c.Close()
+		start := time.Now()
+		require.ErrorContains(t, c.Ping(t.Context()), "nil Conn")
+		require.ErrorContains(t, rt.RunWithReconnect(t.Context(), noConn), "nil Conn")
+		require.ErrorContains(t, rt.RunWithReconnect(t.Context(), nil), "Dialer panicked")
+		require.ErrorContains(t, rt.Run(t.Context(), nil), "nil Conn")
+		require.ErrorContains(t, h.Serve(t.Context(), nil, testUser), "nil Conn")
+		require.Zero(t, time.Since(start))
+		_, err = newHost(nil, AuthorizerFunc(AllowAll), &HostOptions{})
+		require.ErrorContains(t, err, "missing Manifest")
+		require.ErrorContains(t, h.ReplaceManifest(nil), "missing Manifest")
+	})
+}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
 )
@@ -239,11 +238,7 @@ func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 	defer func() { _ = tools.Close() }()
 	wasReady := false
 	err := r.opts.Retry.loop(ctx, r.opts.Logger, "altar: connection of Runtime "+r.id, func(ctx context.Context, connected func()) error {
-		var conn Conn
-		err := guard.Call("Dialer", func() (err error) {
-			conn, err = dial(ctx)
-			return err
-		})
+		conn, err := dial.open(ctx)
 		if err != nil {
 			return err
 		}
@@ -265,6 +260,9 @@ func (r *Runtime) RunWithReconnect(ctx context.Context, dial Dialer) error {
 // the Host refused the Runtime. Run waits for running tools, but at most a second for a tool that
 // ignores the end of its context.
 func (r *Runtime) Run(ctx context.Context, conn Conn) error {
+	if conn == nil {
+		return errNoConn
+	}
 	tools := life.New(life.Options{Logger: r.opts.Logger})
 	defer func() { _ = tools.Close() }()
 	return r.session(conn, tools).run(ctx)
