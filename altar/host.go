@@ -301,12 +301,13 @@ func (h *Host) flush(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns [ErrClosed] once a shutdown has begun, and nil otherwise.
+// Ready returns [ErrClosed] once a shutdown has begun, an error if another process has taken the ID of the Host, and
+// nil otherwise.
 func (h *Host) Ready() error {
 	if h.isClosed.Load() || h.drain.isStarted.Load() {
 		return ErrClosed
 	}
-	return nil
+	return h.ledger.Ready()
 }
 
 // Close ends all connections at once and waits until no goroutine of the Host is

@@ -38,6 +38,8 @@ type Ledger interface {
 	Run()
 	// IsShared reports whether other Hosts have the same ledger.
 	IsShared() bool
+	// Ready fails once another process has the ID of the Host.
+	Ready() error
 }
 
 // A Session is what is kept of a session. It outlives it, so that its id is not used again too soon.
@@ -103,3 +105,6 @@ func (Memory) Run() {}
 
 // IsShared implements [Ledger].
 func (Memory) IsShared() bool { return false }
+
+// Ready implements [Ledger].
+func (Memory) Ready() error { return nil }

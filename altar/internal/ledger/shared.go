@@ -93,8 +93,8 @@ func (l *Shared) bounded() (context.Context, context.CancelFunc) {
 
 // begin acquires the lease of this Host before any other use of the store.
 func (l *Shared) begin(ctx context.Context) error {
-	if l.isFenced.Load() {
-		return errFenced
+	if err := l.Ready(); err != nil {
+		return err
 	}
 	select {
 	case <-l.started:
@@ -143,6 +143,14 @@ func (l *Shared) acquire(ctx context.Context) error {
 
 // IsShared implements [Ledger].
 func (l *Shared) IsShared() bool { return true }
+
+// Ready implements [Ledger].
+func (l *Shared) Ready() error {
+	if l.isFenced.Load() {
+		return errFenced
+	}
+	return nil
+}
 
 // Run follows the ends of sessions until the context of the Ledger ends. Then it releases the lease,
 // so that other Hosts can decide about the calls of this one at once.
