@@ -532,3 +532,23 @@ func TestToolErrorIsNotDraining(t *testing.T) {
 		})
 	}
 }
+
+// A call whose context has ended is not dispatched, on any transport.
+func TestCallWithEndedContextIsNotDispatched(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			s := start(t, tr.dial, nil, testRuntime("r1", nil))
+			sess, err := s.c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			canceled, cancel := context.WithCancel(t.Context())
+			cancel()
+			for range 10 {
+				_, err = sess.Call(canceled, "fail", nil, nil)
+				require.ErrorIs(t, err, context.Canceled)
+			}
+			_, err = sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err)
+			require.Equal(t, uint64(1), s.h.Stats().Dispatched)
+		})
+	}
+}

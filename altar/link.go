@@ -131,6 +131,9 @@ func (l *link) put(m Message, add func(q *sendq.Queue, frame []byte) error) erro
 // send queues a message. It waits while the queue is full, but not longer than ctx lasts.
 func (l *link) send(ctx context.Context, m Message) error {
 	if l.direct != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		return l.direct.sendOwn(m, true)
 	}
 	return l.put(m, func(q *sendq.Queue, frame []byte) error { return q.PutWait(ctx, frame, 0) })
