@@ -5,6 +5,7 @@ package llm
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"regexp"
@@ -117,7 +118,7 @@ func (a arguments) appendArgument(dst []byte, p *altar.Parameter, t form.Type, v
 func errorText(err error) string {
 	e, ok := errors.AsType[*altar.Error](err)
 	if !ok {
-		return err.Error()
+		return cmp.Or(err.Error(), "the call failed")
 	}
 	return string(e.Code) + ": " + e.Message
 }

@@ -6,6 +6,7 @@ package llm
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -262,6 +263,11 @@ func TestCallAndResult(t *testing.T) {
 	out, err := Result(Gemini, call, nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, `{"functionResponse":{"name":"ping","response":{"output":null}}}`, string(out))
+	for _, vendor := range []Vendor{OpenAIChat, OpenAIResponses, Anthropic, Gemini} {
+		out, err = Result(vendor, call, nil, errors.New(""))
+		require.NoError(t, err)
+		require.Contains(t, string(out), "the call failed")
+	}
 	_, err = DecodeCall("x", nil)
 	require.Error(t, err)
 	_, err = Result("x", call, nil, nil)
