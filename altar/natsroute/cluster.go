@@ -120,6 +120,7 @@ type member struct {
 	peers  func(ids []string)
 	accept func(from string, s io.ReadWriteCloser)
 	others map[string]*other
+	twin   string // boot of another process with the id of this Host
 }
 
 type other struct {
@@ -191,7 +192,11 @@ func (m *member) handle(msg *nats.Msg) {
 
 // note keeps the heartbeat of another Host.
 func (m *member) note(a *announcement) {
-	if a.Host == m.self.Host || a.Host == "" {
+	if a.Host == "" {
+		return
+	}
+	if a.Host == m.self.Host {
+		m.noteTwin(a)
 		return
 	}
 	o := m.others[a.Host]
@@ -211,6 +216,15 @@ func (m *member) note(a *announcement) {
 		m.others[a.Host] = &other{boot: a.Boot}
 		m.notify()
 	}
+}
+
+// noteTwin logs another process with the id of this Host once. Neither reaches the other.
+func (m *member) noteTwin(a *announcement) {
+	if a.Bye || a.Boot == m.self.Boot || a.Boot == m.twin {
+		return
+	}
+	m.twin = a.Boot
+	m.r.opts.Logger.WarnContext(m.r.life, "natsroute: id of this host in use by another process", "host", a.Host)
 }
 
 // age removes silent Hosts.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/natsroute"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -369,6 +370,19 @@ func TestOffers(t *testing.T) {
 	// A later Host receives the existing offers.
 	d := startHost(t, srv.ClientURL(), "d", nil)
 	d.offered(t, "math/add", 1)
+}
+
+// Two processes with the ID of one Host do not reach each other, and both log it.
+func TestEqualIDsAreLogged(t *testing.T) {
+	srv := startServer(t)
+	var first, second testkit.Log
+	startHost(t, srv.ClientURL(), "a", &natsroute.Options{Logger: first.Logger(), Heartbeat: beat})
+	startHost(t, srv.ClientURL(), "a", &natsroute.Options{Logger: second.Logger(), Heartbeat: beat})
+	startHost(t, srv.ClientURL(), "b", nil)
+	for _, log := range []*testkit.Log{&first, &second} {
+		require.Eventually(t, func() bool { return strings.Contains(log.String(), "id of this host in use by another process") }, 20*time.Second, time.Millisecond)
+	}
+	require.Equal(t, 1, strings.Count(first.String(), "in use by another process"))
 }
 
 // A cutter is a proxy in front of the server that cuts connections.
