@@ -222,6 +222,30 @@ func TestUnreadRefusalsOfFulfillmentsAreBounded(t *testing.T) {
 	})
 }
 
+// A connection that joins a running call holds nothing of its repeat.
+func TestRepeatsHoldNoParameters(t *testing.T) {
+	h := newTextHost(t, Limits{})
+	r := attachRuntime(t, h, testService, "r1", "echo")
+	first := connect(t, h, testUser)
+	first.session("s")
+	first.send(textCall("i", "s", 3<<20))
+	next[*ToolCall](r)
+	before := liveHeap()
+	var others []*wire
+	for range 10 {
+		c := connect(t, h, testUser)
+		m := textCall("i", "s", 3<<20)
+		m.Metadata = map[string]string{"note": strings.Repeat("x", 1<<20)}
+		c.send(m)
+		others = append(others, c)
+	}
+	require.Less(t, liveHeap()-before, int64(3<<20))
+	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")})
+	for _, c := range others {
+		require.Equal(t, json.RawMessage("1"), next[*ToolResult](c).Payload)
+	}
+}
+
 // The metadata of calls counts like their parameters.
 func TestMetadataOfCallsIsBounded(t *testing.T) {
 	h := newTextHost(t, Limits{})

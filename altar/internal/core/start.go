@@ -96,6 +96,7 @@ func (sh *Shard) repeat(c *Call, e *Event) {
 		sh.refuse(e, sh.fault(CauseNotRetained))
 		return
 	default:
+		e.Call.Account.Release() // the first call has the parameters
 		sh.emit(Effect{Kind: AuditCall, Call: c, Reader: e.Reader, Text: "call.joined"})
 		sh.pump(e.Reader)
 	}
