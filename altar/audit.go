@@ -132,6 +132,7 @@ func (e *AuditRecord) describe(hc *hostConn) {
 			e.Principal, e.Tenant = id.ID, id.Tenant
 		}
 	}
+	e.SessionID, e.Contract = clipped(e.SessionID), clipped(e.Contract)
 	e.Object = cmp.Or(e.InvocationID, e.SessionID, e.RuntimeID)
 	if strings.HasPrefix(e.Operation, "fulfillment.") {
 		e.Object = e.Contract
@@ -150,6 +151,16 @@ func (e *AuditRecord) describe(hc *hostConn) {
 	default:
 		e.Outcome = "failed"
 	}
+}
+
+// maxAuditText bounds a text of a peer in a record, in bytes. No name of a session or contract is longer.
+const maxAuditText = 512
+
+func clipped(s string) string {
+	if len(s) <= maxAuditText {
+		return s
+	}
+	return strings.ToValidUTF8(s[:maxAuditText], "") + "…"
 }
 
 // maxAudit is the number of waiting records at which requests wait, too.

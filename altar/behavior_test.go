@@ -6,6 +6,7 @@ package altar
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -199,6 +201,30 @@ func TestDialerPanicIsAnError(t *testing.T) {
 	require.NoError(t, c.Close())
 	rt := testRuntime("r1", nil)
 	require.ErrorContains(t, rt.RunWithReconnect(t.Context(), func(context.Context) (Conn, error) { panic("a secret") }), "Dialer panicked")
+}
+
+// An audit record has the beginning of a long text that a peer has sent.
+func TestAuditRecordsAreShort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records []*AuditRecord
+		h := testHost(t, &HostOptions{Audit: func(_ context.Context, r *AuditRecord) { records = append(records, r) }})
+		w, rt := connect(t, h, testUser), attachRuntime(t, h, testService, "r1", "get")
+		long := strings.Repeat("é", 1<<20)
+		w.send(&DestroySession{SessionID: long})
+		w.send(&CreateSession{SessionID: long})
+		w.send(add("i", long))
+		w.send(&CancelCall{SessionID: long, InvocationID: "i"})
+		w.send(&ToolCall{InvocationID: "j", SessionID: "s", ToolName: long})
+		rt.send(&FulfillTools{SessionID: allSessions, ToolNames: []string{long}})
+		synctest.Wait()
+		require.Len(t, records, 8)
+		for _, r := range records {
+			text, err := json.Marshal(r)
+			require.NoError(t, err)
+			require.Less(t, len(text), 4<<10, r.Operation)
+			require.True(t, utf8.ValidString(r.SessionID))
+		}
+	})
 }
 
 func TestAuditNumbersRecords(t *testing.T) {
