@@ -322,7 +322,7 @@ func (h *Host) destroyedElsewhere(id string) {
 // summon loads the session of a request from the ledger, unless it is in the table: another Host, or an earlier process
 // of this Host, created it. It fails if the ledger cannot be read, or if the principal has too many sessions here.
 func (h *Host) summon(id string) *Error {
-	if !h.ledger.IsShared() || id == "" || id == allSessions {
+	if !h.ledger.IsShared() || !validIdentifier(id) {
 		return nil
 	}
 	sh := h.shardOf(id)

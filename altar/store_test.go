@@ -576,6 +576,20 @@ func TestFenced(t *testing.T) {
 	})
 }
 
+// A text that cannot be the id of a session is unknown, although the store cannot read it.
+func TestInvalidSessionIDsAreNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := live(t, store.NewMemory(), "h", new(atomic.Int64), HostOptions{})
+		w := connect(t, l.h, testUser)
+		l.own.set(func(string, string) error { return errors.New("the key is too long") })
+		for _, id := range []string{"a b", "*", "a\n", strings.Repeat("x", 129)} {
+			w.send(&ListTools{SessionID: id})
+			require.ErrorIs(t, next[*ErrorMessage](w).Err, ReasonUnknownSession, id)
+		}
+		l.own.set(nil)
+	})
+}
+
 // ALT-D16: an owner keeps its runtime id while it is connected and for a day.
 func TestOwnersStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
