@@ -246,6 +246,56 @@ func TestRepeatsHoldNoParameters(t *testing.T) {
 	}
 }
 
+// A message keeps no unknown fields in memory.
+func TestUnknownFieldsAreNotKept(t *testing.T) {
+	for _, tr := range transports {
+		if tr.name != "pipe" && tr.name != "websocket" {
+			continue
+		}
+		t.Run(tr.name, func(t *testing.T) {
+			h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+			open := func(id *Principal) (conn Conn, send func(format string, a ...any)) {
+				conn = must(tr.dial(t, h)(id)(t.Context()))
+				t.Cleanup(func() { _ = conn.Close() })
+				return conn, func(format string, a ...any) {
+					_, err := conn.(frameConn).Write(fmt.Appendf(nil, format+"\n", a...))
+					require.NoError(t, err)
+				}
+			}
+			runtime, answer := open(testService)
+			answer(`{"type":"AnnounceRuntime","runtime_id":"r1","protocol_version":"1.0.0","capabilities":["streaming"]}`)
+			answer(`{"type":"FulfillTools","session_id":"*","tool_names":["get","count"]}`)
+			client, send := open(testUser)
+			send(`{"type":"CreateSession","session_id":"s"}`)
+			send(`{"type":"ToolCall","invocation_id":"stream","session_id":"s","tool_name":"count","parameters":{"n":1}}`)
+			received := func(conn Conn, is func(m Message) bool) {
+				for {
+					m, err := conn.Receive()
+					require.NoError(t, err)
+					if is(m) {
+						return
+					}
+				}
+			}
+			received(runtime, func(m Message) bool { return typeOf(m) == "ToolCall" })
+			unknown, text := strings.Repeat("x", 1<<20), strings.Repeat("y", 300)
+			before := liveHeap()
+			for i := range 10 {
+				for _, id := range []string{"ended", "running"} {
+					send(`{"type":"ToolCall","invocation_id":"%s%d","session_id":"s","tool_name":"get","parameters":{"key":%q},"unknown":%q}`, id, i, text, unknown)
+					received(runtime, func(m Message) bool { return typeOf(m) == "ToolCall" })
+				}
+				answer(`{"type":"ToolResult","invocation_id":"ended%d","status":"success","payload":%q,"unknown":%q}`, i, text, unknown)
+				received(client, func(m Message) bool { return typeOf(m) == "ToolResult" })
+				answer(`{"type":"StreamChunk","invocation_id":"stream","chunk_id":%d,"payload":%q,"unknown":%q}`, i, text, unknown)
+				received(client, func(m Message) bool { return typeOf(m) == "StreamChunk" })
+			}
+			require.Less(t, liveHeap()-before, int64(8<<20))
+			require.Equal(t, 11, h.Stats().InFlight)
+		})
+	}
+}
+
 // The metadata of calls counts like their parameters.
 func TestMetadataOfCallsIsBounded(t *testing.T) {
 	h := newTextHost(t, Limits{})

@@ -81,6 +81,9 @@ func decodeMessage(frame []byte, o decodeOptions) (Message, error) {
 	d.begin(frame, o.recent)
 	isObject := d.cursor.Kind() == '{'
 	m, bad := d.message(frame, &o)
+	if !o.isBorrowed {
+		separate(m, len(frame))
+	}
 	if err := d.cursor.Err(); err != nil {
 		return nil, frameError(Reason(form.Refusal(err, frame, maxDepth)))
 	}
@@ -134,17 +137,35 @@ func (d *decoder) message(frame []byte, o *decodeOptions) (Message, *jsonmap.Fau
 	return d.typed(string(name))
 }
 
-// borrowed reads a message that keeps none of its frame. Of a chunk or a result, which may be kept for long, only the
-// members are copied.
+// maxShared is the length of a frame that a message of any length may keep in memory.
+const maxShared = 1 << 10
+
+// separate copies the JSON of a message from a frame of n bytes that has much more than that: a Host counts what it
+// keeps of the message.
+func separate(m Message, n int) {
+	if n > maxShared && m != nil && 2*(weight(m)-itemWeight) < n {
+		own(m)
+	}
+}
+
+// own copies the JSON of a call, a result or a chunk, which may be kept for long.
+func own(m Message) {
+	switch m := m.(type) {
+	case *ToolCall:
+		m.Parameters = bytes.Clone(m.Parameters)
+	case *ToolResult:
+		m.Payload, m.RuntimeMetadata, m.Error = bytes.Clone(m.Payload), bytes.Clone(m.RuntimeMetadata), m.Error.owned()
+	case *StreamChunk:
+		m.Payload, m.Error = bytes.Clone(m.Payload), m.Error.owned()
+	}
+}
+
+// borrowed reads a message that keeps none of its frame. Of a call, a result or a chunk only the members are copied.
 func (d *decoder) borrowed(name string, frame []byte, o *decodeOptions) (Message, *jsonmap.Fault) {
 	switch name {
-	case "StreamChunk":
-		m, f := d.streamChunk()
-		m.Payload, m.Error = bytes.Clone(m.Payload), m.Error.owned()
-		return m, f
-	case "ToolResult":
-		m, f := d.toolResult()
-		m.Payload, m.RuntimeMetadata, m.Error = bytes.Clone(m.Payload), bytes.Clone(m.RuntimeMetadata), m.Error.owned()
+	case "ToolCall", "ToolResult", "StreamChunk":
+		m, f := d.typed(name)
+		own(m)
 		return m, f
 	}
 	d.begin(bytes.Clone(frame), o.recent)
