@@ -64,7 +64,7 @@ type clientLink struct {
 	heartbeat    *time.Timer // nil: none; guarded by the lock of the client
 	opened       time.Time
 	requests     *calls.Table[Message] // by request id
-	lastReceived atomic.Int64          // Unix nanoseconds
+	lastReceived atomic.Int64          // nanoseconds after opened
 	received     chan struct{}         // closed by the first message
 	isProved     bool                  // received is closed; used by receive
 	reason       error                 // the last message, if it is an error that belongs to the connection (ALT-D06); likewise
@@ -312,7 +312,6 @@ func (c *Client) newLink(conn Conn) *clientLink {
 		done:     make(chan struct{}),
 		received: make(chan struct{}),
 	}
-	l.lastReceived.Store(l.opened.UnixNano())
 	l.renewal = newRenewal(c.opts.TokenSource, conn, l.link, c.opts.Logger)
 	return l
 }
@@ -361,7 +360,7 @@ func (c *Client) toCall(id string, m Message) {
 }
 
 func (c *Client) broken(l *clientLink, bad *badFrame) {
-	l.lastReceived.Store(time.Now().UnixNano())
+	l.lastReceived.Store(int64(time.Since(l.opened)))
 	c.opts.Logger.DebugContext(context.Background(), "altar: frame ignored", "err", bad)
 	c.mu.Lock()
 	p := c.calls[bad.InvocationID]

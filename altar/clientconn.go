@@ -20,7 +20,7 @@ import (
 
 // beat sends a ping, or closes a silent connection (ALT-D36). It is called after each interval.
 func (c *Client) beat(l *clientLink) {
-	if time.Since(time.Unix(0, l.lastReceived.Load()))/3 >= c.opts.Heartbeat {
+	if (time.Since(l.opened)-time.Duration(l.lastReceived.Load()))/3 >= c.opts.Heartbeat {
 		c.mu.Lock()
 		l.cause = errSilent
 		c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Client) read(l *clientLink) {
 
 // receive handles one message.
 func (c *Client) receive(l *clientLink, m Message) {
-	l.lastReceived.Store(time.Now().UnixNano())
+	l.lastReceived.Store(int64(time.Since(l.opened)))
 	if !l.isProved {
 		l.isProved = true
 		close(l.received)

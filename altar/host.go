@@ -102,6 +102,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	h.clientQueue = queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}
 	h.runtimeQueue = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
+	h.clock.start = h.startedAt
 	h.clock.clear()
 	h.clock.fire = h.fireTimers
 	h.drain.idle = make(chan struct{})

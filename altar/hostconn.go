@@ -45,7 +45,7 @@ type hostConn struct {
 	link     *link                      // nil for HTTP and in-process connections
 	removed  chan struct{}              // closed after the connection was removed from the Host
 	limit    atomic.Pointer[queueLimit] // of out
-	lastSeen atomic.Int64               // when a message was received last, Unix nanoseconds
+	lastSeen atomic.Int64               // when a message was received last, nanoseconds after the start of the Host
 
 	role      atomic.Int32  // a role
 	isClosed  atomic.Bool   // closed by either side
@@ -112,9 +112,11 @@ func (hc *hostConn) can(capability string) bool { return slices.Contains(hc.capa
 // principal returns the authenticated principal, or nil.
 func (hc *hostConn) principal() *Principal { return hc.identity.Load() }
 
-func (hc *hostConn) received(now time.Time) { hc.lastSeen.Store(now.UnixNano()) }
+func (hc *hostConn) received(now time.Time) { hc.lastSeen.Store(int64(now.Sub(hc.h.startedAt))) }
 
-func (hc *hostConn) lastReceived() time.Time { return time.Unix(0, hc.lastSeen.Load()) }
+func (hc *hostConn) lastReceived() time.Time {
+	return hc.h.startedAt.Add(time.Duration(hc.lastSeen.Load()))
+}
 
 // isHTTP reports whether the connection is one exchange over HTTP.
 func (hc *hostConn) isHTTP() bool { return hc.conn == nil && !hc.inProcess }

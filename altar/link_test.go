@@ -17,10 +17,12 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
@@ -422,5 +424,55 @@ func TestNilArgumentsAreErrors(t *testing.T) {
 		_, err = newHost(nil, AuthorizerFunc(AllowAll), &HostOptions{})
 		require.ErrorContains(t, err, "missing Manifest")
 		require.ErrorContains(t, h.ReplaceManifest(nil), "missing Manifest")
+	})
+}
+
+// beforeJump returns a time of the clock of this process as it was read before the wall clock was set forward.
+func beforeJump(t *testing.T, at time.Time, jump time.Duration) time.Time {
+	moved := at
+	*(*uint64)(unsafe.Pointer(&moved)) -= uint64(jump/time.Second) << 30 // the seconds of the wall clock
+	if moved.Sub(at) != 0 || moved.Round(0).Sub(at.Round(0)) != -jump {
+		t.Skip("package time has another representation")
+	}
+	return moved
+}
+
+// A Host whose wall clock is set forward, as after the sleep of a machine, neither waits for its timers nor loses its
+// connections.
+func TestWallClockIsSetForward(t *testing.T) {
+	h := testHost(t, nil)
+	timer := core.Timer{Event: timerFunc(func(time.Time) {})}
+	h.setTimer(&timer, beforeJump(t, time.Now().Add(30*time.Second), time.Hour))
+	start := time.Now()
+	w := connect(t, h, testUser)
+	w.session("s")
+	require.Less(t, time.Since(start), 20*time.Second)
+
+	past := time.Now().Add(-time.Second)
+	hc := &hostConn{h: h}
+	hc.received(beforeJump(t, past, time.Hour))
+	require.Less(t, time.Since(hc.lastReceived()), 30*time.Second)
+	stream, reader := core.NewStream(0), &core.Reader{}
+	require.True(t, stream.Attach(reader, 0, 0, beforeJump(t, past.Add(-time.Second), time.Hour)))
+	stream.Accept(core.Chunk{}, beforeJump(t, past, time.Hour))
+	since, isStalled := stream.Stalled(reader)
+	require.True(t, isStalled)
+	require.Less(t, time.Since(since), 30*time.Second)
+}
+
+// The expiry of a token counts by the wall clock.
+func TestTimersOfTheWallClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		var fired []int
+		timers := [4]core.Timer{}
+		for i, due := range []time.Time{
+			time.Now().Add(3 * time.Second), time.Now().Add(time.Second).Round(0), time.Now().Add(2 * time.Second).Round(0), time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC),
+		} {
+			timers[i].Event = timerFunc(func(time.Time) { fired = append(fired, i) })
+			h.setTimer(&timers[i], due)
+		}
+		time.Sleep(3500 * time.Millisecond)
+		require.Equal(t, []int{1, 2, 0}, fired)
 	})
 }

@@ -237,50 +237,72 @@ func (h *Host) continueCalls(now time.Time) {
 	}
 }
 
-// A clock wakes the Host up for its first timer.
+// A clock wakes the Host up for its first timer. A time that was not read from the clock of this process, such as the
+// expiry of a token, is compared by the wall clock, which may be set.
 type clock struct {
-	next atomic.Int64 // when it is due, Unix nanoseconds; noTimer: none is set
+	start time.Time
+	next  atomic.Int64 // when the first timer is due, nanoseconds after start; noTimer: none is set
+	wall  atomic.Int64 // likewise for the wall clock, Unix nanoseconds
 
 	fire     func()
 	mu       sync.Mutex
 	timer    *time.Timer
+	firesAt  time.Duration // of timer, after start
 	isClosed bool
 }
 
 const noTimer = math.MaxInt64
 
-func (c *clock) isDue(now time.Time) bool { return now.UnixNano() >= c.next.Load() }
+func (c *clock) isDue(now time.Time) bool {
+	return int64(now.Sub(c.start)) >= c.next.Load() || now.UnixNano() >= c.wall.Load()
+}
 
 // note makes the clock call fire at a time, or earlier.
 func (c *clock) note(due time.Time) {
-	at := due.UnixNano()
-	if due.Year() > 2200 { // beyond the range of nanoseconds
-		at = noTimer - 1
+	next, at := &c.next, int64(due.Sub(c.start))
+	if due == due.Round(0) {
+		if due.Year() > 2200 { // beyond the range of nanoseconds
+			return
+		}
+		next, at = &c.wall, due.UnixNano()
 	}
-	if at >= c.next.Load() {
+	if at >= next.Load() {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at >= c.next.Load() || c.isClosed {
+	if at >= next.Load() || c.isClosed {
 		return
 	}
-	c.next.Store(at)
-	if c.timer == nil {
-		c.timer = time.AfterFunc(time.Until(due), c.fire)
-	} else {
-		c.timer.Reset(time.Until(due))
+	next.Store(at)
+	wait := time.Until(due)
+	firesAt := time.Since(c.start) + wait
+	switch {
+	case c.timer == nil:
+		c.timer = time.AfterFunc(wait, c.fire)
+	case firesAt < c.firesAt:
+		c.timer.Reset(wait)
+	default:
+		return
 	}
+	c.firesAt = firesAt
 }
 
 // clear forgets the time of the next call.
-func (c *clock) clear() { c.next.Store(noTimer) }
+func (c *clock) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next.Store(noTimer)
+	c.wall.Store(noTimer)
+	c.firesAt = noTimer
+}
 
 func (c *clock) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.isClosed = true
 	c.next.Store(noTimer)
+	c.wall.Store(noTimer)
 	if c.timer != nil {
 		c.timer.Stop()
 	}

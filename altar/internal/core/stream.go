@@ -34,10 +34,11 @@ type Stream struct {
 	order   Order
 	retain  int // bytes before the base
 	ring    []kept
-	first   int64  // id of ring[0]
-	next    int64  // id after the last one of the ring
-	fresh   any    // the data of the last chunk of the ring, until its readers have had their turn
-	block   []byte // of the payloads of short chunks
+	start   time.Time // when the ring was made
+	first   int64     // id of ring[0]
+	next    int64     // id after the last one of the ring
+	fresh   any       // the data of the last chunk of the ring, until its readers have had their turn
+	block   []byte    // of the payloads of short chunks
 	base    int64
 	given   int64 // the highest place that a reader had
 	before  int   // bytes of the ring before base
@@ -53,7 +54,7 @@ type Stream struct {
 type kept struct {
 	payload []byte
 	size    int
-	at      int64 // of its arrival; Unix nanoseconds
+	at      int64 // of its arrival; nanoseconds after Stream.start
 }
 
 func (k *kept) cost() int { return k.size + chunkCost }
@@ -119,9 +120,9 @@ func (s *Stream) Accept(c Chunk, now time.Time) (v Verdict, final Chunk) {
 
 func (s *Stream) add(c Chunk, now time.Time) {
 	if s.ring == nil {
-		s.ring = make([]kept, 0, 32)
+		s.ring, s.start = make([]kept, 0, 32), now
 	}
-	s.ring = append(s.ring, kept{s.keep(c.Payload), c.Size, now.UnixNano()})
+	s.ring = append(s.ring, kept{s.keep(c.Payload), c.Size, int64(now.Sub(s.start))})
 	s.next, s.fresh = c.ID+1, c.Data
 	s.bytes += c.cost()
 	if c.ID < s.base { // no reader needs it
@@ -289,7 +290,7 @@ func (s *Stream) Stalled(r *Reader) (since time.Time, isStalled bool) {
 	if c == nil {
 		return time.Time{}, false
 	}
-	if at := time.Unix(0, c.at); at.After(r.moved) {
+	if at := s.start.Add(time.Duration(c.at)); at.After(r.moved) {
 		return at, true
 	}
 	return r.moved, true
