@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os/exec"
 	"runtime"
 	"time"
@@ -24,13 +25,14 @@ type Shell struct {
 	line    string
 	timeout time.Duration
 	groups  *Groups
+	log     io.Writer
 	slots   chan struct{}
 }
 
 // NewShell returns a Shell of a verb whose commands end after a time limit, with their descendants where
-// the system has process groups.
+// the system has process groups. Their standard error is that of the verb.
 func NewShell(s *IO, line string, timeout time.Duration) *Shell {
-	return &Shell{line: line, timeout: timeout, groups: &s.Groups, slots: make(chan struct{}, maxRunning)}
+	return &Shell{line: line, timeout: timeout, groups: &s.Groups, log: s.Err, slots: make(chan struct{}, maxRunning)}
 }
 
 // Run returns the output of the command for an input. The error contains no output, which may have
@@ -47,7 +49,7 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 	out := &limited{stop: cancel}
 	args := ShellArgs(s.line)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdin, cmd.Stdout, cmd.WaitDelay = bytes.NewReader(in), out, time.Second
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = bytes.NewReader(in), out, s.log, time.Second
 	OwnGroup(cmd)
 	cmd.Cancel = func() error {
 		KillGroup(cmd)

@@ -62,3 +62,12 @@ func TestShellBoundsCommands(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, maxRunning, started())
 }
+
+// The operator of the verb gets what the command writes to its standard error, and the caller does not.
+func TestShellKeepsStandardErrorForOperator(t *testing.T) {
+	var log bytes.Buffer
+	_, err := NewShell(&IO{Err: &log}, "echo 'disk full' >&2; exit 3", time.Minute).Run(t.Context(), nil)
+	require.ErrorContains(t, err, "exit status 3")
+	require.NotContains(t, err.Error(), "disk full")
+	require.Equal(t, "disk full\n", log.String())
+}
