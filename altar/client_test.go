@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -551,4 +552,19 @@ func TestCallWithEndedContextIsNotDispatched(t *testing.T) {
 			require.Equal(t, uint64(1), s.h.Stats().Dispatched)
 		})
 	}
+}
+
+// The longest durations are no bound.
+func TestLongestDurations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := start(t, pipeTransport, nil, testRuntime("r1", nil))
+		sess, err := s.c.CreateSession(t.Context(), &CreateSessionParams{TTL: math.MaxInt64})
+		require.NoError(t, err)
+		require.Equal(t, 24*time.Hour, sess.TTL())
+		_, err = sess.Call(t.Context(), "wait", waitIn{50_000}, &CallOptions{Timeout: math.MaxInt64})
+		require.NoError(t, err)
+		sess, err = s.c.CreateSession(t.Context(), &CreateSessionParams{TTL: 1500 * time.Millisecond})
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Second, sess.TTL())
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -235,7 +236,7 @@ func (s *Session) start(ctx context.Context, tool string, params any, o *CallOpt
 		return nil, err
 	}
 	if o != nil && o.Timeout > 0 { // the Host may be silent (ALT-D46)
-		p.timer = time.AfterFunc(o.Timeout+deadlineSlack, func() { p.abort(errDeadline()) })
+		p.timer = time.AfterFunc(min(o.Timeout, option.Off)+deadlineSlack, func() { p.abort(errDeadline()) })
 	}
 	if l == nil {
 		return p, nil // the reconnect sends it

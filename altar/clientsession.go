@@ -32,8 +32,11 @@ type Session struct {
 func (c *Client) CreateSession(ctx context.Context, p *CreateSessionParams) (*Session, error) {
 	m := &CreateSession{}
 	if p != nil {
-		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64((p.TTL + time.Second - 1) / time.Second),
+		m = &CreateSession{SessionID: p.ID, TTLSeconds: int64(p.TTL / time.Second),
 			Metadata: maps.Clone(p.Metadata), header: header{CorrelationID: p.CorrelationID}}
+		if p.TTL%time.Second > 0 {
+			m.TTLSeconds++
+		}
 		if requested := p.SecurityContext; requested != nil {
 			m.SecurityContext = &SecurityContext{PrincipalID: requested.PrincipalID, TenantID: requested.TenantID, Claims: maps.Clone(requested.Claims)}
 		}
