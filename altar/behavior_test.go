@@ -203,6 +203,14 @@ func TestDialerPanicIsAnError(t *testing.T) {
 	require.ErrorContains(t, rt.RunWithReconnect(t.Context(), func(context.Context) (Conn, error) { panic("a secret") }), "Dialer panicked")
 }
 
+// A misspelt name in ResultTypes would remove a check.
+func TestResultTypeWithoutContractIsLogged(t *testing.T) {
+	var log testkit.Log
+	testHost(t, &HostOptions{Logger: log.Logger(), ResultTypes: map[string]Parameter{"math/add": {Type: "integer"}, "math/ad": {Type: "integer"}}})
+	require.Contains(t, log.String(), `"altar: result type without a contract" contract=math/ad`)
+	require.Equal(t, 1, strings.Count(log.String(), "without a contract"))
+}
+
 // An audit record has the beginning of a long text that a peer has sent.
 func TestAuditRecordsAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

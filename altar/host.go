@@ -181,6 +181,11 @@ func (h *Host) load(m *Manifest) (*contracts, error) {
 		out.list = append(out.list, made)
 		out.byName[own.Name] = made
 	}
+	for name := range h.opts.ResultTypes {
+		if !out.has(name) { // perhaps misspelt: the results are not checked
+			h.opts.Logger.WarnContext(context.Background(), "altar: result type without a contract", "contract", name)
+		}
+	}
 	return out, nil
 }
 
