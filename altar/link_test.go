@@ -473,6 +473,8 @@ func TestTimersOfTheWallClock(t *testing.T) {
 			h.setTimer(&timers[i], due)
 		}
 		time.Sleep(3500 * time.Millisecond)
+		h.lockAll()
+		defer h.unlockAll()
 		require.Equal(t, []int{1, 2, 0}, fired)
 	})
 }
