@@ -537,6 +537,25 @@ func TestTypedProfiles(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A value that params cannot hold is an error, and not an empty map or the end of the process.
+func TestMarshalRefusesValuesThatNoParamHolds(t *testing.T) {
+	type node struct {
+		Next *node
+		List []any
+	}
+	loop, list := &node{}, &node{List: make([]any, 1)}
+	loop.Next = loop
+	list.List[0] = list.List
+	for name, v := range map[string]any{
+		"pointer loop": loop, "list loop": list, "time": struct{ At time.Time }{}, "error": struct{ Err error }{errors.New("x")},
+		"number": struct{ N big.Int }{},
+	} {
+		_, err := accp.Marshal(v)
+		require.Error(t, err, name)
+	}
+	require.Error(t, accp.Unmarshal(accp.Params{{Key: "at", Value: accp.Map()}}, &struct{ At time.Time }{}))
+}
+
 // Structs to params and back, without loss.
 func TestStructs(t *testing.T) {
 	type inner struct {
@@ -607,6 +626,8 @@ func TestStructs(t *testing.T) {
 	require.Nil(t, out.P)
 	require.Error(t, accp.Unmarshal(nil, out))
 	require.Error(t, accp.Unmarshal(nil, (*all)(nil)))
+	_, err = accp.Marshal(struct{ E struct{} }{})
+	require.NoError(t, err)
 	require.Error(t, accp.Unmarshal(nil, new(int)))
 	require.Error(t, accp.Unmarshal(accp.Params{{Key: "c", Value: accp.Int(1)}}, &struct{ C chan int }{}))
 

@@ -27,13 +27,15 @@ import (
 // Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices, maps with string
 // keys, and structs become values of the matching kind; floats become decimals. A nil pointer is
 // omitted, and so is a zero value with omitempty or omitzero. A nil slice or map becomes an empty one.
+// A struct whose fields are all unexported, such as a [time.Time], is an error, and so is a value that
+// contains itself.
 // The tag jsonschema has the description of a field for tools, and no effect here.
 func Marshal(v any) (Params, error) {
 	rv := reflect.Indirect(reflect.ValueOf(v))
 	if rv.Kind() != reflect.Struct {
 		return nil, fmt.Errorf("accp: marshal: %T is not a struct", v)
 	}
-	return structParams(rv)
+	return structParams(rv, 0)
 }
 
 // tagged is a field of a struct with the options of its tag.
@@ -63,8 +65,10 @@ func fieldsOf(t reflect.Type) ([]tagged, error) {
 
 func newFields(t reflect.Type) ([]tagged, error) {
 	var out []tagged
+	isOpaque := t.NumField() > 0
 	for i := range t.NumField() {
 		f := t.Field(i)
+		isOpaque = isOpaque && !f.IsExported()
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if !f.IsExported() || name == "-" {
 			continue
@@ -84,6 +88,9 @@ func newFields(t reflect.Type) ([]tagged, error) {
 			return nil, fmt.Errorf("accp: field %s.%s: dec is for strings", t, f.Name)
 		}
 		out = append(out, x)
+	}
+	if isOpaque {
+		return nil, fmt.Errorf("accp: %s has no exported field", t)
 	}
 	return out, nil
 }
@@ -113,7 +120,7 @@ func (f *tagged) isOmitted(v reflect.Value) bool {
 	return v.Kind() == reflect.Pointer && v.IsNil() || f.omitEmpty && v.IsZero()
 }
 
-func structParams(rv reflect.Value) (Params, error) {
+func structParams(rv reflect.Value, depth int) (Params, error) {
 	fields, err := fieldsOf(rv.Type())
 	if err != nil {
 		return nil, err
@@ -140,7 +147,7 @@ func structParams(rv reflect.Value) (Params, error) {
 			}
 			v, err = Decimal(fv.String())
 		} else {
-			v, err = valueOf(fv)
+			v, err = valueOf(fv, depth)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("accp: %s: %w", f.name, err)
@@ -152,7 +159,17 @@ func structParams(rv reflect.Value) (Params, error) {
 
 var typeValue, typeBigInt = reflect.TypeFor[Value](), reflect.TypeFor[*big.Int]()
 
-func valueOf(rv reflect.Value) (Value, error) {
+// maxNesting bounds the pointers, lists, maps and structs around a value. A frame holds fewer.
+const maxNesting = 400
+
+func valueOf(rv reflect.Value, depth int) (Value, error) {
+	if depth == maxNesting {
+		return Value{}, fail(ErrParse, "nested too deep")
+	}
+	return valueAt(rv, depth+1)
+}
+
+func valueAt(rv reflect.Value, depth int) (Value, error) {
 	if rv.Kind() == reflect.Invalid {
 		return Value{}, nil
 	}
@@ -167,7 +184,7 @@ func valueOf(rv reflect.Value) (Value, error) {
 	}
 	switch rv.Kind() {
 	case reflect.Pointer, reflect.Interface:
-		return valueOf(rv.Elem())
+		return valueOf(rv.Elem(), depth)
 	case reflect.String:
 		return String(rv.String()), nil
 	case reflect.Bool:
@@ -181,11 +198,11 @@ func valueOf(rv reflect.Value) (Value, error) {
 	case reflect.Float64:
 		return floatValue(rv.Float())
 	case reflect.Slice, reflect.Array:
-		return arrayOf(rv)
+		return arrayOf(rv, depth)
 	case reflect.Map:
-		return mapOf(rv)
+		return mapOf(rv, depth)
 	case reflect.Struct:
-		list, err := structParams(rv)
+		list, err := structParams(rv, depth)
 		return Value{kind: KindMap, list: list}, err
 	}
 	return Value{}, errNoValue(rv)
@@ -193,10 +210,10 @@ func valueOf(rv reflect.Value) (Value, error) {
 
 func errNoValue(rv reflect.Value) error { return fmt.Errorf("accp: cannot marshal a %s", rv.Type()) }
 
-func arrayOf(rv reflect.Value) (Value, error) {
+func arrayOf(rv reflect.Value, depth int) (Value, error) {
 	v := Value{kind: KindArray}
 	for i := range rv.Len() {
-		x, err := valueOf(rv.Index(i))
+		x, err := valueOf(rv.Index(i), depth)
 		if err != nil {
 			return Value{}, err
 		}
@@ -205,13 +222,13 @@ func arrayOf(rv reflect.Value) (Value, error) {
 	return v, nil
 }
 
-func mapOf(rv reflect.Value) (Value, error) {
+func mapOf(rv reflect.Value, depth int) (Value, error) {
 	if rv.Type().Key().Kind() != reflect.String {
 		return Value{}, errNoValue(rv)
 	}
 	v := Value{kind: KindMap}
 	for it := rv.MapRange(); it.Next(); {
-		x, err := valueOf(it.Value())
+		x, err := valueOf(it.Value(), depth)
 		if err != nil {
 			return Value{}, err
 		}
