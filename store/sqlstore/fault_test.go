@@ -105,6 +105,26 @@ func TestOpenNames(t *testing.T) {
 	}
 }
 
+// TestOpenLink: a database has one mark and one lock under each of its names, also if the first one is that of a link.
+func TestOpenLink(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "data"), 0o700))
+	require.NoError(t, os.Symlink("data", filepath.Join(folder, "current")))
+	file, link := filepath.Join(folder, "data", "state.db"), filepath.Join(folder, "link.db")
+	require.NoError(t, os.Symlink("current/../data/state.db", link))
+	for _, name := range []string{link, file, link} {
+		s, err := sqlstore.Open(t.Context(), name, nil)
+		require.NoError(t, err, name)
+		_, err = s.Append(t.Context(), "s", "", nil, 0)
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		report, err := sqlstore.VerifyFile(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, report.Err())
+	}
+	require.NoFileExists(t, link+"-mark")
+}
+
 // TestOpenAtOnce: many open a new database at once, and one of them makes the
 // tables.
 func TestOpenAtOnce(t *testing.T) {
@@ -148,8 +168,14 @@ func execSQLite(t *testing.T, d *database, text string) {
 func TestOpenOthers(t *testing.T) {
 	d := sqlite(t)
 	execSQLite(t, d, "CREATE TABLE theirs (x)")
-	_, err := sqlstore.Open(t.Context(), d.url, nil)
+	before, err := os.ReadFile(d.url)
+	require.NoError(t, err)
+	_, err = sqlstore.Open(t.Context(), d.url, nil)
 	require.ErrorContains(t, err, "database of something else")
+	after, err := os.ReadFile(d.url)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after), "the refused file has changed")
+	require.NoFileExists(t, d.url+"-mark")
 
 	require.NoError(t, os.WriteFile(d.url, bytes.Repeat([]byte("no database "), 1000), 0o600))
 	_, err = sqlstore.Open(t.Context(), d.url, nil)

@@ -6,8 +6,10 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/url"
@@ -31,6 +33,7 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 	if path, err = filepath.Abs(strings.TrimPrefix(path, "//")); err != nil {
 		return nil, err
 	}
+	path = resolved(path)
 	s := &sqliteDB{opts: o, ctx: life, waits: waits, path: path, behind: make(chan struct{}, 1), stopMarks: make(chan struct{})}
 	s.queue = newCombiner(s.run)
 	step, err := s.open(ctx)
@@ -44,6 +47,27 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 	s.hasOpened = true
 	s.marks.Go(s.keepMark)
 	return s, nil
+}
+
+// resolved returns the path of the file that a link names. SQLite keeps its log next to that file, and so are the mark
+// and the lock of its users, whatever name they use.
+func resolved(path string) string {
+	isLink := false
+	for range 40 { // a longer chain of links fails to open
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if folder, _ := filepath.Split(path); !filepath.IsAbs(to) {
+			to = folder + to // not cleaned, since the folder may be a link
+		}
+		path, isLink = to, true
+	}
+	folder, name := filepath.Split(path)
+	if real, err := filepath.EvalSymlinks(folder); isLink && err == nil {
+		path = filepath.Join(real, name)
+	}
+	return path
 }
 
 // open opens the files. The step names the operation that fails.
@@ -107,8 +131,12 @@ func (s *sqliteDB) openFiles() error {
 	if err != nil {
 		return err
 	}
+	isOther := isForeign(f)
 	if err := f.Close(); err != nil {
 		return err
+	}
+	if isOther {
+		return errForeign
 	}
 	flag := os.O_RDWR | os.O_CREATE
 	if s.isReadOnly {
@@ -120,6 +148,19 @@ func (s *sqliteDB) openFiles() error {
 	}
 	s.marker = &marker{path: f.Name(), file: f}
 	return nil
+}
+
+var errForeign = errors.New("the file is a database of something else")
+
+// isForeign reports whether a file is a database of another program, which SQLite must not change. A database of this
+// package whose tables are only in the log is empty.
+func isForeign(f io.ReaderAt) bool {
+	page := make([]byte, 105)
+	if _, err := f.ReadAt(page, 0); err != nil || string(page[:16]) != "SQLite format 3\x00" {
+		return false // new or damaged
+	}
+	app, tables := binary.BigEndian.Uint32(page[68:]), binary.BigEndian.Uint16(page[103:])
+	return app != sqliteApp && (app != 0 || tables > 0)
 }
 
 // findLost reports a database that is missing although its mark exists, before a new database is created.
@@ -319,7 +360,7 @@ func sqliteState(ctx context.Context, conn *sql.Conn) (version int, err error) {
 	case version == 0 && app == 0 && tables == 0:
 		return 0, nil
 	case app != sqliteApp:
-		return 0, errors.New("the file is a database of something else")
+		return 0, errForeign
 	case version < 1:
 		return 0, errors.New("the tables have no version")
 	case version > sqliteVersion:

@@ -88,6 +88,7 @@ func VerifyFile(ctx context.Context, path string) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	path = resolved(path)
 	fail := func(err error) (*Report, error) {
 		return nil, fmt.Errorf("sqlstore: verify %s: %w", path, err)
 	}
