@@ -15,7 +15,7 @@ import (
 
 // Counted bytes, and bounds (ACCP-D76).
 const (
-	sessionBytes  = 4 << 10 // of an empty session
+	sessionBytes  = 4 << 10 // of an empty session in addition to its id
 	messageBytes  = 512     // of a message without params
 	markBytes     = 48      // of a mark in a window
 	itemBytes     = 64      // of an item in addition to its length
@@ -81,7 +81,7 @@ func (h *history) fit(ctx context.Context, m *meter, n int64) error {
 func (h *history) memorySize() int64 {
 	c := &h.core
 	memory, contents := c.tiers.Sizes()
-	n := int64(sessionBytes+c.numbers.Bytes()+c.shared.bytes+h.registry.tables().bytes-h.holds.schemaBytes) + memory + h.holds.entryBytes
+	n := int64(sessionBytes+len(h.id)+c.numbers.Bytes()+c.shared.bytes+h.registry.tables().bytes-h.holds.schemaBytes) + memory + h.holds.entryBytes
 	if h.parts != nil {
 		n += int64(h.parts.bytes)
 	}

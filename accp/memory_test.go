@@ -137,6 +137,20 @@ func TestUsageCountsMemoryOfSessions(t *testing.T) {
 	}
 }
 
+// A session without messages holds its id.
+func TestLongSessionIDsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{})
+		for i := range 10 {
+			id, clock := fmt.Sprint(strings.Repeat("x", 60_000), i), time.Now().Unix()
+			frame := fmt.Appendf(nil, "@peer>wait:x{}[mid:%012x,seq:1,ts:%d,sid:%s,ttl:1]", i, clock-10, id)
+			require.Equal(t, 204, s.postFrame("a", frame).Code, "the frame has expired, so the session keeps its id alone")
+		}
+		used, _ := s.used("memory", "all")
+		require.Greater(t, used, int64(10*60_000))
+	})
+}
+
 // A session that is full drops its oldest checkpoints and answers on.
 func TestSessionMemoryIsBounded(t *testing.T) {
 	s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerSession: 256 << 10}})

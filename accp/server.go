@@ -385,8 +385,8 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 		return nil, err
 	}
 	k := &kept{session: session, owner: c.name, used: time.Now(), uses: 1}
-	scope := s.budget.Scope(k.owner, id)
-	for i, n := range []int64{budget.Items: 1, budget.Memory: sessionBytes, budget.Storage: 1} {
+	scope, size := s.budget.Scope(k.owner, id), int64(sessionBytes+len(id))
+	for i, n := range []int64{budget.Items: 1, budget.Memory: size, budget.Storage: 1} {
 		hold, err := scope.Reserve(budget.Resource(i), n)
 		if err != nil {
 			k.release()
@@ -394,7 +394,7 @@ func (s *Server) open(c *caller, id string) (*Session, error) {
 		}
 		k.holds[i] = hold
 	}
-	session.holds.memory.use(k.holds[budget.Memory], sessionBytes)
+	session.holds.memory.use(k.holds[budget.Memory], size)
 	session.holds.storage.use(k.holds[budget.Storage], 0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
