@@ -110,9 +110,10 @@ func (r restorer) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.core = core{numbers: r.core.numbers.Reset(), shared: emptyState()}
+	r.view.isOpen, r.view.pending = false, nil
 }
 
-func (r restorer) Restore(all *record.Snapshot) error {
+func (r restorer) Restore(all *record.Snapshot, hasGap bool) error {
 	shared, err := stateOf(all.Version, all.State)
 	if err != nil {
 		return err
@@ -125,6 +126,9 @@ func (r restorer) Restore(all *record.Snapshot) error {
 	}
 	r.core = core{numbers: numbers, shared: shared, tiers: all.Tiers}
 	r.core.tiers.Recount()
+	if hasGap { // of the view
+		r.view.isOpen, r.view.pending = false, nil
+	}
 	return r.learn(all.Schemas)
 }
 

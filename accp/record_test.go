@@ -358,6 +358,35 @@ func TestHotMessagesAndSchemasSurvive(t *testing.T) {
 	require.Equal(t, s.Registry().Codes(), []string{"BG"})
 }
 
+// The context of a model has the messages of another process, also those that only a snapshot has, and none of a session that
+// another process has ended.
+func TestModelContextHasMessagesOfAnotherProcess(t *testing.T) {
+	db := store.NewMemory()
+	open := func() *accp.Session {
+		return session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: db}, DisableAutoCheckpoint: true})
+	}
+	wait := func(s *accp.Session, n int) {
+		_, err := s.Send(t.Context(), msg("wait", "x", accp.Param{Key: "n", Value: accp.Int(int64(n))}))
+		require.NoError(t, err)
+	}
+	a, b := open(), open()
+	wait(a, 0)
+	require.Len(t, a.ModelContext(1<<20, 0).Lines, 1)
+	for n := range 1000 {
+		wait(b, n+1)
+	}
+	require.NoError(t, a.Reload(t.Context()))
+	require.Equal(t, b.ModelContext(1<<20, 0).Lines, a.ModelContext(1<<20, 0).Lines)
+	wait(b, 1001)
+	require.NoError(t, a.Reload(t.Context()))
+	require.Equal(t, 1001, a.ModelContext(1<<20, 0).Stable, "without a gap, the lines stay")
+
+	require.NoError(t, b.End(t.Context(), nil))
+	wait(open(), 0)
+	require.NoError(t, a.Reload(t.Context()))
+	require.Len(t, a.ModelContext(1<<20, 0).Lines, 1)
+}
+
 // The memory of a session for its peers is bounded: ids are kept as marks, without their frames.
 func TestMemoryOfASession(t *testing.T) {
 	s := session(t, &accp.SessionOptions{Lenient: true, DisableAutoCheckpoint: true, Budget: accp.BudgetOff})

@@ -42,6 +42,7 @@ type log struct {
 	bytes    int       // of the events after it
 	written  time.Time // of the last snapshot
 	obsolete []uint64  // positions up to the last entry
+	hasGap   bool      // load has skipped entries before the present one
 }
 
 func newLog(db store.Log, stream string, keep time.Duration) log {
@@ -62,13 +63,14 @@ func (l *log) load(ctx context.Context, apply func(kind kind, data []byte) error
 			if err != nil {
 				return err
 			}
+			l.hasGap = !isWhole || !l.isNext(n)
 			switch {
 			case k != kindEvent:
 				isWhole = true
 				replaced = append(replaced, l.obsolete...)
 				l.obsolete = nil
 				l.size, l.bytes, l.written, l.isBegun = len(r.Value), 0, r.Time, true
-			case n != l.next || !l.isBegun:
+			case !l.isNext(n):
 				isWhole = false // a later snapshot replaces the entries that are missing
 			default:
 				l.bytes += len(r.Value)
@@ -93,6 +95,9 @@ func (l *log) load(ctx context.Context, apply func(kind kind, data []byte) error
 	}
 	return nil
 }
+
+// isNext reports whether the entry with a number follows the last one.
+func (l *log) isNext(n uint64) bool { return l.isBegun && n == l.next }
 
 // header returns the number and the kind of an entry.
 func header(r store.Record) (uint64, kind, error) {

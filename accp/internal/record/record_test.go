@@ -314,7 +314,7 @@ func (m *memory) Reset() {
 	m.resets++
 }
 
-func (m *memory) Restore(s *Snapshot) (err error) {
+func (m *memory) Restore(s *Snapshot, _ bool) (err error) {
 	bounds := order.New(100, false)
 	m.numbers, err = s.Numbers(&bounds)
 	m.tiers, m.state, m.schemas = s.Tiers, []string{s.State}, s.Schemas

@@ -28,9 +28,9 @@ type Options struct {
 
 // A Machine has the state that a record restores.
 type Machine interface {
-	Reset()                          // begins with the empty state
-	Restore(s *Snapshot) (err error) // of a record
-	Apply(e *Event) (err error)      // of a record
+	Reset()                                       // begins with the empty state
+	Restore(s *Snapshot, hasGap bool) (err error) // of a record; a gap has events that were not applied
+	Apply(e *Event) (err error)                   // of a record
 }
 
 // A Session is the record of one side of a session. It is for one goroutine at a time.
@@ -58,7 +58,7 @@ func (s *Session) Load(ctx context.Context, m Machine) (isLoaded bool, err error
 			if err := decode(data, &all); err != nil {
 				return err
 			}
-			return m.Restore(&all)
+			return m.Restore(&all, s.log.hasGap)
 		}
 		var e Event
 		if err := decode(data, &e); err != nil {
