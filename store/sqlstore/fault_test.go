@@ -105,7 +105,7 @@ func TestOpenNames(t *testing.T) {
 	}
 }
 
-// TestOpenLink: a database has one mark and one lock under each of its names, also if the first one is that of a link.
+// TestOpenLink: all names of a database share one mark and one lock, also if the file was created through a link.
 func TestOpenLink(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "data"), 0o700))
