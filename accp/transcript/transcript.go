@@ -142,7 +142,7 @@ func (t *Transcript) Verify() error {
 		return err
 	}
 	for _, s := range t.States {
-		if !slices.Contains(reached.list, s) {
+		if !reached.found[s] {
 			return fmt.Errorf("transcript: version %d of the state does not follow from the frames", s.Version)
 		}
 	}
@@ -175,41 +175,68 @@ func Diff(a, b *Transcript) *Difference {
 }
 
 // A replay has the versions of the state that the frames contain. A refused change is one of them, since
-// frames do not show which of two changes the sides have agreed on.
+// frames do not show which of two changes the sides have agreed on. So a delta may follow from several states.
 type replay struct {
 	list   []State
-	states []accp.Params // of list
+	found  map[State]bool // the same
+	recent []accp.Params  // of the last ones of list
+	limit  int            // of list
 }
 
+// maxRecent is the number of states that a delta may follow from.
+const maxRecent = 1024
+
 func (t *Transcript) replay() (*replay, error) {
-	r := &replay{}
-	var codec accp.Codec
-	for i, text := range t.all() {
-		var params accp.Params
-		isState := false
-		for frame := range strings.SplitSeq(text, "\n") { // the parts of a message
-			m, err := codec.DecodeRaw([]byte(frame))
-			if err == nil && (m.Meta == nil || m.Meta.SID != t.SessionID) {
-				err = errors.New("not of this session")
-			}
-			if err != nil {
-				return nil, fmt.Errorf("transcript: frame %d: %w", i, err)
-			}
-			if isState = m.Intent == accp.IntentSync && m.Op == profile.OpState; isState {
-				if m, err = codec.Decode([]byte(frame)); err != nil {
-					return nil, fmt.Errorf("transcript: frame %d: %w", i, err)
-				}
-				params = append(params, m.Params...)
-			}
-		}
-		if !isState {
-			continue
-		}
-		if err := r.add(params); err != nil {
+	frames := t.all()
+	r := &replay{found: map[State]bool{}, limit: 4*len(frames) + maxRecent}
+	for i, text := range frames {
+		err := r.read(t, text)
+		if err != nil {
 			return nil, fmt.Errorf("transcript: frame %d: %w", i, err)
 		}
 	}
 	return r, nil
+}
+
+// read adds the state of a message, as strict and as lenient sessions read it.
+func (r *replay) read(t *Transcript, text string) error {
+	params, isState, err := t.stateOf(text, accp.Codec{FrameLimits: limits})
+	other, isOtherState, otherErr := t.stateOf(text, accp.Codec{FrameLimits: limits, Lenient: true})
+	if err != nil && otherErr != nil {
+		return err
+	}
+	err = nil
+	if isState {
+		err = r.add(params)
+	}
+	if isOtherState {
+		err = errors.Join(err, r.add(other))
+	}
+	return err
+}
+
+// limits are those of no session.
+var limits = accp.FrameLimits{MaxFrame: maxSize, MaxDepth: 100, MaxParams: maxMembers, MaxMeta: maxMembers, MaxValues: maxMembers,
+	MaxName: maxSize, MaxNumber: maxSize}
+
+// stateOf returns the params of a sync:state message, which may have several parts. Other messages are read, too.
+func (t *Transcript) stateOf(text string, codec accp.Codec) (params accp.Params, isState bool, err error) {
+	for frame := range strings.SplitSeq(text, "\n") {
+		m, err := codec.DecodeRaw([]byte(frame))
+		if err == nil && (m.Meta == nil || m.Meta.SID != "" && m.Meta.SID != t.SessionID) {
+			err = errors.New("not of this session")
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		if isState = m.Intent == accp.IntentSync && m.Op == profile.OpState; isState {
+			if m, err = codec.Decode([]byte(frame)); err != nil {
+				return nil, false, err
+			}
+			params = append(params, m.Params...)
+		}
+	}
+	return params, isState, nil
 }
 
 // add adds the state of a sync:state message, which follows from each state of its base.
@@ -224,9 +251,10 @@ func (r *replay) add(params accp.Params) error {
 	if version == 1 {
 		return r.put(version, applied(nil, delta.Entries()))
 	}
-	for i, s := range slices.Clone(r.list) {
-		if s.Version == version-1 && strings.HasPrefix(s.Digest, strings.ToLower(base)) {
-			if err := r.put(version, applied(r.states[i], delta.Entries())); err != nil {
+	first := len(r.list) - len(r.recent)
+	for i, before := range slices.Clone(r.recent) {
+		if s := r.list[first+i]; s.Version == version-1 && strings.HasPrefix(s.Digest, strings.ToLower(base)) {
+			if err := r.put(version, applied(before, delta.Entries())); err != nil {
 				return err
 			}
 		}
@@ -236,10 +264,16 @@ func (r *replay) add(params accp.Params) error {
 
 func (r *replay) put(version int64, state accp.Params) error {
 	digest, err := hook.Digest(accp.Map(state...))
-	if s := (State{version, digest}); err == nil && !slices.Contains(r.list, s) {
-		r.list, r.states = append(r.list, s), append(r.states, state)
+	s := State{version, digest}
+	switch {
+	case err != nil || r.found[s]:
+		return err
+	case len(r.list) == r.limit:
+		return errors.New("too many versions of the state")
 	}
-	return err
+	r.list, r.found[s] = append(r.list, s), true
+	r.recent = append(r.recent[max(0, len(r.recent)+1-maxRecent):], state)
+	return nil
 }
 
 // applied returns the state after a delta.

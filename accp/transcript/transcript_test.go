@@ -59,6 +59,48 @@ func of(t *testing.T, s *accp.Session) *transcript.Transcript {
 	return tr
 }
 
+// A session accepts frames without its id, longer and deeper ones by its limits, and those of the lenient grammar.
+func TestTranscriptHasEachAcceptedFrame(t *testing.T) {
+	for name, c := range map[string]struct {
+		opts   accp.SessionOptions
+		frames []string
+	}{
+		"no session id": {accp.SessionOptions{}, []string{"@a>req:x{k:1}[mid:00000000000a,seq:1,ts:1]"}},
+		"strict":        {accp.SessionOptions{}, []string{"@a>sync:state{v:1|state:{a:null,b:1}}[mid:00000000000a,seq:1,ts:1]"}},
+		"lenient": {accp.SessionOptions{Lenient: true}, []string{"@a-b>req:x{ k:null | f:[rev:1] }[msg_id:m1, seq:1, sid:s]",
+			"@a-b>sync:state{v:1|state:{a:null,b:007}}[mid:m2,seq:2]", "@a-b>sync:state{v:2|delta:{c:null,d:1}}[mid:m3,seq:3]"}},
+		"large": {accp.SessionOptions{FrameLimits: accp.FrameLimits{MaxFrame: 1 << 20, MaxDepth: 7, MaxName: 100, MaxNumber: 200}}, []string{
+			"@a>req:x{" + strings.Repeat("k", 80) + ":" + strings.Repeat("x", 100_000) + "}[mid:00000000000a,seq:1,ts:1]",
+			"@a>req:x{k:[[[[[[" + strings.Repeat("9", 150) + "]]]]]]}[mid:00000000000b,seq:2,ts:1]"}},
+	} {
+		c.opts.DisableAutoCheckpoint = true
+		s, err := accp.NewSession("me", "s", &c.opts)
+		require.NoError(t, err, name)
+		for _, f := range c.frames {
+			_, err := s.Receive(t.Context(), []byte(f))
+			require.NoError(t, err, name)
+		}
+		tr := of(t, s)
+		require.NoError(t, tr.Verify(), name)
+		require.Len(t, tr.Frames, len(c.frames), name)
+		tr.SessionID = "other"
+		if name == "lenient" {
+			require.Error(t, tr.Verify(), "the id of the first frame")
+		}
+	}
+}
+
+// The work for a transcript of a stranger is bounded: deltas without a base follow from all states of the version before.
+func TestTranscriptWithManyStatesIsRefused(t *testing.T) {
+	tr := &transcript.Transcript{SessionID: "s"}
+	for version := range 50 {
+		for i := range 50 {
+			tr.Frames = append(tr.Frames, fmt.Sprintf("@a>sync:state{v:%d|delta:{k%d:%d}}[mid:00000000000a,seq:1,ts:1]", version+1, version, i))
+		}
+	}
+	require.ErrorContains(t, tr.Verify(), "too many versions")
+}
+
 // Both sides have the same frames and states, whatever their checkpoints are, and each verifies offline.
 func TestSidesHaveTheSameFrames(t *testing.T) {
 	list := sides(t)
