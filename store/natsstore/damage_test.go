@@ -146,6 +146,20 @@ func TestOlderCopy(t *testing.T) {
 	require.NoError(t, report.Err())
 }
 
+// TestRelativeNames: a program may change its directory while a store has names relative to the earlier one.
+func TestRelativeNames(t *testing.T) {
+	root, other := t.TempDir(), t.TempDir()
+	t.Chdir(root)
+	s, err := embedded.Open(t.Context(), "data", &natsstore.Options{MarkFile: "mark"})
+	require.NoError(t, err)
+	t.Chdir(other)
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.FileExists(t, filepath.Join(root, "mark"))
+	require.FileExists(t, filepath.Join(root, "data", "fivewire.clean"))
+}
+
 // A server that starts again with older data is refused by the open store, for reads, too. Verify reports what is left.
 func TestLossWhileOpen(t *testing.T) {
 	dir, older, addr := t.TempDir(), t.TempDir(), ""

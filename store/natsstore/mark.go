@@ -104,8 +104,12 @@ func readMark(path string) (m markFile, err error) {
 func (s *Store) compareMark(ctx context.Context) error {
 	var mark markFile
 	if s.opts.MarkFile != "" {
-		var err error
-		if mark, err = readMark(s.opts.MarkFile); err != nil && !s.opts.AcceptLoss {
+		path, err := filepath.Abs(s.opts.MarkFile) // the program may change its directory
+		if err != nil {
+			return err
+		}
+		s.opts.MarkFile = path
+		if mark, err = readMark(path); err != nil && !s.opts.AcceptLoss {
 			return err
 		}
 	}

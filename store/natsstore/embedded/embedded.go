@@ -117,7 +117,10 @@ func Start(dir string, opts *Options) (*Server, error) {
 	if o.MaxPayload < 0 || o.MaxPayload > 64<<20 {
 		return nil, fmt.Errorf("embedded: MaxPayload of %d", o.MaxPayload)
 	}
-	var err error
+	dir, err := filepath.Abs(dir) // the program may change its directory
+	if err != nil {
+		return nil, fmt.Errorf("embedded: %w", err)
+	}
 	so := &server.Options{
 		ServerName: "fivewire-embedded",
 		DontListen: true,
