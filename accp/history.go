@@ -270,8 +270,11 @@ func (h *history) compact(ctx context.Context) {
 		all.State, all.Schemas = string(state), string(schemas)
 		err = h.record.Compact(ctx, all)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, record.ErrConflict): // another process may have compacted it
 		h.logger.DebugContext(ctx, "accp: record not compacted", "session", h.id, "err", err)
+	case err != nil:
+		h.logger.WarnContext(ctx, "accp: record not compacted", "session", h.id, "err", err)
 	}
 }
 

@@ -141,10 +141,15 @@ func (l *log) isDue() bool {
 	return l.isBegun && (l.bytes > max(l.size, minBytes) || time.Since(l.written) > l.keep)
 }
 
-// compact appends a snapshot and removes the entries before it.
+// compact appends a snapshot and removes the entries before it. After an error, for example of a store that permits shorter
+// values only, the next snapshot is due when the events have doubled, and the entries remain.
 func (l *log) compact(ctx context.Context, value []byte) error {
 	before := l.obsolete
 	if err := l.append(ctx, value); err != nil {
+		l.size = 2 * l.bytes
+		if time.Since(l.written) > l.keep && l.db.Expire(ctx, l.stream, 2*l.keep) == nil {
+			l.written = time.Now()
+		}
 		return err
 	}
 	if err := l.db.Ack(ctx, l.stream, before...); err != nil {

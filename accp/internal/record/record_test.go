@@ -286,6 +286,29 @@ func TestLifetimeOfTheState(t *testing.T) {
 	})
 }
 
+// Without a snapshot, because it is too long for the store, a session in use continues at the same cost, and its entries do
+// not expire.
+func TestEventsWithoutSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const keep = time.Hour
+		ctx, f := t.Context(), &faultyLog{Log: store.NewMemory()}
+		l, attempts := logIn(f, keep), 0
+		for range 1000 {
+			require.NoError(t, l.put(ctx, slices.Repeat([]byte("x"), 1000)))
+			if l.isDue() {
+				attempts++
+				f.before = true
+				require.ErrorIs(t, l.putAll(ctx, []byte("all")), errStore)
+			}
+			time.Sleep(keep / 100)
+		}
+		require.InDelta(t, 10, attempts, 4, "when the events have doubled, and once in their life")
+		p := &process{}
+		require.NoError(t, logIn(f, keep).load(ctx, p.apply))
+		require.Len(t, p.state, 1000)
+	})
+}
+
 // After Remove nothing is read, and the next entry begins another state.
 func TestRemoveEndsTheState(t *testing.T) {
 	ctx, db := t.Context(), store.NewMemory()
