@@ -157,6 +157,9 @@ func (h *history) publish(ctx context.Context, f frozen) *Checkpoint {
 // store fails, hot state is unchanged and the error is [ErrInternal].
 func (s *Session) Checkpoint(ctx context.Context) (cp *Checkpoint, err error) {
 	err = s.entered(ctx, func() error {
+		if s.record != nil {
+			s.record.Invalidate() // hot state is that of all processes
+		}
 		cp, err = s.checkpoint(ctx, "phase")
 		return err
 	})

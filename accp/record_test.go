@@ -387,6 +387,19 @@ func TestModelContextHasMessagesOfAnotherProcess(t *testing.T) {
 	require.Len(t, a.ModelContext(1<<20, 0).Lines, 1)
 }
 
+// A checkpoint has the messages of another process, also without own ones.
+func TestCheckpointHasMessagesOfAnotherProcess(t *testing.T) {
+	o := &accp.SessionOptions{Persistence: accp.Persistence{Store: store.NewMemory()}}
+	a, b := session(t, o), session(t, o)
+	_, err := a.Checkpoint(t.Context())
+	require.NoError(t, err)
+	_, err = b.Send(t.Context(), msg("wait", "x"))
+	require.NoError(t, err)
+	cp, err := a.Checkpoint(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, cp.Frames)
+}
+
 // The memory of a session for its peers is bounded: ids are kept as marks, without their frames.
 func TestMemoryOfASession(t *testing.T) {
 	s := session(t, &accp.SessionOptions{Lenient: true, DisableAutoCheckpoint: true, Budget: accp.BudgetOff})
