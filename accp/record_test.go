@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -398,6 +399,42 @@ func TestCheckpointHasMessagesOfAnotherProcess(t *testing.T) {
 	cp, err := a.Checkpoint(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, cp.Frames)
+}
+
+// A smallStore refuses values of more than a mebibyte, as a NATS server does by default.
+type smallStore struct{ store.Store }
+
+func (s smallStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if len(value) > 1<<20 {
+		return 0, fmt.Errorf("%w: value of %d bytes", store.ErrInvalid, len(value))
+	}
+	return s.Store.Create(ctx, key, value, ttl)
+}
+
+// A message whose checkpoint is too long for the store ends no session. The facts and the frames that do not fit are omitted.
+func TestCheckpointTooLongForTheStore(t *testing.T) {
+	s := session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: smallStore{store.NewMemory()}}, Budget: accp.BudgetOff,
+		Logger: slog.New(slog.DiscardHandler)})
+	accp.SetHotLimit(s, 2)
+	for i, size := range []int{10, 200_000, 10, 300_000, 10, 10, 10} { // each byte is escaped twice
+		sent, err := s.Send(t.Context(), msg("done", fmt.Sprint("x", i), text("t", strings.Repeat(":", size))))
+		require.NoError(t, err)
+		require.NoError(t, sent.CheckpointErr)
+	}
+	list := s.Checkpoints()
+	require.Len(t, list, 7)
+	for i, c := range list {
+		_, err := s.Resolve(t.Context(), "warm."+c.ID)
+		require.NoError(t, err)
+		for ref, hasValue := range map[string]bool{c.ID: i != 3, c.ID + "_facts": i != 1 && i != 3} {
+			_, err = s.Resolve(t.Context(), "cold."+ref)
+			if hasValue {
+				require.NoError(t, err, "checkpoint %d: %s", i, ref)
+			} else {
+				require.ErrorIs(t, err, accp.ErrRefExpired, "checkpoint %d: %s", i, ref)
+			}
+		}
+	}
 }
 
 // The memory of a session for its peers is bounded: ids are kept as marks, without their frames.

@@ -4,6 +4,7 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -148,12 +149,17 @@ func (t entries) write(
 	return int64(len(key) + len(data) + entryBytes), inEntries(f(key, data, kept))
 }
 
-// putCheckpoint writes the contents of a checkpoint and returns their bytes.
+// putCheckpoint writes the contents of a checkpoint, as far as they are present, and returns their bytes.
 func (t entries) putCheckpoint(ctx context.Context, sid string, c *tier.Checkpoint, contents *tier.Cold, ttl time.Duration) (int64, error) {
 	until, kept := expiry(ttl)
 	data := binary.BigEndian.AppendUint64(make([]byte, 0, len(contents.Facts)*4), uint64(until))
 	data = append(appendText(append(data, '['), c.Summary.Text), ',')
-	data = append(append(appendTexts(data, contents.Frames), ','), contents.Facts...)
+	if contents.Frames == nil {
+		data = append(data, '~', ',')
+	} else {
+		data = append(appendTexts(data, contents.Frames), ',')
+	}
+	data = append(data, cmp.Or(contents.Facts, "~")...)
 	key := t.key(sid, scopeCheckpoint, c.Summary.ID)
 	return int64(len(key) + len(data) + entryBytes), inEntries(record.Overwrite(ctx, t.kv, key, append(data, ']'), kept))
 }
@@ -294,10 +300,15 @@ func (r *references) checkpoint(ctx context.Context, sid string, scope Scope, id
 		return Value{}, true, fail(ErrInternal, "malformed checkpoint %s", id)
 	case scope == ScopeWarm:
 		return list.list[0].Value, true, nil
-	case isFacts:
-		return list.list[2].Value, true, nil
 	}
-	return list.list[1].Value, true, nil
+	v = list.list[1].Value
+	if isFacts {
+		v = list.list[2].Value
+	}
+	if v.kind == KindNull { // see keep
+		return Value{}, true, errExpired(scope, id)
+	}
+	return v, true, nil
 }
 
 // inMemory is checkpoint for those that are in memory.
@@ -333,7 +344,8 @@ func frameList(frames []string) Value {
 	return v
 }
 
-// keep stores the contents of a checkpoint: in the store, or in the checkpoint.
+// keep stores the contents of a checkpoint: in the store, or in the checkpoint. If they are too long for an entry of the
+// store, the facts are omitted, and then the frames: otherwise the session could make no other checkpoint.
 func (r *references) keep(ctx context.Context, c *tier.Checkpoint, contents *tier.Cold) error {
 	c.Until, _ = expiry(r.retention)
 	if !r.hasStore() {
@@ -344,7 +356,13 @@ func (r *references) keep(ctx context.Context, c *tier.Checkpoint, contents *tie
 		return nil
 	}
 	var err error
-	c.Bytes, err = r.private.putCheckpoint(ctx, r.sid, c, contents, r.retention)
+	for _, part := range []tier.Cold{*contents, {Frames: contents.Frames}, {}} {
+		c.Bytes, err = r.private.putCheckpoint(ctx, r.sid, c, &part, r.retention)
+		if !errors.Is(err, store.ErrInvalid) {
+			break
+		}
+		r.log.WarnContext(ctx, "accp: contents of a checkpoint not stored", "session", r.sid, "checkpoint", c.Summary.ID, "err", err)
+	}
 	return err
 }
 
