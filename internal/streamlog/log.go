@@ -248,8 +248,8 @@ func (s *stream) startFlushLocked() {
 	}
 	s.log.isFlushing = true
 	go func() {
-		if guard.Call("store", s.flush) != nil {
-			s.lose()
+		if err := guard.Call("store", s.flush); err != nil {
+			s.lose(err)
 		}
 	}()
 }
@@ -346,8 +346,8 @@ func (s *stream) renew() {
 	}
 }
 
-// lose ends the writing of the stream here. Its readers follow the store.
-func (s *stream) lose() {
+// lose ends the writing of the stream here. Its readers follow the store. The cause is nil if another process may write it.
+func (s *stream) lose(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isEnded || s.isLost {
@@ -356,7 +356,10 @@ func (s *stream) lose() {
 	if s.end == nil {
 		close(s.done)
 	}
-	s.isLost, s.cursors = true, nil
+	s.isLost, s.cursors, s.loss = true, nil, lease.ErrLost
+	if cause != nil && s.log.epoch.Err() == nil && !errors.Is(cause, store.ErrDuplicate) {
+		s.loss = fmt.Errorf("%w: %w", lease.ErrLost, cause)
+	}
 	s.resetLocked()
 	s.items.raise()
 	s.space.raise()

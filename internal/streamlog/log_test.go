@@ -275,6 +275,21 @@ func TestSurvivorCutsStreamOfFailedProcess(t *testing.T) {
 	}, fault.Rule{Op: "append", Match: logName, When: func(_, _ string) bool { return isAway.Load() }})
 }
 
+// The error of a writer whose store was closed, or has damaged data, names that.
+func TestLossHasItsCause(t *testing.T) {
+	inProcesses(t, 1, func(t *testing.T, _ store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 1)
+		p[0].plan.Crash()
+		_, err := w.Append(t.Context(), number(2))
+		require.NoError(t, err)
+		<-w.Done()
+		_, err = w.Append(t.Context(), number(3))
+		require.ErrorIs(t, err, lease.ErrLost)
+		require.ErrorIs(t, err, store.ErrClosed)
+	})
+}
+
 // A process that was away from its store for longer than its lease gives its streams up, and its
 // readers get the end from the store.
 func TestReadersOfLostStreamFollowStore(t *testing.T) {

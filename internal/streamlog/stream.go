@@ -39,6 +39,7 @@ type stream struct {
 	ending   ending     // memory of end
 	isEnded  bool       // readers may take the end
 	isLost   bool       // the stream is not written here; its readers follow the store
+	loss     error      // lease.ErrLost, with its cause; nil unless isLost
 	isUsed   bool       // a reader was attached
 	items    signal     // to readers
 	space    signal     // to writers
@@ -208,7 +209,7 @@ func (w *Writer) Done() <-chan struct{} { return w.s.done }
 func (s *stream) refusalLocked() error {
 	switch {
 	case s.isLost:
-		return lease.ErrLost
+		return s.loss
 	case s.end != nil && s.end.cause != nil:
 		return s.end.err()
 	case s.end != nil:

@@ -66,14 +66,14 @@ func (t *Table) Create(ctx context.Context, id, principal string, o Options) (*W
 	t.streams[s.key] = s
 	if s.log != nil {
 		s.log.renewal = time.AfterFunc(keep/2, s.renew)
-		s.log.stop = context.AfterFunc(s.log.epoch, s.lose)
+		s.log.stop = context.AfterFunc(s.log.epoch, func() { s.lose(nil) })
 	}
 	t.mu.Unlock()
 	s.mu.Lock()
 	s.resetLocked()
 	s.mu.Unlock()
 	if old != nil {
-		old.lose()
+		old.lose(nil)
 	}
 	return &s.writer, nil
 }
