@@ -20,8 +20,9 @@ import (
 // returns an error after that runs again only with [Server.HandleIdempotent] (ACCP-D72).
 //
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
-// Remote. That and any other error is logged and sent as [ErrInternal]. If a handler sends nothing
-// and returns nil, the server answers a req or qry by done without params, and another message by ack.
+// Remote. That and any other error is sent as [ErrInternal]. An error of this code or of
+// [ErrToolExecFailed] is logged. If a handler sends nothing and returns nil, the server answers a req
+// or qry by done without params, and another message by ack.
 type Handler interface {
 	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
 }
@@ -325,7 +326,7 @@ func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error 
 		return s.panicked(ctx, p)
 	case err != nil && ctx.Err() != nil:
 		s.log.DebugContext(ctx, "accp: handler canceled", describe(w.session, m, err)...)
-	case err != nil && codeOf(err) == ErrInternal:
+	case err != nil && (codeOf(err) == ErrInternal || codeOf(err) == ErrToolExecFailed): // the peer gets no cause
 		s.log.ErrorContext(ctx, "accp: handler failed", describe(w.session, m, err)...)
 	}
 	return err

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/profile"
 )
 
 // An error has the name that is wrong, at most 80 bytes of it (ACCP-D78).
@@ -80,6 +81,19 @@ func TestFailedHandlersAreLoggedWithTheirMessage(t *testing.T) {
 	require.NotContains(t, w.Body.String(), "denied")
 	require.Regexp(t, `level=ERROR msg="accp: handler failed" session=s1 operation=req:secret chain=chain7 sender=a err="open: denied"`, log.String())
 	require.Equal(t, "trace1", trace)
+
+	s.Handle(accp.IntentReq, profile.OpTool, profile.NewToolHandler(map[string]profile.ToolFunc{
+		"read": func(context.Context, accp.Params) (accp.Value, error) {
+			return accp.Value{}, errors.New("disk: failed")
+		},
+	}))
+	r = httptest.NewRequest(http.MethodPost, accp.FramesPath, bytes.NewReader(frame("req:tool{schema:TC|tool:read}", 3, "sid:s1")))
+	r.Header.Set("Content-Type", accp.MediaType)
+	w = httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	require.Contains(t, w.Body.String(), "code:E4002")
+	require.NotContains(t, w.Body.String(), "disk")
+	require.Contains(t, log.String(), "disk: failed")
 	require.NoError(t, s.Close())
 }
 

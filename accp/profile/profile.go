@@ -116,7 +116,7 @@ type Task struct {
 }
 
 // A ToolFunc performs a tool call. The arguments have full keys. The code of an [*accp.Error] or a
-// [accp.Code] is sent; any other error is [accp.ErrToolExecFailed].
+// [accp.Code] is sent; any other error is [accp.ErrToolExecFailed], which the server logs.
 type ToolFunc func(ctx context.Context, arguments accp.Params) (accp.Value, error)
 
 // NewToolHandler returns a handler of req:tool frames, which answers with done:tool. A name that is
