@@ -487,9 +487,9 @@ func (s *Server) release(session *Session) {
 	}
 }
 
-// Session returns the session with this id and reports whether it exists. After [Session.End] the
-// next frame with the id starts a new session; connections of the ended one close with their next
-// frame.
+// Session returns the session with this id and reports whether this server holds it: one that only a
+// Store has is absent until its next frame. After [Session.End] the next frame with the id starts a
+// new session; connections of the ended one close with their next frame.
 func (s *Server) Session(id string) (*Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
