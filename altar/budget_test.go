@@ -246,6 +246,30 @@ func TestRepeatsHoldNoParameters(t *testing.T) {
 	}
 }
 
+// Without memory, the chunks that are kept for repeats are dropped, and no stream ends.
+func TestChunksForRepeatsAreDroppedFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := testRuntime("r1", nil)
+		rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for range 200 {
+				if err := out.Send(strings.Repeat("x", 10_000)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxMemoryPerSession: 1 << 20}}, rt)
+		n := 0
+		for _, err := range newSession(t, s).Stream(t.Context(), "count", countIn{1}, nil) {
+			require.NoError(t, err, n)
+			n++
+		}
+		require.Equal(t, 200, n)
+		synctest.Wait()
+		require.Zero(t, usage(s.h, "memory", "all").Used)
+	})
+}
+
 // A message keeps no unknown fields in memory.
 func TestUnknownFieldsAreNotKept(t *testing.T) {
 	for _, tr := range transports {

@@ -59,13 +59,17 @@ func (sh *Shard) bound(c *Call, isGranted bool) {
 	}
 }
 
-// charge charges the bytes that a call holds now.
+// charge charges the bytes that a call holds now. Without space it drops the chunks that are kept for repeats.
 func (sh *Shard) charge(c *Call) (err any) {
 	n := c.Bytes()
 	if n == c.charged {
 		return nil
 	}
-	if err = c.Account.Resize(n); err == nil {
+	if err = c.Account.Resize(n); err != nil && c.Stream != nil && c.Stream.Forget() {
+		n = c.Bytes()
+		err = c.Account.Resize(n)
+	}
+	if err == nil {
 		c.charged = n
 	}
 	return err

@@ -335,12 +335,22 @@ func (s *Stream) count() {
 }
 
 // trim drops the oldest chunks before the base, but never the last one of all.
-func (s *Stream) trim() {
+func (s *Stream) trim() { s.trimTo(s.retain) }
+
+// Forget drops the chunks that are kept for repeats only, and reports whether there were any.
+func (s *Stream) Forget() bool {
+	first := s.first
+	s.trimTo(0)
+	return s.first > first
+}
+
+// trimTo is trim to so many bytes before the base.
+func (s *Stream) trimTo(retain int) {
 	if s.isEnded { // its record has what was kept at the end
 		return
 	}
 	n := 0
-	for ; s.before > s.retain && n < len(s.ring)-1 && s.first+int64(n) < s.base; n++ {
+	for ; s.before > retain && n < len(s.ring)-1 && s.first+int64(n) < s.base; n++ {
 		s.before -= s.ring[n].cost()
 		s.bytes -= s.ring[n].cost()
 		s.ring[n] = kept{}
