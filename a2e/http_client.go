@@ -419,8 +419,8 @@ func (c *httpConn) readStream(ctx context.Context, last *string, connected func(
 	}
 }
 
-// count notes the id of a message, and fails if messages are lost between two streams: then calls would wait for
-// answers that do not come (A2E-D42).
+// count notes the id of a message, and fails if messages are lost between two streams: then no answer to some calls
+// would arrive (A2E-D42).
 func (c *httpConn) count(last, id string, isFirst bool) error {
 	if id == "" {
 		return nil

@@ -77,6 +77,15 @@ type plan struct {
 	id, name string
 	columns  []string
 	tasks    []*task
+	byID     map[string]*task
+}
+
+// add adds a task.
+func (p *plan) add(t *task) {
+	if p.byID == nil {
+		p.byID = map[string]*task{}
+	}
+	p.tasks, p.byID[t.id] = append(p.tasks, t), t
 }
 
 type task struct {
@@ -205,7 +214,7 @@ func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*Ta
 		return nil, err
 	}
 	d.made++
-	n.tasks = append(n.tasks, t)
+	n.add(t)
 	return &TaskAddResponse{Success: true, TaskID: t.id, Status: t.status}, nil
 }
 
@@ -217,7 +226,7 @@ func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest
 	if err != nil {
 		return nil, err
 	}
-	t := n.find(r.TaskID)
+	t := n.byID[r.TaskID]
 	if t == nil {
 		return nil, newError("unknown_task", "there is no such task")
 	}
@@ -238,14 +247,10 @@ func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest
 
 // checkDeps refuses dependencies of a task that name no other task of the plan, or close a cycle
 // (A2E-D66). An empty id is that of a new task.
-func (n *plan) checkDeps(id string, deps []string) error {
-	tasks := make(map[string]*task, len(n.tasks))
-	for _, t := range n.tasks {
-		tasks[t.id] = t
-	}
+func (p *plan) checkDeps(id string, deps []string) error {
 	visited := map[string]bool{}
 	for i, dep := range deps {
-		if tasks[dep] == nil || needs(tasks, visited, dep, id) {
+		if p.byID[dep] == nil || id != "" && p.needs(visited, dep, id) {
 			return a2e.SchemaViolation("deps["+strconv.Itoa(i)+"]", a2e.ReasonValue)
 		}
 	}
@@ -253,27 +258,19 @@ func (n *plan) checkDeps(id string, deps []string) error {
 }
 
 // needs reports whether a task is another one or depends on it, directly or not. The visited tasks do not.
-func needs(tasks map[string]*task, visited map[string]bool, id, other string) bool {
+func (p *plan) needs(visited map[string]bool, id, other string) bool {
 	for next := []string{id}; len(next) > 0; {
 		id := next[len(next)-1]
 		next = next[:len(next)-1]
 		if id == other {
 			return true
 		}
-		if t := tasks[id]; t != nil && !visited[id] {
+		if t := p.byID[id]; t != nil && !visited[id] {
 			visited[id] = true
 			next = append(next, t.deps...)
 		}
 	}
 	return false
-}
-
-func (n *plan) find(id string) *task {
-	i := slices.IndexFunc(n.tasks, func(t *task) bool { return t.id == id })
-	if i < 0 {
-		return nil
-	}
-	return n.tasks[i]
 }
 
 // card returns the task as the answers show it.

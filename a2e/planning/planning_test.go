@@ -209,3 +209,24 @@ func TestManyDependenciesAreChecked(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "deps[100000]", e.Field)
 }
+
+// A new task costs the same in a large plan.
+func TestAddedTaskCostsNotThePlan(t *testing.T) {
+	h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(planning.NewPlugin(nil)))
+	c, err := planning.NewClient(a2etest.Connect(t, h, nil))
+	require.NoError(t, err)
+	plan, err := c.CreatePlan(t.Context(), nil, nil)
+	require.NoError(t, err)
+	add := func(n int) {
+		for range n {
+			_, err := c.AddTask(t.Context(), &planning.TaskAddRequest{PlanID: plan.PlanID, Title: "t"}, nil)
+			require.NoError(t, err)
+		}
+	}
+	add(2000)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	add(100)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100*50<<10), "bytes allocated")
+}

@@ -69,7 +69,7 @@ func restore(_ context.Context, state any, object json.RawMessage) error {
 		}
 		for _, t := range p.Tasks {
 			own := &task{t.ID, t.Title, t.Status, t.Description, t.Assignee, t.Deps, t.Metadata}
-			n.tasks = append(n.tasks, own)
+			n.add(own)
 			d.size += own.size()
 		}
 		d.plans = append(d.plans, n)
