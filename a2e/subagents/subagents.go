@@ -135,10 +135,25 @@ type agent struct {
 	steps   int // tasks so far
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when its runner has returned; nil before the first task
-	isFinal chan struct{} // closed when its task has a result or was cancelled; nil before the first task
+	task    *taskState    // nil before the first task
 	result  json.RawMessage
 	err     string
 	mailbox mailbox
+}
+
+// A taskState is the end of a task of an agent, whose next task may have begun before the waiting requests see it.
+type taskState struct {
+	isFinal chan struct{} // closed when the task has a result or was cancelled
+	status  string        // from then on, as the others
+	result  json.RawMessage
+	err     string
+}
+
+// startLocked begins a task. The mu of the crew must be held.
+func (a *agent) startLocked(cancel context.CancelFunc) {
+	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
+	a.done, a.task = make(chan struct{}), &taskState{isFinal: make(chan struct{})}
+	a.steps++
 }
 
 func newError(reason, text string) *a2e.Error {
@@ -273,18 +288,16 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	}
 	ctx, cancel := context.WithTimeout(c.session.Context(), limit)
 	handle := &Agent{ID: a.id, Config: a.config, keeper: k, crew: c}
-	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
-	a.done, a.isFinal = make(chan struct{}), make(chan struct{})
-	a.steps++
+	a.startLocked(cancel)
 	c.work.Go(func() {
 		defer cancel()
 		k.run(ctx, handle, a, own, size)
 	})
-	isFinal := a.isFinal
+	started := a.task
 	context.AfterFunc(ctx, func() { // the runner may ignore it
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		isSame := a.isFinal == isFinal // the agent may have begun its next task
+		isSame := a.task == started // the agent may have begun its next task
 		if isSame && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			c.endLocked(a, nil, ctx.Err())
 		}
@@ -359,13 +372,15 @@ func (c *crew) stop(id, status string) error {
 
 // finishLocked answers the waiting requests. The mu of the crew must be held.
 func (a *agent) finishLocked() {
-	if a.isFinal == nil {
+	t := a.task
+	if t == nil {
 		return
 	}
 	select {
-	case <-a.isFinal:
+	case <-t.isFinal:
 	default:
-		close(a.isFinal)
+		t.status, t.result, t.err = a.status, a.result, a.err
+		close(t.isFinal)
 	}
 }
 
@@ -401,22 +416,24 @@ func (c *crew) end() {
 func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 	c.mu.Lock()
 	a, err := c.findLocked(id)
-	if err != nil {
-		c.mu.Unlock()
-		return agent{}, err
+	if err != nil || a.task == nil {
+		defer c.mu.Unlock()
+		return *cmp.Or(a, &agent{}), err
 	}
-	result := a.isFinal
+	task := a.task
 	c.mu.Unlock()
-	if result != nil {
-		select {
-		case <-result:
-		case <-ctx.Done():
-			return agent{}, context.Cause(ctx)
-		}
+	select {
+	case <-task.isFinal:
+	case <-ctx.Done():
+		return agent{}, context.Cause(ctx)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return *a, nil
+	got := *a
+	if a.task != task {
+		got.status, got.result, got.err = task.status, task.result, task.err
+	}
+	return got, nil
 }
 
 func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
