@@ -56,7 +56,7 @@ func (a *Agent) Run(ctx context.Context, task *Task) (json.RawMessage, error) {
 	}
 	state, err := a.crew.wait(ctx, a.ID)
 	if err != nil {
-		_ = a.crew.stop(a.ID, StatusCancelled) // else it has been removed
+		_, _ = a.crew.stop(a.ID, StatusCancelled) // else it has been removed
 		return nil, err
 	}
 	if state.status == StatusCompleted {

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A request that waits for a task gets its result, even if the next task has begun meanwhile.
+// A request that waits for a task gets its result, even if the next task has begun since.
 func TestAwaitReturnsTheResultOfItsTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &agent{id: "one"}

@@ -358,16 +358,17 @@ func (c *crew) endLocked(a *agent, result json.RawMessage, err error) {
 	a.finishLocked()
 }
 
-// stop ends an agent and its descendants (A2E-133).
-func (c *crew) stop(id, status string) error {
+// stop ends an agent and its descendants (A2E-133), and returns the status of the agent: a cancellation does not change
+// that of an agent without a running task.
+func (c *crew) stop(id, status string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	a, err := c.findLocked(id)
 	if err != nil {
-		return err
+		return "", err
 	}
 	c.stopTreeLocked(a, status)
-	return nil
+	return a.status, nil
 }
 
 // finishLocked answers the waiting requests. The mu of the crew must be held.
@@ -496,7 +497,8 @@ func (c *crew) infos() []Info {
 }
 
 func (k *keeper) terminate(_ context.Context, call *a2e.Call, r *TerminateRequest) (*TerminateResponse, error) {
-	if err := call.PluginState().(*crew).stop(r.SubagentID, StatusTerminated); err != nil {
+	_, err := call.PluginState().(*crew).stop(r.SubagentID, StatusTerminated)
+	if err != nil {
 		return nil, err
 	}
 	return &TerminateResponse{Success: true, SubagentID: r.SubagentID}, nil

@@ -187,6 +187,29 @@ func TestTree(t *testing.T) {
 	})
 }
 
+// The event of a cancellation has the status of the subagent, which is another one if no task was running.
+func TestCancelReportsTheStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, nil, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+			func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) { return nil, nil }), nil)))
+		client := a2etest.Connect(t, h, nil)
+		c := a2etest.Must(subagents.NewClient(client))
+		var got []string
+		client.OnPush("SUBAGENT_EVENT", func(m *a2e.Message) { got = append(got, string(m.Body.(*subagents.SubagentEvent).Content)) })
+		id := spawn(t, c, "one")
+		cancel := &subagents.TerminateRequest{SubagentID: id}
+		require.NoError(t, c.CancelSubagent(t.Context(), cancel))
+		synctest.Wait()
+		_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		_, err = c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: id}, nil)
+		require.NoError(t, err)
+		require.NoError(t, c.CancelSubagent(t.Context(), cancel))
+		synctest.Wait()
+		require.Equal(t, []string{`{"status":"READY"}`, `{"status":"COMPLETED"}`}, got)
+	})
+}
+
 // A cancelled subagent gets no other task before its runner has returned, and its late result is
 // ignored.
 func TestTaskAfterCancel(t *testing.T) {

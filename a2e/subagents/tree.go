@@ -44,7 +44,8 @@ func quiet[Req any](name string, fn func(c *crew, r *Req) error) a2e.Route {
 
 // report stops a subagent and sends an event to the agent.
 func (c *crew) report(id, status string) error {
-	if err := c.stop(id, status); err != nil {
+	status, err := c.stop(id, status)
+	if err != nil {
 		return err
 	}
 	return c.session.Send(c.session.Context(), "SUBAGENT_EVENT",
