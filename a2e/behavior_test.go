@@ -300,3 +300,42 @@ func TestClientRetryRepeatsIdempotentCalls(t *testing.T) {
 		require.Equal(t, 3, runs)
 	})
 }
+
+// Each result of a handler is an answer to its request, also a message or an error that lacks a part.
+func TestIncompleteAnswersReachTheirCall(t *testing.T) {
+	for name, tt := range map[string]struct {
+		body any
+		err  error
+		want string // of an error
+	}{
+		"nil":            {},
+		"nil model":      {body: (*recorder)(nil)},
+		"message":        {body: a2e.NewMessage("demo/ask/resp", nil)},
+		"no code":        {err: &a2e.Error{Message: "m"}, want: "a2e: runtime_error: m"},
+		"text not UTF-8": {err: a2e.Errorf(a2e.ErrTool, "%s", "exit 1: \xff\xfe!"), want: "a2e: tool_error: exit 1: !"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{{Type: a2e.TypeOf[recorder]("demo/ask/req"),
+					Handler: a2e.HandlerFunc(func(context.Context, *a2e.Call) (any, error) { return tt.body, tt.err })}}})
+				c := a2etest.Connect(t, h, nil)
+				c.Handle("demo/back/req", func(context.Context, *a2e.Message) (any, error) { return tt.body, tt.err })
+				require.NoError(t, c.Registry().Add(a2e.TypeOf[recorder]("demo/back/req")))
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, there := c.Call(ctx, "demo/ask/req", nil, nil)
+				_, back := h.Sessions()[0].Call(ctx, "demo/back/req", nil)
+				if name == "message" {
+					back = nil // only hosts answer with messages
+				}
+				for _, err := range []error{there, back} {
+					if tt.want == "" {
+						require.NoError(t, err)
+					} else {
+						require.EqualError(t, err, tt.want)
+					}
+				}
+			})
+		})
+	}
+}

@@ -6,6 +6,7 @@ package a2e
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/jsonmap"
@@ -141,7 +142,8 @@ func textMember(m *Message, name string) string {
 
 // errorMessage returns err as an error message to the peer.
 func errorMessage(err *Error) *Message {
-	return NewMessage(TypeError, &ErrorBody{ReqID: err.ReqID, Code: string(err.Code), Message: clip(err.Message, 1000),
+	text := clip(strings.ToValidUTF8(err.Message, ""), 1000)
+	return NewMessage(TypeError, &ErrorBody{ReqID: err.ReqID, Code: string(err.Code), Message: text,
 		Detail: err.detail(), Retryable: err.Retryable, CapabilityName: err.Capability})
 }
 

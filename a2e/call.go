@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -410,6 +411,7 @@ func (c *Call) wireError(err error) *Error {
 		e.Cause = err
 	case errors.As(err, &e) && !e.Remote:
 		copied := *e
+		copied.Code = cmp.Or(e.Code, generalCode(c.core.Capability))
 		e = &copied
 	case e != nil:
 		e = reasoned(ErrRuntime, ReasonInternal, "internal error")
@@ -433,6 +435,9 @@ func (c *Call) wireError(err error) *Error {
 // response returns the message that answers a call.
 func (c *Call) response(body any) *Message {
 	if m, ok := body.(*Message); ok {
+		if m.ReqID() == "" {
+			setReqID(m, c.Message.ID)
+		}
 		return m
 	}
 	name := c.Message.Type
@@ -446,7 +451,7 @@ func (c *Call) response(body any) *Message {
 	if name == "" {
 		name = c.Message.Type + "/resp"
 	}
-	m := NewMessage(name, body)
+	m := NewMessage(name, bodyOf(body))
 	setReqID(m, c.Message.ID)
 	return m
 }

@@ -5,6 +5,7 @@ package a2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -277,12 +278,13 @@ func (c *Client) handled(m *Message, body any, err error) *Message {
 		}
 	}
 	copied := *e
-	copied.ReqID = m.ID
+	copied.ReqID, copied.Code = m.ID, cmp.Or(e.Code, ErrRuntime)
 	return errorMessage(&copied)
 }
 
 // answerTo returns the answer to a request of the host, with the members repeated from the request.
 func (c *Client) answerTo(m *Message, body any) *Message {
+	body = bodyOf(body)
 	answer := NewMessage(responseType(m.Type), body)
 	if t := m.typ; t != nil && t.Name == m.Type && t.Response != "" {
 		answer.Type = t.Response

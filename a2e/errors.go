@@ -191,7 +191,8 @@ type Error struct {
 // text is sent.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: cmp.Or(err.Error(), string(code)), Retryable: code.Retryable(), Cause: errors.Unwrap(err)}
+	text := strings.ToValidUTF8(err.Error(), "") // it may have the output of a program
+	return &Error{Code: code, Message: cmp.Or(text, string(code)), Retryable: code.Retryable(), Cause: errors.Unwrap(err)}
 }
 
 // violation returns the error of a member that does not fit.
