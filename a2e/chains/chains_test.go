@@ -29,6 +29,8 @@ func connect(t *testing.T) *chains.Client {
 				return nil, a2e.Errorf(a2e.ErrUnknownTool, "no such tool")
 			case "break":
 				return nil, errors.New("broken")
+			case "garbled":
+				return nil, errors.New("exit 1: \xff\xfe!")
 			case "panic":
 				panic("as told")
 			case "wait":
@@ -129,6 +131,10 @@ func TestOnError(t *testing.T) {
 	require.NoError(t, err)
 	require.JSONEq(t, `{"literal":1}`, string(resp.FinalOutput))
 	require.Equal(t, "error", events[1].Message.Body.(*chains.Event).Phase)
+	resp, err = run(t, c, `{}`, &events, node("a", "garbled", "", nil))
+	require.NoError(t, err)
+	require.JSONEq(t, `{"code":"chain_node_error","message":"exit 1: !"}`, string(resp.Error))
+	require.Equal(t, "exit 1: !", events[len(events)-1].Message.Body.(*chains.Event).Error)
 	resp, err = run(t, c, `{}`, nil, node("a", "", "", func(n *chains.Node) { n.Kind = chains.NodeSkill }))
 	require.NoError(t, err)
 	require.Contains(t, string(resp.Error), "chain_node_error")

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,10 +140,12 @@ type failure struct {
 }
 
 func failureOf(err error) failure {
+	f := failure{Code: a2e.ErrChainNode, Message: err.Error()}
 	if e, ok := errors.AsType[*a2e.Error](err); ok {
-		return failure{e.Code, e.Message, e.Reason}
+		f = failure{e.Code, e.Message, e.Reason}
 	}
-	return failure{Code: a2e.ErrChainNode, Message: err.Error()}
+	f.Message = strings.ToValidUTF8(f.Message, "") // it may have the output of a program
+	return f
 }
 
 func nodeError(text string) *a2e.Error { return a2e.Errorf(a2e.ErrChainNode, "%s", text) }
