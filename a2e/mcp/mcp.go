@@ -17,6 +17,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 )
 
@@ -120,14 +121,19 @@ func (b *Bridge) Tools(ctx context.Context, call *a2e.Call) []tools.Tool {
 		name = call.StringMember("tool_name")
 	}
 	servers, _ := r.some("") // all of them: there is no error
-	var list []tools.Tool
-	for _, s := range servers {
+	lists := make([][]tools.Tool, len(servers))
+	var work sync.WaitGroup
+	for i, s := range servers {
 		if strings.HasPrefix(name, s.toolName("")) || name == "" { // another server cannot delay the call
-			list = append(list, s.tools(ctx, name)...)
+			work.Go(func() { _ = guard.Call("mcp server", func() error { lists[i] = s.tools(ctx, name); return nil }) })
 		}
 	}
-	return list
+	work.Wait()
+	return slices.Concat(lists...)
 }
+
+// listTimeout is how long a list of all tools waits for a server.
+const listTimeout = 10 * time.Second
 
 // toolName returns the name of a tool in the sessions.
 func (s *server) toolName(own string) string { return s.config.ServerID + "__" + own }
@@ -137,6 +143,11 @@ func (s *server) tools(ctx context.Context, name string) (list []tools.Tool) {
 	with, ok := s.Server.(ToolServer)
 	if !ok {
 		return nil
+	}
+	if name == "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, listTimeout)
+		defer cancel()
 	}
 	own, err := with.Tools(ctx)
 	if err != nil && name != "" && !errors.Is(err, a2e.ErrMCPCapabilityMissing) {

@@ -28,6 +28,8 @@ type fake struct {
 	notify func(string, json.RawMessage)
 	closed *int
 	down   error
+
+	isSilent bool // lists no tools before ctx ends
 }
 
 func (f *fake) Info() mcp.ServerInfo { return mcp.ServerInfo{ServerName: "fake", ResourcesCount: 2} }
@@ -65,7 +67,11 @@ func (f *fake) Prompt(_ context.Context, name string, arguments json.RawMessage)
 	return "says hello", []mcp.PromptMessage{{Role: "user", Content: arguments}}, nil
 }
 
-func (f *fake) Tools(context.Context) ([]tools.Tool, error) {
+func (f *fake) Tools(ctx context.Context) ([]tools.Tool, error) {
+	if f.isSilent {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	if f.down != nil {
 		return nil, f.down
 	}
@@ -83,7 +89,7 @@ func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
 		case "odd":
 			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "speaks something else")
 		}
-		return &fake{notify: notify, closed: closed, down: map[string]error{
+		return &fake{notify: notify, closed: closed, isSilent: c.Name == "silent", down: map[string]error{
 			"failed": a2e.Errorf(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached"),
 			"empty":  a2e.Errorf(a2e.ErrMCPResourceNotFound, "there is no such resource")}[c.Name]}, nil
 	})
@@ -255,4 +261,23 @@ func TestFailedServerIsTheError(t *testing.T) {
 	}
 	_, err = c.ReadResource(t.Context(), &mcp.ResourceReadRequest{URI: "file:///a"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+}
+
+// A server that does not answer delays the list of all tools for a short time only, and no call of another server.
+func TestSilentServerDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, client := connect(t, new(int))
+		for _, config := range []string{`{"server_id":"a","name":"silent"}`, `{"server_id":"b","name":"good"}`} {
+			_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		_, err := tools.CallAs[map[string]any](t.Context(), client, "b__read", nil, nil)
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+		list, err := a2etest.Must(tools.NewClient(client)).List(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Tools, 2)
+		require.Equal(t, 10*time.Second, time.Since(start))
+	})
 }
