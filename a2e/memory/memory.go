@@ -45,7 +45,8 @@ type Options struct {
 	Store store.KV
 
 	// MaxEntries bounds the entries of each tier of each namespace, and MaxBytes their bytes of
-	// JSON. Zero means 100,000 entries and 64 MiB; a negative value removes the bound.
+	// JSON; the working tiers of a session have them together. Zero means 100,000 entries and 64 MiB; a
+	// negative value removes the bound.
 	MaxEntries, MaxBytes int
 
 	// MaxMemories bounds the memories that a session opens. Zero means 100; a negative value
@@ -131,7 +132,8 @@ func (k *keeper) position() int64 {
 
 // memories are those that one session has opened.
 type memories struct {
-	owner func() string
+	owner   func() string
+	storing sync.Mutex // held while working entries are stored
 
 	mu      sync.Mutex        // guards everything below
 	list    []memory          // the id of the first is mem-1
@@ -308,7 +310,7 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 	}
 	isFull := false
 	for _, tier := range tiers {
-		refused, err := k.shelf(m, which, tier).store(ctx, byTier[tier], &k.opts)
+		refused, err := k.storeTier(ctx, m, which, tier, byTier[tier])
 		if err != nil {
 			return nil, err
 		}
@@ -328,6 +330,33 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 		return nil, a2e.Errorf(a2e.ErrMemoryFull, "the memory is full")
 	}
 	return resp, nil
+}
+
+// storeTier adds entries to a tier, and returns the numbers of those that are over a bound.
+func (k *keeper) storeTier(ctx context.Context, m *memories, which memory, tier string, entries []numberedWrite) ([]int, error) {
+	s := k.shelf(m, which, tier)
+	if tier != TierWorking || len(entries) == 0 {
+		return s.store(ctx, entries, &k.opts)
+	}
+	m.storing.Lock()
+	defer m.storing.Unlock()
+	left := k.opts
+	count, size := m.workingBesides(s)
+	left.MaxEntries, left.MaxBytes = left.MaxEntries-count, left.MaxBytes-size
+	return s.store(ctx, entries, &left)
+}
+
+// workingBesides returns the entries and bytes of the working tiers but one.
+func (m *memories) workingBesides(one *shelf) (count, size int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.working {
+		if s != one {
+			n, b := s.use()
+			count, size = count+n, size+int(b)
+		}
+	}
+	return count, size
 }
 
 // A numberedWrite is a write of an entry of a request.

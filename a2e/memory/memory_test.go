@@ -357,3 +357,25 @@ func TestNamespacesAreBoundedInBytes(t *testing.T) {
 	require.ErrorIs(t, init(&memory.InitRequest{Scope: a2e.OrderedObject[string]{{Name: "user", Value: long}}}), a2e.ErrMemoryFull)
 	require.NoError(t, init(&memory.InitRequest{Namespace: "short"}))
 }
+
+// The working entries of a session are bounded together, because they are in the memory of the process.
+func TestWorkingTiersAreBoundedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, one := connect(t, store.NewMemory(), "ann", &memory.Options{MaxEntries: 3, MaxBytes: 1000})
+		second, err := m.Init(t.Context(), &memory.InitRequest{Namespace: "other"}, nil)
+		require.NoError(t, err)
+		two := second.MemoryID
+		entry := func(key int, tier, pad string) string {
+			return fmt.Sprintf(`{"key":{"k":%d},"content":%q,"tier":%q,"ttl":5}`, key, pad, tier)
+		}
+		put(t, m, one, entry(1, "working", ""), entry(2, "working", ""))
+		refused := put(t, m, two, entry(1, "working", ""), entry(2, "working", ""), entry(1, "episodic", ""), entry(2, "episodic", ""))
+		require.Equal(t, []string{"entries[1]: memory_full"}, refused.Errors)
+		require.Empty(t, put(t, m, two, entry(1, "working", "again")).Errors, "in the place of the entry")
+		long := strings.Repeat("x", 800)
+		require.Len(t, put(t, m, two, entry(1, "working", long), entry(3, "episodic", "")).Errors, 1)
+		time.Sleep(6 * time.Second)
+		put(t, m, two, entry(1, "working", long))
+		require.Len(t, put(t, m, one, entry(1, "working", long), entry(3, "episodic", "")).Errors, 1)
+	})
+}

@@ -399,7 +399,7 @@ func (n *news) encode() []byte {
 	return b
 }
 
-// size returns the bytes of the entries.
+// size returns the bytes of the entries, also of expired ones.
 func (s *shelf) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -407,6 +407,17 @@ func (s *shelf) size() int64 {
 		return 0
 	}
 	return s.index.bytes
+}
+
+// use returns the number of the entries and their bytes.
+func (s *shelf) use() (count int, size int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.index == nil {
+		return 0, 0
+	}
+	s.index.expire(time.Now().UnixMicro())
+	return s.index.count, s.index.bytes
 }
 
 // store adds entries, and returns the numbers of those that are over a bound.
