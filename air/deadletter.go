@@ -56,7 +56,8 @@ type letters struct {
 	mu    sync.Mutex
 	index map[string]letterInfo // by id, with changes of other processes after a minute
 	read  time.Time             // of the index
-	last  time.Time             // Held of the last letter
+	reads indexReads
+	last  time.Time // Held of the last letter
 }
 
 type letterInfo struct {
@@ -150,20 +151,25 @@ func (l *letters) find(ctx context.Context, from string, match func(letterInfo) 
 // refresh reads the index if it is too old.
 func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
 	l.mu.Lock()
-	isFresh := l.index != nil && time.Since(l.read) < maxAge
-	l.mu.Unlock()
-	if isFresh {
+	if l.index != nil && time.Since(l.read) < maxAge {
+		l.mu.Unlock()
 		return nil
 	}
+	read := l.reads.begin()
+	l.mu.Unlock()
 	list, _, err := l.list(ctx)
-	if err != nil {
-		return err
+	found := make(map[string]letterInfo)
+	for _, d := range list {
+		found[d.ID] = d.info()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.index, l.read = make(map[string]letterInfo), time.Now()
+	found = endRead(&l.reads, read, l.index, found)
+	if err != nil {
+		return err
+	}
+	l.index, l.read = found, time.Now()
 	for _, d := range list {
-		l.index[d.ID] = d.info()
 		l.last = later(l.last, d.Held)
 	}
 	return nil
@@ -183,6 +189,7 @@ func (l *letters) reserve(d *DeadLetter) error {
 		d.Held = later(time.Now(), l.last.Add(1))
 		l.last = d.Held
 	}
+	l.reads.change(d.ID)
 	l.index[d.ID] = d.info()
 	return nil
 }
@@ -208,6 +215,7 @@ func (l *letters) isFull(from string, size int) bool {
 func (l *letters) forget(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.reads.change(id)
 	delete(l.index, id)
 }
 

@@ -95,6 +95,35 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	})
 }
 
+// A Withdraw finds the dead letter of its Offer although a slow store has listed the letters without it (AIR-D77).
+func TestDeadLettersChangeDuringList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := &slowStore{Store: store.NewMemory(), signal: make(chan struct{})}
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv, SingleInstance: true}})
+		id, threadID := air.NewID(), air.NewID()
+		old := func(d *air.Draft) { d.Time = time.Now().Add(-time.Hour) }
+		withdraw := signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+			d.ThreadID, d.Body = threadID, &air.Withdraw{WithdrawnID: id}
+		})
+		require.Equal(t, air.ClassLater, in.Receive(t.Context(), withdraw, true).Class)
+		time.Sleep(10 * time.Minute)
+		kv.isSlow.Store(true)
+		go in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), old), true)
+		synctest.Wait()
+		kv.isSlow.Store(false)
+		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+			old(d)
+			d.ID, d.ThreadID = id, threadID
+		}), true).Class)
+		kv.signal <- struct{}{}
+		synctest.Wait()
+		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), withdraw, true).Class)
+		require.Len(t, letters(t, in.Inbox), 3)
+	})
+}
+
 // A dead letter that this version cannot read stays in the store and stops no other one.
 func TestUnreadableLetterStopsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

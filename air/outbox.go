@@ -77,28 +77,39 @@ type outboxStore struct {
 	isListing atomic.Bool     // by a call of resendLoop
 }
 
-// An indexRead is a read of an index in progress. The store may have returned old entries for the keys that have changed since.
-type indexRead struct{ changed map[string]bool }
-
-// indexReads are those in progress. The lock of the index guards them.
-type indexReads struct{ active map[*indexRead]bool }
-
-func (r *indexReads) begin() *indexRead {
-	read := &indexRead{make(map[string]bool)}
-	if r.active == nil {
-		r.active = make(map[*indexRead]bool)
-	}
-	r.active[read] = true
-	return read
+// indexReads has the reads of an index in progress, each with the keys that have changed since it began: the store may have
+// returned old entries for them. The lock of the index guards it.
+type indexReads struct {
+	last    int
+	changed map[int]map[string]bool // by the number of the read
 }
 
-func (r *indexReads) end(read *indexRead) { delete(r.active, read) }
+func (r *indexReads) begin() (read int) {
+	if r.changed == nil {
+		r.changed = make(map[int]map[string]bool)
+	}
+	r.last++
+	r.changed[r.last] = make(map[string]bool)
+	return r.last
+}
 
 // change reports a change of the entry with a key.
 func (r *indexReads) change(key string) {
-	for read := range r.active {
-		read.changed[key] = true
+	for _, changed := range r.changed {
+		changed[key] = true
 	}
+}
+
+// endRead returns the entries that a read has found, except for the keys that have changed since: those have the old entries.
+func endRead[E any](r *indexReads, read int, old, found map[string]E) map[string]E {
+	for key := range r.changed[read] {
+		delete(found, key)
+		if e, ok := old[key]; ok {
+			found[key] = e
+		}
+	}
+	delete(r.changed, read)
+	return found
 }
 
 type outboxEntry struct {
@@ -300,25 +311,20 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 	read := o.reads.begin()
 	o.mu.Unlock()
 	list, _, err := o.list(ctx)
+	found := make(map[string]outboxEntry)
+	for i := range list {
+		found[o.key(list[i].ID)] = list[i].entry()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.reads.end(read)
+	found = endRead(&o.reads, read, o.index, found)
 	if err != nil {
 		return err
 	}
-	old := o.index
 	o.index, o.heads, o.bytes, o.read = make(map[string]outboxEntry), make(map[replayKey]int), 0, time.Now()
-	for i := range list {
-		m := &list[i]
-		o.last = later(o.last, m.Queued)
-		if key, entry := o.key(m.ID), m.entry(); !read.changed[key] {
-			o.setLocked(key, &entry)
-		}
-	}
-	for key := range read.changed {
-		if entry, ok := old[key]; ok {
-			o.setLocked(key, &entry)
-		}
+	for key, entry := range found {
+		o.last = later(o.last, entry.queued)
+		o.setLocked(key, &entry)
 	}
 	return nil
 }

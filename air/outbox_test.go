@@ -719,7 +719,7 @@ func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
 
 // A slowStore yields what it had at the call of List, after the next signal.
 type slowStore struct {
-	store.KV
+	store.Store
 	isSlow atomic.Bool
 	signal chan struct{}
 }
@@ -727,7 +727,7 @@ type slowStore struct {
 func (s *slowStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
 	return func(yield func(store.Entry, error) bool) {
 		var list []store.Entry
-		for e, err := range s.KV.List(ctx, prefix) {
+		for e, err := range s.Store.List(ctx, prefix) {
 			if err != nil {
 				yield(e, err)
 				return
@@ -752,7 +752,7 @@ func TestOutboxChangesDuringList(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			alice, bob := w.join(t, 1), w.join(t, 2)
-			kv := &slowStore{KV: store.NewMemory(), signal: make(chan struct{})}
+			kv := &slowStore{Store: store.NewMemory(), signal: make(chan struct{})}
 			c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
 			send := func(thread string) error {
 				_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000000-0000-4000-8000-" + thread,
