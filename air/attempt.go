@@ -28,6 +28,7 @@ type attempt struct {
 	err    error           // the outcome for this copy
 
 	isMisplaced bool // the thread has refused the move
+	isRejected  bool // the handler has, so that it does not count
 }
 
 // handle handles an envelope that passed all checks, unless the ledger knows its message. A pushed copy of one that is
@@ -56,7 +57,7 @@ func (r *receiver) handle(ctx context.Context, a *arrival) error {
 		case err != nil:
 			return retryable(ErrRelay.because("", err))
 		case isDone && a.via == viaPush:
-			return repeated(data)
+			return t.repeated(ctx, data)
 		case isDone:
 			return replayed()
 		default:
@@ -86,9 +87,14 @@ func (t *attempt) join(ctx context.Context, table *once.Table, key once.Key) (is
 // repeated returns the error of a pushed copy of a message that is done. A move that the thread has refused is refused
 // again while its outcome is kept, and then by repeat: its sender would take a replay for a delivery if the first answer
 // was lost.
-func repeated(outcome []byte) error {
+func (t *attempt) repeated(ctx context.Context, outcome []byte) error {
 	var s storedRefusal
-	if len(outcome) > 0 && json.Unmarshal(outcome, &s) == nil && s.IsMove {
+	switch {
+	case len(outcome) == 0 || json.Unmarshal(outcome, &s) != nil:
+		return replayed()
+	case s.IsRejected:
+		return t.repeat(ctx)
+	case s.IsMove:
 		return s.error()
 	}
 	return replayed()
@@ -102,6 +108,7 @@ type storedRefusal struct {
 	AIRID        string          `json:",omitempty"`
 	IsBadRequest bool            `json:",omitempty"`
 	IsMove       bool            `json:",omitempty"` // refused by the thread
+	IsRejected   bool            `json:",omitempty"` // a move that does not count, since the handler has refused it
 }
 
 func refusalOf(data []byte) error {
@@ -126,13 +133,13 @@ func (t *attempt) done(err error) once.Result {
 		return once.Result{}
 	}
 	e := asError(err)
-	s := storedRefusal{Code: e.Code, Message: e.Message, AIRID: e.AIRID, IsBadRequest: e.isBadRequest, IsMove: t.isMisplaced}
+	s := storedRefusal{Code: e.Code, Message: e.Message, AIRID: e.AIRID, IsBadRequest: e.isBadRequest, IsMove: t.isMisplaced, IsRejected: t.isRejected}
 	if json.Valid(e.Details) {
 		s.Details = e.Details
 	}
 	data, failed := json.Marshal(s)
 	if failed != nil { // a text that is not JSON
-		data, _ = json.Marshal(storedRefusal{Code: e.Code, IsMove: t.isMisplaced})
+		data, _ = json.Marshal(storedRefusal{Code: e.Code, IsMove: t.isMisplaced, IsRejected: t.isRejected})
 	}
 	return once.Result{Data: data}
 }
@@ -199,7 +206,8 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 }
 
 // repeat returns the error of a copy of a message that is done and whose outcome is not kept. A pushed move that the thread
-// does not have was refused, and is refused again if it still does not fit.
+// does not have was refused. If it fits, it counts from now on, as for its sender, which takes a replay for a delivery; else it is
+// refused again.
 func (t *attempt) repeat(ctx context.Context) error {
 	if t.via != viaPush || t.d.Body == nil && t.opener.open(t.d) != nil || !isMove(t.d.Body) {
 		return replayed()
@@ -209,12 +217,13 @@ func (t *attempt) repeat(ctx context.Context) error {
 	if err != nil || th.LastMessageID == t.env.ID || slices.ContainsFunc(th.Moves, isSame) {
 		return replayed()
 	}
-	_, err = th.state.Apply(messageOf(t.self.did == t.env.From, t.env.ID, t.env.InReplyTo, t.d.Body))
-	if err == nil {
-		return replayed()
+	_, _, err = t.threads.receive(ctx, t.env, t.d.Body)
+	var refusal *Error
+	if errors.As(err, &refusal) {
+		t.isMisplaced = true
+		return err
 	}
-	t.isMisplaced = true
-	return refused(err)
+	return replayed()
 }
 
 // until returns how long the window has the names of the message. A drain keeps those of its messages longer.
@@ -267,15 +276,31 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 	case err == nil:
 		return t.done(nil)
 	case isRejected:
-		if rejected.err.Code == ErrStaleKey {
-			rejected.err.AIRID = t.self.id.Load().airID
-		}
-		return t.done(&classError{rejected.err, ClassRefused})
+		return t.reject(ctx, rejected.err, thread)
 	}
 	if d.Thread != nil && t.epoch.Err() == nil { // else another process may have applied it
 		err = errors.Join(err, t.threads.revert(ctx, t.env, d.Body, thread))
 	}
 	return t.fail(ctx, err)
+}
+
+// reject ends the attempts of a message that the handler refuses. A pushed move does not count then, as for its sender, which gets
+// the refusal, unless it was answered with 202. It counts once a copy of it is answered as a replay.
+func (t *attempt) reject(ctx context.Context, refusal *Error, thread core.Thread) once.Result {
+	if refusal.Code == ErrStaleKey {
+		refusal.AIRID = t.self.id.Load().airID
+	}
+	if t.via == viaPush && t.d.Thread != nil && t.epoch.Err() == nil {
+		isQueued, err := t.isQueued(ctx, t.env.From, t.env.ID)
+		if err == nil && !isQueued {
+			t.isRejected = true
+			err = t.threads.revert(ctx, t.env, t.d.Body, thread)
+		}
+		if err != nil {
+			return t.fail(ctx, err)
+		}
+	}
+	return t.done(&classError{refusal, ClassRefused})
 }
 
 // checkPushed returns an error if a pushed Withdraw is to wait for the message that it names, which is not handled yet: it
@@ -291,7 +316,10 @@ func (t *attempt) checkPushed(ctx context.Context) error {
 	case err != nil || th.state.IsClosed():
 		return err
 	case th.state.IsUnseen(messageOf(false, t.env.ID, "", w)):
-		err = t.checkQueued(ctx, t.env.From, w.WithdrawnID)
+		var isQueued bool
+		if isQueued, err = t.isQueued(ctx, t.env.From, w.WithdrawnID); isQueued {
+			err = errUnhandled()
+		}
 	default:
 		err = t.checkHandled(ctx, t.env.From, w.WithdrawnID, time.Since(t.arrived))
 	}

@@ -85,16 +85,12 @@ func (r *receiver) checkHandled(ctx context.Context, from, id string, waited tim
 	return nil
 }
 
-// checkQueued returns an earlyError if the message of a sender with an id is queued.
-func (r *receiver) checkQueued(ctx context.Context, from, id string) error {
-	isQueued, err := r.instance.box.Has(ctx, queueOf(from, id))
-	switch {
-	case err != nil:
-		return ErrRelay.because("", err)
-	case isQueued:
-		return errUnhandled()
+// isQueued reports whether the message of a sender with an id is queued.
+func (r *receiver) isQueued(ctx context.Context, from, id string) (bool, error) {
+	if r.instance == nil {
+		return false, nil
 	}
-	return nil
+	return r.instance.box.Has(ctx, queueOf(from, id))
 }
 
 func errUnhandled() error {

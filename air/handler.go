@@ -69,7 +69,7 @@ func BlockSenders(blocked func(did string) bool) Middleware {
 
 // Reject returns the error with which a [Handler] refuses an envelope permanently. A sender that pushes
 // gets the code and the detail, with status 400 if the code has none, 429, or a status of 500 or above.
-// The error wraps an [*Error], whose Details may be set.
+// A pushed move that is refused does not count in its thread. The error wraps an [*Error], whose Details may be set.
 func Reject(code Code, detail string) error {
 	e := code.err(detail)
 	status, _ := code.wire()

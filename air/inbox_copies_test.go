@@ -186,6 +186,75 @@ func TestLateCopyOfARefusedMove(t *testing.T) {
 	})
 }
 
+// A pushed move that the handler rejects does not count for its recipient, as for its sender, until a copy of it is answered as a
+// replay.
+func TestRejectedMoveDoesNotCount(t *testing.T) {
+	eachStore(t, func(t *testing.T, st func() store.Store) {
+		for _, isRepeated := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				threads := newThreads(t, bob.DID())
+				in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: st(), ThreadStore: threads}})
+				thread := air.NewID()
+				receive := func(id, replyTo string, body air.Body) *air.ReceiveResult {
+					return in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+						d.ID, d.ThreadID, d.InReplyTo, d.Body = id, thread, replyTo, body
+					}), false)
+				}
+				in.fail(air.Reject(air.ErrUnauthorized, "not wanted"))
+				require.ErrorIs(t, receive(air.NewID(), "", offer(5)).Err, air.ErrUnauthorized)
+				in.fail(nil)
+				require.Equal(t, air.ThreadOffered, receive(air.NewID(), "", offer(6)).Delivery.Thread.State)
+
+				c := w.client(t, bob, air.ClientOptions{ThreadStore: threads})
+				_, err := c.NewNegotiation(alice.DID(), thread, false).Counter(t.Context(), "", air.MinorUnits(7, "USD"), time.Now().Add(time.Hour))
+				require.NoError(t, err)
+				own, err := threads.Get(t.Context(), thread, alice.DID())
+				require.NoError(t, err)
+				in.fail(air.Reject(air.ErrUnauthorized, "not wanted"))
+				id, counter := air.NewID(), &air.Counter{Price: air.MinorUnits(4, "USD"), Expires: time.Now().Add(time.Hour)}
+				require.ErrorIs(t, receive(id, own.LastMessageID, counter).Err, air.ErrUnauthorized)
+				in.fail(nil)
+				time.Sleep(time.Minute)
+				if isRepeated {
+					require.ErrorIs(t, receive(id, own.LastMessageID, counter).Err, air.ErrReplay)
+					require.Nil(t, receive(air.NewID(), "", &air.Withdraw{WithdrawnID: id}).Err)
+					return
+				}
+				o := receive(air.NewID(), own.LastMessageID, &air.Accept{Price: air.MinorUnits(7, "USD")})
+				require.Nil(t, o.Err)
+				require.Equal(t, air.ThreadAccepted, o.Delivery.Thread.State)
+				require.ErrorIs(t, receive(id, own.LastMessageID, counter).Err, air.ErrThreadClosed)
+			})
+		}
+	})
+}
+
+// One that was answered with 202 counts for its sender, and so it does for its recipient.
+func TestRejectedMoveOfQueuedPushCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		threads := newThreads(t, bob.DID())
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+			time.Sleep(15 * time.Second)
+			return air.Reject(air.ErrUnauthorized, "not wanted")
+		}), &air.InboxOptions{Resolver: w.resolver(t), Persistence: air.Persistence{Store: store.NewMemory(), ThreadStore: threads}})
+		require.NoError(t, err)
+		defer in.Close()
+		data := signedOffer(t, alice, bob.DID(), nil)
+		o := in.Receive(t.Context(), data, false)
+		require.Nil(t, o.Err)
+		require.Equal(t, air.ClassLater, o.Class)
+		time.Sleep(time.Minute)
+		th, err := threads.Get(t.Context(), o.Envelope.ThreadID, alice.DID())
+		require.NoError(t, err)
+		require.Equal(t, air.ThreadOffered, th.State)
+		require.ErrorIs(t, in.Receive(t.Context(), data, false).Err, air.ErrReplay)
+	})
+}
+
 // A copy waits no longer than the time limit of a handler, even if the handler takes longer.
 func TestCopyWaitIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
