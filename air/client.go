@@ -117,6 +117,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	}
 	c.id.Store(id)
 	c.did = id.did
+	if len(id.retired) > 0 { // perhaps since just before the start
+		c.rotated.Store(time.Now().UnixNano())
+	}
 	if err := o.Profile.check(); err != nil {
 		return nil, err
 	}

@@ -180,6 +180,26 @@ func TestStaleKeyWhenSealing(t *testing.T) {
 	})
 }
 
+// A client that starts with a new key repeats a push to a recipient that has looked up the old key just now, and delivers it.
+func TestPushAfterStartWithNewKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		w.registry.Register(bob, "https://direct.example/")
+		in := w.inbox(t, bob, air.InboxOptions{})
+		w.direct = in
+		draft := &air.Draft{To: bob.DID(), Body: offer(5)}
+		_, err := w.client(t, alice, air.ClientOptions{}).Send(t.Context(), draft, nil)
+		require.NoError(t, err)
+		rotated, err := alice.Rotate(bytes.Repeat([]byte{9}, 32))
+		require.NoError(t, err)
+		w.registry.Register(rotated, w.endpoint(rotated))
+		_, err = w.client(t, rotated, air.ClientOptions{}).Send(t.Context(), draft, nil)
+		require.NoError(t, err)
+		require.Equal(t, 2, in.count())
+	})
+}
+
 // A message stays in the outbox until it is delivered, with a new form for each delivery (AIR-097..099,
 // AIR-D83, AIR-D84).
 func TestOutbox(t *testing.T) {
