@@ -548,11 +548,11 @@ func (c *Client) verifySelf(ctx context.Context) error {
 		return c.resolveFailed(err)
 	}
 	key, err := doc.SigningKey(c.did)
-	if err != nil {
-		return err
+	if err == nil && !key.Equal(c.id.Load().public) {
+		err = ErrBadKey.err("the registry has another key for this agent")
 	}
-	if !key.Equal(c.id.Load().public) {
-		return ErrBadKey.err("the registry has another key for this agent")
+	if err != nil { // the message stays in the outbox
+		return ErrDeliveryFailed.because("the key of the agent is not that of the registry", err)
 	}
 	c.mu.Lock()
 	c.verified = true

@@ -248,6 +248,31 @@ func TestOutbox(t *testing.T) {
 	})
 }
 
+// A process that starts with a key which the registry does not have sends nothing, and leaves the queued messages in the outbox.
+func TestOutboxOutlivesStartWithWrongKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		opts := air.ClientOptions{Outbox: store.NewMemory(), Retry: &air.RetryPolicy{MaxAttempts: -1}}
+		w.setFail(func(r *http.Request) error {
+			if r.Method == "POST" {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		_, err := w.client(t, alice, opts).Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(nil)
+		wrong, err := air.GenerateIdentity(alice.DID())
+		require.NoError(t, err)
+		_, err = w.client(t, wrong, opts).Resend(t.Context())
+		require.ErrorIs(t, err, air.ErrBadKey)
+		n, err := w.client(t, alice, opts).Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	})
+}
+
 // Nothing is sent that the outbox does not hold (AIR-D84).
 func TestOutboxIsWrittenFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
