@@ -79,7 +79,7 @@ func TestRelayRefusalsHaveAuditRecords(t *testing.T) {
 		{"PUT", box, "", "", "push", "method_not_allowed", ""},
 		{"POST", box, "https://evil.example", "s", "push", "forbidden", ""},
 		{"POST", box, "", "", "push", "unauthorized", ""},
-		{"POST", box, "", "s", "push", "rate_limited", airIDOf(1)},
+		{"POST", box, "", "s", "push", "too_large", airIDOf(1)},
 		{"GET", "/inbox/none/pull", "", "s", "pull", "unauthorized", ""},
 		{"GET", box + "/pull?limit=x", "", "s", "pull", "bad_request", airIDOf(1)},
 		{"POST", box + "/ack", "", "s", "ack", "bad_request", airIDOf(1)},

@@ -476,6 +476,34 @@ func TestRelayRefusesEnvelopeOverLimitOfStore(t *testing.T) {
 	require.Zero(t, w.relay.(*relay.Server).Stats().Queued)
 }
 
+// An envelope that has no room in an empty mailbox is refused permanently.
+func TestRelayRefusesEnvelopeOverLimitOfMailbox(t *testing.T) {
+	w := newWorld(t, &relay.ServerOptions{Limits: relay.Limits{MaxMemoryPerSession: 100}})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	_, err := w.client(t, alice, air.ClientOptions{}).Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+	require.ErrorIs(t, err, air.ErrTooLarge)
+}
+
+// A relay that has less memory for responses than a mailbox holds delivers it in smaller pages.
+func TestRelayDeliversInSmallPages(t *testing.T) {
+	for _, dialect := range []air.Dialect{air.DialectSpec, air.DialectDeployed} {
+		w := newWorld(t, &relay.ServerOptions{Persistence: relay.Persistence{Store: store.NewMemory()}, Limits: relay.Limits{MaxMemory: 200_000}})
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in := w.inbox(t, bob, air.InboxOptions{BodyTypes: []string{"note"}})
+		for range 8 {
+			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) {
+				d.Body = &air.Raw{Type: "note", JSON: fmt.Appendf(nil, `{"type":"note","text":"%020000d"}`, 1)}
+			}))
+		}
+		p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Dialect: dialect})
+		require.NoError(t, err)
+		_, err = p.Drain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 8, in.count())
+		require.Zero(t, w.relay.(*relay.Server).Stats().Queued)
+	}
+}
+
 // A directory of the registry (AIR-117).
 func TestRegistryDirectory(t *testing.T) {
 	w := newWorld(t, nil)

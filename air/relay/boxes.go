@@ -279,10 +279,13 @@ func (b *boxes) checkCapacityLocked(ctx context.Context, mb *mailbox, m *mail, n
 			return err
 		}
 	}
-	if !b.hasRoomLocked(mb, m) {
-		return limited("the mailbox is full", fullDelay)
+	switch {
+	case b.hasRoomLocked(mb, m):
+		return nil
+	case !b.hasRoomLocked(&mailbox{}, m):
+		return air.Errorf(air.ErrTooLarge, "no mailbox has room for an envelope of this size")
 	}
-	return nil
+	return limited("the mailbox is full", fullDelay)
 }
 
 // read returns records after a position, and reports whether there are more.

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -106,11 +107,13 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *call) er
 	if err != nil {
 		return err
 	}
-	size, hold, err := s.reservePage(x, mail)
+	found := len(mail)
+	mail, size, hold, err := s.reservePage(x, mail)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
+	more = more || len(mail) < found
 	if err := s.boxes.hand(req.Context(), to.airID, mail); err != nil {
 		return err
 	}
@@ -130,16 +133,23 @@ func (s *Server) servePull(w http.ResponseWriter, req *http.Request, x *call) er
 	return nil
 }
 
-// reservePage charges the memory of a page with these envelopes, and returns its size.
-func (s *Server) reservePage(x *call, mail []store.Record) (size int64, hold budget.Hold, err error) {
-	size = 64
-	for _, rec := range mail {
-		size += int64(len(rec.Value)) + 1
+// reservePage charges the memory of a page with these envelopes, or with the first ones for which there is room, which it returns
+// with the size of the page.
+func (s *Server) reservePage(x *call, mail []store.Record) (page []store.Record, size int64, hold budget.Hold, err error) {
+	scope := s.output.Scope(x.principal, "")
+	for {
+		size = 64
+		for _, rec := range mail {
+			size += int64(len(rec.Value)) + 1
+		}
+		if hold, err = scope.Reserve(budget.Memory, size); err == nil {
+			return mail, size, hold, nil
+		}
+		if len(mail) <= 1 {
+			return nil, 0, hold, overBudget(err)
+		}
+		mail = slices.Clone(mail[:len(mail)/2]) // releases the memory of the rest
 	}
-	if hold, err = s.output.Scope(x.principal, "").Reserve(budget.Memory, size); err != nil {
-		return size, hold, overBudget(err)
-	}
-	return size, hold, nil
 }
 
 func wantsStream(req *http.Request) bool {
@@ -182,11 +192,13 @@ func (s *Server) serveDeployedPull(w http.ResponseWriter, req *http.Request, x *
 	if err != nil {
 		return err
 	}
-	_, hold, err := s.reservePage(x, mail)
+	found := len(mail)
+	mail, _, hold, err := s.reservePage(x, mail)
 	if err != nil {
 		return err
 	}
 	defer hold.Release()
+	more = more || len(mail) < found
 	if err := s.boxes.hand(req.Context(), to.airID, mail); err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/air"
@@ -62,8 +61,7 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 	return nil
 }
 
-// sendPage sends the next envelopes, or waits for them. Without room in the budget for all of them it
-// sends one, and without room for that it waits a second.
+// sendPage sends the next envelopes, or waits for them. Without room in the budget for one of them it waits a second.
 func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *call, after uint64) (uint64, error) {
 	mail, _, err := s.boxes.read(ctx, x.to.airID, after, s.opts.PageSize)
 	if err != nil {
@@ -72,11 +70,7 @@ func (s *Server) sendPage(ctx context.Context, out *sse.Writer, x *call, after u
 	if len(mail) == 0 {
 		return after, s.boxes.wait(ctx, x.to.airID, after)
 	}
-	_, hold, err := s.reservePage(x, mail)
-	if err != nil && len(mail) > 1 {
-		mail = slices.Clone(mail[:1])
-		_, hold, err = s.reservePage(x, mail)
-	}
+	mail, _, hold, err := s.reservePage(x, mail)
 	if err != nil {
 		return after, retry.Sleep(ctx, time.Second)
 	}
