@@ -235,7 +235,7 @@ func parseOutboxMessage(e store.Entry) (*queuedMessage, error) {
 	return m, nil
 }
 
-// recall fills in what is stored of a message that Send was called with before.
+// recall fills in what is stored of a message that Send was called with before. Another queued message with its id would be lost.
 func (o *outboxStore) recall(ctx context.Context, m *OutboxMessage) error {
 	old, err := o.get(ctx, m.ID)
 	switch {
@@ -245,6 +245,8 @@ func (o *outboxStore) recall(ctx context.Context, m *OutboxMessage) error {
 		return err
 	case old.To == m.To && old.ThreadID == m.ThreadID && old.InReplyTo == m.InReplyTo && bytes.Equal(old.Body, m.Body):
 		m.set(old.state())
+	case old.Failed.IsZero():
+		return ErrInvalidEnvelope.err("the outbox has another message with this id")
 	}
 	return nil
 }

@@ -717,6 +717,33 @@ func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
 	})
 }
 
+// A message with the id of another queued one is refused, which keeps that.
+func TestOutboxRefusesSecondMessageWithID(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), Retry: &air.RetryPolicy{MaxAttempts: -1}})
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		id, body := air.NewID(), offer(5)
+		_, err := c.Send(t.Context(), &air.Draft{ID: id, To: bob.DID(), Body: body}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(nil)
+		_, err = c.Send(t.Context(), &air.Draft{ID: id, To: carol.DID(), Body: body}, nil)
+		require.ErrorIs(t, err, air.ErrInvalidEnvelope)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 1)
+		_, err = c.Send(t.Context(), &air.Draft{ID: id, To: carol.DID(), Body: body}, nil)
+		require.NoError(t, err)
+	})
+}
+
 // A slowStore yields what it had at the call of List, after the next signal.
 type slowStore struct {
 	store.Store
