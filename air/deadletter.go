@@ -280,7 +280,8 @@ func (in *Inbox) Discard(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	env, err := in.receiver.opener.decode(d.Envelope, true)
+	// The options may be stricter since.
+	env, err := DecodeEnvelope(d.Envelope, &DecodeOptions{Profile: ProfileDeployed, BodyTypes: anyBodyTypes, MaxMessage: -1})
 	if err != nil {
 		return err
 	}

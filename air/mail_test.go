@@ -95,6 +95,20 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	})
 }
 
+// The owner can discard a letter that the options do not permit any more.
+func TestDiscardDespiteStricterOptions(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	kv := store.NewMemory()
+	in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}})
+	data := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} })
+	require.Equal(t, air.ClassHeld, in.Receive(t.Context(), data, true).Class)
+	require.NoError(t, in.Shutdown(t.Context()))
+	in = w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: kv}, Limits: air.Limits{MaxMessage: len(data) - 1}})
+	require.NoError(t, in.Discard(t.Context(), listed(t, in)[0].ID))
+	require.Empty(t, listed(t, in))
+}
+
 // A Withdraw finds the dead letter of its Offer although a slow store has listed the letters without it (AIR-D77).
 func TestDeadLettersChangeDuringList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
