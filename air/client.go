@@ -236,14 +236,14 @@ func (c *Client) guarded(ctx context.Context, kind life.Kind, f func(context.Con
 }
 
 func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
-	d := *draft
 	seal := opts != nil && opts.Seal
 	if c.opts.RequireSealed && !seal {
 		return nil, ErrInvalidEnvelope.err("the options of this client demand sealed bodies")
 	}
-	if d.Body == nil {
+	if draft == nil || draft.Body == nil {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
+	d := *draft
 	if d.From != "" && d.From != c.did {
 		return nil, ErrInvalidEnvelope.err("from is not the agent of this client")
 	}
@@ -544,8 +544,11 @@ func (c *Client) verifySelf(ctx context.Context) error {
 		return nil
 	}
 	doc, err := c.resolver.Resolve(ctx, c.did)
-	if err != nil {
-		return c.resolveFailed(err)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return ErrNotFound.because("the sender is not registered", err)
+	case err != nil:
+		return ErrResolveFailed.because("the sender could not be looked up", err)
 	}
 	key, err := doc.SigningKey(c.did)
 	if err == nil && !key.Equal(c.id.Load().public) {
@@ -580,7 +583,10 @@ func (c *Client) SendEach(ctx context.Context, to []string, draft *Draft, opts *
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			d := *draft
+			var d Draft
+			if draft != nil {
+				d = *draft
+			}
 			d.To, d.ID, d.Nonce = did, "", ""
 			r, err := c.Send(ctx, &d, opts)
 			results[i] = SendResult{To: did, Receipt: r, Err: err}

@@ -122,6 +122,7 @@ func TestVerifySelf(t *testing.T) {
 	draft := &air.Draft{To: bob.DID(), Body: offer(1)}
 	_, err = w.client(t, stranger, air.ClientOptions{}).Send(t.Context(), draft, nil)
 	require.ErrorIs(t, err, air.ErrNotFound)
+	require.ErrorContains(t, err, "the sender")
 	rotated, err := alice.Rotate(make([]byte, 32))
 	require.NoError(t, err)
 	_, err = w.client(t, rotated, air.ClientOptions{}).Send(t.Context(), draft, nil)
@@ -134,6 +135,7 @@ func TestVerifySelf(t *testing.T) {
 	w.registry.SetFailure(500)
 	_, err = w.client(t, alice, air.ClientOptions{}).Send(t.Context(), draft, nil)
 	require.ErrorIs(t, err, air.ErrResolveFailed)
+	require.ErrorContains(t, err, "the sender")
 }
 
 // The sender learns a new key of the recipient from a Stale Key response: the body is sealed and

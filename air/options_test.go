@@ -38,3 +38,15 @@ func TestMisspeltOptions(t *testing.T) {
 	_, err = air.Verify(signed, alice.PublicKey(), "spek")
 	require.ErrorIs(t, err, air.ErrBadSignature)
 }
+
+// A missing argument is an error of the call, not a panic.
+func TestMissingArguments(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	_, err := air.NewPoller(nil, w.endpoint(bob), nil)
+	require.ErrorContains(t, err, "inbox missing")
+	c := w.client(t, alice, air.ClientOptions{})
+	_, err = c.Send(t.Context(), nil, nil)
+	require.ErrorIs(t, err, air.ErrInvalidEnvelope)
+	require.ErrorIs(t, c.SendEach(t.Context(), []string{bob.DID()}, nil, nil)[0].Err, air.ErrInvalidEnvelope)
+}

@@ -92,6 +92,9 @@ const (
 
 // NewPoller returns a poller of the mailbox at an endpoint, the address for pushes. It does no I/O.
 func NewPoller(in *Inbox, endpoint string, opts *PollerOptions) (*Poller, error) {
+	if in == nil { // of an Agent without a handler
+		return nil, errors.New("air: poller: inbox missing")
+	}
 	p := &Poller{inbox: in, turn: make(chan struct{}, 1)}
 	if opts != nil {
 		p.opts = *opts
