@@ -708,7 +708,7 @@ func TestSealedBodies(t *testing.T) {
 	}
 }
 
-// An envelope that can never become good is no warning, and repetitions do not fill the log (AIR-D73).
+// An envelope that can never become good, or was delivered before, is no warning, and repetitions do not fill the log (AIR-D73).
 func TestRefusedEnvelopesAreNoWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -721,6 +721,10 @@ func TestRefusedEnvelopesAreNoWarnings(t *testing.T) {
 		}
 		require.Equal(t, 1, strings.Count(log.String(), "envelope not delivered"), log.String())
 		require.Contains(t, log.String(), `level=INFO msg="air: envelope not delivered" class=refused`)
+		data := signedOffer(t, alice, bob.DID(), nil)
+		require.Nil(t, in.Receive(t.Context(), data, true).Err)
+		require.Equal(t, air.ClassDone, in.Receive(t.Context(), data, true).Class)
+		require.Contains(t, log.String(), `level=INFO msg="air: envelope not delivered" class=done`)
 		require.Equal(t, air.ClassHeld, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.Body = &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)} }), true).Class)
 		require.Contains(t, log.String(), `level=WARN msg="air: envelope not delivered" class=held`)
 	})

@@ -48,13 +48,13 @@ func (p *reports) audit(ctx context.Context, r *AuditRecord, e *Error, isHandled
 }
 
 // refusal logs an envelope that is not delivered: a dead letter as a warning, and of the others the
-// first with its code in a minute, as information if it can never become good (AIR-D73).
+// first with its code in a minute, as information if it can never become good or was delivered before (AIR-D73).
 func (p *reports) refusal(ctx context.Context, r *AuditRecord, o *ReceiveResult) {
 	e, level := o.Err, slog.LevelWarn
 	if o.Class != ClassHeld {
 		level = p.levels.Level(string(o.Err.Code))
 	}
-	if o.Class == ClassRefused {
+	if o.Class == ClassRefused || o.Class == ClassDone {
 		level = min(level, slog.LevelInfo)
 	}
 	p.log.Log(ctx, level, "air: envelope not delivered", "class", string(o.Class),
