@@ -160,7 +160,10 @@ func (m *mailbox) sign(r *exchange.Request) error {
 // refusedBy returns the error of a response, with the delay of a 429.
 func refusedBy(what string, res *exchange.Reply) error {
 	v := classifyResponse(res.Status, res.Header, res.Body, 1, defaultAttempts, time.Now())
-	e := &Error{Code: v.Code, Message: fmt.Sprintf("%s: status %d", what, res.Status), RemoteStatus: res.Status}
+	e := &Error{Code: v.Code, Message: fmt.Sprintf("%s: status %d", what, res.Status), RemoteStatus: res.Status, Remote: true}
+	if v.Detail != "" {
+		e.Message += ": " + v.Detail
+	}
 	if v.Code == "" {
 		e.Code = ErrHTTP // an unexpected success status
 	}

@@ -6,6 +6,7 @@ package air_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -69,6 +70,29 @@ func TestPollerSignsRequests(t *testing.T) {
 			require.ErrorIs(t, err, air.ErrUnauthorized, "a signature of another agent")
 		})
 	}
+}
+
+// The error of a poll has the reason of the relay, such as a wrong clock.
+func TestPollErrorHasReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSigningWorld(t, "")
+		bob := w.join(t, 2)
+		var late time.Duration
+		client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			in := r.Clone(r.Context())
+			in.Header["Signature-Input"] = []string{strings.Replace(in.Header.Get("Signature-Input"), fmt.Sprint("created=", time.Now().Unix()),
+				fmt.Sprint("created=", time.Now().Add(-late).Unix()), 1)}
+			return w.RoundTrip(in)
+		})}
+		p, err := air.NewPoller(w.inbox(t, bob, air.InboxOptions{}).Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: client})
+		require.NoError(t, err)
+		_, err = p.Drain(t.Context())
+		require.NoError(t, err)
+		late = 2 * time.Minute
+		_, err = p.Drain(t.Context())
+		require.ErrorIs(t, err, air.ErrUnauthorized)
+		require.ErrorContains(t, err, "pulling: status 401: the time of the signature differs from this clock by over a minute")
+	})
 }
 
 // A signature is good once, for its request, and for a minute.

@@ -112,7 +112,10 @@ func (s *Server) verifySignature(w http.ResponseWriter, req *http.Request, x *ca
 	r := signature.Of(req.Method, s.publicURL(req))
 	r.Body = x.body
 	verify, err := r.Read(req.Header, now)
-	if err != nil || name.AIRIDOf(r.DID) != x.to.airID || x.to.did != "" && x.to.did != r.DID {
+	if err != nil {
+		return air.Errorf(air.ErrUnauthorized, "%v", err)
+	}
+	if name.AIRIDOf(r.DID) != x.to.airID || x.to.did != "" && x.to.did != r.DID {
 		return refused
 	}
 	isValid, err := s.checkKey(req.Context(), r.DID, verify)

@@ -121,7 +121,10 @@ func (r *Request) Sign(h http.Header, key crypto.Signer) error {
 // Is reports whether a request has a signature.
 func Is(h http.Header) bool { return len(h[inputHeader]) > 0 || len(h[signatureHeader]) > 0 }
 
-var errSignature = errors.New("the signature of the request is not valid")
+var (
+	errSignature = errors.New("the signature of the request is not valid")
+	errTime      = errors.New("the time of the signature differs from this clock by over a minute")
+)
 
 // Read fills in the DID, the time and the nonce of a signature, and returns a function that
 // verifies it with the key of that agent. The error is for the peer.
@@ -138,8 +141,11 @@ func (r *Request) Read(h http.Header, now time.Time) (verify func(key ed25519.Pu
 	age := now.Sub(time.Unix(r.Created, 0))
 	signature, err := base64.StdEncoding.Strict().DecodeString(sig[1])
 	digest := r.digest()
-	if err != nil || age > MaxAge || age < -MaxAge || h.Get(digestHeader) != digest {
+	if err != nil || h.Get(digestHeader) != digest {
 		return nil, errSignature
+	}
+	if age > MaxAge || age < -MaxAge {
+		return nil, errTime
 	}
 	return func(key ed25519.PublicKey) error {
 		b := r.appendBase(nil, digest)
