@@ -185,7 +185,7 @@ func (a *Agent) Handler() http.Handler {
 
 // Run fetches the mail of the agent until ctx ends, and returns its error, or [ErrClosed] once the agent is
 // closed. The mailbox is the one in the agent's document; if the document names another one, Run
-// continues there. Run returns the error of the third consecutive permanent failure, as [Poller.Run]
+// continues there, and fetches from the former one for two more minutes. Run returns the error of the third consecutive permanent failure, as [Poller.Run]
 // does, such as a document without a mailbox. With Direct or without a handler it only waits. It must
 // be called once at a time.
 func (a *Agent) Run(ctx context.Context) error {
@@ -226,10 +226,14 @@ func isPermanentLookup(err error) bool {
 	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrUnreachable) || errors.Is(err, ErrBadEndpoint)
 }
 
-// moveInterval is the interval at which the agent's document is resolved.
-const moveInterval = time.Minute
+// moveInterval is the interval at which the agent's document is resolved. moveGrace is how long the mail of a former mailbox is
+// fetched: senders may have the old document for 70 s.
+const (
+	moveInterval = time.Minute
+	moveGrace    = 2 * time.Minute
+)
 
-// poll fetches the mail of one mailbox. It returns nil if the document names another one.
+// poll fetches the mail of one mailbox. It returns nil if the document names another one, and fetches for some more time then.
 func (a *Agent) poll(ctx context.Context, endpoint string) error {
 	o, r := &a.opts, a.opts.Resolver
 	po := &PollerOptions{
@@ -252,20 +256,33 @@ func (a *Agent) poll(ctx context.Context, endpoint string) error {
 	a.mu.Lock()
 	a.poller = p
 	a.mu.Unlock()
-	defer func() { _ = p.Close() }()
+	running, stop := context.WithCancel(ctx)
+	ran := make(chan error, 1)
+	err = a.life.Go("poller", func(context.Context) {
+		defer func() { _ = p.Close() }()
+		ran <- p.Run(running)
+	})
+	if err != nil {
+		stop()
+		return err
+	}
 	watched, cancel := context.WithCancel(ctx)
 	defer cancel()
 	isMoved := make(chan bool, 1)
-	go func() {
-		isMoved <- a.waitMoved(watched, endpoint)
-		cancel()
-	}()
-	err = p.Run(watched)
-	cancel()
-	if <-isMoved {
-		return nil
+	go func() { isMoved <- a.waitMoved(watched, endpoint) }()
+	select {
+	case moved := <-isMoved:
+		if moved {
+			time.AfterFunc(moveGrace, stop)
+			return nil
+		}
+		stop()
+		return <-ran
+	case err = <-ran:
+		stop()
 	}
-	if ctx.Err() == nil && a.Inbox.Ready() == nil && a.isMoved(ctx, endpoint) {
+	cancel()
+	if <-isMoved || ctx.Err() == nil && a.Inbox.Ready() == nil && a.isMoved(ctx, endpoint) {
 		return nil
 	}
 	return err

@@ -315,6 +315,35 @@ func TestAgentFindsMailbox(t *testing.T) {
 	})
 }
 
+// An agent whose mailbox has moved gets the mail of a sender that has the old document still.
+func TestAgentGetsMailOfFormerMailbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bobID := w.join(t, 1), w.join(t, 2)
+		bob := w.agent(t, bobID, air.AgentOptions{}, nil)
+		var hasMoved atomic.Bool
+		w.setFail(func(r *http.Request) error {
+			hasMoved.CompareAndSwap(false, r.URL.Host == "direct.example")
+			return nil
+		})
+		time.Sleep(time.Second)
+		w.direct = newRelay(t, &relay.ServerOptions{})
+		w.registry.Register(bobID, "https://direct.example/inbox/"+bobID.AIRID())
+		for !hasMoved.Load() {
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Minute)
+		push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		time.Sleep(time.Minute)
+		require.Len(t, bob.list(), 1)
+		push(t, w.direct, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+		time.Sleep(10 * time.Second)
+		require.Len(t, bob.list(), 2)
+		require.NoError(t, bob.Shutdown(t.Context()))
+		require.ErrorIs(t, <-bob.run, air.ErrClosed)
+	})
+}
+
 // An agent with direct delivery waits in Run, and one without a handler too. A message that cannot be sent
 // is in the outbox of the next process.
 func TestAgentWithoutPolling(t *testing.T) {

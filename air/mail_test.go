@@ -95,7 +95,7 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	})
 }
 
-// The owner can discard a letter that the options do not permit any more.
+// The owner can discard a letter that the options of the inbox refuse.
 func TestDiscardDespiteStricterOptions(t *testing.T) {
 	w := newWorld(t, nil)
 	alice, bob := w.join(t, 1), w.join(t, 2)
