@@ -123,6 +123,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	if err := o.Profile.check(); err != nil {
 		return nil, err
 	}
+	if err := o.ThreadStore.check(id.did); err != nil {
+		return nil, err
+	}
 	o.Profile = o.Profile.or(ProfileSpec)
 	c.retry = o.Retry.withDefaults()
 	c.log = logger(o.Logger)

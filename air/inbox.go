@@ -79,7 +79,7 @@ func (o *InboxOptions) connect(did string) (err error) {
 		}
 	}
 	if o.Persistence.ThreadStore != nil {
-		return nil
+		return o.Persistence.ThreadStore.check(did)
 	}
 	threads := &ThreadStoreOptions{}
 	if o.Persistence.Store != nil {

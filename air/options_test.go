@@ -50,3 +50,17 @@ func TestMissingArguments(t *testing.T) {
 	require.ErrorIs(t, err, air.ErrInvalidEnvelope)
 	require.ErrorIs(t, c.SendEach(t.Context(), []string{bob.DID()}, nil, nil)[0].Err, air.ErrInvalidEnvelope)
 }
+
+// The threads of one agent are not those of another one, whose moves would look like those of its peers.
+func TestThreadStoreOfOtherAgent(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	threads := newThreads(t, alice.DID())
+	_, err := air.NewClient(bob, &air.ClientOptions{ThreadStore: threads})
+	require.ErrorContains(t, err, alice.DID())
+	h := air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil })
+	for _, handler := range []air.Handler{nil, h} {
+		_, err = air.NewAgent(bob, handler, &air.AgentOptions{Persistence: air.Persistence{ThreadStore: threads}})
+		require.ErrorContains(t, err, alice.DID())
+	}
+}

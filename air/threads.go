@@ -80,6 +80,14 @@ func NewThreadStore(self string, opts *ThreadStoreOptions) (*ThreadStore, error)
 	return t, nil
 }
 
+// check returns an error if the threads are those of another agent than did.
+func (t *ThreadStore) check(did string) error {
+	if t != nil && t.self != did {
+		return fmt.Errorf("air: ThreadStore of %s for agent %s", t.self, did)
+	}
+	return nil
+}
+
 // key identifies a thread by its id and the two parties: the same id with another agent is another
 // thread (AIR-D52).
 func (t *ThreadStore) key(threadID, peer string) string {
