@@ -43,7 +43,7 @@ type ClientOptions struct {
 	// secret must not go to every origin (AIR-D85). Nil means none.
 	Secrets func(origin string) string
 
-	// RequireSealed refuses to send plain bodies, which every relay can read.
+	// RequireSealed refuses to send plain bodies, which every relay can read. Those in the Outbox are sealed.
 	RequireSealed bool
 
 	// DisableSelfCheck disables the check before the first envelope that the registry has the
@@ -241,7 +241,7 @@ func (c *Client) guarded(ctx context.Context, kind life.Kind, f func(context.Con
 func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
 	seal := opts != nil && opts.Seal
 	if c.opts.RequireSealed && !seal {
-		return nil, ErrInvalidEnvelope.err("the options of this client demand sealed bodies")
+		return nil, errPlain()
 	}
 	if draft == nil || draft.Body == nil {
 		return nil, ErrInvalidEnvelope.err("body is missing")
@@ -311,6 +311,10 @@ func (c *Client) validate(d *Draft, seal bool) (*Envelope, error) {
 
 // emptyBox has the form of a sealed body.
 const emptyBox = `{"type":"encrypted","alg":"x25519-hkdf-sha256-chacha20poly1305","v":1,"epk":"","nonce":"","ct":""}`
+
+func errPlain() *Error {
+	return ErrInvalidEnvelope.err("the options of this client demand sealed bodies")
+}
 
 func errExpired() *Error { return ErrExpired.err("expires_at has passed") }
 
@@ -498,6 +502,9 @@ func (c *Client) sendSigned(ctx context.Context, envelope []byte) (*Receipt, err
 	}
 	if env.ambiguous {
 		return nil, errAmbiguous()
+	}
+	if c.opts.RequireSealed && env.Type != bodyTypeEncrypted {
+		return nil, errPlain()
 	}
 	own, isMade := env.From == c.did, false
 	if own {

@@ -95,7 +95,7 @@ func (n *Negotiation) reply(ctx context.Context, body func(Move) Body) (*Receipt
 		return n.answer(ctx, body)
 	}
 	d := &Draft{ID: m.ID, To: m.To, ThreadID: m.ThreadID, InReplyTo: m.InReplyTo, Body: &Raw{JSON: m.Body}}
-	return n.client.Send(ctx, d, &SendOptions{Seal: m.IsSealed})
+	return n.client.Send(ctx, d, &SendOptions{Seal: m.IsSealed || n.client.opts.RequireSealed})
 }
 
 // answer sends a body that refers to the outstanding message.

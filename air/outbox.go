@@ -700,7 +700,7 @@ func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error)
 			return nil, err
 		}
 	}
-	r, err := c.deliverDraft(ctx, d, m.IsSealed, nil, isRepeat)
+	r, err := c.deliverDraft(ctx, d, m.IsSealed || c.opts.RequireSealed, nil, isRepeat)
 	var unrecorded *unrecordedError
 	if errors.As(err, &unrecorded) {
 		return nil, err

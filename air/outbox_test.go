@@ -744,6 +744,34 @@ func TestOutboxRefusesSecondMessageWithID(t *testing.T) {
 	})
 }
 
+// A client that demands sealed bodies seals what an earlier one has queued, and sends no plain envelope.
+func TestRequireSealedConcernsOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		opts := air.ClientOptions{Outbox: store.NewMemory(), Retry: &air.RetryPolicy{MaxAttempts: -1}}
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		_, err := w.client(t, alice, opts).Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+		require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		w.setFail(nil)
+		opts.RequireSealed = true
+		c := w.client(t, alice, opts)
+		n, err := c.Resend(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		in := w.inbox(t, bob, air.InboxOptions{})
+		require.Equal(t, 1, in.drain(t))
+		require.True(t, in.got[0].Sealed)
+		_, err = c.SendSigned(t.Context(), signedOffer(t, alice, bob.DID(), nil))
+		require.ErrorIs(t, err, air.ErrInvalidEnvelope)
+	})
+}
+
 // A slowStore yields what it had at the call of List, after the next signal.
 type slowStore struct {
 	store.Store
