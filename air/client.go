@@ -210,6 +210,9 @@ type Receipt struct {
 // delivered but a crossing message has advanced the thread, Send returns both a receipt and an
 // error. A draft with the id and the content of a message in the outbox continues its delivery.
 func (c *Client) Send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
+	if draft == nil {
+		draft = &Draft{}
+	}
 	return c.guarded(ctx, life.Request, func(ctx context.Context) (*Receipt, error) { return c.sender(ctx, draft, opts) })
 }
 
@@ -239,14 +242,14 @@ func (c *Client) guarded(ctx context.Context, kind life.Kind, f func(context.Con
 }
 
 func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Receipt, error) {
+	d := *draft
 	seal := opts != nil && opts.Seal
 	if c.opts.RequireSealed && !seal {
 		return nil, errPlain()
 	}
-	if draft == nil || draft.Body == nil {
+	if d.Body == nil {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
-	d := *draft
 	if d.From != "" && d.From != c.did {
 		return nil, ErrInvalidEnvelope.err("from is not the agent of this client")
 	}

@@ -85,7 +85,12 @@ func (*Withdraw) bodyType() string { return bodyTypeWithdraw }
 func (b *Raw) bodyType() string { return b.Type }
 
 // BodyType returns the member type of a body: "Offer" for an [Offer].
-func BodyType(b Body) string { return b.bodyType() }
+func BodyType(b Body) string {
+	if b == nil {
+		return ""
+	}
+	return b.bodyType()
+}
 
 func (b *Offer) appendJSON(dst []byte) []byte {
 	return appendOffer(dst, bodyTypeOffer, b.Description, b.Price, b.Expires)
