@@ -89,16 +89,22 @@ func (t *Telemetry) Middleware() air.Middleware {
 	}
 }
 
+// actionOf returns the action of a path in either dialect: /inbox/{r}, /inbox/{r}/pull, /pull/{r}.
+func actionOf(path string) string {
+	for _, action := range []string{"pull", "ack"} {
+		if strings.HasSuffix(path, "/"+action) || strings.HasPrefix(path, "/"+action+"/") {
+			return action
+		}
+	}
+	return "push"
+}
+
 // RelayMiddleware records each request of a relay, as a part of the trace of its caller.
 func (t *Telemetry) RelayMiddleware() relay.Middleware {
 	return func(next relay.Handler) relay.Handler {
 		return relay.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-			action := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-			if action != "pull" && action != "ack" {
-				action = "push"
-			}
 			ctx := t.i.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
-			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindServer, Method: "relay " + action})
+			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindServer, Method: "relay " + actionOf(r.URL.Path)})
 			return span.Run(ctx, errorType, func() error { return next.ServeRelay(w, r.WithContext(ctx)) })
 		})
 	}

@@ -96,3 +96,21 @@ func TestPanics(t *testing.T) {
 	r.RequireAttribute(t, "consumer process Offer", "error.type", "panic")
 	r.RequireAttribute(t, "server relay pull", "error.type", "panic")
 }
+
+// The action of a span is that of the path, in both dialects. The client refuses a message without a body.
+func TestNames(t *testing.T) {
+	for path, want := range map[string]string{"/inbox/AIR-A": "push", "/inbox/AIR-A/pull": "pull", "/pull/AIR-A": "pull",
+		"/inbox/AIR-A/ack": "ack", "/ack/AIR-A": "ack"} {
+		r := telemetrytest.New()
+		tel, err := otelair.New(&otelair.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+		require.NoError(t, err)
+		relayed := tel.RelayMiddleware()(relay.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil }))
+		require.NoError(t, relayed.ServeRelay(nil, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, http.NoBody)))
+		require.NotNil(t, r.Spans()["server relay "+want], path)
+		_, client := airtest.NewPair(t, &airtest.PairOptions{Client: &air.ClientOptions{Interceptors: []air.Interceptor{tel.Interceptor()}}})
+		for _, draft := range []*air.Draft{nil, {}} {
+			_, err = client.Send(t.Context(), draft, nil)
+			require.ErrorContains(t, err, "body is missing")
+		}
+	}
+}
