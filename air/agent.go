@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -237,17 +236,8 @@ const (
 func (a *Agent) poll(ctx context.Context, endpoint string) error {
 	o, r := &a.opts, a.opts.Resolver
 	po := &PollerOptions{
-		Dialect: o.Dialect, HTTPClient: o.HTTPClient, Logger: o.Logger,
+		Dialect: o.Dialect, HTTPClient: o.HTTPClient, Logger: o.Logger, secrets: o.Secrets,
 		AllowLoopback: r.opts.AllowLoopback, AllowPrivate: r.opts.AllowPrivate, Transport: r.opts.Transport,
-	}
-	if o.Secrets != nil {
-		err := guard.Call("Secrets", func() error {
-			po.AgentSecret = o.Secrets(exchange.Origin(endpoint))
-			return nil
-		})
-		if err != nil {
-			return err
-		}
 	}
 	p, err := NewPoller(a.Inbox, endpoint, po)
 	if err != nil {

@@ -315,6 +315,25 @@ func TestAgentFindsMailbox(t *testing.T) {
 	})
 }
 
+// An agent pulls with the present secret of its mailbox, which may be replaced while it runs.
+func TestAgentPullsWithPresentSecret(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		var secret atomic.Value
+		secret.Store("first")
+		present := func(string) string { return secret.Load().(string) }
+		w.relay = newRelay(t, &relay.ServerOptions{Auth: relay.Auth{InboxSecret: present}})
+		alice, bobID := w.join(t, 1), w.join(t, 2)
+		bob := w.agent(t, bobID, air.AgentOptions{Secrets: present}, nil)
+		for i, text := range []string{"first", "second"} {
+			secret.Store(text)
+			push(t, w.relay, bobID.AIRID(), signedOffer(t, alice, bobID.DID(), nil))
+			time.Sleep(10 * time.Second)
+			require.Len(t, bob.list(), i+1)
+		}
+	})
+}
+
 // An agent whose mailbox has moved gets the mail of a sender that has the old document still.
 func TestAgentGetsMailOfFormerMailbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -46,7 +46,7 @@ func (m *mailbox) open(endpoint string, o *PollerOptions, s *self) (err error) {
 		m.deployed, err = parseEndpoint(endpoint, eo)
 		m.isAuto = err == nil
 	}
-	co := exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Transport: o.Transport}
+	co := exchange.Options{HTTPClient: o.HTTPClient, AllowLoopback: o.AllowLoopback, AllowPrivate: o.AllowPrivate, Transport: o.Transport, Secrets: o.secrets}
 	if o.AgentSecret != "" {
 		co.Secrets = func(string) string { return o.AgentSecret } // all requests go to the endpoint
 	}

@@ -60,7 +60,8 @@ type PollerOptions struct {
 	// slog.Default().
 	Logger *slog.Logger
 
-	random func() float64 // numbers from 0 up to 1 for the jitter; nil means math/rand
+	random  func() float64             // numbers from 0 up to 1 for the jitter; nil means math/rand
+	secrets func(origin string) string // of an Agent; nil means AgentSecret
 }
 
 // A Poller fetches envelopes from a relay and passes them to an [Inbox]. It acknowledges those with
