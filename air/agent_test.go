@@ -315,6 +315,48 @@ func TestAgentFindsMailbox(t *testing.T) {
 	})
 }
 
+// Two agents that push to each other, with outboxes, answer in their handlers: no answer waits for the end of the delivery that it
+// proves (AIR-D56).
+func TestDirectAgentsAnswerInHandlers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		ids := []*air.Identity{w.join(t, 1), w.join(t, 2)}
+		answer := func(r *runner, d *air.Delivery) (err error) {
+			n := r.NewNegotiation(d.Envelope.From, d.Envelope.ThreadID, false)
+			switch d.Body.(type) {
+			case *air.Offer:
+				_, err = n.Counter(context.Background(), "", air.MinorUnits(4, "USD"), time.Now().Add(time.Hour))
+			case *air.Counter:
+				_, err = n.Accept(context.Background())
+			}
+			return err
+		}
+		agents := make([]*runner, 2)
+		for i, id := range ids {
+			w.registry.Register(id, "https://direct.example/"+id.AIRID())
+			agents[i] = w.agent(t, id, air.AgentOptions{Direct: true, Persistence: air.Persistence{Store: store.NewMemory()}}, answer)
+		}
+		w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			for i, id := range ids {
+				if r.URL.Path == "/"+id.AIRID() {
+					agents[i].Handler().ServeHTTP(rw, r)
+				}
+			}
+		})
+		n, start := agents[0].NewNegotiation(ids[1].DID(), "", false), time.Now()
+		_, err := n.Offer(t.Context(), "", air.MinorUnits(5, "USD"), time.Now().Add(time.Hour))
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
+		for i, a := range agents {
+			th, err := a.NewNegotiation(ids[1-i].DID(), n.ThreadID(), false).Thread(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, air.ThreadAccepted, th.State)
+			queued, failed := queuedIDs(t, a.Client)
+			require.Empty(t, append(queued, failed...))
+		}
+	})
+}
+
 // An agent pulls with the present secret of its mailbox, which may be replaced while it runs.
 func TestAgentPullsWithPresentSecret(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -268,7 +268,7 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 		return c.deliverDraft(ctx, &d, seal, first, false)
 	}
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
-	end, err := c.outbox.turn(ctx, m.thread())
+	end, err := c.outbox.turn(ctx, m)
 	if err != nil { // a failed delivery is in the outbox
 		_, _, failed := c.outbox.add(context.WithoutCancel(ctx), m, "", draft.ID == "")
 		return nil, cmp.Or(failed, err)

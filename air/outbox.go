@@ -70,8 +70,10 @@ type outboxStore struct {
 	heads map[replayKey]int      // numbers of queued messages in the index, by thread
 	read  time.Time              // of the index
 	reads indexReads
-	last  time.Time                   // Queued of the last message
-	turns map[replayKey]chan struct{} // of threads with a delivery in progress
+	last  time.Time           // Queued of the last message
+	turns map[replayKey]*turn // of threads with a delivery in progress
+
+	answered map[string]bool // keys of messages with a delivery in progress that the recipient has answered
 
 	served    map[string]bool // recipients that resendLoop serves; guarded by mu
 	isListing atomic.Bool     // by a call of resendLoop
@@ -163,31 +165,57 @@ func (o *outboxStore) key(id string) string {
 	return o.prefix + hex.EncodeToString(sum[:])
 }
 
+// A turn is the delivery of the message with a key, which the later ones of its thread wait for.
+type turn struct {
+	key  string
+	done chan struct{}
+}
+
 // turn waits until no other delivery of the thread is in progress. The caller calls the result.
-func (o *outboxStore) turn(ctx context.Context, thread replayKey) (end func(), err error) {
+func (o *outboxStore) turn(ctx context.Context, m *OutboxMessage) (end func(), err error) {
+	thread, own := m.thread(), &turn{o.key(m.ID), make(chan struct{})}
 	for {
 		o.mu.Lock()
 		busy := o.turns[thread]
 		if busy == nil {
-			done := make(chan struct{})
 			if o.turns == nil {
-				o.turns = make(map[replayKey]chan struct{})
+				o.turns, o.answered = make(map[replayKey]*turn), make(map[string]bool)
 			}
-			o.turns[thread] = done
+			o.turns[thread] = own
 			o.mu.Unlock()
 			return func() {
 				o.mu.Lock()
-				delete(o.turns, thread)
-				o.mu.Unlock()
-				close(done)
+				defer o.mu.Unlock()
+				delete(o.answered, own.key)
+				if o.turns[thread] == own {
+					o.endTurnLocked(thread)
+				}
 			}, nil
 		}
 		o.mu.Unlock()
 		select {
-		case <-busy:
+		case <-busy.done:
 		case <-ctx.Done():
 			return nil, ErrDeliveryFailed.because("ended before an attempt", ctx.Err())
 		}
+	}
+}
+
+// endTurnLocked ends the turn of a thread. o.mu must be held.
+func (o *outboxStore) endTurnLocked(thread replayKey) {
+	close(o.turns[thread].done)
+	delete(o.turns, thread)
+}
+
+// pass lets later messages of a thread pass one that the recipient has answered, although its delivery has no result yet: that
+// may wait for them.
+func (o *outboxStore) pass(m *ownMove) {
+	thread, key := outboxThread(m.to, m.threadID), o.key(m.message.ID)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if t := o.turns[thread]; t != nil && t.key == key {
+		o.answered[key] = true
+		o.endTurnLocked(thread)
 	}
 }
 
@@ -296,7 +324,7 @@ func (o *outboxStore) isBehindLocked(key string, m *OutboxMessage) bool {
 		return false
 	}
 	for other, e := range o.index {
-		if other != key && e.thread == thread && !e.isFailed && e.queued.Before(m.Queued) {
+		if other != key && e.thread == thread && !e.isFailed && e.queued.Before(m.Queued) && !o.answered[other] {
 			return true
 		}
 	}
@@ -669,7 +697,7 @@ func (c *Client) resendTo(ctx context.Context, kind life.Kind, claims *once.Tabl
 
 // resend makes one delivery of a message, unless another process has made one since it was listed.
 func (c *Client) resend(ctx context.Context, m *OutboxMessage) (*Receipt, error) {
-	end, err := c.outbox.turn(ctx, m.thread())
+	end, err := c.outbox.turn(ctx, m)
 	if err != nil {
 		return nil, err
 	}

@@ -744,7 +744,7 @@ func TestOutboxRefusesSecondMessageWithID(t *testing.T) {
 	})
 }
 
-// A client that demands sealed bodies seals what an earlier one has queued, and sends no plain envelope.
+// A client that demands sealed bodies seals the messages that an earlier client has queued, and sends no plain envelope.
 func TestRequireSealedConcernsOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)

@@ -179,6 +179,9 @@ func (t *ThreadStore) confirm(ctx context.Context, e *Envelope, th core.Thread) 
 	if _, isRefused := errors.AsType[*Error](err); isRefused {
 		return false, nil
 	}
+	if o := t.outbox.Load(); o != nil && err == nil {
+		o.pass(&m)
+	}
 	return err == nil, err
 }
 
