@@ -69,6 +69,6 @@
 //   - Names are sorted by UTF-16 code units as in RFC 8785, not by code points (AIR-D01).
 //   - Mail is acknowledged only after a final outcome; a poller drops a cursor that is refused
 //     three times (AIR-D62, AIR-D63). Pulled mail over 300 seconds old becomes a dead letter (AIR-D68).
-//   - A thread has at most 1,000 offers and counters; a mailbox has at most 10,000 envelopes by
-//     default.
+//   - A thread has at most 1,000 offers and counters, with prices of at most about 1,000 digits; a mailbox has at most
+//     10,000 envelopes by default.
 package air

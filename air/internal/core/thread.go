@@ -47,8 +47,11 @@ type Thread struct {
 	LastSum string `json:"sum,omitempty"`
 }
 
-// maxMoves bounds the memory of one thread.
-const maxMoves = 1000
+// Bounds of the memory of one thread. A price in an envelope may have any length.
+const (
+	maxMoves = 1000
+	maxPrice = 1 << 10 // bytes
+)
 
 // Outstanding returns the move that awaits an answer, or nil.
 func (t Thread) Outstanding() *Move {
@@ -121,6 +124,8 @@ func (t *Thread) next(m *Message) (string, error) {
 		return "", refuse("price_mismatch", "accepted_price is not the outstanding price")
 	case next == Countered && len(t.Moves) >= maxMoves:
 		return "", refuse("conflict", "too many moves in one thread")
+	case len(m.Price) > maxPrice:
+		return "", refuse("conflict", "the price has too many digits for a thread")
 	case next == Withdrawn:
 		return next, t.mayWithdraw(m)
 	}

@@ -6,6 +6,7 @@ package core
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -131,7 +132,7 @@ func TestThreadKnowsWhatItHasSeen(t *testing.T) {
 	require.False(t, th.IsUnseen(Message{Kind: "Counter", InReplyTo: "x"}))
 }
 
-// A thread has at most 1000 moves, and can be ended then.
+// A thread has at most 1000 moves, and can be ended then. None has a price of over a KiB.
 func TestThreadIsBounded(t *testing.T) {
 	th, err := Thread{}.Apply(Message{Kind: "Offer", ID: "a"})
 	for i := 1; i < maxMoves; i++ {
@@ -144,4 +145,6 @@ func TestThreadIsBounded(t *testing.T) {
 	require.ErrorContains(t, err, "too many moves")
 	_, err = th.Apply(Message{Kind: "Decline", IsOwn: isOwn, InReplyTo: "a"})
 	require.NoError(t, err)
+	_, err = Thread{}.Apply(Message{Kind: "Offer", ID: "a", Price: strings.Repeat("1", maxPrice+1)})
+	require.ErrorContains(t, err, "too many digits")
 }
