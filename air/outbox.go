@@ -271,12 +271,19 @@ func (o *outboxStore) recall(ctx context.Context, m *OutboxMessage) error {
 		return nil
 	case err != nil:
 		return err
-	case old.To == m.To && old.ThreadID == m.ThreadID && old.InReplyTo == m.InReplyTo && bytes.Equal(old.Body, m.Body):
+	case old.To == m.To && old.ThreadID == m.ThreadID && old.InReplyTo == m.InReplyTo && isSameJSON(old.Body, m.Body):
 		m.set(old.state())
 	case old.Failed.IsZero():
 		return ErrInvalidEnvelope.err("the outbox has another message with this id")
 	}
 	return nil
+}
+
+// isSameJSON reports whether two texts are the same value. A stored text has other spaces and escapes.
+func isSameJSON(a, b []byte) bool {
+	first, err := Canonicalize(a)
+	second, failed := Canonicalize(b)
+	return err == nil && failed == nil && bytes.Equal(first, second)
 }
 
 // add stores a message, which sender delivers unless an earlier one of its thread is queued, as add reports. isRepeat

@@ -717,6 +717,29 @@ func TestSendOfQueuedMessageContinuesIt(t *testing.T) {
 	})
 }
 
+// The spaces of a body and the characters that JSON in HTML escapes are those of the same message.
+func TestSendContinuesMessageWithSpaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory(), BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
+		w.setFail(func(r *http.Request) error {
+			if r.Method == http.MethodPost {
+				return errors.New("unreachable")
+			}
+			return nil
+		})
+		d := &air.Draft{ID: air.NewID(), To: bob.DID(), ThreadID: air.NewID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type": "note", "text": "a < b & c"}`)}}
+		for range 2 {
+			_, err := c.Send(t.Context(), d, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+		}
+		list, err := c.Outbox(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, list[0].Attempts)
+	})
+}
+
 // A message with the id of another queued one is refused, which keeps that.
 func TestOutboxRefusesSecondMessageWithID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
