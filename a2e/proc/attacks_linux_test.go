@@ -108,7 +108,7 @@ func (v *victim) leaves(script string) bool {
 	left := func() (pids []int) {
 		list, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range list {
-			if text, _ := os.ReadFile(file); bytes.Contains(text, []byte("sleep\x00"+seconds)) {
+			if text, _ := os.ReadFile(file); bytes.Contains(text, []byte(seconds)) { // of sleep, or of a shell that is about to run it
 				pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 				pids = append(pids, pid)
 			}
