@@ -254,7 +254,7 @@ func (a *Agent) poll(ctx context.Context, endpoint string) error {
 	})
 	if err != nil {
 		stop()
-		return err
+		return errors.Join(err, p.Close())
 	}
 	watched, cancel := context.WithCancel(ctx)
 	defer cancel()
