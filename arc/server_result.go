@@ -81,7 +81,8 @@ func objectBytes(b []byte) ([]byte, error) {
 }
 
 // faultOf makes an error of a handler what the caller reads (ARC-D56). An error of
-// another server is an internal error, unless the handler wraps it in an [Error].
+// another server is an internal error, unless the handler wraps it in an [Error]. A call
+// that the end of the server has cut off may be repeated elsewhere.
 func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
@@ -104,6 +105,10 @@ func (s *Server) faultOf(ctx context.Context, call *Call, err error) *Error {
 	var c Code
 	if errors.As(err, &c) {
 		return &Error{Code: c, Message: c.Message()}
+	}
+	cause := context.Cause(ctx)
+	if call != nil && errors.Is(cause, ErrClosed) && (errors.Is(err, cause) || errors.Is(err, context.Canceled)) {
+		return agentFault(ErrAgentNotAvailable, call.TargetAgent)
 	}
 	return s.internal(ctx, call, err)
 }

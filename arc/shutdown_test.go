@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -50,6 +51,44 @@ func TestRecoverWhileClosing(t *testing.T) {
 		require.Equal(t, arc.TaskFailed, task.Status, "the closing server did not take it over")
 		require.Equal(t, "Task interrupted", task.Reason)
 	})
+}
+
+// A call that the end of the server cuts off is refused like a new one, so that its caller repeats it elsewhere; so is
+// a message that waits for the turn of its chat.
+func TestCallCutByShutdownIsUnavailable(t *testing.T) {
+	for name, db := range map[string]store.Store{"memory": nil, "shared store": store.NewMemory()} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log testkit.Log
+				s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Logger: log.Logger()})
+				s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, turn *arc.ChatTurn, out *arc.ChatWriter) error {
+					if turn.First {
+						return out.Send("hello")
+					}
+					<-ctx.Done()
+					return fmt.Errorf("cut: %w", ctx.Err())
+				}))
+				s.Handle("a-01", "debug.wait", arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				}))
+				require.Nil(t, startChat(s, "a-01", "c", "x").Error)
+				message := call("chat.message", "a-01", `{"chatId":"c","message":`+hello("x")+`}`)
+				var calls sync.WaitGroup
+				for _, body := range []string{message, message, call("debug.wait", "a-01", "{}")} {
+					calls.Go(func() {
+						rec := post(s, body)
+						fault(t, rec, arc.ErrAgentNotAvailable)
+						require.Equal(t, "5", rec.Header().Get("Retry-After"))
+					})
+				}
+				synctest.Wait()
+				require.NoError(t, s.Close())
+				calls.Wait()
+				require.Empty(t, log.String())
+			})
+		})
+	}
 }
 
 // slowList is a store whose lists take a while.
