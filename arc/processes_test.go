@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -215,6 +216,30 @@ func TestSubscribeElsewhere(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A subscriber receives no event from before its subscription, also if another process may not have queued that for the
+// webhooks of the configuration.
+func TestSubscriberReceivesLaterEventsOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{once: true}
+		db := store.NewMemory()
+		var servers []*arc.Server
+		for range 2 {
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second},
+				Webhook: h.withStatic(arc.StaticWebhook{ID: "ops", CallbackURL: "https://ops.test/", TargetAgent: "ops-01"})})
+			s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x")))
+			servers = append(servers, s)
+		}
+		id := createTask(t, servers[0], "a-01", "x")
+		synctest.Wait()
+		subscribe(t, servers[1], "a-01", id, "https://one.test/", `["TASK_CREATED","TASK_STARTED","TASK_PAUSED","TASK_CANCELED"]`)
+		require.Nil(t, cancelTask(servers[1], "a-01", id).Error)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		events := slices.DeleteFunc(h.take(), func(s string) bool { return strings.HasPrefix(s, "ops.test") })
+		require.Equal(t, []string{"one.test TASK_CANCELED CANCELED"}, events)
+	})
 }
 
 // slowTasks is the store of a process to which it takes a second to read a task.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
+	"github.com/a2aproject/a2a-go/v2/a2aclient"
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
@@ -244,4 +245,81 @@ func TestPushNextProcess(t *testing.T) {
 			t.Errorf("dead letter %v", l)
 		}
 	})
+}
+
+// endedTask returns a task that has ended while its configuration with the id "x" was at a receiver that is down.
+func endedTask(t *testing.T, c *a2aclient.Client, ctx context.Context, url string) *a2a.Task {
+	t.Helper()
+	task, err := sendTo(ctx, c, message("paint it"))
+	require.NoError(t, err)
+	configure(t, c, ctx, task, url)
+	answer := message("red")
+	answer.TaskID = task.ID
+	_, err = sendTo(ctx, c, answer)
+	require.NoError(t, err)
+	time.Sleep(time.Second)
+	return task
+}
+
+func configure(t *testing.T, c *a2aclient.Client, ctx context.Context, task *a2a.Task, url string) {
+	t.Helper()
+	_, err := c.CreateTaskPushConfig(ctx, &a2a.PushConfig{TaskID: task.ID, ID: "x", URL: url})
+	require.NoError(t, err)
+}
+
+// The waiting notifications of a deleted configuration are not sent after the removal of their task either.
+func TestPushOfDeletedConfigAndRemovedTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{isDown: true}
+		f := newFixture(t, r.options(arc.Persistence{TaskRetention: time.Minute}), ask)
+		c, ctx := f.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+		task := endedTask(t, c, ctx, "https://one.example/")
+		time.Sleep(30 * time.Second)
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
+		time.Sleep(35 * time.Second)
+		_, err := c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrTaskNotFound)
+		r.setDown(false)
+		time.Sleep(24 * time.Hour)
+		require.Empty(t, r.take(t))
+	})
+}
+
+// A configuration that is made again, or replaced, gets the end of its task once. The notifications that waited for a
+// deleted one are not sent.
+func TestPushConfigMadeAgain(t *testing.T) {
+	for name, tt := range map[string]struct {
+		isDeleted, isReplaced bool
+		url                   string
+		want                  map[string]int // events by host
+	}{
+		"deleted":              {true, false, "https://two.example/", map[string]int{"two.example": 1}},
+		"deleted, same":        {true, false, "https://one.example/", map[string]int{"one.example": 1}},
+		"replaced":             {false, false, "https://two.example/", map[string]int{"one.example": 3, "two.example": 1}},
+		"same":                 {false, false, "https://one.example/", map[string]int{"one.example": 3}},
+		"replaced and deleted": {true, true, "https://two.example/", map[string]int{"two.example": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &receiver{isDown: true}
+				f := newFixture(t, r.options(arc.Persistence{}), ask)
+				c, ctx := f.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+				task := endedTask(t, c, ctx, "https://one.example/")
+				if tt.isReplaced {
+					configure(t, c, ctx, task, "https://three.example/")
+				}
+				if tt.isDeleted {
+					require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
+				}
+				configure(t, c, ctx, task, tt.url)
+				r.setDown(false)
+				time.Sleep(time.Hour)
+				hosts := map[string]int{}
+				for _, event := range r.take(t) {
+					hosts[strings.Split(event, " | ")[1]]++
+				}
+				require.Equal(t, tt.want, hosts)
+			})
+		})
+	}
 }

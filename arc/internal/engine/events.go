@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/store"
 )
 
 // eventTexts are the texts that notifications have for people.
@@ -175,12 +176,14 @@ func (t *task) flushed() uint64 {
 func (e *Tasks) queueLast(ctx context.Context, r *record, sub *Subscription) error {
 	last := *r
 	last.Pending, last.PendingFrom = nil, r.Events-1
+	late := *sub
+	late.From = 0
 	old := &record{Task: Task{Status: r.Previous}}
 	end := &change{Change: Change{Action: endings[r.Status], At: r.Ended, Reason: r.Reason}}
 	for _, name := range transitions[r.Previous][end.Action].emit {
 		last.Pending = append(last.Pending, r.event(name, old, end))
 	}
-	return e.persist(ctx, func(ctx context.Context) error { return e.webhooks.putAll(ctx, &last, sub, last.PendingFrom) })
+	return e.persist(ctx, func(ctx context.Context) error { return e.webhooks.putAll(ctx, &last, &late, last.PendingFrom) })
 }
 
 // endings are the actions that end a task.
@@ -206,7 +209,10 @@ func (e *Tasks) endOf(ctx context.Context, taskID, id string) (*endedSub, error)
 	defer e.release(t)
 	s, err := e.get(ctx, t)
 	if isCode(err, wire.TaskNotFound) { // its last notifications are still sent
-		return nil, nil
+		if _, err = e.db.Get(ctx, removedKey(id)); errors.Is(err, store.ErrNotFound) {
+			return nil, nil
+		}
+		return &endedSub{id, true}, err
 	}
 	if err != nil {
 		return nil, err
@@ -221,20 +227,28 @@ func (e *Tasks) endOf(ctx context.Context, taskID, id string) (*endedSub, error)
 const maxEnded = 64
 
 // endSubscription ends a subscription permanently.
-func (e *Tasks) endSubscription(ctx context.Context, taskID, id string, isRemoved bool) error {
+func (e *Tasks) endSubscription(ctx context.Context, taskID, id string) error {
+	return e.endSubscriptions(ctx, taskID, []endedSub{{ID: id}}, func(s *Subscription) bool { return s.ID == id })
+}
+
+// endSubscriptions ends the selected subscriptions of a task, and adds a list to the ended ones.
+func (e *Tasks) endSubscriptions(ctx context.Context, taskID string, list []endedSub, selects func(s *Subscription) bool) error {
 	t := e.acquire(taskID)
 	defer e.release(t)
 	t.turn.Lock()
 	defer e.unlock(t)
-	removed := 0
+	var size int
+	var count int64
 	err := e.changeSubsLocked(ctx, t, func(r *record) (*record, error) {
 		n := *r
-		n.EndedSubs = append(slices.Clone(r.EndedSubs[max(0, len(r.EndedSubs)-maxEnded+1):]), endedSub{id, isRemoved})
+		size, count = 0, 0
+		n.EndedSubs = append(slices.Clone(r.EndedSubs), list...)
+		n.EndedSubs = n.EndedSubs[max(0, len(n.EndedSubs)-maxEnded):]
 		n.Subs = slices.DeleteFunc(slices.Clone(r.Subs), func(s Subscription) bool {
-			if s.ID != id {
+			if !selects(&s) {
 				return false
 			}
-			removed = s.Size
+			size, count = size+s.Size, count+1
 			return true
 		})
 		return &n, nil
@@ -242,8 +256,8 @@ func (e *Tasks) endSubscription(ctx context.Context, taskID, id string, isRemove
 	if isCode(err, wire.TaskNotFound) {
 		return nil
 	}
-	if err == nil && removed > 0 {
-		_ = e.ledger.attach(t.id, -removed, -1) // always succeeds
+	if err == nil && count > 0 {
+		_ = e.ledger.attach(t.id, -size, -count) // always succeeds
 	}
 	return err
 }

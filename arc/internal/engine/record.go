@@ -60,8 +60,10 @@ type Subscription struct {
 	Events  []string `json:"events"`
 	TraceID string   `json:"traceId,omitempty"`
 	Created Moment   `json:"created,omitempty"`
+	From    uint64   `json:"from,omitempty"` // number of its first event
 	Size    int      `json:"size,omitempty"` // bytes that are counted for it
 	Dialect *Dialect `json:"dialect,omitempty"`
+	Earlier []string `json:"earlier,omitempty"` // those that it has replaced
 
 	isStatic bool
 }

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -37,13 +38,14 @@ func (e *Tasks) Subscribe(ctx context.Context, q *Request, p *wire.Subscribe, ch
 	err = e.changeSubsLocked(e.durable(), t, func(r *record) (*record, error) {
 		replaced, isKept = nil, false
 		n := *r
-		if i := slices.IndexFunc(r.Subs, func(s Subscription) bool { return s.ID == sub.ID }); i >= 0 {
-			if sub.Dialect == nil { // by an earlier attempt
-				sub = r.Subs[i]
+		if i := slices.IndexFunc(r.Subs, sub.isInPlaceOf); i >= 0 {
+			if old := &r.Subs[i]; old.ID == sub.ID || old.URL == sub.URL && bytes.Equal(old.Dialect.Data, sub.Dialect.Data) {
+				sub = *old // by an earlier attempt
 				return nil, store.ErrUnchanged
 			}
 			replaced = &r.Subs[i]
 			n.Subs = slices.Delete(slices.Clone(r.Subs), i, i+1)
+			sub.Earlier = append(slices.Clone(replaced.Earlier[max(0, len(replaced.Earlier)-maxEarlier+1):]), replaced.ID)
 		}
 		switch {
 		case r.IsFinal() && sub.Dialect == nil:
@@ -53,8 +55,8 @@ func (e *Tasks) Subscribe(ctx context.Context, q *Request, p *wire.Subscribe, ch
 			fault.Message = "Too many subscriptions"
 			return nil, fault
 		}
+		sub.From = r.Events + 1
 		n.Subs = append(slices.Clip(n.Subs), sub)
-		n.EndedSubs = slices.DeleteFunc(slices.Clone(r.EndedSubs), func(s endedSub) bool { return s.ID == sub.ID })
 		isKept = true
 		return &n, nil
 	})
@@ -72,18 +74,24 @@ func (e *Tasks) Subscribe(ctx context.Context, q *Request, p *wire.Subscribe, ch
 
 // newSubscription returns the subscription that a request adds to a task.
 func newSubscription(q *Request, r *record) Subscription {
-	sub := Subscription{Target: q.Caller, TraceID: cmp.Or(r.TraceID, q.TraceID), Created: Now()}
+	sub := Subscription{ID: q.Attempt.ID("sub-"), Target: q.Caller, TraceID: cmp.Or(r.TraceID, q.TraceID), Created: Now()}
 	if w := q.Webhook; w != nil {
 		sub.URL, sub.Events, sub.Dialect = w.URL, w.Events, w.Dialect
-		sub.ID = dialectID(r.ID, w.Dialect)
-	} else {
-		sub.ID = q.Attempt.ID("sub-")
 	}
 	return sub
 }
 
-// dialectID returns the id of a subscription for one of another protocol.
-func dialectID(taskID string, d *Dialect) string { return "sub-" + Hash(taskID, d.Name, d.ID)[:22] }
+// maxEarlier bounds the replaced subscriptions that a subscription knows.
+const maxEarlier = 8
+
+// isInPlaceOf reports whether two subscriptions of a task have the same id, or the same one in another protocol.
+func (s *Subscription) isInPlaceOf(old Subscription) bool {
+	return s.ID == old.ID || s.Dialect.isSame(old.Dialect)
+}
+
+func (d *Dialect) isSame(o *Dialect) bool {
+	return d != nil && o != nil && d.Name == o.Name && d.ID == o.ID
+}
 
 func (s *Subscription) size() int {
 	n := baseBytes + len(s.URL) + len(s.Target) + 16*len(s.Events)
@@ -111,5 +119,28 @@ func (e *Tasks) Subscriptions(ctx context.Context, taskID, dialect string) (list
 
 // Unsubscribe removes a subscription of a task with a dialect. Its waiting notifications are not sent.
 func (e *Tasks) Unsubscribe(ctx context.Context, taskID string, d *Dialect) error {
-	return e.endSubscription(ctx, taskID, dialectID(taskID, d), true)
+	list, err := e.Subscriptions(ctx, taskID, d.Name)
+	if err != nil {
+		return err
+	}
+	var removals []endedSub
+	for _, s := range list {
+		if d.isSame(s.Dialect) {
+			for _, id := range append(slices.Clip(s.Earlier), s.ID) {
+				removals = append(removals, endedSub{id, true})
+			}
+		}
+	}
+	if removals == nil {
+		return nil
+	}
+	err = e.endSubscriptions(ctx, taskID, removals, func(s *Subscription) bool {
+		return slices.Contains(removals, endedSub{s.ID, true})
+	})
+	for _, s := range removals {
+		if err == nil {
+			err = e.persist(e.durable(), func(ctx context.Context) error { return e.webhooks.noteRemoved(ctx, s.ID) })
+		}
+	}
+	return err
 }

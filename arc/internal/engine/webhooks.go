@@ -140,7 +140,7 @@ type Webhooks struct {
 
 	// Functions of the tasks: the end of a subscription or nil, and its making.
 	endOf func(ctx context.Context, taskID, id string) (*endedSub, error)
-	end   func(ctx context.Context, taskID, id string, isRemoved bool) error
+	end   func(ctx context.Context, taskID, id string) error
 }
 
 func newWebhooks(c *core) *Webhooks {
@@ -180,7 +180,7 @@ func (w *Webhooks) putAll(ctx context.Context, r *record, sub *Subscription, fir
 	for i, event := range r.Pending {
 		n := r.PendingFrom + uint64(i)
 		name, _ := strictjson.Value(event).Get("event").Text()
-		if n < first || !slices.Contains(sub.Events, name) {
+		if n < max(first, sub.From) || !slices.Contains(sub.Events, name) {
 			continue
 		}
 		if err := w.put(ctx, r, sub, n, name, event); err != nil {
@@ -238,6 +238,26 @@ func (w *Webhooks) hasSpace(ctx context.Context, stream string) error {
 	late, lateBytes, lateErr := w.box.Waiting(ctx, lateStream(stream))
 	if err = cmp.Or(err, lateErr); err == nil && (items+late >= maxWebhookItems || bytes+lateBytes >= maxWebhookBytes) {
 		err = errTooMany
+	}
+	return err
+}
+
+// removedKey is the key of a removed subscription with waiting notifications.
+func removedKey(id string) string { return prefix + "removed/" + id }
+
+// noteRemoved notes that the waiting notifications of a subscription are not sent, for the case that its task, which
+// notes it too, is removed before.
+func (w *Webhooks) noteRemoved(ctx context.Context, id string) error {
+	stream := (&Subscription{ID: id}).stream()
+	hasItems, err := w.box.Has(ctx, stream)
+	if err == nil && !hasItems {
+		hasItems, err = w.box.Has(ctx, lateStream(stream))
+	}
+	if err == nil && hasItems {
+		_, err = w.db.Create(ctx, removedKey(id), nil, maxWebhookAge+time.Hour)
+	}
+	if errors.Is(err, store.ErrExists) {
+		return nil
 	}
 	return err
 }
@@ -306,7 +326,7 @@ func (w *Webhooks) serve(ctx context.Context, item outbox.Item) outbox.Verdict {
 		w.giveUp(ctx, d, letterID(item.Stream, item.Seq), d.Attempts+item.Attempt, err)
 		return outbox.Gone(err)
 	case errors.Is(err, statusGone):
-		if failed := w.end(ctx, d.TaskID, d.SubscriptionID, false); failed != nil {
+		if failed := w.end(ctx, d.TaskID, d.SubscriptionID); failed != nil {
 			return outbox.Later(storeDelay, failed)
 		}
 	}
