@@ -145,13 +145,24 @@ func (a *arguments) decode(text json.RawMessage) *mcpserver.Refusal {
 			r.Errors = append(r.Errors, mcpserver.Fault{Path: path, Reason: "unknown_parameter"})
 		}
 	}
-	if len(r.Errors) == 0 && a.message == "" && a.taskID == "" {
-		r.Errors = append(r.Errors, mcpserver.Fault{Path: "/message", Reason: "missing_parameter", Expected: "string"})
+	if path := a.missing(); len(r.Errors) == 0 && path != "" {
+		r.Errors = append(r.Errors, mcpserver.Fault{Path: path, Reason: "missing_parameter", Expected: "string"})
 	}
 	if len(r.Errors) == 0 {
 		return nil
 	}
 	return r
+}
+
+// missing returns the path of an argument that the others need, or "".
+func (a *arguments) missing() string {
+	switch {
+	case a.isCancel && a.taskID == "":
+		return "/taskId"
+	case !a.isCancel && a.message == "" && (a.taskID == "" || a.data != nil):
+		return "/message"
+	}
+	return ""
 }
 
 func (a *arguments) parts() []arc.Part {

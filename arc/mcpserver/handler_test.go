@@ -187,8 +187,15 @@ func TestAgents(t *testing.T) {
 			require.True(t, res.IsError)
 			require.Len(t, out["errors"], 5)
 			require.Contains(t, textOf(res), "\n/a~1b: unknown_parameter")
-			res, _ = call(t, s, map[string]any{})
-			require.Contains(t, textOf(res), "\n/message: missing_parameter")
+			for missing, args := range map[string][]map[string]any{
+				"/message": {{}, {"data": map[string]any{}}, {"taskId": id, "data": map[string]any{"color": "red"}}},
+				"/taskId":  {{"cancel": true}, {"message": "stop", "cancel": true}},
+			} {
+				for _, a := range args {
+					res, _ = call(t, s, a)
+					require.Contains(t, textOf(res), "\n"+missing+": missing_parameter")
+				}
+			}
 			_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "unknown"})
 			require.ErrorContains(t, err, "unknown tool")
 		})
