@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"iter"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fivewire/fivewire/arc"
 )
@@ -121,10 +122,18 @@ func (v *Manager) Send(ctx context.Context, agent string, m *arc.Message, opts *
 	return chat, err
 }
 
+// errStreamUsed reports a stream that is ranged over a second time.
+var errStreamUsed = errors.New("arc: conversation: a stream can be ranged over once only")
+
 // Stream sends a message to an agent and streams its answer; see [arc.Client.Stream]
 // for the guarantees of a stream. The turn ends with the loop.
 func (v *Manager) Stream(ctx context.Context, agent string, m *arc.Message, opts *arc.CallOptions) iter.Seq2[*arc.ChatEvent, error] {
+	var used atomic.Bool
 	return func(yield func(*arc.ChatEvent, error) bool) {
+		if used.Swap(true) {
+			yield(nil, errStreamUsed)
+			return
+		}
 		t, err := v.begin(ctx, agent)
 		if err != nil {
 			yield(nil, err)

@@ -177,6 +177,19 @@ func TestManager(t *testing.T) {
 	})
 }
 
+// A stream sends its message once, also if it is ranged over again.
+func TestManagerStreamIsUsedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newChatPeer()
+		v := newTestManager(t, p, nil)
+		events := v.Stream(t.Context(), "b", arc.UserText("x"), nil)
+		require.NoError(t, collect(events))
+		require.ErrorContains(t, collect(events), "once only")
+		require.Equal(t, []string{"b chat.start"}, p.log)
+		require.NoError(t, v.Close(t.Context()))
+	})
+}
+
 // ARC-D33: an agent without memory gets each message as the first one.
 func TestManagerStateless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
