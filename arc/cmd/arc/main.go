@@ -6,6 +6,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -191,15 +192,15 @@ func wait(ctx context.Context, s *command.IO, client *arc.Client, agent, id stri
 		return status(err)
 	}
 	if result.InputRequired {
-		return fmt.Errorf("task %s waits for input: %s", id, result.InputRequest().Text())
+		return fmt.Errorf("task %s waits for input: %s", id, cmp.Or(result.InputRequest().Text(), result.Task.Reason))
 	}
 	var text []string
 	for i := range result.Task.Artifacts {
 		for j := range result.Task.Artifacts[i].Parts {
 			part := &result.Task.Artifacts[i].Parts[j]
 			content, err := part.Bytes()
-			if err != nil {
-				return err
+			if err != nil { // not Base64
+				content = []byte(part.Content)
 			}
 			text = append(text, string(content))
 		}

@@ -4,7 +4,9 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -90,6 +92,28 @@ func TestToken(t *testing.T) {
 	t.Setenv(tokenVariable, "correct-horse")
 	status, _, stderr = do(t, "", "call", url, "child-01", "x")
 	require.Equal(t, command.Done, status, stderr)
+}
+
+// A question without a message is its reason, and an artifact that is not Base64 is written as it is.
+func TestCallOfUnusualAgent(t *testing.T) {
+	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	defer srv.Close()
+	srv.HandleTasks("odd-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+		if run.Message().Text() == "ask" {
+			_, err := run.WaitInput(ctx, "a color")
+			return err
+		}
+		return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{{Type: arc.PartTypeImage, Content: "<svg/>"}}})
+	}))
+	web := httptest.NewServer(srv)
+	defer web.Close()
+	status, _, stderr := do(t, "", "call", web.URL+"/arc", "odd-01", "ask")
+	require.Equal(t, command.Failed, status, stderr)
+	require.Contains(t, stderr, "waits for input: a color")
+	status, stdout, stderr := do(t, "", "call", web.URL+"/arc", "odd-01", "draw")
+	require.Equal(t, command.Done, status, stderr)
+	require.Equal(t, "<svg/>\n", stdout)
 }
 
 func TestHelpAndUsage(t *testing.T) {
