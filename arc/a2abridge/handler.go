@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -35,7 +36,7 @@ type HandlerOptions struct {
 // A Handler gives the tasks of an ARC agent to an A2A agent. It implements arc.TaskHandler: messages, artifacts,
 // questions and the end of the remote task are those of the ARC task, and its cancelation or failure cancels the
 // remote one, also if the first answer of the agent, which names that, arrives up to 10 s later. Artifacts arrive when
-// the remote task waits or ends. A task that another process continues finds its remote task, and no message is sent
+// the remote task waits or ends. The end of a remote task that waits is noticed within 5 minutes. A task that another process continues finds its remote task, and no message is sent
 // twice to an agent that handles a messageId once. A task that waits for input after a restart has no handler: its end
 // leaves the remote task.
 type Handler struct {
@@ -103,10 +104,13 @@ type relay struct {
 	hasEnded  bool
 }
 
-// The delays between two attempts to follow a task, and the time for its cancelation.
+// The delays between two attempts to follow a task, those between two reads of one that waits for input, and the time
+// for the cancelation of a task.
 const (
 	minFollowDelay = 100 * time.Millisecond
 	maxFollowDelay = 5 * time.Second
+	minWatchDelay  = 5 * time.Second
+	maxWatchDelay  = 5 * time.Minute
 	cancelTimeout  = 10 * time.Second
 )
 
@@ -141,9 +145,12 @@ func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) (err error) {
 		default:
 			return arc.Errorf(arc.ErrTaskExecutionFailed, "%s", required)
 		}
-		answer, err := run.WaitInput(ctx, required)
+		answer, err := r.wait(ctx, required)
 		if err != nil {
 			return err
+		}
+		if answer == nil { // the remote task has ended
+			continue
 		}
 		r.question = questionOf(&task.Status)
 		next, err := r.send(ctx, answer)
@@ -232,6 +239,41 @@ func (r *relay) follow(ctx context.Context) (*a2a.Task, error) {
 		case <-time.After(delay):
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// wait returns the answer to a question, or nil if the remote task has ended without it.
+func (r *relay) wait(ctx context.Context, required string) (*arc.Message, error) {
+	wait, stop := context.WithCancelCause(ctx)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
+		if r.watchEnd(wait) {
+			stop(errRemoteEnd)
+		}
+	})
+	answer, err := r.run.WaitInput(wait, required)
+	stop(nil)
+	watcher.Wait()
+	if errors.Is(context.Cause(wait), errRemoteEnd) {
+		return nil, nil
+	}
+	return answer, err
+}
+
+var errRemoteEnd = errors.New("a2abridge: the remote task has ended")
+
+// watchEnd reports true when the remote task has ended, and false when ctx has.
+func (r *relay) watchEnd(ctx context.Context) bool {
+	for delay := minWatchDelay; ; delay = min(2*delay, maxWatchDelay) {
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return false
+		}
+		task, err := r.client.GetTask(ctx, &a2a.GetTaskRequest{Tenant: r.opts.Tenant, ID: r.id, HistoryLength: new(int)})
+		if errors.Is(err, a2a.ErrTaskNotFound) || err == nil && task.Status.State.Terminal() {
+			return true
 		}
 	}
 }

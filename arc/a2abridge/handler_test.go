@@ -190,6 +190,32 @@ func TestHandler(t *testing.T) {
 	})
 }
 
+// The end of a remote task that waits for input is that of the task.
+func TestHandlerEndOfWaitingRemoteTask(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		var remoteID atomic.Value
+		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
+			remoteID.Store(a2a.TaskID(run.ID()))
+			return ask(ctx, run)
+		})
+		_, client, _ := newRelay(t, f.mem, protocol, arc.Persistence{})
+		ctx := t.Context()
+		task, err := client.CreateTask(ctx, "remote-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("paint it")}, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		task, err = client.GetTask(ctx, "remote-01", &arc.TaskInfoParams{TaskID: task.ID}, nil)
+		require.NoError(t, err)
+		require.Equal(t, arc.TaskInputRequired, task.Status)
+		_, err = f.clients[protocol].CancelTask(as(ctx, "alice"), &a2a.CancelTaskRequest{ID: remoteID.Load().(a2a.TaskID)})
+		require.NoError(t, err)
+		time.Sleep(5*time.Minute + time.Second)
+		task, err = client.GetTask(ctx, "remote-01", &arc.TaskInfoParams{TaskID: task.ID}, nil)
+		require.NoError(t, err)
+		require.Equal(t, arc.TaskFailed, task.Status)
+		require.EqualValues(t, arc.ErrTaskExecutionFailed, task.Error.Code)
+	})
+}
+
 // A task that is canceled before the answer to its first message cancels the remote one, whose id the answer has, and
 // ends although there is no answer.
 func TestHandlerCanceledDuringFirstMessage(t *testing.T) {
