@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -159,6 +160,37 @@ func TestSubscriptionEndsAfterStatus410(t *testing.T) {
 		slices.Sort(attempts)
 		require.Equal(t, []int{1, 3}, attempts)
 	})
+}
+
+// A change of an ended task keeps its lifetime, whatever its clock said at its end.
+func TestEndedTaskKeepsLifetime(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"clock behind": -48 * time.Hour, "clock ahead": 48 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := &hooks{fail: func(n int) (int, error) {
+					if n == 1 {
+						return 500, nil
+					}
+					return 410, nil
+				}}
+				db := store.NewMemory()
+				s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db}, Webhook: h.options()})
+				sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+				synctest.Wait()
+				member := regexp.MustCompile(`"ended":\d+`)
+				_, err := store.Modify(t.Context(), db, "arc/task/"+sub.TaskID, 24*time.Hour, func(old store.Entry, _ bool) ([]byte, error) {
+					return member.ReplaceAll(old.Value, fmt.Appendf(nil, `"ended":%d`, time.Now().Add(jump).UnixNano())), nil
+				})
+				require.NoError(t, err)
+				pass(time.Minute)
+				require.Len(t, storedTask(t, db, sub.TaskID).EndedSubs, 1)
+				pass(23 * time.Hour)
+				require.Equal(t, arc.TaskCanceled, taskOf(t, s, "a-01", sub.TaskID).Status)
+				pass(time.Hour)
+				fault(t, post(s, call("task.info", "a-01", `{"taskId":"`+sub.TaskID+`"}`)), arc.ErrTaskNotFound)
+			})
+		})
+	}
 }
 
 // ARC-D44: while the second queue has items, a notification has one attempt in the first.

@@ -267,8 +267,10 @@ func (e *Tasks) changeSubsLocked(ctx context.Context, t *task, f func(r *record)
 	r, err := e.loadLocked(ctx, t)
 	for err == nil {
 		ttl, isFinal := time.Duration(0), r.IsFinal()
-		if isFinal && e.opts.TaskRetention > 0 {
-			ttl = max(e.opts.TaskRetention-Now().Sub(r.Ended), time.Second)
+		if isFinal {
+			if ttl, err = e.lifeLeft(ctx, t); err != nil {
+				break
+			}
 		}
 		err = e.changeLocked(ctx, t, ttl, func(r *record) (*record, error) {
 			if r.IsFinal() != isFinal {
@@ -282,6 +284,18 @@ func (e *Tasks) changeSubsLocked(ctx context.Context, t *task, f func(r *record)
 		r, err = e.loadLocked(ctx, t)
 	}
 	return err
+}
+
+// lifeLeft returns the remaining lifetime of the record of an ended task, by the clock of the store; zero means no end.
+func (e *Tasks) lifeLeft(ctx context.Context, t *task) (time.Duration, error) {
+	entry, err := e.read(ctx, t.key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return 0, noTask(t.id)
+	case err != nil || entry.Expires.IsZero():
+		return 0, err
+	}
+	return min(max(time.Until(entry.Expires), time.Second), e.opts.TaskRetention), nil
 }
 
 // errEnded reports a task that has ended since it was read.
