@@ -4,10 +4,16 @@
 package engine
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/life"
 )
 
 // The machine of chats is that of the reference. A dash stands for a refusal.
@@ -30,6 +36,27 @@ func TestNextChatFollowsTable(t *testing.T) {
 		}
 	}
 }
+
+// A chat is renewed during its turn, also if the clock was ahead when it was written.
+func TestChatIsRenewedAfterClockWasAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := life.New(life.Options{Logger: slog.New(slog.DiscardHandler), Closed: errTest})
+		e, err := New(Options{Logger: slog.New(slog.DiscardHandler), Life: l, ChatIdle: time.Minute, Closed: errTest})
+		require.NoError(t, err)
+		defer e.Release(t.Context())
+		r := chatRecord{c: e.Chats, key: "k", id: "c"}
+		require.NoError(t, r.change(&chatState{ID: "c", Status: active}, func(*chatState) {}))
+		r.saved += Moment(time.Hour)
+		time.Sleep(30 * time.Second)
+		r.renew()
+		time.Sleep(45 * time.Second)
+		st, err := r.load(t.Context())
+		require.NoError(t, err)
+		require.NotNil(t, st)
+	})
+}
+
+var errTest = errors.New("test")
 
 // A turnModel has the holder of the turn of a chat, and the waiting messages.
 type turnModel struct {

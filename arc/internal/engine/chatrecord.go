@@ -131,7 +131,7 @@ func (r *chatRecord) renew() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	idle := r.c.opts.ChatIdle
-	if idle == 0 || r.isOver || r.state == nil || r.state.Status == closed || Now().Sub(r.saved) <= idle/16 {
+	if idle == 0 || r.isOver || r.state == nil || r.state.Status == closed || !Now().isPast(r.saved, idle/16) {
 		return
 	}
 	err := r.modifyLocked(false, func(st *chatState) (*chatState, error) {
