@@ -409,15 +409,12 @@ func (r *registry) lookup(id string) *agentEntry {
 	return r.agents[id]
 }
 
-// lookupFor returns the agent of a request. It may have been removed since.
-func (r *registry) lookupFor(q *engine.Request) *agentEntry {
+// agentOf returns the agent of the request of a task. It may have been removed from the registry since.
+func agentOf(q *engine.Request) *agentEntry {
 	if call, ok := q.Tag.(*Call); ok {
 		return call.entry
 	}
-	if e := r.lookup(q.Agent); e != nil {
-		return e
-	}
-	return &agentEntry{}
+	return q.Tag.(*agentEntry) // of a run again
 }
 
 func (r *registry) change(id string, f func(e *agentEntry) error) error {

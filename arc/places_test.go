@@ -134,6 +134,33 @@ func from(address string, h http.Handler) http.Handler {
 	})
 }
 
+// A task of a failed process that waits for a place runs, although its agent has been removed since.
+func TestWaitingTaskOfRemovedAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		first := &crashStore{Store: db}
+		h := arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			_, err := arc.Step(ctx, run, "one", func(context.Context, string) (int, error) { return 1, nil })
+			time.Sleep(time.Minute)
+			return err
+		})
+		a := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: first, LeaseTTL: 3 * time.Second}})
+		b := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Limits: arc.Limits{MaxTasks: 1}})
+		a.HandleTasks("a-01", h)
+		b.HandleTasks("a-01", h)
+		ids := []string{createTask(t, a, "a-01", "x"), createTask(t, a, "a-01", "x")}
+		synctest.Wait()
+		first.crash()
+		time.Sleep(20 * time.Second)
+		require.True(t, b.Unregister("a-01"))
+		time.Sleep(3 * time.Minute)
+		b.HandleTasks("a-01", h)
+		for _, id := range ids {
+			require.Equal(t, arc.TaskCompleted, taskOf(t, b, "a-01", id).Status)
+		}
+	})
+}
+
 // The place of a task that an input resumes after a restart is one of its owner, also for an input of another caller.
 func TestPlaceOfInputFromElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -396,7 +396,7 @@ func (s *Server) policyOf(agent string) (engine.Policy, bool) {
 	if e == nil || e.TaskHandler == nil {
 		return engine.Policy{}, false
 	}
-	return engine.Policy{AlwaysRerun: e.RerunInterrupted, AlwaysFail: e.FailInterrupted}, true
+	return engine.Policy{AlwaysRerun: e.RerunInterrupted, AlwaysFail: e.FailInterrupted, Agent: e}, true
 }
 
 // engineFault returns an error of a handler as its caller reads it.

@@ -180,12 +180,12 @@ func (s *Server) serveTask(run *engine.Run) error {
 	if err != nil {
 		return err
 	}
-	return s.registry.lookupFor(run.Request()).TaskHandler.ServeTask(&r.ctx, r)
+	return agentOf(run.Request()).TaskHandler.ServeTask(&r.ctx, r)
 }
 
 // estimateTask returns the estimated duration of a task, or zero.
 func (s *Server) estimateTask(run *engine.Run) (d time.Duration, err error) {
-	estimate := s.registry.lookupFor(run.Request()).EstimateTask
+	estimate := agentOf(run.Request()).EstimateTask
 	if estimate == nil {
 		return 0, nil
 	}
@@ -202,7 +202,7 @@ func (s *Server) estimateTask(run *engine.Run) (d time.Duration, err error) {
 
 // runOf returns a run as its handler sees it.
 func (s *Server) runOf(run *engine.Run) (*TaskRun, error) {
-	if run.Request().Tag == nil { // the message comes from the store
+	if _, isFirst := run.Request().Tag.(*Call); !isFirst { // the message comes from the store
 		if _, err := read[Message](run.Message()); err != nil {
 			return nil, fmt.Errorf("arc: first message of task %s: %w", run.ID(), err)
 		}

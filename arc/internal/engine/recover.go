@@ -129,7 +129,8 @@ func (e *Tasks) failLocked(ctx context.Context, t *task, code int64, message str
 // be held.
 func (e *Tasks) rerunLocked(ctx context.Context, t *task, hasPlace bool) error {
 	rec := t.rec
-	if _, isServed := e.opts.Agent(rec.Agent); !isServed {
+	policy, isServed := e.opts.Agent(rec.Agent)
+	if !isServed {
 		return wire.NewFault(wire.AgentNotFound, "agentId", rec.Agent)
 	}
 	message, err := e.first(ctx, taskItems(rec.ID), Room)
@@ -149,7 +150,7 @@ func (e *Tasks) rerunLocked(ctx context.Context, t *task, hasPlace bool) error {
 		return ErrTakenOver
 	}
 	q := &Request{Method: "task.create", Agent: rec.Agent, Target: rec.Agent, Caller: rec.Caller, TraceID: rec.TraceID,
-		Principal: rec.Principal, Account: rec.account(), Identity: rec.Identity, Place: new(Place)}
+		Principal: rec.Principal, Account: rec.account(), Identity: rec.Identity, Place: new(Place), Tag: policy.Agent}
 	_ = q.Place.ReserveRun(e.Scope(q.Account)) // an accepted task runs even over a bound
 	q.Place.Enter(e.router, "")
 	r := e.newRun(context.Background(), t, q, message, metadata)

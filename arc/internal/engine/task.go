@@ -212,7 +212,10 @@ const (
 )
 
 // A Policy is how an agent treats interrupted work.
-type Policy struct{ AlwaysRerun, AlwaysFail bool }
+type Policy struct {
+	AlwaysRerun, AlwaysFail bool
+	Agent                   any // for the handler: the Tag of the request of a run again
+}
 
 // Adopt returns the task with a new owner, and its fate: a task that has begun no work begins, a waiting task
 // continues to wait without a run, and a task whose work was cut off runs again or fails.
