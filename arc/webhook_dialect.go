@@ -56,9 +56,23 @@ func (s *sender) encode(d *engine.Delivery, h http.Header) ([]byte, error) {
 	return body, err
 }
 
+// subscribed answers a request for task.info of a caller that may use task.subscribe, and returns the task.
+func (s *Server) subscribed(ctx context.Context, in *ServerRequest) (id string, err error) {
+	x := &exchange{in: in}
+	if id, err = s.watched(ctx, x); err != nil {
+		return "", err
+	}
+	call := x.call
+	call.Method = MethodTaskSubscribe
+	if fault := s.permit(ctx, &call); fault != nil {
+		return "", fault
+	}
+	return id, nil
+}
+
 // webhooks implements [front.Webhooks].
 func (s *Server) webhooks(ctx context.Context, in *ServerRequest, dialect string) (list []front.Webhook, err error) {
-	id, err := s.watched(ctx, &exchange{in: in})
+	id, err := s.subscribed(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +85,7 @@ func (s *Server) webhooks(ctx context.Context, in *ServerRequest, dialect string
 
 // unsubscribe implements [front.Unsubscribe].
 func (s *Server) unsubscribe(ctx context.Context, in *ServerRequest, w *front.Webhook) error {
-	id, err := s.watched(ctx, &exchange{in: in})
+	id, err := s.subscribed(ctx, in)
 	if err != nil {
 		return err
 	}

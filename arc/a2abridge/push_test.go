@@ -247,6 +247,36 @@ func TestPushNextProcess(t *testing.T) {
 	})
 }
 
+// Configurations, which have secrets, are read and deleted by callers that may use task.subscribe.
+func TestPushConfigsNeedPermission(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		isReader := false
+		o := (&receiver{}).options(arc.Persistence{})
+		o.Auth.Authorizer = arc.AuthorizerFunc(func(_ context.Context, call *arc.Call) error {
+			if isReader && call.Method != arc.MethodTaskInfo {
+				return arc.ErrPermissionDenied
+			}
+			return nil
+		})
+		c, ctx := newFixture(t, o, ask).clients[protocol], as(t.Context(), "alice")
+		task, err := sendTo(ctx, c, message("paint it"))
+		require.NoError(t, err)
+		configure(t, c, ctx, task, "https://one.example/")
+		isReader = true
+		_, err = c.GetTask(ctx, &a2a.GetTaskRequest{ID: task.ID})
+		require.NoError(t, err)
+		_, err = c.GetTaskPushConfig(ctx, &a2a.GetTaskPushConfigRequest{TaskID: task.ID, ID: "x"})
+		require.ErrorIs(t, err, a2a.ErrUnauthorized)
+		_, err = c.ListTaskPushConfigs(ctx, &a2a.ListTaskPushConfigRequest{TaskID: task.ID})
+		require.ErrorIs(t, err, a2a.ErrUnauthorized)
+		require.ErrorIs(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}), a2a.ErrUnauthorized)
+		isReader = false
+		list, err := c.ListTaskPushConfigs(ctx, &a2a.ListTaskPushConfigRequest{TaskID: task.ID})
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+	})
+}
+
 // endedTask returns a task that has ended while its configuration with the id "x" was at a receiver that is down.
 func endedTask(t *testing.T, c *a2aclient.Client, ctx context.Context, url string) *a2a.Task {
 	t.Helper()

@@ -55,7 +55,7 @@ func newFixtureWithHeartbeat(t *testing.T, options *arc.ServerOptions, h arc.Tas
 	t.Helper()
 	opts := arc.ServerOptions{Logger: slog.New(slog.DiscardHandler)}
 	if options != nil {
-		opts.Persistence, opts.Limits, opts.Webhook = options.Persistence, options.Limits, options.Webhook
+		opts.Persistence, opts.Limits, opts.Webhook, opts.Auth = options.Persistence, options.Limits, options.Webhook, options.Auth
 	}
 	opts.Limits.MaxMessage = 8 << 20
 	keys := map[string]*arc.Principal{"weak": {ID: "weak"}}

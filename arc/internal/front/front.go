@@ -48,11 +48,11 @@ var (
 	// Subscribe makes a request for task.create or task.subscribe add a webhook, or replace the one with its id.
 	Subscribe func(request any, w *Webhook)
 
-	// Webhooks answers a request for task.info, and returns the webhooks of the task with a dialect.
+	// Webhooks answers a request for task.info, and returns the webhooks of the task with a dialect. The caller must be
+	// permitted to use task.subscribe too.
 	Webhooks func(ctx context.Context, server, request any, dialect string) ([]Webhook, error)
 
-	// Unsubscribe answers a request for task.info, and removes a webhook of the task. Its waiting notifications are
-	// not sent.
+	// Unsubscribe is Webhooks for one webhook, and removes that. Its waiting notifications are not sent.
 	Unsubscribe func(ctx context.Context, server, request any, w *Webhook) error
 )
 
