@@ -31,7 +31,7 @@
 //
 // The URL of a push configuration is checked like each webhook of the arc.Server, when it is made and for each
 // connection, and its notifications have the signatures of those webhooks besides the token and the credentials of the
-// configuration. These are kept in the store, and its owner can read them.
+// configuration. These are kept in the store, and the owner of the task can read them if it may use task.subscribe.
 //
 // # State
 //
@@ -51,7 +51,7 @@
 //     content and with the member url. messageId, extensions, referenceTaskIds and metadata are members of
 //     the message with these names.
 //   - An artifact is one update with lastChunk. A message of the agent is a status update. A [Handler] adds an
-//     artifact when all of its chunks have arrived.
+//     artifact when the remote task waits or ends, and again with another id if it has changed since.
 //   - A push configuration is a subscription to the task, also one in the first message, which misses no event. Each
 //     event of a stream is a notification, which is repeated like all webhooks of the arc.Server.
 //

@@ -5,6 +5,8 @@ package a2abridge
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -36,9 +38,10 @@ type HandlerOptions struct {
 // A Handler gives the tasks of an ARC agent to an A2A agent. It implements arc.TaskHandler: messages, artifacts,
 // questions and the end of the remote task are those of the ARC task, and its cancelation or failure cancels the
 // remote one, also if the first answer of the agent, which names that, arrives up to 10 s later. Artifacts arrive when
-// the remote task waits or ends. The end of a remote task that waits is noticed within 5 minutes. A task that another process continues finds its remote task, and no message is sent
-// twice to an agent that handles a messageId once. A task that waits for input after a restart has no handler: its end
-// leaves the remote task.
+// the remote task waits or ends; one that changes later arrives again, with a number behind its id. The end of a remote
+// task that waits is noticed within 5 minutes. A task that another process continues finds its remote task, and no
+// message is sent twice to an agent that handles a messageId once. A task that waits for input after a restart has no
+// handler: its end leaves the remote task.
 type Handler struct {
 	client *a2aclient.Client
 	opts   HandlerOptions
@@ -98,9 +101,9 @@ type relay struct {
 	run       *arc.TaskRun
 	id        a2a.TaskID
 	context   string
-	question  string          // the newest answered one
-	messages  map[string]bool // ids of the added ones
-	artifacts map[a2a.ArtifactID]bool
+	question  string                       // the newest answered one
+	messages  map[string]bool              // ids of the added ones
+	artifacts map[string][sha256.Size]byte // the contents of the added ones by id; nil before it is known
 	hasEnded  bool
 }
 
@@ -116,7 +119,7 @@ const (
 
 // ServeTask implements arc.TaskHandler.
 func (h *Handler) ServeTask(ctx context.Context, run *arc.TaskRun) (err error) {
-	r := &relay{Handler: h, run: run, messages: map[string]bool{}, artifacts: map[a2a.ArtifactID]bool{}}
+	r := &relay{Handler: h, run: run, messages: map[string]bool{}}
 	r.context = arc.TraceIDFromContext(ctx)
 	defer func() { r.cancel(ctx, err) }()
 	first, err := r.send(ctx, run.Message())
@@ -311,10 +314,10 @@ func (r *relay) addTask(ctx context.Context, t *a2a.Task) error {
 	if err := r.addMessages(ctx, messagesOf(t)...); err != nil {
 		return err
 	}
+	if err := r.readArtifacts(ctx); err != nil {
+		return err
+	}
 	for _, a := range t.Artifacts {
-		if r.artifacts[a.ID] {
-			continue
-		}
 		parts, err := toParts(a.Parts)
 		if err != nil {
 			return err
@@ -324,12 +327,63 @@ func (r *relay) addTask(ctx context.Context, t *a2a.Task) error {
 			return err
 		}
 		out := &arc.Artifact{ID: string(a.ID), Name: a.Name, Description: a.Description, Parts: parts, Extra: extra}
-		if err := r.run.AddArtifact(ctx, out); err != nil {
+		if err := r.addArtifact(ctx, out); err != nil {
 			return err
 		}
-		r.artifacts[a.ID] = true
 	}
 	return nil
+}
+
+// addArtifact adds an artifact unless the task has it. One that has changed since gets another id.
+func (r *relay) addArtifact(ctx context.Context, a *arc.Artifact) error {
+	sum, err := contentOf(a)
+	if err != nil {
+		return err
+	}
+	id := a.ID
+	for n := 2; ; n++ {
+		earlier, isTaken := r.artifacts[a.ID]
+		if isTaken && earlier == sum {
+			return nil
+		}
+		if !isTaken {
+			break
+		}
+		a.ID = fmt.Sprintf("%s-%d", id, n)
+	}
+	if err := r.run.AddArtifact(ctx, a); err != nil {
+		return err
+	}
+	r.artifacts[a.ID] = sum
+	return nil
+}
+
+// readArtifacts reads the artifacts that an earlier run has added.
+func (r *relay) readArtifacts(ctx context.Context) error {
+	if r.artifacts != nil {
+		return nil
+	}
+	r.artifacts = map[string][sha256.Size]byte{}
+	if !r.run.Redelivered() {
+		return nil
+	}
+	task, err := r.run.Task(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range task.Artifacts {
+		a := &task.Artifacts[i]
+		if r.artifacts[a.ID], err = contentOf(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contentOf identifies the content of an artifact.
+func contentOf(a *arc.Artifact) (sum [sha256.Size]byte, err error) {
+	text, err := json.Marshal(a.Parts)
+	return sha256.Sum256(text), err
 }
 
 // messagesOf returns the messages of a task. That of its status may not be in the history yet; that of a failure is its

@@ -6,6 +6,7 @@ package a2abridge_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"iter"
@@ -277,6 +278,15 @@ func TestHandlerNextProcess(t *testing.T) {
 		var runs atomic.Int64
 		f := newFixture(t, nil, func(ctx context.Context, run *arc.TaskRun) error {
 			runs.Add(1)
+			data, err := arc.DataPart(map[string]any{"b": 1.5, "a": []string{"<é>"}})
+			if err != nil {
+				return err
+			}
+			draft := &arc.Artifact{ID: "draft", Name: "draft", Metadata: json.RawMessage(`{"n":9007199254740993}`), Parts: []arc.Part{data,
+				arc.TextPart("text"), arc.FilePart("a b.txt", "text/plain", []byte("f")), arc.ImagePart("image/png", []byte("i"))}}
+			if err := run.AddArtifact(ctx, draft); err != nil {
+				return err
+			}
 			return ask(ctx, run)
 		})
 		p := arc.Persistence{Store: store.NewMemory(), LeaseTTL: 3 * time.Second}
@@ -290,7 +300,9 @@ func TestHandlerNextProcess(t *testing.T) {
 		require.NoError(t, client.SendTaskInput(t.Context(), "remote-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
 		res, err := client.WaitTask(t.Context(), "remote-01", task.ID, nil)
 		require.NoError(t, err)
-		require.Equal(t, "red", res.Task.Artifacts[0].Parts[0].Content)
+		require.Len(t, res.Task.Artifacts, 2)
+		require.Len(t, res.Task.Artifacts[0].Parts, 4)
+		require.Equal(t, "red", res.Task.Artifacts[1].Parts[0].Content)
 		require.Len(t, res.Task.Messages, 3)
 		require.EqualValues(t, 1, runs.Load())
 	})
@@ -380,6 +392,13 @@ func (executor) Execute(ctx context.Context, ec *a2asrv.ExecutorContext) iter.Se
 		text := textOf(ec.Message)
 		switch {
 		case ec.StoredTask != nil:
+			if text == "more" {
+				e := a2a.NewArtifactUpdateEvent(ec, "draft", a2a.NewTextPart("red"))
+				e.Append = true
+				if !yield(e, nil) {
+					return
+				}
+			}
 			chunks("paint", 1, text)
 			status(a2a.TaskStateCompleted, "done")
 			return
@@ -466,6 +485,16 @@ func TestHandlerWithServerOfSDK(t *testing.T) {
 			require.Equal(t, []string{"draft", "paint"}, []string{res.Task.Artifacts[0].Name, res.Task.Artifacts[1].Name})
 			require.Len(t, res.Task.Artifacts[0].Parts, 2)
 			require.Equal(t, "red", res.Task.Artifacts[1].Parts[0].Content)
+
+			id = create("paint it")
+			_, err = client.WaitTask(ctx, "remote-01", id, wait)
+			require.NoError(t, err)
+			require.NoError(t, client.SendTaskInput(ctx, "remote-01", &arc.SendTaskParams{TaskID: id, Message: arc.UserText("more")}, nil))
+			res, err = client.WaitTask(ctx, "remote-01", id, wait)
+			require.NoError(t, err)
+			require.Len(t, res.Task.Artifacts, 3, "the changed artifact arrives again")
+			require.Equal(t, "draft-2", res.Task.Artifacts[1].ID)
+			require.Len(t, res.Task.Artifacts[1].Parts, 3)
 
 			res, err = client.WaitTask(ctx, "remote-01", create("reply"), wait)
 			require.NoError(t, err)
