@@ -476,3 +476,36 @@ func TestLongChatOfGroup(t *testing.T) {
 		}
 	})
 }
+
+// A chat or a task that has been removed binds its id no longer to an instance that takes no calls.
+func TestRemovedWorkOfGroupHasNoInstance(t *testing.T) {
+	for name, leave := range map[string]func(s *arc.Server, agent string){
+		"removed":   func(s *arc.Server, agent string) { s.Unregister(agent) },
+		"unhealthy": func(s *arc.Server, agent string) { s.SetHealthy(agent, false) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newServer(t, nil)
+				for _, id := range []string{"a-01", "a-02"} {
+					s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", ChatHandler: counting(0), TaskHandler: arctest.ScriptedTask()})
+				}
+				owner := startChat(s, "g", "c", "x").ResponseAgent
+				task := createTask(t, s, "g", "x")
+				info := call("task.info", "g", `{"taskId":"`+task+`"}`)
+				synctest.Wait()
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a-03"}, Group: "g", ChatHandler: counting(0), TaskHandler: arctest.ScriptedTask()})
+				leave(s, owner)
+				leave(s, answer(t, post(s, info)).ResponseAgent)
+				require.Equal(t, arc.ErrAgentNotAvailable, say(s, "g", "c", "x").Error.Code)
+				fault(t, post(s, info), arc.ErrAgentNotAvailable)
+				time.Sleep(25 * time.Hour)
+				fault(t, post(s, info), arc.ErrTaskNotFound)
+				require.Equal(t, arc.ErrChatNotFound, say(s, "g", "c", "x").Error.Code)
+				res := startChat(s, "g", "c", "x")
+				require.Nil(t, res.Error)
+				require.Equal(t, "a-03", res.ResponseAgent)
+				require.Equal(t, "so far 2", chatOf(t, say(s, "g", "c", "y")).Message.Text())
+			})
+		})
+	}
+}

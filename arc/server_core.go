@@ -466,6 +466,9 @@ func (c *Call) principalID() string {
 // about.
 func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (string, error) {
 	owner, err := s.engine.Router.OwnerOf(ctx, call.x.request(call), kind, id)
+	if l, isKnown := s.engine.Router.Load(owner); err == nil && owner != "" && !(isKnown && l.IsHealthy) {
+		return s.unavailableOwner(ctx, call, kind, id, owner)
+	}
 	switch {
 	case err != nil || owner != "":
 		return owner, err
@@ -481,6 +484,30 @@ func (s *Server) boundTo(ctx context.Context, call *Call, kind, id string) (stri
 		return agent, nil
 	}
 	return "", nil
+}
+
+// unavailableOwner returns an instance that takes no calls if it has the task or chat of a call. The binding of one that
+// has been removed is removed, too, so that its id may be used again. A custom handler may have work that the server does
+// not know.
+func (s *Server) unavailableOwner(ctx context.Context, call *Call, kind, id, owner string) (string, error) {
+	if call.method.builtin != ofTasks && call.method.builtin != ofChats {
+		return owner, nil
+	}
+	q := call.x.request(call)
+	q.Agent = owner
+	var isFound bool
+	var err error
+	if kind == "chatId" {
+		isFound, err = s.engine.Chats.Has(ctx, q, id)
+	} else {
+		var agent string
+		agent, err = s.engine.Tasks.AgentOf(ctx, id)
+		isFound = agent != ""
+	}
+	if isFound || err != nil {
+		return owner, err
+	}
+	return "", s.engine.Router.UnbindWork(ctx, q, kind, id)
 }
 
 // bindAgain returns the instance that has a chat, which may be open for longer than its binding lasts.

@@ -241,6 +241,11 @@ func (r *Router) BindWork(ctx context.Context, q *Request, kind, id string) erro
 	return err
 }
 
+// UnbindWork removes the record of the instance that has a task or chat.
+func (r *Router) UnbindWork(ctx context.Context, q *Request, kind, id string) error {
+	return r.kv.Delete(ctx, bindingKey(q.Target, workKey(q, kind, id)), 0)
+}
+
 // OwnerOf returns the instance of a group that has a task or chat of a caller, or "".
 func (r *Router) OwnerOf(ctx context.Context, q *Request, kind, id string) (string, error) {
 	return r.owner(ctx, q.Target, workKey(q, kind, id))
