@@ -315,6 +315,27 @@ func TestPushOfDeletedConfigAndRemovedTask(t *testing.T) {
 	})
 }
 
+// The waiting notifications of a deleted configuration are not sent, however many others are deleted later.
+func TestPushOfOneOfManyDeletedConfigs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{isDown: true}
+		f := newFixture(t, r.options(arc.Persistence{}), ask)
+		c, ctx := f.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+		task := endedTask(t, c, ctx, "https://one.example/")
+		time.Sleep(time.Minute) // it waits in the second queue
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
+		for range 70 {
+			configure(t, c, ctx, task, "https://two.example/")
+			require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
+		}
+		r.setDown(false)
+		time.Sleep(24 * time.Hour)
+		for _, event := range r.take(t) {
+			require.NotContains(t, event, "one.example")
+		}
+	})
+}
+
 // A configuration that is made again, or replaced, gets the end of its task once. The notifications that waited for a
 // deleted one are not sent.
 func TestPushConfigMadeAgain(t *testing.T) {

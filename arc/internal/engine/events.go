@@ -208,19 +208,23 @@ func (e *Tasks) endOf(ctx context.Context, taskID, id string) (*endedSub, error)
 	t := e.acquire(taskID)
 	defer e.release(t)
 	s, err := e.get(ctx, t)
-	if isCode(err, wire.TaskNotFound) { // its last notifications are still sent
-		if _, err = e.db.Get(ctx, removedKey(id)); errors.Is(err, store.ErrNotFound) {
+	switch {
+	case isCode(err, wire.TaskNotFound): // its last notifications are still sent
+	case err != nil:
+		return nil, err
+	default:
+		list := s.rec.EndedSubs
+		if i := slices.IndexFunc(list, func(s endedSub) bool { return s.ID == id }); i >= 0 {
+			return &list[i], nil
+		}
+		if len(list) < maxEnded {
 			return nil, nil
 		}
-		return &endedSub{id, true}, err
 	}
-	if err != nil {
-		return nil, err
+	if _, err = e.db.Get(ctx, removedKey(id)); errors.Is(err, store.ErrNotFound) {
+		return nil, nil
 	}
-	if i := slices.IndexFunc(s.rec.EndedSubs, func(s endedSub) bool { return s.ID == id }); i >= 0 {
-		return &s.rec.EndedSubs[i], nil
-	}
-	return nil, nil
+	return &endedSub{id, true}, err
 }
 
 // maxEnded bounds the ended subscriptions that a task knows.

@@ -245,8 +245,8 @@ func (w *Webhooks) hasSpace(ctx context.Context, stream string) error {
 // removedKey is the key of a removed subscription with waiting notifications.
 func removedKey(id string) string { return prefix + "removed/" + id }
 
-// noteRemoved notes that the waiting notifications of a subscription are not sent, for the case that its task, which
-// notes it too, is removed before.
+// noteRemoved notes that the waiting notifications of a subscription are not sent. The task notes that too, but it may be
+// removed before, or have too many notes.
 func (w *Webhooks) noteRemoved(ctx context.Context, id string) error {
 	stream := (&Subscription{ID: id}).stream()
 	hasItems, err := w.box.Has(ctx, stream)
