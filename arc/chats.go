@@ -137,6 +137,8 @@ func (w *ChatWriter) SendMessage(m *Message) error {
 // writeLocked writes a piece. w.mu must be held.
 func (w *ChatWriter) writeLocked(m *Message) error {
 	switch {
+	case m == nil:
+		return errNoMessage
 	case w.isClosed:
 		return ErrStreamClosed
 	case w.ctx.Err() != nil:

@@ -509,3 +509,27 @@ func TestRemovedWorkOfGroupHasNoInstance(t *testing.T) {
 		})
 	}
 }
+
+// A handler that passes nil gets an error and may continue.
+func TestNilOfHandlerIsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		var errs []error
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			errs = append(errs, run.AddMessage(ctx, nil), run.AddArtifact(ctx, nil))
+			return nil
+		}))
+		s.HandleChats("a-01", arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+			errs = append(errs, out.SendMessage(nil))
+			return out.Send("hello")
+		}))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", id).Status)
+		require.Equal(t, "hello", chatOf(t, startChat(s, "a-01", "c", "x")).Message.Text())
+		require.Len(t, errs, 3)
+		for _, err := range errs {
+			require.ErrorContains(t, err, ": nil")
+		}
+	})
+}

@@ -6,6 +6,7 @@ package arc
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"sync"
@@ -83,6 +84,9 @@ func taskIn(result []byte) (*Task, error) { return read[Task](strictjson.Value(r
 // AddMessage adds a message to the task. One without a role is the agent's, one
 // without a timestamp gets it.
 func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
+	if m == nil {
+		return errNoMessage
+	}
 	add := *m
 	if add.Role == "" {
 		add.Role = RoleAgent
@@ -97,6 +101,12 @@ func (r *TaskRun) AddMessage(ctx context.Context, m *Message) error {
 	return public(r.run.AddMessage(text))
 }
 
+// Errors of handlers that pass nil.
+var (
+	errNoMessage  = errors.New("arc: message: nil")
+	errNoArtifact = errors.New("arc: artifact: nil")
+)
+
 // AddProgress adds a text message that reports progress to the caller.
 func (r *TaskRun) AddProgress(ctx context.Context, format string, args ...any) error {
 	return r.AddMessage(ctx, AgentText(fmt.Sprintf(format, args...)))
@@ -106,6 +116,9 @@ func (r *TaskRun) AddProgress(ctx context.Context, format string, args ...any) e
 // artifact-1, artifact-2 and so on, one without a time gets it. An id that the run has used is an
 // error.
 func (r *TaskRun) AddArtifact(ctx context.Context, a *Artifact) error {
+	if a == nil {
+		return errNoArtifact
+	}
 	add := *a
 	if add.Parts == nil {
 		add.Parts = []Part{}
