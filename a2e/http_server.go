@@ -498,10 +498,25 @@ func (x *HTTPHandler) newStream(w http.ResponseWriter) *sse.Writer {
 		WriteTimeout: x.opts.WriteTimeout, KeepAlive: max(x.opts.Heartbeat, 0), KeepAliveText: "hb"})
 }
 
+// canFlush reports whether a response can be a stream. That of a middleware without Unwrap cannot.
+func canFlush(w http.ResponseWriter) bool {
+	switch w := w.(type) {
+	case http.Flusher, interface{ FlushError() error }:
+		return true
+	case interface{ Unwrap() http.ResponseWriter }:
+		return canFlush(w.Unwrap())
+	}
+	return false
+}
+
 func (x *HTTPHandler) stream(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // the read deadline of a body would end the stream
 		w.Header().Set("Connection", "close")
 		writeDetail(w, http.StatusBadRequest, "Unexpected body")
+		return
+	}
+	if !canFlush(w) {
+		x.refuse(w, r, &httpx.Error{Status: http.StatusNotImplemented, Message: "the response writer has no Flush"})
 		return
 	}
 	if key := x.durableKey(r); key != "" {

@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -94,4 +95,23 @@ func newTestHost(t *testing.T, opts *HostOptions) *Host {
 	h, err := NewHost(opts)
 	require.NoError(t, err)
 	return h
+}
+
+// A stream through a response writer that cannot flush is refused and logged, because no message would arrive.
+func TestStreamNeedsFlush(t *testing.T) {
+	var log strings.Builder
+	h := newTestHost(t, &HostOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	x, err := NewHTTPHandler(h, nil)
+	require.NoError(t, err)
+	stream := func(wrap func(w http.ResponseWriter) http.ResponseWriter) int {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/stream", nil)
+		r.Header.Set(sessionHeader, "unknown")
+		x.ServeHTTP(wrap(w), r)
+		return w.Code
+	}
+	require.Equal(t, http.StatusNotImplemented, stream(func(w http.ResponseWriter) http.ResponseWriter { return struct{ http.ResponseWriter }{w} }))
+	require.Contains(t, log.String(), "the response writer has no Flush")
+	require.Equal(t, http.StatusNotFound, stream(func(w http.ResponseWriter) http.ResponseWriter { return &statusWriter{ResponseWriter: w} }))
+	require.NoError(t, h.Close())
 }
