@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/sendq"
 	"github.com/fivewire/fivewire/store"
 )
@@ -459,7 +460,7 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 func (s *Session) read(r io.Reader) error {
 	limit := s.conn.codec.maxBytes()
 	in := newLineReader(r, s.conn.codec)
-	memory := &budget.Buffer{Scope: s.budgetScope}
+	memory := &lines.Memory{Scope: s.budgetScope}
 	defer func() { _ = memory.Reserve(0) }()
 	in.r.SetReserve(memory.Reserve)
 	if s.isPending.Load() {

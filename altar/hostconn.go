@@ -18,6 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/lines"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
@@ -233,7 +234,7 @@ func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string)
 		return errors.Join(err, conn.Close())
 	}
 	if c, ok := conn.(*wireConn); ok {
-		memory := &budget.Buffer{Scope: func() *budget.Scope { return h.budget.Scope(hc.budgetKey(), "") }}
+		memory := &lines.Memory{Scope: func() *budget.Scope { return h.budget.Scope(hc.budgetKey(), "") }}
 		defer func() { _ = memory.Reserve(0) }()
 		c.SetReserve(memory.Reserve)
 	}

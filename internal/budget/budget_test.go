@@ -656,25 +656,3 @@ func TestResourceNames(t *testing.T) {
 	}
 	require.Len(t, names, numResources)
 }
-
-func TestBufferHoldsItsSize(t *testing.T) {
-	b := New(Limits{Memory: Limit{Principal: 100}}, nil)
-	used := func() (n int64) {
-		for _, u := range b.Usage() {
-			if u.Resource == "memory" && u.Scope == "all" {
-				n = u.Used
-			}
-		}
-		return n
-	}
-	buffer := &Buffer{Scope: func() *Scope { return b.Scope("p", "") }}
-	for _, tt := range []struct {
-		bytes     int
-		isRefused bool
-		used      int64
-	}{{0, false, 0}, {101, true, 0}, {50, false, 50}, {100, false, 100}, {101, true, 100}, {20, false, 20}, {0, false, 0}, {0, false, 0}, {10, false, 10}} {
-		err := buffer.Reserve(tt.bytes)
-		require.Equal(t, tt.isRefused, err != nil, tt.bytes)
-		require.Equal(t, tt.used, used(), tt.bytes)
-	}
-}

@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 // item is one answer of Next.
@@ -298,4 +300,26 @@ func FuzzReader(f *testing.F) {
 		_, err := r.Next()
 		require.Equal(t, io.EOF, err)
 	})
+}
+
+func TestMemoryHoldsItsSize(t *testing.T) {
+	b := budget.New(budget.Limits{Memory: budget.Limit{Principal: 100}}, nil)
+	used := func() (n int64) {
+		for _, u := range b.Usage() {
+			if u.Resource == "memory" && u.Scope == "all" {
+				n = u.Used
+			}
+		}
+		return n
+	}
+	m := &Memory{Scope: func() *budget.Scope { return b.Scope("p", "") }}
+	for _, tt := range []struct {
+		bytes     int
+		isRefused bool
+		used      int64
+	}{{0, false, 0}, {101, true, 0}, {50, false, 50}, {100, false, 100}, {101, true, 100}, {20, false, 20}, {0, false, 0}, {0, false, 0}, {10, false, 10}} {
+		err := m.Reserve(tt.bytes)
+		require.Equal(t, tt.isRefused, err != nil, tt.bytes)
+		require.Equal(t, tt.used, used(), tt.bytes)
+	}
 }
