@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -222,6 +223,10 @@ func TestOpen(t *testing.T) {
 	found, err = m.Recall(t.Context(), two)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, found[0].TTL, "not without end")
+	require.NoError(t, m.Remember(t.Context(), two, "blue", &memory.RememberOptions{TTL: math.MaxInt64}))
+	found, err = m.Recall(t.Context(), two)
+	require.NoError(t, err)
+	require.EqualValues(t, math.MaxInt64/time.Second+1, found[0].TTL)
 	found, err = m.Recall(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, found)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -54,7 +55,7 @@ func Open(ctx context.Context, c *a2e.Client, namespace string) (*Memory, error)
 func (m *Memory) Remember(ctx context.Context, key, value any, opts *RememberOptions) error {
 	e := &Entry{Tier: TierEpisodic}
 	if opts != nil {
-		e.Tags, e.TTL = opts.Tags, int64((opts.TTL+time.Second-1)/time.Second)
+		e.Tags, e.TTL = opts.Tags, int64(math.Ceil(opts.TTL.Seconds()))
 		if opts.Tier != "" {
 			e.Tier = opts.Tier
 		}

@@ -7,7 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"math"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
@@ -63,7 +63,7 @@ func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, op
 	}
 	r := &CallRequest{ToolName: name, Arguments: arguments, Streaming: opts != nil && opts.OnEvent != nil}
 	if opts != nil && opts.Timeout > 0 {
-		r.Timeout = a2e.Limit((opts.Timeout + time.Second - 1) / time.Second)
+		r.Timeout = a2e.Limit(math.Ceil(opts.Timeout.Seconds()))
 	}
 	answer, failure := client.Call(ctx, r, opts)
 	if answer == nil || answer.Data.Data == nil {
