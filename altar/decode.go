@@ -9,12 +9,13 @@ import (
 	"sync"
 
 	"github.com/fivewire/fivewire/altar/internal/form"
+	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // defaultMaxMessage is the default limit of a received message in bytes (ALT-D06).
-const defaultMaxMessage = 4 << 20
+const defaultMaxMessage = transport.DefaultMaxFrame
 
 type decodeOptions struct {
 	maxMessage int                 // zero: the default
