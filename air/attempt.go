@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/seen"
@@ -258,7 +259,10 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		}
 		before, after, err := t.threads.receive(ctx, t.env, d.Body)
 		var refusal *Error
+		var full *budget.Error
 		switch {
+		case errors.As(err, &full):
+			return t.suspend(t.before, retryable(overBudget(err)))
 		case errors.As(err, &refusal):
 			t.isMisplaced = true
 			return t.done(err)

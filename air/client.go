@@ -452,8 +452,16 @@ func (c *Client) checkThread(ctx context.Context, e *Draft, body Body) (isMade b
 		return false, ErrDeliveryFailed.because("the thread could not be loaded", err)
 	}
 	m := messageOf(true, e.ID, e.InReplyTo, body)
-	_, err = th.state.Apply(m)
-	return th.state.Has(&m), refused(err)
+	if _, err := th.state.Apply(m); err != nil {
+		return false, refused(err)
+	}
+	if th.state.Has(&m) {
+		return true, nil
+	}
+	if err := c.opts.ThreadStore.hasRoom(e.ThreadID, e.To); err != nil {
+		return false, overBudget(err)
+	}
+	return false, nil
 }
 
 // applyThread applies a delivered message to its thread.

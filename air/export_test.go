@@ -3,6 +3,8 @@
 
 package air
 
+import "context"
+
 // Unexported parts for the tests of package air_test.
 var (
 	FormatTime    = formatTime
@@ -32,3 +34,9 @@ func (k *boxKey) Open(b Binding, body []byte) ([]byte, error) { return k.openBod
 func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
 
 const DefaultMaxMessage = defaultMaxMessage
+
+// Note applies a move to its thread, without the network.
+func (t *ThreadStore) Note(ctx context.Context, e *Envelope, body Body) error {
+	_, _, err := t.receive(ctx, e, body)
+	return err
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
@@ -24,7 +25,7 @@ type ThreadStoreOptions struct {
 	// Store keeps the threads. Nil means the memory of this process.
 	Store store.KV
 
-	// Retention is the lifetime of a thread after its last message. Zero means 30 days; a
+	// Retention is the lifetime of a thread after its last message, unless it is closed and there is no room. Zero means 30 days; a
 	// negative value means no end.
 	Retention time.Duration
 }
@@ -32,11 +33,15 @@ type ThreadStoreOptions struct {
 // A ThreadStore keeps all negotiations of one agent. Share it between the [Inbox] and the [Client]
 // of the agent, so that sent and received moves form one thread. All methods are safe for
 // concurrent use and, with a shared store, across processes.
+//
+// A peer has at most 10,000 open threads, and 64 MiB of threads, or 1 GiB with a Store. In memory all have at most the lesser of
+// 256 MiB and a third of GOMEMLIMIT. Closed threads make room for others, oldest first, then moves are refused as [ErrRateLimited].
 type ThreadStore struct {
 	self string
 	kv   store.KV
 	ttl  time.Duration
 
+	ledger *threadLedger
 	outbox atomic.Pointer[outboxStore] // of the last client with one
 
 	mu      sync.Mutex
@@ -73,10 +78,12 @@ func NewThreadStore(self string, opts *ThreadStoreOptions) (*ThreadStore, error)
 	if opts != nil {
 		t.kv, t.ttl = opts.Store, opts.Retention
 	}
+	resource := budget.Storage
 	if t.kv == nil {
-		t.kv = store.NewMemory()
+		t.kv, resource = store.NewMemory(), budget.Memory
 	}
 	t.ttl = option.Or(t.ttl, 30*24*time.Hour, 0) // a store keeps an entry with a ttl of 0 without end
+	t.ledger = newThreadLedger(t.kv, t.ttl, resource)
 	return t, nil
 }
 
@@ -112,12 +119,15 @@ func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, e
 }
 
 // change applies f to the stored thread, and returns it before and after. f is called again after each
-// conflict with another writer. A change in doubt is repeated for 10 s, whatever becomes of ctx.
-func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(core.Thread) (core.Thread, error)) (before, after core.Thread, err error) {
+// conflict with another writer. A change in doubt is repeated for 10 s, whatever becomes of ctx. Without room for the thread the
+// error is a [*budget.Error], unless the move is an own one.
+func (t *ThreadStore) change(ctx context.Context, threadID, peer string, isOwn bool, f func(core.Thread) (core.Thread, error)) (before, after core.Thread, err error) {
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
 	var refusal error
-	_, err = store.Modify(ctx, t.kv, t.key(threadID, peer), t.ttl, func(old store.Entry, found bool) ([]byte, error) {
+	key, size := t.key(threadID, peer), -1
+	counted := t.ledger.begin(key, peer)
+	e, err := store.Modify(ctx, t.kv, key, t.ttl, func(old store.Entry, found bool) ([]byte, error) {
 		before = core.Thread{State: core.Pending}
 		if found {
 			if err := state.Decode(old.Value, &before); err != nil {
@@ -127,8 +137,24 @@ func (t *ThreadStore) change(ctx context.Context, threadID, peer string, f func(
 		if after, refusal = f(before); refusal != nil {
 			return nil, refusal
 		}
-		return state.Encode(after)
+		if size = 0; after.State == core.Pending {
+			return nil, nil
+		}
+		value, err := state.Encode(after)
+		if err != nil {
+			return nil, err
+		}
+		size = len(value)
+		if full := t.ledger.reserve(counted, size, after.IsClosed()); full != nil && !isOwn {
+			refusal = full
+			return nil, refusal
+		}
+		return value, nil
 	})
+	if err != nil {
+		size = -1
+	}
+	t.ledger.end(counted, size, after.IsClosed(), e.Revision)
 	switch {
 	case err == nil:
 		return before, after, nil
@@ -145,7 +171,7 @@ func (t *ThreadStore) apply(ctx context.Context, e *Envelope, isOwn bool, body B
 	if isOwn {
 		peer = e.To
 	}
-	return t.change(ctx, e.ThreadID, peer, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
+	return t.change(ctx, e.ThreadID, peer, isOwn, func(th core.Thread) (core.Thread, error) { return th.Apply(m) })
 }
 
 // receive is apply for a received message.
@@ -175,7 +201,7 @@ func (t *ThreadStore) confirm(ctx context.Context, e *Envelope, th core.Thread) 
 	if err != nil || m.to != e.From || m.threadID != e.ThreadID {
 		return false, err
 	}
-	_, _, err = t.change(ctx, e.ThreadID, e.From, func(th core.Thread) (core.Thread, error) { return th.Apply(m.message) })
+	_, _, err = t.change(ctx, e.ThreadID, e.From, true, func(th core.Thread) (core.Thread, error) { return th.Apply(m.message) })
 	if _, isRefused := errors.AsType[*Error](err); isRefused {
 		return false, nil
 	}
@@ -219,7 +245,7 @@ func (t *ThreadStore) revert(ctx context.Context, e *Envelope, body Body, before
 		}
 	}
 	sum := sumOf(e.ID, e.InReplyTo, body)
-	_, _, err := t.change(ctx, e.ThreadID, e.From, func(th core.Thread) (core.Thread, error) {
+	_, _, err := t.change(ctx, e.ThreadID, e.From, true, func(th core.Thread) (core.Thread, error) {
 		if th.LastSum != sum {
 			return th, store.ErrUnchanged
 		}

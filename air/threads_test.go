@@ -6,7 +6,9 @@ package air_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/store"
-	"io"
 )
 
 // An id that was used before opens no way around the rules of a thread, also after
@@ -210,6 +212,86 @@ func TestAnswerToMoveOfOutbox(t *testing.T) {
 			th, err := n.Thread(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, air.ThreadAccepted, th.State)
+		}
+	})
+}
+
+// One peer cannot fill the threads of an agent: what it opens beyond its share waits, and others are served (AIR-D93).
+func TestThreadsOfPeerAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
+		threads, err := air.NewThreadStore(bob.DID(), nil)
+		require.NoError(t, err)
+		var first *air.Envelope
+		for n := 0; err == nil; n++ {
+			require.LessOrEqual(t, n, 10_000)
+			e := &air.Envelope{ID: air.NewID(), From: alice.DID(), To: bob.DID(), ThreadID: air.NewID()}
+			err = threads.Note(t.Context(), e, offer(5))
+			if first == nil {
+				first = e
+			}
+		}
+		require.ErrorContains(t, err, "items")
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{ThreadStore: threads}})
+		mail := signedOffer(t, alice, bob.DID(), nil)
+		o := in.Receive(t.Context(), mail, false)
+		require.ErrorIs(t, o.Err, air.ErrRateLimited)
+		require.Equal(t, air.ClassLater, o.Class)
+		require.NotZero(t, o.Err.RetryAfter)
+		require.Nil(t, in.Receive(t.Context(), signedOffer(t, carol, bob.DID(), nil), false).Err)
+		c := w.client(t, bob, air.ClientOptions{ThreadStore: threads})
+		_, err = c.NewNegotiation(alice.DID(), "", false).Offer(t.Context(), "work", air.MinorUnits(1, "USD"), time.Now().Add(time.Hour))
+		require.ErrorIs(t, err, air.ErrRateLimited)
+		withdrawn := &air.Envelope{ID: air.NewID(), From: alice.DID(), To: bob.DID(), ThreadID: first.ThreadID}
+		require.NoError(t, threads.Note(t.Context(), withdrawn, &air.Withdraw{WithdrawnID: first.ID}))
+		require.Nil(t, in.Receive(t.Context(), mail, false).Err)
+	})
+}
+
+// Closed threads make room for others, the oldest first.
+func TestClosedThreadsMakeRoom(t *testing.T) {
+	limit := debug.SetMemoryLimit(12 << 20) // a third for threads
+	threads, err := air.NewThreadStore(airtest.DID(airIDOf(2)), nil)
+	debug.SetMemoryLimit(limit)
+	require.NoError(t, err)
+	amount, _ := air.ParseAmount("1" + strings.Repeat("0", 900))
+	price := air.Money{Amount: amount, Currency: "USD"}
+	var ids []string
+	const n = 4_000 // about 7 MB
+	for range n {
+		e := &air.Envelope{ID: air.NewID(), From: airtest.DID(airIDOf(1)), To: airtest.DID(airIDOf(2)), ThreadID: air.NewID()}
+		require.NoError(t, threads.Note(t.Context(), e, &air.Offer{Price: price}))
+		withdrawal := &air.Envelope{ID: air.NewID(), From: e.From, To: e.To, ThreadID: e.ThreadID}
+		require.NoError(t, threads.Note(t.Context(), withdrawal, &air.Withdraw{WithdrawnID: e.ID}))
+		ids = append(ids, e.ThreadID)
+	}
+	rest := 0
+	for i, id := range ids {
+		th, err := threads.Get(t.Context(), id, airtest.DID(airIDOf(1)))
+		require.NoError(t, err)
+		if th.State == air.ThreadWithdrawn {
+			rest++
+		} else {
+			require.Less(t, i, n-rest)
+		}
+	}
+	require.Less(t, rest, n)
+	require.Greater(t, rest, n/4)
+}
+
+// A rejected Offer leaves no thread behind.
+func TestRejectedOfferLeavesNoThread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		db := store.NewMemory()
+		in := w.inbox(t, bob, air.InboxOptions{Persistence: air.Persistence{Store: db}})
+		in.answer = air.Reject(air.ErrUnauthorized, "no")
+		require.ErrorIs(t, in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false).Err, air.ErrUnauthorized)
+		for e, err := range db.List(t.Context(), "air/thread/") {
+			require.NoError(t, err)
+			t.Errorf("%s is left", e.Key)
 		}
 	})
 }
