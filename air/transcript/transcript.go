@@ -127,19 +127,21 @@ func (t *Transcript) Verify(opts *air.DecodeOptions) (*Result, error) {
 	if len(t.Entries) == 0 {
 		return nil, errors.New("transcript: no entries")
 	}
-	r := &Result{Keys: make(map[string][]string)}
+	r, seen := &Result{Keys: make(map[string][]string)}, make(map[message]bool, len(t.Entries))
 	for i := range t.Entries {
 		if i > 0 && t.Entries[i].Time.Before(t.Entries[i-1].Time) {
 			return nil, fmt.Errorf("transcript: entry %d: time before that of the previous entry", i)
 		}
-		if err := r.add(&t.Entries[i], &o); err != nil {
+		if err := r.add(&t.Entries[i], &o, seen); err != nil {
 			return nil, fmt.Errorf("transcript: entry %d: %w", i, err)
 		}
 	}
 	return r, nil
 }
 
-func (r *Result) add(entry *Entry, opts *air.DecodeOptions) error {
+type message struct{ from, id string }
+
+func (r *Result) add(entry *Entry, opts *air.DecodeOptions, seen map[message]bool) error {
 	e, err := air.DecodeEnvelope(entry.Envelope, opts)
 	if err != nil {
 		return err
@@ -147,6 +149,11 @@ func (r *Result) add(entry *Entry, opts *air.DecodeOptions) error {
 	if err := r.checkParties(e); err != nil {
 		return err
 	}
+	m := message{e.From, e.ID}
+	if seen[m] {
+		return fmt.Errorf("message %s is repeated", e.ID)
+	}
+	seen[m] = true
 	if limit := entry.Time.Add(clockSkew); e.Time.After(limit) {
 		return fmt.Errorf("timestamp %s is after the time of the entry", e.Timestamp)
 	}
@@ -178,9 +185,6 @@ func (r *Result) checkParties(e *air.Envelope) error {
 	isForward, isBackward := e.From == r.First && e.To == r.Other, e.From == r.Other && e.To == r.First
 	if !isForward && !isBackward {
 		return fmt.Errorf("from %s to %s: not the parties of the thread", e.From, e.To)
-	}
-	if slices.ContainsFunc(r.Envelopes, func(old *air.Envelope) bool { return old.From == e.From && old.ID == e.ID }) {
-		return fmt.Errorf("message %s is repeated", e.ID)
 	}
 	return nil
 }
