@@ -112,6 +112,9 @@ func (c *config) ready(fixture string) error {
 	if err != nil {
 		return fmt.Errorf("the URL of the server: %w", err)
 	}
+	if u.Hostname() == "" || !slices.Contains([]string{"http", "https", "tcp"}, u.Scheme) {
+		return fmt.Errorf("the URL of the server: want one such as http://localhost:8080, got %q", u.Redacted())
+	}
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"https": "443"}[u.Scheme]

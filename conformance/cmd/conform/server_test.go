@@ -359,6 +359,7 @@ func TestServerErrors(t *testing.T) {
 		{"the clients of arc are not tested by tcp", []string{"client", "-protocol", "arc", "-transport", "tcp", "--", "true"}},
 		{"-url: only in server mode", []string{"codec", "-url", "http://127.0.0.1:1", "--", "true"}},
 		{"no server at http://127.0.0.1:1: ", []string{"server", "-protocol", "arc", "-url", "http://127.0.0.1:1"}},
+		{`want one such as http://localhost:8080, got "localhost:8080"`, []string{"server", "-protocol", "arc", "-url", "localhost:8080"}},
 		{"no server at http://127.0.0.1:1: ", []string{"server", "-protocol", "arc", "--", "echo", `{"url":"http://127.0.0.1:1"}`}},
 		{`the server wrote "" to its standard output`, []string{"server", "-protocol", "arc", "--", "true"}},
 		{"the server did not print its URL within 100ms", []string{"server", "-protocol", "arc", "-timeout", "100ms", "--", "sleep", "60"}},
