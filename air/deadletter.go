@@ -13,7 +13,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
@@ -53,20 +52,18 @@ type letters struct {
 	db     store.KV
 	prefix string
 
-	mu    sync.Mutex
-	index map[string]letterInfo // by id, with changes of other processes after a minute
-	read  time.Time             // of the index
-	reads indexReads
-	last  time.Time // Held of the last letter
+	index[letterInfo]           // by id
+	last              time.Time // Held of the last letter
 }
 
 type letterInfo struct {
 	from, envelopeID, after string
+	heldAt                  time.Time
 	size                    int
 }
 
 func (d *DeadLetter) info() letterInfo {
-	return letterInfo{d.From, d.EnvelopeID, d.After, len(d.Envelope) + letterBytesMinimum}
+	return letterInfo{d.From, d.EnvelopeID, d.After, d.Held, len(d.Envelope) + letterBytesMinimum}
 }
 
 func letterID(e *Envelope) string {
@@ -140,7 +137,7 @@ func (l *letters) find(ctx context.Context, from string, match func(letterInfo) 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for id, info := range l.index {
+	for id, info := range l.entries {
 		if info.from == from && match(info) {
 			ids = append(ids, id)
 		}
@@ -150,36 +147,25 @@ func (l *letters) find(ctx context.Context, from string, match func(letterInfo) 
 
 // refresh reads the index if it is too old.
 func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
-	l.mu.Lock()
-	if l.index != nil && time.Since(l.read) < maxAge {
-		l.mu.Unlock()
-		return nil
-	}
-	read := l.reads.begin()
-	l.mu.Unlock()
-	list, _, err := l.list(ctx)
-	found := make(map[string]letterInfo)
-	for _, d := range list {
-		found[d.ID] = d.info()
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	found = endRead(&l.reads, read, l.index, found)
-	if err != nil {
-		return err
-	}
-	l.index, l.read = found, time.Now()
-	for _, d := range list {
-		l.last = later(l.last, d.Held)
-	}
-	return nil
+	return l.index.refresh(maxAge, func() (map[string]letterInfo, error) {
+		list, _, err := l.list(ctx)
+		found := make(map[string]letterInfo, len(list))
+		for _, d := range list {
+			found[d.ID] = d.info()
+		}
+		return found, err
+	}, func(found map[string]letterInfo) {
+		for _, info := range found {
+			l.last = later(l.last, info.heldAt)
+		}
+	})
 }
 
 // reserve counts a letter, or returns errLettersFull, and sets when it was held.
 func (l *letters) reserve(d *DeadLetter) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.index[d.ID]; ok && !d.Held.IsZero() {
+	if _, ok := l.entries[d.ID]; ok && !d.Held.IsZero() {
 		return nil
 	}
 	if l.isFullLocked(d.From, len(d.Envelope)+letterBytesMinimum) {
@@ -189,21 +175,21 @@ func (l *letters) reserve(d *DeadLetter) error {
 		d.Held = later(time.Now(), l.last.Add(1))
 		l.last = d.Held
 	}
-	l.reads.change(d.ID)
-	l.index[d.ID] = d.info()
+	l.changeLocked(d.ID)
+	l.entries[d.ID] = d.info()
 	return nil
 }
 
 // isFullLocked reports whether a letter of a sender has no room. l.mu must be held.
 func (l *letters) isFullLocked(from string, size int) bool {
 	fromSender := 0
-	for _, info := range l.index {
+	for _, info := range l.entries {
 		size += info.size
 		if info.from == from {
 			fromSender++
 		}
 	}
-	return len(l.index) >= maxLetters || size > maxLetterBytes || fromSender >= maxSenderLetters
+	return len(l.entries) >= maxLetters || size > maxLetterBytes || fromSender >= maxSenderLetters
 }
 
 func (l *letters) isFull(from string, size int) bool {
@@ -215,8 +201,8 @@ func (l *letters) isFull(from string, size int) bool {
 func (l *letters) forget(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.reads.change(id)
-	delete(l.index, id)
+	l.changeLocked(id)
+	delete(l.entries, id)
 }
 
 func (l *letters) remove(ctx context.Context, id string) error {
