@@ -30,6 +30,7 @@ type Host struct {
 	startedAt time.Time
 	life      *life.Life // connections and goroutines
 	budget    *budget.Budget
+	places    *budget.Budget // of connections
 	ledger    ledger.Ledger
 	scratch   sync.Pool // of *[]byte, for fingerprints
 	manifest  atomic.Pointer[contracts]
@@ -97,7 +98,9 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	}
 	h.manifest.Store(manifest)
 	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
-	h.budget = budget.New(h.opts.Limits.budget(h.opts.Logger), nil)
+	limits := h.opts.Limits.budget(h.opts.Logger)
+	h.budget = budget.New(limits, nil)
+	h.places = budget.New(budget.Limits{Items: limits.Items, Logger: h.opts.Logger}, nil)
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	h.clientQueue = queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}

@@ -225,7 +225,18 @@ func (h *Host) Serve(ctx context.Context, conn Conn, id *Principal) error {
 	if conn == nil {
 		return errNoConn
 	}
+	place, refused := h.reservePlace(id, "")
+	if refused != nil {
+		return errors.Join(refused, conn.Close())
+	}
+	defer place.Release()
 	return h.serve(ctx, conn, id, "")
+}
+
+// reservePlace takes a place for a connection of a principal.
+func (h *Host) reservePlace(id *Principal, addr string) (budget.Hold, *Error) {
+	place, err := h.places.Scope(principalKey(id.principal(), addr), "").Reserve(budget.Items, 1)
+	return place, overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 }
 
 func (h *Host) serve(ctx context.Context, conn Conn, id *Principal, addr string) error {

@@ -112,8 +112,8 @@ type Limits struct {
 	// not counted.
 	MaxStorage, MaxStoragePerPrincipal, MaxStoragePerSession int64
 
-	// Live sessions. Zero means 100,000 in all and 10,000 for a principal. More are refused with
-	// quota_exceeded. MaxItemsPerSession has no effect.
+	// Live sessions and, counted apart, connections. Zero means 100,000 in all and 10,000 for a principal. More
+	// sessions are refused with quota_exceeded, and connections over WebSocket with 503. MaxItemsPerSession has no effect.
 	MaxItems, MaxItemsPerPrincipal, MaxItemsPerSession int64
 
 	// Calls that are held or run. Zero means 65,536 in all, 4,096 for a principal and 1,024 for a

@@ -449,3 +449,38 @@ func TestServeCloses(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 	require.NoError(t, peer.Close())
 }
+
+// A principal has a bounded number of connections, with or without sessions, and others have theirs (ALT-D35).
+func TestConnectionsOfPrincipalAreBounded(t *testing.T) {
+	for name, transport := range map[string]func(testing.TB, *Host) func(*Principal) Dialer{"tcp": tcpTransport, "websocket": webSocketTransport} {
+		t.Run(name, func(t *testing.T) {
+			h := testHost(t, &HostOptions{Limits: Limits{MaxItemsPerPrincipal: 2}, Auth: Auth{Authenticator: keys()}})
+			dial := transport(t, h)
+			answer := func(id *Principal) (Conn, error) {
+				c, err := dial(id)(t.Context())
+				if err != nil {
+					return nil, err
+				}
+				t.Cleanup(func() { _ = c.Close() })
+				if err := c.Send(&DestroySession{SessionID: "unknown"}); err != nil {
+					return nil, err
+				}
+				_, err = c.Receive()
+				return c, err
+			}
+			first, err := answer(testUser)
+			require.NoError(t, err)
+			_, err = answer(testUser)
+			require.NoError(t, err)
+			_, err = answer(testUser)
+			require.Error(t, err)
+			_, err = answer(testService)
+			require.NoError(t, err)
+			require.NoError(t, first.Close())
+			require.Eventually(t, func() bool {
+				_, err := answer(testUser)
+				return err == nil
+			}, 10*time.Second, time.Millisecond)
+		})
+	}
+}

@@ -63,6 +63,12 @@ func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		h.httpError(w, header{}, refused)
 		return
 	}
+	place, refused := h.reservePlace(id, r.RemoteAddr)
+	if refused != nil {
+		h.httpError(w, header{}, refused)
+		return
+	}
+	defer place.Release()
 	o := &wsconn.AcceptOptions{Options: transport.WebSocketOptions(h.opts.Limits.MaxMessage, h.opts.Limits.MaxOutput), Origins: h.origins}
 	o.Heartbeat, o.WriteTimeout = h.opts.Timing.Heartbeat, h.opts.Timing.WriteTimeout
 	o.HandshakeTimeout = h.opts.Timing.ReadTimeout // of a request that upgrades nothing
