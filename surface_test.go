@@ -166,7 +166,7 @@ const maxKernel = 25
 var standardMethods = []string{"Error", "Is", "MarshalJSON", "RetryClass", "String", "UnmarshalJSON", "Unwrap"}
 
 func TestKernelsAreNarrow(t *testing.T) {
-	for _, name := range []string{"budget", "calls", "guard", "httpx", "journal", "jsonmap", "lease", "life", "netguard", "once",
+	for _, name := range []string{"budget", "calls", "guard", "httpx", "journal", "jsonmap", "lazy", "lease", "life", "netguard", "once",
 		"outbox", "retry", "seen", "sendq", "state", "streamlog", "wsconn"} {
 		n := 0
 		for _, f := range sourceFiles(t, "internal/"+name) {

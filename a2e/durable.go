@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -255,7 +256,7 @@ func (d *durable) remove(k *kept) {
 // change repeats a change until its outcome is known or ctx ends.
 func (d *durable) change(ctx context.Context, op func(ctx context.Context) error) error {
 	return store.Persist(ctx, func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, storeOutage)
+		ctx, cancel := lazy.WithTimeout(ctx, storeOutage)
 		defer cancel()
 		return op(ctx)
 	})
@@ -263,7 +264,7 @@ func (d *durable) change(ctx context.Context, op func(ctx context.Context) error
 
 // load returns the record of a session, or store.ErrNotFound.
 func (d *durable) load(ctx context.Context, key string) (r sessionRecord, err error) {
-	ctx, cancel := context.WithTimeout(ctx, storeOutage)
+	ctx, cancel := lazy.WithTimeout(ctx, storeOutage)
 	defer cancel()
 	e, err := d.db.Get(ctx, recordKey(key))
 	if err == nil {
@@ -332,7 +333,7 @@ func (d *durable) deliver(ctx context.Context, key string, scope *budget.Scope, 
 		return err
 	}
 	// The entry is stored: it is announced to its owner even if the sender has disconnected.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeOutage)
+	ctx, cancel := lazy.WithTimeout(context.WithoutCancel(ctx), storeOutage)
 	defer cancel()
 	if k := d.local(key); k != nil && k.ctx.Err() == nil {
 		if isOwner, err := l.Alive(ctx, k.owner); err == nil && isOwner { // by the clock, which a stopped process sees first
@@ -354,7 +355,7 @@ func (d *durable) open(ctx context.Context, key string, r sessionRecord) (*kept,
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, storeOutage)
+	ctx, cancel := lazy.WithTimeout(ctx, storeOutage)
 	defer cancel()
 	epoch := l.Context() // before Start, so that the session never outlives its owner
 	if r.Owner, err = l.Start(ctx, sessionKind, key); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/internal/streamlog"
@@ -149,7 +150,7 @@ func (d *durable) closeReader(key string) {
 
 // offered returns the number of the last message that a reader got.
 func (d *durable) offered(ctx context.Context, key string) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeOutage)
+	ctx, cancel := lazy.WithTimeout(ctx, storeOutage)
 	defer cancel()
 	e, err := d.db.Get(ctx, offerKey(key))
 	if errors.Is(err, store.ErrNotFound) {
@@ -174,7 +175,7 @@ func parseOffer(value []byte) (uint64, error) {
 
 // offer stores the number of the last message that a reader got.
 func (d *durable) offer(ctx context.Context, key string, n uint64) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeOutage)
+	ctx, cancel := lazy.WithTimeout(context.WithoutCancel(ctx), storeOutage)
 	defer cancel()
 	_, err := store.Modify(ctx, d.db, offerKey(key), storeKeep, func(old store.Entry, found bool) ([]byte, error) {
 		if found {

@@ -14,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/state"
@@ -517,7 +518,7 @@ func (k *kept) write() {
 // end stores the end of the session, and reports whether it succeeded.
 func (k *kept) end() bool {
 	d := k.durable
-	ctx, cancel := context.WithTimeout(k.ctx, storeOutage)
+	ctx, cancel := lazy.WithTimeout(k.ctx, storeOutage)
 	defer cancel()
 	last, err := k.writer.Sync(ctx)
 	if err == nil {

@@ -4,12 +4,12 @@
 package a2e
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/lazy"
 )
 
 const (
@@ -148,7 +148,7 @@ func (d *durable) evict(principal string, n int64) (evicted int64) {
 		return evicted
 	}
 	d.spawn(func() {
-		ctx, cancel := context.WithTimeout(d.ctx, storeOutage)
+		ctx, cancel := lazy.WithTimeout(d.ctx, storeOutage)
 		defer cancel()
 		for _, key := range keys {
 			_ = streams.Remove(ctx, key) // it expires otherwise

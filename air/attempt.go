@@ -13,6 +13,7 @@ import (
 	"github.com/fivewire/fivewire/air/internal/core"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/seen"
 	"github.com/fivewire/fivewire/store"
@@ -336,7 +337,7 @@ type repeatedKey struct{}
 
 // call calls the handler.
 func (t *attempt) call(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, t.opts.Timing.HandlerTimeout)
+	ctx, cancel := lazy.WithTimeout(ctx, t.opts.Timing.HandlerTimeout)
 	defer cancel()
 	t.d.isHandled = true
 	if t.before.IsKnown {

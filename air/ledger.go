@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air/internal/core"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/seen"
 	"github.com/fivewire/fivewire/internal/state"
@@ -33,7 +34,7 @@ const (
 
 // storeContext returns the context of a change that must not be left half done.
 func storeContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	return lazy.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 }
 
 type replayKey [16]byte

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -383,7 +384,7 @@ func (b *boxes) rebuildLater(box string, mb *mailbox) {
 	time.AfterFunc(doubtTime, func() {
 		mb.isDoubtful.Store(false)
 		mb.isStale.Store(true) // if the rest fails, the next call rebuilds it
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		ctx, cancel := lazy.WithTimeout(context.Background(), storeTimeout)
 		defer cancel()
 		mb, err := b.lock(ctx, box)
 		if err != nil {
@@ -397,7 +398,7 @@ func (b *boxes) rebuildLater(box string, mb *mailbox) {
 // repeatAck repeats an acknowledgement in doubt: one that takes effect later would leave its mail in the
 // index.
 func (b *boxes) repeatAck(ctx context.Context, stream string, seqs []uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	ctx, cancel := lazy.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return store.Persist(ctx, func(ctx context.Context) error { return b.store.Ack(ctx, stream, seqs...) })
 }

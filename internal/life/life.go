@@ -181,7 +181,7 @@ func (l *Life) cut() {
 	l.checkLocked()
 	l.mu.Unlock()
 	for _, w := range works {
-		w.finish(&l.opts.Closed)
+		w.End(&l.opts.Closed)
 	}
 	l.cancel(l.opts.Closed)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 )
 
 const (
@@ -31,7 +32,7 @@ type Work struct {
 	Timeout      time.Duration // of the context; set before Start, zero means none
 	TimeoutCause error         // cause of the end at the timeout
 
-	lazyContext
+	lazy.Context
 	life       *Life
 	kind       Kind
 	releases   []func()
@@ -46,10 +47,8 @@ type Work struct {
 
 // Start counts the work of a zero Work, until its Finish, or returns [ErrClosed].
 func (w *Work) Start(ctx context.Context, l *Life, kind Kind) error {
-	w.life, w.kind, w.parent = l, kind, ctx
-	if w.Timeout > 0 {
-		w.deadline, w.timeout = time.Now().Add(w.Timeout), w.TimeoutCause
-	}
+	w.life, w.kind = l, kind
+	w.Begin(ctx, w.Timeout, w.TimeoutCause)
 	l.mu.Lock()
 	isAlone := l.running[Request]+l.running[Part] == 0
 	isNew := kind == Request || kind == Idle || isAlone && kind != loop
@@ -60,7 +59,7 @@ func (w *Work) Start(ctx context.Context, l *Life, kind Kind) error {
 	}
 	l.mu.Unlock()
 	if !isAccepted {
-		w.finish(&l.opts.Closed)
+		w.End(&l.opts.Closed)
 		return l.opts.Closed
 	}
 	return nil
@@ -100,7 +99,7 @@ func (w *Work) Finish() {
 	if w.isFinished.Swap(true) {
 		return
 	}
-	w.finish(&canceled)
+	w.End(&canceled)
 	for _, release := range slices.Backward(w.releases) {
 		release()
 	}
@@ -125,7 +124,7 @@ func (w *Work) Cut(cause error) bool {
 	}
 	w.life.mu.Unlock()
 	if isCut {
-		w.finish(&cause)
+		w.End(&cause)
 	}
 	return isCut
 }
@@ -217,7 +216,7 @@ func (l *Life) report(isLast bool) {
 	dump := make([]byte, maxDump)
 	dump = dump[:runtime.Stack(dump, true)]
 	for _, w := range stuck {
-		l.opts.Logger.ErrorContext(w.parent, "life: handler ignores the end of its context",
+		l.opts.Logger.ErrorContext(w.Parent(), "life: handler ignores the end of its context",
 			"what", w.what, "duration", now.Sub(w.cutAt), "stack", w.stack(dump))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/state"
@@ -191,7 +192,7 @@ func (t *Table) take(ctx context.Context, e *entry, p Policy, isOther bool) (out
 // bound returns a context for an access to the store before work begins: a caller does not wait for a
 // store that does not answer.
 func (t *Table) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, cmp.Or(t.opts.StoreTimeout, claimWait))
+	return lazy.WithTimeout(ctx, cmp.Or(t.opts.StoreTimeout, claimWait))
 }
 
 // plan returns the record that may replace that of s, which it reads first if isStale.
@@ -354,7 +355,7 @@ func (t *Table) behind(f func(ctx context.Context)) {
 		ctx, limit, start = context.Background(), recordWait, func(f func()) { go f() }
 	}
 	start(func() {
-		ctx, cancel := context.WithTimeout(ctx, limit)
+		ctx, cancel := lazy.WithTimeout(ctx, limit)
 		defer cancel()
 		f(ctx)
 		t.mu.Lock()
@@ -511,7 +512,7 @@ func (t *Table) refresh() {
 // renew renews the time to live of the claim of e and its aliases as long as they are
 // stored.
 func (t *Table) renew(e *entry) {
-	ctx, cancel := context.WithTimeout(t.ctx, runTTL/8)
+	ctx, cancel := lazy.WithTimeout(t.ctx, runTTL/8)
 	defer cancel()
 	own := e.claim.rec
 	for _, id := range append([]string{e.key.ID}, e.key.Aliases...) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
 )
@@ -21,7 +22,7 @@ const outage = 10 * time.Second
 
 // call calls op for at most 10 s. A panic of the store is a call without an answer.
 func call(ctx context.Context, op func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, outage)
+	ctx, cancel := lazy.WithTimeout(ctx, outage)
 	defer cancel()
 	return guard.Call("store", func() error { return op(ctx) })
 }

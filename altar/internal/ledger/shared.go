@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -88,7 +89,7 @@ func (l *Shared) logError(what string, err error) {
 }
 
 func (l *Shared) bounded() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(l.ctx, l.opts.StoreTimeout)
+	return lazy.WithTimeout(l.ctx, l.opts.StoreTimeout)
 }
 
 // begin acquires the lease of this Host before any other use of the store.
@@ -185,7 +186,7 @@ func (l *Shared) release() {
 		return
 	}
 	_ = l.calls.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.opts.StoreTimeout)
+	ctx, cancel := lazy.WithTimeout(context.WithoutCancel(l.ctx), l.opts.StoreTimeout)
 	defer cancel()
 	if err := l.lease.Release(ctx); err != nil {
 		l.logError("lease not released", err)

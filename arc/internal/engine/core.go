@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/journal"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -91,7 +92,7 @@ func New(opts Options) (*Engine, error) {
 	e := &Engine{core: c}
 	c.ledger = newLedger(c)
 	c.budget = budget.New(opts.Budget, c.ledger.evict)
-	ctx, cancel := context.WithTimeout(context.Background(), outage)
+	ctx, cancel := lazy.WithTimeout(context.Background(), outage)
 	defer cancel()
 	l, err := lease.Acquire(ctx, c.db, lease.Options{Prefix: prefix, InstanceID: opts.InstanceID, TTL: opts.LeaseTTL,
 		Private: !c.isShared, Logger: c.log, OnLost: func(context.Context) { _ = c.life.Close() }})
@@ -190,7 +191,7 @@ func (c *core) startWork(ctx context.Context, agent, id string) (lease.Owner, er
 	if !c.isShared {
 		return c.lease.Owner(), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, outage)
+	ctx, cancel := lazy.WithTimeout(ctx, outage)
 	defer cancel()
 	return c.lease.Start(ctx, taskKind(agent), id)
 }
@@ -200,7 +201,7 @@ func (c *core) finishWork(ctx context.Context, owner lease.Owner, agent, id stri
 	if !c.isShared {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, outage)
+	ctx, cancel := lazy.WithTimeout(ctx, outage)
 	defer cancel()
 	if err := c.lease.Finish(ctx, owner, taskKind(agent), id); err != nil {
 		c.log.WarnContext(ctx, "arc: index entry not removed", "agent", agent, "task", id, "err", err)
@@ -212,7 +213,7 @@ func (c *core) notify(ctx context.Context, owner lease.Owner, topic, id string) 
 	if owner == "" || owner == c.lease.Owner() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, outage)
+	ctx, cancel := lazy.WithTimeout(ctx, outage)
 	defer cancel()
 	return c.lease.Tell(ctx, owner, topic, []byte(id))
 }

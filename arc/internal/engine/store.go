@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -34,7 +35,7 @@ func failureOf(err error) error {
 }
 
 func guarded[T any](ctx context.Context, f func(ctx context.Context) (T, error)) (v T, err error) {
-	ctx, cancel := context.WithTimeout(ctx, outage)
+	ctx, cancel := lazy.WithTimeout(ctx, outage)
 	defer cancel()
 	err = guard.Call("store", func() (err error) {
 		v, err = f(ctx)
