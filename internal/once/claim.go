@@ -133,12 +133,10 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 		if c.rec.Attempt > 1 && (c.rec.follows || !isAlias) {
 			next = paused(c.rec, c.rec.Out.data, c.rec.follows)
 		}
-		t.behind(func(ctx context.Context) { t.release(ctx, e, next) })
+		limit := cmp.Or(t.opts.StoreTimeout, claimWait)
+		t.behind(e, limit, func(ctx context.Context) { t.release(ctx, e, next) })
 		if isAlias { // the other claim may have a name of e
-			select {
-			case <-end.done:
-			case <-ctx.Done():
-			}
+			err = cmp.Or(t.await(ctx, end), err)
 		}
 	case err != nil || out.Kind != noOutcome:
 		t.finish(e, out, true)
@@ -234,7 +232,7 @@ func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*recor
 			}
 		}
 		next.Attempt, next.Token, next.Out.data, next.follows = r.Attempt+1, r.Token, r.Out.data, r.Kept
-		if p == AtMostOnce {
+		if p == AtMostOnce && !r.Kept {
 			next.Kind, next.Out = doneRecord, outcome{Kind: lost}
 		}
 	}
@@ -300,7 +298,11 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		case r.isRetried:
 			next = paused(c.rec, bytes.Clone(r.data), true)
 		}
-		t.behind(func(ctx context.Context) {
+		limit := t.opts.StoreTimeout
+		if r.out.Kind == noOutcome {
+			limit = cmp.Or(limit, claimWait)
+		}
+		t.behind(e, limit, func(ctx context.Context) {
 			if r.out.Kind == noOutcome {
 				t.release(ctx, e, next)
 			} else {
@@ -345,17 +347,22 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 	return r.data, false, r.err
 }
 
-// behind runs f, which finishes an entry, in the background.
-func (t *Table) behind(f func(ctx context.Context)) {
+// behind runs f, which finishes e, in the background. Other calls wait for it no longer than limit, if that is
+// positive.
+func (t *Table) behind(e *entry, limit time.Duration, f func(ctx context.Context)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if limit > 0 {
+		e.end.limit = limit
+		close(e.end.storing)
+	}
 	t.ending++
-	ctx, limit, start := t.ctx, max(t.opts.Retention, landTTL), t.wg.Go
+	ctx, period, start := t.ctx, max(t.opts.Retention, landTTL), t.wg.Go
 	if t.ctx.Err() != nil {
-		ctx, limit, start = context.Background(), recordWait, func(f func()) { go f() }
+		ctx, period, start = context.Background(), recordWait, func(f func()) { go f() }
 	}
 	start(func() {
-		ctx, cancel := lazy.WithTimeout(ctx, limit)
+		ctx, cancel := lazy.WithTimeout(ctx, period)
 		defer cancel()
 		f(ctx)
 		t.mu.Lock()

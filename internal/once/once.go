@@ -118,7 +118,7 @@ type Options struct {
 	RetryTTL time.Duration
 
 	// StoreTimeout bounds each access to the store before work begins, and the wait for
-	// the record of an outcome under Repeat. Zero means 10 s, and no bound for the record.
+	// the record of an outcome under Repeat and in a repeat. Zero means 10 s, and no bound for the record.
 	StoreTimeout time.Duration
 
 	// MaxOutcome bounds the data of an outcome. Larger data is not retained. Zero

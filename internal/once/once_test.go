@@ -305,12 +305,12 @@ func TestPinnedClaimIsNotForgotten(t *testing.T) {
 // A call after one that is to be tried again is another attempt of its claim, with the data of that one, also in another
 // instance and with further aliases.
 func TestDoRetries(t *testing.T) {
-	test := func(t *testing.T, first, second *once.Table) {
+	test := func(t *testing.T, first, second *once.Table, p once.Policy) {
 		var claims []once.Claim
 		attempt := func(table *once.Table, isRetried bool, aliases ...string) {
 			k := atOnce("1")
 			k.Aliases = aliases
-			_, _, err := table.Do(t.Context(), k, once.Repeat, func(_ context.Context, c once.Claim) (once.Result, error) {
+			_, _, err := table.Do(t.Context(), k, p, func(_ context.Context, c once.Claim) (once.Result, error) {
 				claims = append(claims, c)
 				return once.Result{Retry: isRetried, Data: []byte{byte(len(claims))}}, nil
 			})
@@ -334,14 +334,17 @@ func TestDoRetries(t *testing.T) {
 			require.Equal(t, want, c)
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
-		table := newMemory(t, once.Options{})
-		test(t, table, table)
-	})
-	synctest.Test(t, func(t *testing.T) {
-		db := store.NewMemory()
-		test(t, startProcess(t, db, time.Hour, &fault.Plan{}).Table, startProcess(t, db, time.Hour, &fault.Plan{}).Table)
-	})
+	for _, policy := range []once.Policy{once.Repeat, once.AtMostOnce} {
+		synctest.Test(t, func(t *testing.T) {
+			table := newMemory(t, once.Options{})
+			test(t, table, table, policy)
+		})
+		synctest.Test(t, func(t *testing.T) {
+			db := store.NewMemory()
+			start := func() *once.Table { return startProcess(t, db, time.Hour, &fault.Plan{}).Table }
+			test(t, start(), start(), policy)
+		})
+	}
 }
 
 // A claim that Retry keeps stays for RetryTTL, also if its last attempt was cut off. The next attempt then has its data.

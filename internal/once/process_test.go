@@ -673,6 +673,42 @@ func TestDoGivesClaimUpWithoutStore(t *testing.T) {
 	})
 }
 
+// A repeat waits for a store that does not answer as long as the first call, and for work as long as it runs.
+func TestRepeatDoesNotWaitForHangingStore(t *testing.T) {
+	cases := []struct {
+		name   string
+		opts   once.Options
+		policy once.Policy
+		work   *counter
+		down   string
+		wait   time.Duration // of the repeat after the end of work
+	}{
+		{"claim", once.Options{}, once.AtMostOnce, &counter{}, "create", 10 * time.Second},
+		{"claim with a bound", once.Options{StoreTimeout: 3 * time.Second}, once.Repeat, &counter{}, "create", 3 * time.Second},
+		{"no outcome", once.Options{}, once.Repeat, &counter{forget: true, delay: time.Hour}, "update", 10 * time.Second},
+		{"outcome", once.Options{StoreTimeout: 3 * time.Second}, once.Repeat, &counter{delay: time.Hour}, "update", 3 * time.Second},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			test(t, func(t *testing.T, db store.Store) {
+				plan := &fault.Plan{Rules: []fault.Rule{{Op: c.down, Action: fault.Hang}}}
+				p := startProcessWith(t, db, time.Hour*24, plan, c.opts)
+				start := time.Now()
+				go p.Do(t.Context(), key("1"), c.policy, c.work.run)
+				synctest.Wait()
+				if c.work.delay == 0 {
+					time.Sleep(c.wait)
+					synctest.Wait() // the first call has failed
+					start = time.Now()
+				}
+				_, _, err := p.Do(t.Context(), key("1"), c.policy, c.work.run)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, c.work.delay+c.wait, time.Since(start))
+			})
+		})
+	}
+}
+
 // slowAnswers is a store whose updates of claims land at once and are answered later.
 type slowAnswers struct{ store.Store }
 

@@ -49,11 +49,14 @@ type entry struct {
 	own      *queue        // of the principal, if out is retained
 }
 
-// An ending is the end of an entry. The other fields are set before done is closed.
+// An ending is the end of an entry. The other fields are set before their channel is closed.
 type ending struct {
 	done     chan struct{}
 	out      outcome // none: the waiting calls try again
 	replayed bool    // out is from another run than that of the entry
+
+	storing chan struct{} // nil in memory; closed when only the store is awaited, for limit
+	limit   time.Duration
 }
 
 // An outcome is the end of work.
@@ -221,18 +224,35 @@ func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err e
 
 // wait waits for the end of an entry, which counts the caller.
 func (t *Table) wait(ctx context.Context, e *entry, end *ending) (out outcome, err error) {
-	select {
-	case <-end.done:
+	if err = t.await(ctx, end); err == nil {
 		return end.out, nil
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-t.ctx.Done():
-		err = ErrClosed
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e.waiting--
-	return out, fmt.Errorf("once: wait: %w", err)
+	return out, err
+}
+
+// await waits for end, but no longer than its limit when only the store is awaited.
+func (t *Table) await(ctx context.Context, end *ending) error {
+	storing, late := end.storing, (<-chan time.Time)(nil)
+	for {
+		var err error
+		select {
+		case <-end.done:
+			return nil
+		case <-storing:
+			storing, late = nil, time.After(end.limit)
+			continue
+		case <-late:
+			err = context.DeadlineExceeded
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-t.ctx.Done():
+			err = ErrClosed
+		}
+		return fmt.Errorf("once: wait: %w", err)
+	}
 }
 
 // follow returns the entry of k that runs, with the ending that the caller may wait for, if there is one.
@@ -275,7 +295,7 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 		e = &entry{isKnown: t.db == nil}
 		e.setKey(k)
 		if t.db != nil {
-			e.end = &ending{done: make(chan struct{})}
+			e.end = &ending{done: make(chan struct{}), storing: make(chan struct{})}
 		} else {
 			e.granted = firstClaim()
 		}
