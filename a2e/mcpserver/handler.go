@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
@@ -39,7 +40,8 @@ type Options struct {
 	// AgentID is the agent in the handshakes. Empty means "mcp-client".
 	AgentID string
 
-	// Timeout is the time limit of each call. Zero means 30 s.
+	// Timeout is the time limit of each call, rounded up to seconds. Zero means 30 s; a negative value means the
+	// limit of the host.
 	Timeout time.Duration
 
 	// MaxMessage bounds a request, and MaxOutput each message of the host, in bytes. Zero means 4 MiB and 16 MiB;
@@ -236,8 +238,11 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
 	req := &tools.CallRequest{ToolName: d.Name, Arguments: c.Arguments, Streaming: d.Streaming == nil || *d.Streaming,
-		Timeout: a2e.Limit((b.opts.Timeout + time.Second - 1) / time.Second)}
+		Timeout: a2e.Limit(math.Ceil(b.opts.Timeout.Seconds()))}
 	opts := &a2e.CallOptions{OnEvent: func(e a2e.Event) { c.Notify(textOf(e)) }}
+	if b.opts.Timeout < 0 {
+		req.Timeout, opts.Timeout = a2e.LimitZero, math.MaxInt64
+	}
 	answer, err := b.tools.Call(ctx, req, opts)
 	if answer == nil {
 		return refusalOf(err)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -103,6 +104,9 @@ func newFixture(t *testing.T, auth a2e.Auth, options *mcpserver.Options) *fixtur
 	region := tools.Definition{Name: "region"}
 	require.NoError(t, region.Extra.Set("input_schema", json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","x-mcp-header":"Region"}}}`)))
 	set.Add(tools.Tool{Definition: region, Run: func(_ context.Context, _ *a2e.Call, in json.RawMessage) (any, error) { return in, nil }})
+	set.Add(tools.Tool{Definition: tools.Definition{Name: "timeout"}, Run: func(_ context.Context, call *a2e.Call, _ json.RawMessage) (any, error) {
+		return call.Message.Body.(*tools.CallRequest).Timeout, nil
+	}})
 	set.Add(tools.Tool{Definition: tools.Definition{Name: "summarized"}, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) {
 		return &tools.Result{Success: true, Summary: json.RawMessage(`"two lines"`), Data: json.RawMessage(`[1,2]`)}, nil
 	}})
@@ -277,6 +281,16 @@ func TestRefusals(t *testing.T) {
 	res := f.call(t, eras[0], "typed", `{"value":{"id":5}}`)
 	require.False(t, res.IsError)
 	require.Equal(t, map[string]any{"id": 5.0}, res.StructuredContent)
+}
+
+// The time limit of a call is the option in seconds, rounded up.
+func TestTimeoutOfCalls(t *testing.T) {
+	for timeout, want := range map[time.Duration]string{
+		0: "30", time.Millisecond: "1", 90*time.Second + 1: "91", math.MaxInt64: "9223372037", -1: "0", -time.Hour: "0",
+	} {
+		f := newFixture(t, keys(t), &mcpserver.Options{Timeout: timeout})
+		require.Equal(t, want, textOf(f.call(t, eras[0], "timeout", "{}")), "%d", timeout)
+	}
 }
 
 func TestProgress(t *testing.T) {
