@@ -60,6 +60,9 @@ func BearerAuthenticator(v TokenVerifier) Authenticator {
 		if r.AuthToken == "" {
 			return nil, errors.New("a2e: handshake without a token")
 		}
+		if v == nil {
+			return nil, errors.New("a2e: no TokenVerifier")
+		}
 		return v.VerifyToken(ctx, r.AuthToken)
 	})
 }

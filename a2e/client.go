@@ -216,6 +216,9 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 	c.call = c.repeat
 	err := guard.Call("interceptor", func() error {
 		for _, i := range slices.Backward(o.Interceptors) {
+			if i == nil {
+				return errors.New("nil Interceptor")
+			}
 			if c.call = i(c.call); c.call == nil {
 				return errors.New("a2e: interceptor returned nil")
 			}
@@ -443,7 +446,12 @@ func (c *Client) PeerInfo() PeerInfo {
 }
 
 // Registry returns the client's types, which may be extended at any time.
-func (c *Client) Registry() *Registry { return c.conn.codec.Types }
+func (c *Client) Registry() *Registry {
+	if c == nil {
+		return nil // which accepts no types
+	}
+	return c.conn.codec.Types
+}
 
 // Stats returns the counters of the client.
 func (c *Client) Stats() Stats {

@@ -182,6 +182,9 @@ func limitTo(ctx context.Context, msgType string, body any, timeout time.Duratio
 
 // CallAs is [Client.Call] with the model of the answer.
 func CallAs[Resp any](ctx context.Context, c *Client, msgType string, body any, opts *CallOptions) (*Resp, error) {
+	if c == nil {
+		return nil, errors.New("a2e: call: no client")
+	}
 	m, err := c.Call(ctx, msgType, body, opts)
 	if err != nil {
 		return nil, err

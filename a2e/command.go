@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -77,6 +78,9 @@ func (t *tail) String() string {
 // StartCommand starts cmd, whose standard streams must not be set, in a separate process group
 // where the system has them. Env and Dir of cmd are not changed. Close ends it.
 func StartCommand(cmd *exec.Cmd, opts *CommandOptions) (*Command, error) {
+	if cmd == nil {
+		return nil, errors.New("a2e: start command: no command")
+	}
 	c := &Command{cmd: cmd, exited: make(chan struct{}), waited: make(chan struct{})}
 	if opts != nil {
 		c.opts = *opts

@@ -180,9 +180,12 @@ func (h *Host) wrap(next Handler) (Handler, error) {
 }
 
 // AddPlugin adds a plugin. Mistakes such as two plugins of one name, a type with two
-// models or a base type panic: only a program can make them. So does adding
+// models, a base type or a nil handler panic: only a program can make them. So does adding
 // after the first session.
 func (h *Host) AddPlugin(p *Plugin) *Host {
+	if p == nil {
+		panic("a2e: add plugin: no plugin")
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.serving {
@@ -210,8 +213,11 @@ func (h *Host) AddPlugin(p *Plugin) *Host {
 	}
 	h.plugins = append(h.plugins, p)
 	for _, r := range p.Routes {
+		if r.Handler == nil {
+			panic(fmt.Sprintf("a2e: no handler of %s of plugin %q", r.Type.Name, p.Name))
+		}
 		handler, err := h.wrap(r.Handler)
-		if err != nil || r.Handler == nil {
+		if err != nil {
 			panic(fmt.Sprintf("a2e: handler of %s of plugin %q: %v", r.Type.Name, p.Name, err))
 		}
 		h.routes[r.Type.Name] = append(h.routes[r.Type.Name], boundRoute{plugin: p, handler: handler, lane: laneOf(&r),
@@ -408,6 +414,9 @@ func (h *Host) shut() []*Session {
 // after the work in flight was drained, or by ctx, which cuts it off. It closes
 // rw and returns nil unless the stream failed. An agent that reads nothing is a [*CloseError].
 func (h *Host) Serve(ctx context.Context, rw io.ReadWriteCloser) error {
+	if rw == nil {
+		return errors.New("a2e: serve: no connection")
+	}
 	peer := ""
 	if conn, ok := rw.(interface{ RemoteAddr() net.Addr }); ok {
 		if addr, ok := conn.RemoteAddr().(*net.TCPAddr); ok {

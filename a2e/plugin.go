@@ -64,6 +64,9 @@ func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *
 		t.Kind = KindRequest
 		t.Response = msgType + "/resp"
 	}
+	if fn == nil {
+		return Route{Type: t} // AddPlugin reports it
+	}
 	return Route{Type: t, Handler: HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
 		req, ok := call.Message.Body.(*Req)
 		if !ok {
@@ -84,6 +87,9 @@ func NewRoute[Req, Resp any](msgType string, fn func(ctx context.Context, call *
 func NewEventRoute[E any](msgType string, fn func(ctx context.Context, call *Call, event *E) error) Route {
 	t := TypeOf[E](msgType)
 	t.Kind, t.Response = KindEvent, ""
+	if fn == nil {
+		return Route{Type: t} // AddPlugin reports it
+	}
 	return Route{Type: t, Handler: HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
 		event, ok := call.Message.Body.(*E)
 		if !ok {

@@ -4,6 +4,7 @@
 package a2e
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -85,6 +86,9 @@ func (r *Registry) init(types []Type) error {
 // it has the same model, else an error, as are base types and names that
 // the grammar of types refuses.
 func (r *Registry) Add(types ...Type) error {
+	if r == nil {
+		return errors.New("a2e: add types: no client")
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := maps.Clone(*r.types.Load())

@@ -66,6 +66,9 @@ func interruptible(r io.Reader) io.ReadCloser {
 // ServeListener serves each connection of l as a separate session until ctx ends or l fails permanently, and
 // returns when all sessions have ended. Use a listener of crypto/tls on networks. It closes l.
 func (h *Host) ServeListener(ctx context.Context, l net.Listener) error {
+	if l == nil {
+		return errors.New("a2e: serve: no listener")
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })

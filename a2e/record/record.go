@@ -55,6 +55,9 @@ type Line struct {
 
 // Read reads a recording.
 func Read(r io.Reader) (*Recording, error) {
+	if r == nil {
+		return nil, errors.New("record: read: no reader")
+	}
 	in := lines.NewReader(r, maxLine)
 	var head struct {
 		Version int     `json:"a2e_record"`

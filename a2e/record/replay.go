@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -61,6 +62,9 @@ func clip(s string) string {
 //
 // Replay closes the connection.
 func Replay(ctx context.Context, rw io.ReadWriteCloser, r *Recording, opts *ReplayOptions) error {
+	if rw == nil || r == nil {
+		return errors.New("record: replay: no connection or no recording")
+	}
 	p := &player{rw: rw, received: make(chan []byte), toActual: map[string]string{}, toRecorded: map[string]string{}}
 	if opts != nil {
 		p.opts = *opts

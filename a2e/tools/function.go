@@ -28,6 +28,9 @@ import (
 // definition.
 func AddTool[In, Out any](s *Set, name, description string, fn func(ctx context.Context, call *a2e.Call, in In) (Out, error),
 	change func(*Definition)) {
+	if fn == nil {
+		panic(fmt.Sprintf("tools: the tool %q does nothing", name))
+	}
 	own, err := schemaOf[In]()
 	if err != nil {
 		panic(fmt.Sprintf("tools: the arguments of %q: %v", name, err))
