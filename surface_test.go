@@ -19,7 +19,7 @@ import (
 // surfaces are the numbers of exported names that the packages may have: package-level
 // names and methods of exported types. A maximum above the goal only falls.
 var surfaces = map[string]struct{ goal, maximum int }{
-	"a2e":   {265, 280},
+	"a2e":   {265, 265},
 	"accp":  {250, 263},
 	"air":   {230, 230},
 	"altar": {190, 190},

@@ -143,7 +143,7 @@ func textMember(m *Message, name string) string {
 // errorMessage returns err as an error message to the peer.
 func errorMessage(err *Error) *Message {
 	text := clip(strings.ToValidUTF8(err.Message, ""), 1000)
-	return NewMessage(TypeError, &ErrorBody{ReqID: err.ReqID, Code: string(err.Code), Message: text,
+	return NewMessage(typeError, &ErrorBody{ReqID: err.ReqID, Code: string(err.Code), Message: text,
 		Detail: err.detail(), Retryable: err.Retryable, CapabilityName: err.Capability})
 }
 

@@ -105,7 +105,7 @@ func (c *Call) Emit(kind string, data any) error {
 	namespace, _, _ := strings.Cut(c.Message.Type, "/")
 	name := namespace + "/event"
 	if c.Session.host.codec.Types.Lookup(name) == nil {
-		name = TypeEvent
+		name = typeEvent
 	}
 	return c.emit(name, func(seq int64) any {
 		return &EventBody{Kind: kind, ReqID: c.Message.ID, Data: raw, Seq: seq}

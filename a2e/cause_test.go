@@ -56,7 +56,7 @@ func TestConnectErrorHasExitOfChild(t *testing.T) {
 		require.Equal(t, want, causeOf(t, err), command)
 		require.EqualError(t, err, "a2e: session closed: "+strings.TrimSuffix(fmt.Sprintf("child exited with status %d: %s", want.Code,
 			strings.TrimSpace(want.Text)), ": "))
-		_, err = c.Call(t.Context(), a2e.TypePing, nil, nil)
+		_, err = c.Call(t.Context(), "ping", nil, nil)
 		require.Equal(t, want, causeOf(t, err), command)
 		_ = c.Close()
 	}
@@ -72,7 +72,7 @@ func TestCallsAfterEndHaveItsReason(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, h.Close())
 	<-c.Done()
-	_, err = c.Call(t.Context(), a2e.TypePing, nil, nil)
+	_, err = c.Call(t.Context(), "ping", nil, nil)
 	require.Equal(t, "eof", causeOf(t, err).Kind)
 	require.NoError(t, c.Close())
 	require.Equal(t, "eof", causeOf(t, c.Send(t.Context(), "demo/event", nil)).Kind)

@@ -174,7 +174,6 @@ type Client struct {
 	isDraining bool                // calls are refused
 	handlers   map[string]func(ctx context.Context, m *Message) (any, error)
 	peer       PeerInfo
-	welcome    *Message
 }
 
 // A PeerInfo describes the host as seen by the client.
@@ -262,11 +261,15 @@ func (c *Client) Connect(ctx context.Context) (*HandshakeResponse, error) {
 			return nil, fmt.Errorf("a2e: handshake: %w", err)
 		}
 	}
-	return c.handshake(ctx, &HandshakeRequest{AgentID: c.opts.AgentID, AgentCaps: c.opts.Capabilities, AuthToken: token})
+	answer, err := c.handshake(ctx, &HandshakeRequest{AgentID: c.opts.AgentID, AgentCaps: c.opts.Capabilities, AuthToken: token})
+	if err != nil {
+		return nil, err
+	}
+	return answer.Body.(*HandshakeResponse), nil
 }
 
-// handshake is Connect with a request.
-func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*HandshakeResponse, error) {
+// handshake is Connect with a request. It returns the message with the response.
+func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*Message, error) {
 	c.mu.Lock()
 	switch c.state {
 	case clientClosed:
@@ -284,7 +287,7 @@ func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*Handshake
 			own.AgentCaps = append(own.AgentCaps, name)
 		}
 	}
-	answer, err := c.roundTrip(ctx, TypeHandshakeRequest, &own, &CallOptions{Timeout: handshakeTimeout})
+	answer, err := c.roundTrip(ctx, typeHandshakeRequest, &own, &CallOptions{Timeout: handshakeTimeout})
 	if _, isEnd := errors.AsType[*sessionError](err); err != nil && !isEnd {
 		err = fmt.Errorf("a2e: handshake: %w", err)
 	}
@@ -299,7 +302,7 @@ func (c *Client) handshake(ctx context.Context, r *HandshakeRequest) (*Handshake
 		return nil, c.failHandshake(&HandshakeError{Reason: resp.Reason})
 	}
 	c.accept(answer, resp)
-	return resp, nil
+	return answer, nil
 }
 
 // A carrier is a connection that carries whole messages (A2E-D41).
@@ -354,7 +357,6 @@ func (c *Client) accept(answer *Message, resp *HandshakeResponse) {
 	}
 	c.state = clientReady
 	c.sessionID = resp.SessionID
-	c.welcome = answer
 	c.parallel = max(1, int(min(*resp.MaxParallel, 1<<20)))
 	c.caps = map[string]Capability{}
 	for _, cap := range resp.AcceptedCaps {
@@ -397,13 +399,6 @@ func (c *Client) begin() {
 	c.out = newLineQueue(rw, timeout, c.cut)
 	c.conn.out = c.out
 	go c.read()
-}
-
-// HandshakeMessage returns the host's last handshake response as received, or nil.
-func (c *Client) HandshakeMessage() *Message {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.welcome
 }
 
 // SessionID returns the id that the host gave the session.
@@ -466,7 +461,7 @@ func (c *Client) Done() <-chan struct{} { return c.ctx.Done() }
 // Ping sends a ping and returns the time until the answer.
 func (c *Client) Ping(ctx context.Context) (time.Duration, *Pong, error) {
 	start := time.Now()
-	m, err := c.Call(ctx, TypePing, &Ping{}, &CallOptions{Timeout: pingTimeout})
+	m, err := c.Call(ctx, typePing, &pingBody{}, &CallOptions{Timeout: pingTimeout})
 	if err != nil {
 		return 0, nil, err
 	}
@@ -600,7 +595,7 @@ const (
 // end closes the connection, after a shutdown message if polite.
 func (c *Client) end(polite bool) {
 	wait := time.Duration(0)
-	if line, err := c.conn.codec.line(NewMessage(TypeShutdown, &Shutdown{Timeout: LimitZero})); err == nil && polite { // in 0 s
+	if line, err := c.conn.codec.line(NewMessage(typeShutdown, &shutdownBody{Timeout: LimitZero})); err == nil && polite { // in 0 s
 		_ = c.out.putControl(*line, false)
 		if c.announcesFeatures() { // hosts without extensions do not close
 			wait = c.opts.Timing.CloseTimeout

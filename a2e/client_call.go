@@ -254,7 +254,7 @@ func (c *Client) newPending(msgType string, body any) (*pending, error) {
 	} else {
 		p.want = canonicalType(responseType(msgType))
 	}
-	p.isFree = msgType == TypeHandshakeRequest || msgType == TypePing
+	p.isFree = msgType == typeHandshakeRequest || msgType == typePing
 	p.isOut = p.isFree || laneOfType(canonicalType(msgType)) != session.LaneOrdinary
 	if r, ok := body.(*HandshakeRequest); ok && slices.Contains(r.AgentCaps, featureLimits) {
 		_ = p.msg.Extra.Set("limits", c.conn.codec.announce())
@@ -393,7 +393,7 @@ func (c *Client) startCall(p *pending) error {
 		return c.cause
 	case c.isDraining && !p.isFree:
 		return ErrClosed
-	case c.state != clientReady && p.msg.Type != TypeHandshakeRequest:
+	case c.state != clientReady && p.msg.Type != typeHandshakeRequest:
 		return ErrNotConnected
 	case p.isFree:
 		c.sendLocked(p)

@@ -104,7 +104,7 @@ func (c *Client) noteLine(line []byte) {
 
 // reject answers a message that cannot be decoded, and fails its call (A2E-D37).
 func (c *Client) reject(err *Error) {
-	if err.msgType == TypeError { // which gets no answer
+	if err.msgType == typeError { // which gets no answer
 		c.conn.dropped.Add(1)
 	} else {
 		c.answer(errorMessage(err))
@@ -116,7 +116,7 @@ func (c *Client) reject(err *Error) {
 
 // answer sends a message of the reader.
 func (c *Client) answer(m *Message) {
-	c.conn.add(item{message: m, isUrgent: m.Type == TypePong})
+	c.conn.add(item{message: m, isUrgent: m.Type == typePong})
 	c.conn.flush()
 }
 
@@ -214,8 +214,8 @@ func (c *Client) deliverEvent(p *pending, m *Message, size int) {
 
 // request answers a request of the host (A2E-D39).
 func (c *Client) request(m *Message) {
-	if m.Type == TypePing {
-		c.answer(NewMessage(TypePong, &Pong{ReqID: m.ID}))
+	if m.Type == typePing {
+		c.answer(NewMessage(typePong, &Pong{ReqID: m.ID}))
 		return
 	}
 	c.mu.Lock()

@@ -93,8 +93,8 @@ func (c *Codec) maxDepth() int {
 	return min(c.MaxDepth, maxDepth)
 }
 
-// NewCodec returns a codec with a registry of the given types.
-func NewCodec(types ...Type) *Codec { return &Codec{Types: NewRegistry(types...)} }
+// NewCodec returns a codec with a registry of the given types. It panics where [Registry.Add] returns an error.
+func NewCodec(types ...Type) *Codec { return &Codec{Types: newRegistry(types...)} }
 
 func (c *Codec) registry() *Registry {
 	if c.Types == nil {
@@ -105,7 +105,7 @@ func (c *Codec) registry() *Registry {
 
 // baseRegistry is the shared registry of codecs without Types. It is not exported and never
 // changes.
-var baseRegistry = sync.OnceValue(func() *Registry { return NewRegistry() })
+var baseRegistry = sync.OnceValue(func() *Registry { return newRegistry() })
 
 // Decode reads one line, without its line feed. It keeps no reference to line. Every error is an
 // [*Error] whose ReqID is the id of the message, if it could be read.

@@ -184,6 +184,3 @@ func (c *Command) cause() *CloseError {
 	}
 	return &CloseError{Kind: "exit", Code: exitCode(c.cmd.ProcessState), Text: c.tail.String()}
 }
-
-// PID returns the process id of the child.
-func (c *Command) PID() int { return c.cmd.Process.Pid }

@@ -57,7 +57,7 @@ func TestEnvPush(t *testing.T) {
 		h := a2etest.NewHost(t, nil).AddPlugin(a2etest.Must(env.NewPlugin(nil, nil)))
 		caps := []string{"env"}
 		if asked {
-			caps = append(caps, a2e.FeatureEnvPush)
+			caps = append(caps, "env_push")
 		}
 		c := a2etest.Connect(t, h, &a2e.ClientOptions{Capabilities: caps})
 		got := make(chan string, 2)

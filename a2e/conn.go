@@ -250,7 +250,7 @@ func (c *conn) setReads(b bounds) {
 // for the handler (A2E-D57).
 func (c *conn) boundedLine(m *Message, code Code) (*[]byte, error) {
 	limit := bounds{}
-	if m.Type != TypeError && m.Type != TypePong {
+	if m.Type != typeError && m.Type != typePong {
 		limit = c.bounds()
 	}
 	return c.codec.boundedLine(m, code, limit)
@@ -314,7 +314,7 @@ func (c *conn) answer(id string, p *pending, m *Message) {
 		name = hostReading(name)
 	}
 	switch b, isError := m.Body.(*ErrorBody); {
-	case isError && m.Type == TypeError:
+	case isError && m.Type == typeError:
 		c.failCall(id, b.received())
 	case p.want != "" && name != p.want:
 		c.failCall(id, fmt.Errorf("%w: %s", ErrUnexpectedResponse, clip(m.Type, 100)))

@@ -72,23 +72,8 @@ const (
 // Error returns the text of the code.
 func (c Code) Error() string { return "a2e: " + string(c) }
 
-// Known reports whether the specification lists c.
-func (c Code) Known() bool {
-	switch c {
-	case ErrParse, ErrRuntime, ErrInvalidMessage, ErrVersionMismatch, ErrUnauthorized, ErrSchemaViolation,
-		ErrTimeout, ErrOutOfMemory, ErrSandboxCrash, ErrCapabilityMissing, ErrUnknownTool, ErrToolDenied, ErrTool,
-		ErrUnknownSkill, ErrSkill, ErrChainCycle, ErrChainNode, ErrMemoryFull, ErrMemoryNotFound,
-		ErrUnknownProc, ErrProcDead, ErrProcLimit, ErrUnknownAction, ErrResetDenied,
-		ErrMCPServerNotFound, ErrMCPServerUnavailable, ErrMCPToolNotFound, ErrMCPResourceNotFound,
-		ErrMCPPromptNotFound, ErrMCPTransport, ErrMCPProtocol, ErrMCPSamplingRefused, ErrMCPCapabilityMissing,
-		ErrUnknownType:
-		return true
-	}
-	return false
-}
-
-// Retryable reports whether errors of this code are retryable by default. Unknown codes are not.
-func (c Code) Retryable() bool {
+// isRetryable reports whether errors of this code are retryable by default. Unknown codes are not.
+func (c Code) isRetryable() bool {
 	switch c {
 	case ErrRuntime, ErrTimeout, ErrOutOfMemory, ErrSandboxCrash, ErrTool, ErrSkill, ErrChainNode,
 		ErrMCPServerUnavailable, ErrMCPTransport:
@@ -192,7 +177,7 @@ type Error struct {
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	text := strings.ToValidUTF8(err.Error(), "") // it may have the output of a program
-	return &Error{Code: code, Message: cmp.Or(text, string(code)), Retryable: code.Retryable(), Cause: errors.Unwrap(err)}
+	return &Error{Code: code, Message: cmp.Or(text, string(code)), Retryable: code.isRetryable(), Cause: errors.Unwrap(err)}
 }
 
 // violation returns the error of a member that does not fit.

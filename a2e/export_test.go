@@ -528,3 +528,6 @@ func faultOfInteger(t reflect.Type, v any) (path, reason string) {
 
 // HeadMembers is headMembers.
 func HeadMembers(head []byte) (id, msgType, refID string) { return headMembers(head) }
+
+// PID returns the process id of a child.
+func (c *Command) PID() int { return c.cmd.Process.Pid }

@@ -59,7 +59,7 @@ func FuzzLinesAroundMessage(f *testing.F) {
 			written <- err
 		}()
 		m := r.next()
-		for ; m.Type == a2e.TypeError; m = r.next() {
+		for ; m.Type == "error"; m = r.next() {
 			require.NotEqual(t, "good", m.ReqID())
 		}
 		text, _ := m.Extra.Text("text")

@@ -14,9 +14,9 @@ import (
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
-// FeatureEnvPush requests the changes of environments. It is a feature flag: agents list it among
+// featureEnvPush requests the changes of environments. It is a feature flag: agents list it among
 // the requested capabilities although it is not a capability (A2E-D23).
-const FeatureEnvPush = "env_push"
+const featureEnvPush = "env_push"
 
 // Extensions, in the order in which clients name them (A2E-D54).
 const (
@@ -31,7 +31,7 @@ var extensions = []string{featureCancel, featureLimits, featureBatch, featureWin
 
 // isFlag reports whether a requested name is a feature flag and not an extension.
 func isFlag(name string) bool {
-	return name == "streaming" || name == "artifacts" || name == FeatureEnvPush
+	return name == "streaming" || name == "artifacts" || name == featureEnvPush
 }
 
 // announcedLimits are what a side reads, in both handshake messages. Zero means no bound.
@@ -154,7 +154,7 @@ func (s *Session) finishHandshake(a *handshakeAttempt) {
 			return
 		}
 		reason := refusals[refusal]
-		answer := NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, MaxParallel: new(int64), OK: new(bool), Reason: reason})
+		answer := NewMessage(typeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, MaxParallel: new(int64), OK: new(bool), Reason: reason})
 		s.conn.add(item{message: answer, then: s.auditLocked(a.message, a.arrived, a.in, OutcomeRefused, reason)})
 	})
 	if !s.isPending.Load() {
@@ -167,7 +167,7 @@ func (s *Session) finishHandshake(a *handshakeAttempt) {
 
 // welcome returns the answer to an accepted handshake, and the limits of the agent.
 func (s *Session) welcome(a *handshakeAttempt, id string) (reads bounds, answer *Message) {
-	answer = NewMessage(TypeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, SessionID: id, AcceptedCaps: a.offer.caps,
+	answer = NewMessage(typeHandshakeResponse, &HandshakeResponse{ReqID: a.message.ID, SessionID: id, AcceptedCaps: a.offer.caps,
 		MaxParallel: new(s.host.opts.Limits.MaxConcurrentPerSession)})
 	if a.offer.agreed != nil {
 		_ = answer.Extra.Set("features", a.offer.agreed)

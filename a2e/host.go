@@ -132,7 +132,7 @@ func NewHost(opts *HostOptions) (*Host, error) {
 	var end context.CancelFunc
 	h.done, end = context.WithCancel(context.Background())
 	end()
-	h.codec = &Codec{Types: NewRegistry(), Host: true, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage,
+	h.codec = &Codec{Types: newRegistry(), Host: true, Dialect: o.Dialect, MaxMessage: o.Limits.MaxMessage,
 		MaxOutput: o.Limits.MaxOutput, MaxDepth: o.Limits.MaxDepth}
 	if o.Persistence.Store != nil {
 		h.durable = newDurable(h, o.Persistence.Store)
@@ -196,19 +196,7 @@ func (h *Host) AddPlugin(p *Plugin) *Host {
 			panic(fmt.Sprintf("a2e: plugin %q is added twice", p.Name))
 		}
 	}
-	types := slices.Clone(p.Types)
-	for _, r := range p.Routes {
-		types = append(types, r.Type)
-	}
-	for i := range types {
-		if types[i].Capability == "" && !catalogued(types[i].Name) {
-			types[i].Capability = p.Capability
-		}
-		if old := h.codec.Types.Lookup(types[i].Name); old != nil && old.Kind == KindRequest && types[i].Kind != KindRequest {
-			types[i].Kind, types[i].Response = old.Kind, old.Response
-		}
-	}
-	if err := h.codec.Types.Add(types...); err != nil {
+	if err := h.codec.Types.Add(h.typesOf(p)...); err != nil {
 		panic(fmt.Sprintf("a2e: plugin %q: %v", p.Name, err))
 	}
 	h.plugins = append(h.plugins, p)
@@ -225,6 +213,23 @@ func (h *Host) AddPlugin(p *Plugin) *Host {
 		sortRoutes(h.routes[r.Type.Name])
 	}
 	return h
+}
+
+// typesOf returns the types of a plugin, with its capability.
+func (h *Host) typesOf(p *Plugin) []Type {
+	types := slices.Clone(p.Types)
+	for _, r := range p.Routes {
+		types = append(types, r.Type)
+	}
+	for i := range types {
+		if types[i].Capability == "" && !catalogued(types[i].Name) {
+			types[i].Capability = p.Capability
+		}
+		if old := h.codec.Types.Lookup(types[i].Name); old != nil && old.Kind == KindRequest && types[i].Kind != KindRequest {
+			types[i].Kind, types[i].Response = old.Kind, old.Response
+		}
+	}
+	return types
 }
 
 // Registry returns the host's types. Additional types can be registered to validate messages of

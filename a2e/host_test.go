@@ -141,7 +141,7 @@ func TestSlowAgent(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			m := r.next()
-			if m.Type == a2e.TypeError {
+			if m.Type == "error" {
 				require.ErrorIs(t, wireError(t, m), a2e.ErrTimeout)
 				require.Greater(t, i, int64(200))
 				break

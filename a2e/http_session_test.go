@@ -52,7 +52,7 @@ func TestClosedSessionsAreForgotten(t *testing.T) {
 		create()
 		require.Equal(t, 2, kept())
 		for _, s := range h.Sessions() {
-			s.conn.add(item{message: NewMessage(TypePong, &Pong{})}) // something to read
+			s.conn.add(item{message: NewMessage(typePong, &Pong{})}) // something to read
 			s.conn.flush()
 			break
 		}

@@ -58,17 +58,6 @@ func (m *Message) stamp(msgType string, body any) {
 	*m = Message{Type: msgType, ID: text[:2*len(id)], TS: json.Number(text[2*len(id):]), Body: body}
 }
 
-// Time returns the time of the message, to the precision of a [time.Time] and a float, or the zero
-// time.
-func (m *Message) Time() time.Time {
-	x, err := m.TS.Float64()
-	if err != nil || x > 1<<53 || x < -(1<<53) {
-		return time.Time{}
-	}
-	sec := int64(x)
-	return time.Unix(sec, int64((x-float64(sec))*1e9))
-}
-
 // ReqID returns the member req_id of a response, event or error, or "".
 func (m *Message) ReqID() string { return textMember(m, "req_id") }
 
@@ -132,16 +121,16 @@ type EventBody struct {
 }
 
 // Ping requests a [Pong] of the peer.
-type Ping struct{}
+type pingBody struct{}
 
-// Pong answers a [Ping].
+// Pong answers a ping.
 type Pong struct {
 	ReqID         string  `json:"req_id,omitzero" jsonmap:"always"`
 	UptimeSeconds float64 `json:"uptime_seconds,omitzero" jsonmap:"always"`
 }
 
 // Shutdown ends a session when the work in flight is done.
-type Shutdown struct {
+type shutdownBody struct {
 	Timeout Limit `json:"timeout,omitzero" jsonmap:"default=10"` // seconds to drain
 }
 

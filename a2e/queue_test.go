@@ -59,7 +59,7 @@ func TestHostReadsWhileAgentDoesNot(t *testing.T) {
 		require.EqualValues(t, 1000, h.Stats().Dropped)
 		seen := 0
 		for range 1000 {
-			if m := r.next(); m.Type == a2e.TypeError {
+			if m := r.next(); m.Type == "error" {
 				seen++
 			}
 		}
@@ -88,7 +88,7 @@ func TestHostReadsOnWithRefusalsOverReserve(t *testing.T) {
 			}
 			require.EqualValues(t, 1, h.Stats().Dropped, "the event behind the requests was read")
 			for seen := 0; seen < refused; {
-				if m := r.next(); m.Type == a2e.TypeError {
+				if m := r.next(); m.Type == "error" {
 					seen++
 				}
 			}

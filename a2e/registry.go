@@ -37,19 +37,19 @@ func TypeOf[T any](name string) Type {
 // baseTypes are always registered and cannot be replaced (A2E-026, A2E-027).
 func baseTypes() []Type {
 	return []Type{
-		TypeOf[HandshakeRequest](TypeHandshakeRequest),
-		TypeOf[HandshakeResponse](TypeHandshakeResponse),
-		TypeOf[EventBody](TypeEvent),
-		TypeOf[Ping](TypePing),
-		TypeOf[Pong](TypePong),
-		TypeOf[Shutdown](TypeShutdown),
-		TypeOf[ErrorBody](TypeError),
+		TypeOf[HandshakeRequest](typeHandshakeRequest),
+		TypeOf[HandshakeResponse](typeHandshakeResponse),
+		TypeOf[EventBody](typeEvent),
+		TypeOf[pingBody](typePing),
+		TypeOf[Pong](typePong),
+		TypeOf[shutdownBody](typeShutdown),
+		TypeOf[ErrorBody](typeError),
 	}
 }
 
 func isBase(name string) bool {
 	switch name {
-	case TypeHandshakeRequest, TypeHandshakeResponse, TypeEvent, TypePing, TypePong, TypeShutdown, TypeError:
+	case typeHandshakeRequest, typeHandshakeResponse, typeEvent, typePing, typePong, typeShutdown, typeError:
 		return true
 	}
 	return false
@@ -62,9 +62,9 @@ type Registry struct {
 	types atomic.Pointer[map[string]*Type]
 }
 
-// NewRegistry returns a registry of the base types and the given ones. It panics
+// newRegistry returns a registry of the base types and the given ones. It panics
 // where [Registry.Add] returns an error.
-func NewRegistry(types ...Type) *Registry {
+func newRegistry(types ...Type) *Registry {
 	r := &Registry{}
 	if err := r.init(types); err != nil {
 		panic(err)

@@ -331,16 +331,16 @@ func (s *Session) feed(line []byte) {
 	case err != nil:
 		s.refuseLine(err, arrived, len(line))
 	case s.body != nil && s.isReplied(m.ID): // by a failed host
-	case m.Type == TypeHandshakeRequest:
+	case m.Type == typeHandshakeRequest:
 		s.shake(m, arrived, len(line))
-	case m.Type == TypePing:
+	case m.Type == typePing:
 		if !s.isClosed() {
-			s.conn.add(item{isUrgent: true, message: NewMessage(TypePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()})})
+			s.conn.add(item{isUrgent: true, message: NewMessage(typePong, &Pong{ReqID: m.ID, UptimeSeconds: time.Since(s.host.started).Seconds()})})
 			s.conn.flush()
 		}
-	case m.Type == TypeShutdown:
+	case m.Type == typeShutdown:
 		timeout := int64(10)
-		if b, ok := m.Body.(*Shutdown); ok {
+		if b, ok := m.Body.(*shutdownBody); ok {
 			timeout = max(int64(b.Timeout), 0)
 		}
 		limit := min(timeout, int64(s.host.opts.Timing.DrainTimeout/time.Second)+1)
@@ -441,7 +441,7 @@ func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	if s.isClosed() {
 		return
 	}
-	if err.Code == ErrVersionMismatch && err.msgType == TypeHandshakeRequest {
+	if err.Code == ErrVersionMismatch && err.msgType == typeHandshakeRequest {
 		s.finishHandshake(&handshakeAttempt{message: &Message{Type: err.msgType, ID: err.ReqID}, arrived: arrived, in: in,
 			refusal: session.RefusedVersion})
 		return
@@ -553,7 +553,7 @@ func (s *Session) closeLocked(end session.End) {
 	case session.EndHandshake, session.EndEvicted:
 		now := time.Now()
 		s.conn.add(item{then: func(int) {
-			s.host.audit(s.ctx, &AuditRecord{Time: now, Peer: s.peer, Operation: TypeHandshakeRequest, Outcome: OutcomeRefused,
+			s.host.audit(s.ctx, &AuditRecord{Time: now, Peer: s.peer, Operation: typeHandshakeRequest, Outcome: OutcomeRefused,
 				Code: string(ErrTimeout), Duration: now.Sub(s.created)})
 		}})
 	case session.EndExpired:

@@ -37,13 +37,13 @@ func (k Kind) String() string {
 
 // Types of the base protocol.
 const (
-	TypeHandshakeRequest  = "handshake/req"
-	TypeHandshakeResponse = "handshake/resp"
-	TypeEvent             = "invoke/event"
-	TypePing              = "ping"
-	TypePong              = "pong"
-	TypeShutdown          = "shutdown"
-	TypeError             = "error"
+	typeHandshakeRequest  = "handshake/req"
+	typeHandshakeResponse = "handshake/resp"
+	typeEvent             = "invoke/event"
+	typePing              = "ping"
+	typePong              = "pong"
+	typeShutdown          = "shutdown"
+	typeError             = "error"
 )
 
 // typeCancel is the request of the cancel extension, used between ends that
@@ -92,11 +92,11 @@ func parseType(name string) typeName {
 // request without saying so in its name is [KindRequest] for its registry only.
 func kindOf(name string) Kind {
 	switch name {
-	case TypePing, TypeShutdown:
+	case typePing, typeShutdown:
 		return KindRequest
-	case TypePong:
+	case typePong:
 		return KindResponse
-	case TypeError:
+	case typeError:
 		return KindError
 	}
 	i := strings.LastIndexByte(name, '/')
@@ -139,8 +139,8 @@ func plainRequest(name string) bool {
 // responseType returns the type that answers a request type, or "" if it has
 // none or name is no request.
 func responseType(name string) string {
-	if name == TypePing {
-		return TypePong
+	if name == typePing {
+		return typePong
 	}
 	if stem, ok := strings.CutSuffix(name, "/req"); ok {
 		return stem + "/resp"

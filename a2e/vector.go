@@ -15,9 +15,8 @@ import (
 
 func init() {
 	hook.Vector = vectors.Run
-	hook.Handshake = func(ctx context.Context, c, r any) error {
-		_, err := c.(*Client).handshake(ctx, r.(*HandshakeRequest))
-		return err
+	hook.Handshake = func(ctx context.Context, c, r any) (any, error) {
+		return c.(*Client).handshake(ctx, r.(*HandshakeRequest))
 	}
 	hook.Serve = func(ctx context.Context, parent any, msgType string, body any) (any, error) {
 		return parent.(*Call).serveOther(ctx, msgType, body)
@@ -36,6 +35,7 @@ var vectors = vector.Ops{
 	"frame_split": vector.New(vectorFrameSplit),
 	"type_parse":  vector.New(vectorTypeParse),
 	"event_order": vector.New(vectorEventOrder),
+	"error_info":  vector.New(vectorErrorInfo),
 	"sse_parse":   vector.New(vectorSSEParse),
 	"sse_format":  vector.New(vectorSSEFormat),
 }
@@ -126,4 +126,28 @@ func vectorSSEFormat(in struct {
 	ID   string
 }) (any, error) {
 	return sse.AppendEvent(nil, "", in.ID, in.Line)
+}
+
+func vectorErrorInfo(codes []Code) (any, error) {
+	type info struct{ Known, Retryable bool }
+	list := []info{}
+	for _, c := range codes {
+		list = append(list, info{c.isKnown(), c.isRetryable()})
+	}
+	return list, nil
+}
+
+// isKnown reports whether the specification lists c.
+func (c Code) isKnown() bool {
+	switch c {
+	case ErrParse, ErrRuntime, ErrInvalidMessage, ErrVersionMismatch, ErrUnauthorized, ErrSchemaViolation,
+		ErrTimeout, ErrOutOfMemory, ErrSandboxCrash, ErrCapabilityMissing, ErrUnknownTool, ErrToolDenied, ErrTool,
+		ErrUnknownSkill, ErrSkill, ErrChainCycle, ErrChainNode, ErrMemoryFull, ErrMemoryNotFound,
+		ErrUnknownProc, ErrProcDead, ErrProcLimit, ErrUnknownAction, ErrResetDenied,
+		ErrMCPServerNotFound, ErrMCPServerUnavailable, ErrMCPToolNotFound, ErrMCPResourceNotFound,
+		ErrMCPPromptNotFound, ErrMCPTransport, ErrMCPProtocol, ErrMCPSamplingRefused, ErrMCPCapabilityMissing,
+		ErrUnknownType:
+		return true
+	}
+	return false
 }

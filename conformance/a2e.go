@@ -127,7 +127,7 @@ func a2eEncode(_ T, in *Input) (Answer, error) {
 	if in.Err() != nil {
 		return nil, in.Err()
 	}
-	if a2e.NewRegistry().Add(a2e.TypeOf[struct{}](msgType)) != nil && c.Types.Lookup(msgType) == nil {
+	if a2e.NewCodec().Types.Add(a2e.TypeOf[struct{}](msgType)) != nil && c.Types.Lookup(msgType) == nil {
 		return nil, a2eRefused(a2e.SchemaViolation("type", a2e.ReasonValue))
 	}
 	m, err := a2eMessage(c, msgType, id, ts, fields)
@@ -153,11 +153,13 @@ func a2eTypeParse(_ T, in *Input) (Answer, error) {
 }
 
 func a2eErrorInfo(_ T, in *Input) (Answer, error) {
+	type info struct{ Known, Retryable bool }
+	list, err := vector.Call[[]info](a2etest.Vector, "error_info", in.Strings("codes"))
 	codes := []Answer{}
-	for _, s := range in.Strings("codes") {
-		codes = append(codes, Answer{"known": a2e.Code(s).Known(), "retryable": a2e.Code(s).Retryable()})
+	for _, c := range list {
+		codes = append(codes, Answer{"known": c.Known, "retryable": c.Retryable})
 	}
-	return Answer{"codes": codes}, nil
+	return Answer{"codes": codes}, err
 }
 
 func a2eEventOrder(_ T, in *Input) (Answer, error) {

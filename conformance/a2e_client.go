@@ -153,7 +153,7 @@ func (x *a2eClient) act(step *Input) {
 		name := step.Object("ping").String("name")
 		ctx := x.context(name)
 		x.work.Go(func() {
-			m, err := x.client.Call(ctx, a2e.TypePing, &a2e.Ping{}, &a2e.CallOptions{Timeout: 5 * time.Second})
+			m, err := x.client.Call(ctx, "ping", nil, &a2e.CallOptions{Timeout: 5 * time.Second})
 			x.finish(name, m, err)
 		})
 	case step.Has("cancel"):
@@ -175,8 +175,8 @@ func (x *a2eClient) connect(c *Input) {
 		AgentID: c.String("agent_id"), AgentCaps: c.Strings("agent_caps"), AuthToken: c.String("auth_token"),
 	}
 	x.work.Go(func() {
-		err := a2etest.Handshake(context.Background(), x.client, r)
-		x.finish("connect", x.client.HandshakeMessage(), err)
+		answer, err := a2etest.Handshake(context.Background(), x.client, r)
+		x.finish("connect", answer, err)
 	})
 }
 

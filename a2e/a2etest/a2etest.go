@@ -24,9 +24,14 @@ import (
 // function of package a2e. An unknown operation is an error.
 func Vector(op string, in json.RawMessage) (json.RawMessage, error) { return hook.Vector(op, in) }
 
-// Handshake makes the handshake of a client with a request that its options do not name.
-func Handshake(ctx context.Context, c *a2e.Client, r *a2e.HandshakeRequest) error {
-	return hook.Handshake(ctx, c, r)
+// Handshake makes the handshake of a client with a request that its options do not name, and returns the message with
+// the response.
+func Handshake(ctx context.Context, c *a2e.Client, r *a2e.HandshakeRequest) (*a2e.Message, error) {
+	answer, err := hook.Handshake(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	return answer.(*a2e.Message), nil
 }
 
 // Must returns v. It panics if err is not nil, as do constructors with impossible options.

@@ -31,7 +31,7 @@ func TestTypes(t *testing.T) {
 		}
 	}
 	require.Equal(t, 62, requests)
-	require.Len(t, a2e.NewRegistry(types...).Types(), 136)
+	require.Len(t, a2e.NewCodec(types...).Types.Types(), 136)
 }
 
 // A conversation in the dialect of the public Python SDK, one message of every namespace and

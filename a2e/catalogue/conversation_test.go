@@ -324,7 +324,7 @@ func talkToDeployedHost(t *testing.T, opts a2e.ClientOptions, talk func(string) 
 		require.NoError(t, err)
 		turn <- x
 		if r, ok := m.Body.(*a2e.HandshakeRequest); ok {
-			err = a2etest.Handshake(t.Context(), c, r)
+			_, err = a2etest.Handshake(t.Context(), c, r)
 			require.NoError(t, err)
 			require.True(t, c.PeerInfo().VersionMember)
 			require.True(t, c.HasCapability("env"))

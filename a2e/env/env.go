@@ -480,7 +480,7 @@ func (g *gym) batch(ctx context.Context, call *a2e.Call, r *BatchStepRequest) (*
 		if err == nil {
 			m.Body = &StepResponse{ReqID: call.Message.ID, Obs: *obs}
 		} else {
-			m.Type, m.Body = a2e.TypeError, failed(call, err)
+			m.Type, m.Body = "error", failed(call, err)
 		}
 		raw, err := (&a2e.Codec{}).Append(nil, m)
 		if err != nil {

@@ -13,8 +13,8 @@ import (
 // Vector runs an operation of the test vectors that concerns no exported function.
 var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 
-// Handshake makes the handshake of c, an *a2e.Client, with r, an *a2e.HandshakeRequest.
-var Handshake func(ctx context.Context, c, r any) error
+// Handshake makes the handshake of c, an *a2e.Client, with r, an *a2e.HandshakeRequest. It returns an *a2e.Message.
+var Handshake func(ctx context.Context, c, r any) (any, error)
 
 // Serve passes a message of the handler of parent, an *a2e.Call, to the plugins of its session as if
 // the agent had sent it, and returns the body of the answer.
