@@ -107,6 +107,7 @@ type Host struct {
 	life     *life.Life   // of the handlers
 	durable  *durable     // nil without a store
 	budget   *budget.Budget
+	states   *budget.Budget  // memory of the states of plugins
 	done     context.Context // to ask the budget without waiting
 
 	mu       sync.Mutex
@@ -128,7 +129,9 @@ func NewHost(opts *HostOptions) (*Host, error) {
 	h := &Host{opts: o, log: o.Logger, started: time.Now(), routes: map[string][]boundRoute{},
 		life:     life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
 		sessions: map[*Session]struct{}{}, ending: map[*Session]struct{}{}}
-	h.budget = budget.New(o.Limits.budget(o.Logger), h.evict)
+	limits := o.Limits.budget(o.Logger)
+	h.budget = budget.New(limits, h.evict)
+	h.states = budget.New(budget.Limits{Memory: limits.Memory, Logger: o.Logger}, nil)
 	var end context.CancelFunc
 	h.done, end = context.WithCancel(context.Background())
 	end()

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/budget"
@@ -22,7 +24,8 @@ import (
 // principals by their address. A principal leaves as much free for others as it holds.
 type Limits struct {
 	// Bytes of unanswered requests, and of bodies and long lines that arrive. Zero means the lesser of 256 MiB and a
-	// third of GOMEMLIMIT in all, 64 MiB for a principal and 48 MiB for a session.
+	// third of GOMEMLIMIT in all, 64 MiB for a principal and 48 MiB for a session. The bytes that plugins keep for
+	// sessions have the same bounds apart from these, see [Session.Reserve].
 	MaxMemory, MaxMemoryPerPrincipal, MaxMemoryPerSession int64
 
 	// Bytes of durable sessions in the store: unanswered bodies, and messages for readers. Zero means
@@ -99,7 +102,14 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits].
 func (h *Host) Usage() []Usage {
-	return budget.Rows[Usage](h.budget.Usage())
+	rows := budget.Rows[Usage](h.budget.Usage())
+	for _, u := range budget.Rows[Usage](h.states.Usage()) {
+		if u.Resource == budget.Memory.String() {
+			u.Resource = "plugin_memory"
+			rows = append(rows, u)
+		}
+	}
+	return rows
 }
 
 // DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and
@@ -126,6 +136,45 @@ func errOverloaded(b *budget.Error) *Error {
 
 // retrySeconds returns the time after which an agent may retry.
 func retrySeconds(b *budget.Error) int64 { return int64(math.Ceil(b.RetryAfter.Seconds())) }
+
+// A stateHold holds the memory that the plugins keep for a session.
+type stateHold struct {
+	mu      sync.Mutex // guards everything below; no other lock is taken before it
+	hold    budget.Hold
+	size    int64
+	isEnded bool
+}
+
+// Reserve adds n bytes to the memory that plugins keep for the session in their states, or fails with an [*Error]
+// over a bound of [Limits]. A negative n releases bytes, and the end of the session releases all. A plugin calls it
+// without a lock, because a refusal is logged.
+func (s *Session) Reserve(n int64) error {
+	m := &s.stateMemory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	size := max(m.size+n, 0)
+	if n > 0 && m.isEnded {
+		return ErrClosed
+	}
+	err := m.hold.Resize(size)
+	if m.hold == (budget.Hold{}) {
+		scope := s.budgetScope()
+		m.hold, err = s.host.states.Scope(scope.Principal(), strconv.FormatUint(s.number, 10)).Reserve(budget.Memory, size)
+	}
+	if err != nil {
+		return overBudget(err)
+	}
+	m.size = size
+	return nil
+}
+
+// release releases all.
+func (m *stateHold) release() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.isEnded, m.size = true, 0
+	m.hold.Release()
+}
 
 // A requestHold holds memory, and a place in the queue until it starts.
 type requestHold struct {

@@ -39,6 +39,8 @@ type Session struct {
 	idle     atomic.Int32            // number of idle workers
 	states   plugin.States[*Plugin]
 
+	stateMemory stateHold
+
 	seats      turns  // of calls that take a place in the host
 	starts     turns  // of handlers
 	peer       string // its address; empty without a network
@@ -598,6 +600,7 @@ func (s *Session) cleanUp() {
 	}
 	close(s.saved)
 	s.states.Close()
+	s.stateMemory.release()
 	<-s.returned
 	s.conn.recorder.flush(handlerGrace)
 }

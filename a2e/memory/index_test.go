@@ -5,6 +5,7 @@ package memory
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -54,7 +55,7 @@ func fillShelf(t testing.TB, kv store.KV, isShared bool, n int, vocabulary int) 
 			require.NoError(t, err)
 			writes = append(writes, numberedWrite{w, j})
 		}
-		refused, err := s.store(t.Context(), writes, o)
+		refused, err := s.store(t.Context(), writes, o, math.MaxInt64)
 		require.NoError(t, err)
 		require.Empty(t, refused)
 	}
@@ -107,7 +108,7 @@ func TestAllocsOfLargeMemories(t *testing.T) {
 		put := func(i int) {
 			_, w, err := k.newWrite([]byte(sampleEntry(rng, i, 500, 20000)))
 			require.NoError(t, err)
-			_, err = s.store(t.Context(), []numberedWrite{{w, 0}}, o)
+			_, err = s.store(t.Context(), []numberedWrite{{w, 0}}, o, math.MaxInt64)
 			require.NoError(t, err)
 		}
 		next := n

@@ -41,12 +41,13 @@ type Options struct {
 	Name string
 
 	// Store keeps the episodic and the semantic tier: one row for each entry. Several processes may
-	// share it. Nil means memory of the process, which ends with it.
+	// share it. Nil means memory of the process, which ends with it and is bounded: all tiers together have at most
+	// twice the bytes of a full tier, and an owner leaves as much free for others as it has.
 	Store store.KV
 
 	// MaxEntries bounds the entries of each tier of each namespace, and MaxBytes their bytes of
-	// JSON; the working tiers of a session have them together. Zero means 100,000 entries and 64 MiB; a
-	// negative value removes the bound.
+	// JSON; the working tiers of a session have them together, within the Limits of the host. Zero means 100,000
+	// entries and 64 MiB; a negative value removes the bound.
 	MaxEntries, MaxBytes int
 
 	// MaxMemories bounds the memories that a session opens. Zero means 100; a negative value
@@ -87,7 +88,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 		Name: k.opts.Name, Capability: Capability, Types: Types(),
 		Open: func(s *a2e.Session) (any, error) {
 			return &memories{
-				working: map[string]*shelf{}, shelves: map[string]*shelf{},
+				session: s, working: map[string]*shelf{}, shelves: map[string]*shelf{},
 				owner: sync.OnceValue(func() string { return k.opts.OwnerID(s) }),
 			}, nil
 		},
@@ -109,7 +110,8 @@ type keeper struct {
 
 	mu      sync.Mutex
 	shelves map[string]*shelf // of sessions, and idle ones
-	idle    []*shelf          // without a session, the oldest first
+	idle    []*shelf          // of the store, without a session, the oldest first
+	pool    pool              // of the shelves in memory
 }
 
 const (
@@ -132,8 +134,11 @@ func (k *keeper) position() int64 {
 
 // memories are those that one session has opened.
 type memories struct {
+	session *a2e.Session
 	owner   func() string
 	storing sync.Mutex // held while working entries are stored
+
+	workingBytes int64 // that the session reserves; guarded by storing
 
 	mu      sync.Mutex        // guards everything below
 	list    []memory          // the id of the first is mem-1
@@ -240,19 +245,20 @@ func (k *keeper) shelf(m *memories, which memory, tier string) *shelf {
 	}
 	s := m.shelves[prefix]
 	if s == nil {
-		s = k.open(prefix)
+		s = k.open(prefix, owner)
 		m.shelves[prefix] = s
 	}
 	return s
 }
 
 // open returns a shelf of the store for one more session.
-func (k *keeper) open(prefix string) *shelf {
+func (k *keeper) open(prefix, owner string) *shelf {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.shelves[prefix]
 	if s == nil {
 		s = newShelf(k.opts.Store, prefix, k.isShared)
+		s.owner = owner
 		k.shelves[prefix] = s
 	}
 	s.users++
@@ -260,15 +266,19 @@ func (k *keeper) open(prefix string) *shelf {
 	return s
 }
 
-// close keeps the indexes of an ended session for later ones, within a bound.
+// close keeps the indexes of an ended session for later ones, those of the store within a bound.
 func (k *keeper) close(m *memories) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range m.shelves {
-		if s.users--; s.users == 0 {
+		s.users--
+		switch {
+		case s.users == 0 && k.isShared:
 			k.idle = append(k.idle, s)
+		case s.users == 0:
+			k.recountLocked(s)
 		}
 	}
 	clear(m.shelves)
@@ -335,15 +345,58 @@ func (k *keeper) store(ctx context.Context, call *a2e.Call, r *StoreRequest) (*S
 // storeTier adds entries to a tier, and returns the numbers of those that are over a bound.
 func (k *keeper) storeTier(ctx context.Context, m *memories, which memory, tier string, entries []numberedWrite) ([]int, error) {
 	s := k.shelf(m, which, tier)
-	if tier != TierWorking || len(entries) == 0 {
-		return s.store(ctx, entries, &k.opts)
+	needed := int64(0)
+	for _, e := range entries {
+		needed += entryBytes + int64(e.size)
+	}
+	switch {
+	case len(entries) == 0:
+		return nil, nil
+	case tier == TierWorking:
+		return k.storeWorking(ctx, m, s, entries, needed)
+	case k.isShared:
+		return s.store(ctx, entries, &k.opts, math.MaxInt64)
+	}
+	granted := k.reserve(s.owner, needed+shelfBytes)
+	defer k.recount(s, granted)
+	return s.store(ctx, entries, &k.opts, granted)
+}
+
+// storeWorking stores working entries, which need so many bytes of the session.
+func (k *keeper) storeWorking(ctx context.Context, m *memories, s *shelf, entries []numberedWrite, needed int64) ([]int, error) {
+	if m.session.Reserve(needed) != nil {
+		m.recount() // entries may have expired
+		if err := m.session.Reserve(needed); err != nil {
+			return nil, err
+		}
 	}
 	m.storing.Lock()
-	defer m.storing.Unlock()
+	defer func() {
+		change := m.recountLocked() - needed
+		m.storing.Unlock()
+		_ = m.session.Reserve(change)
+	}()
 	left := k.opts
 	count, size := m.workingBesides(s)
 	left.MaxEntries, left.MaxBytes = left.MaxEntries-count, left.MaxBytes-size
-	return s.store(ctx, entries, &left)
+	return s.store(ctx, entries, &left, math.MaxInt64)
+}
+
+// recount releases the bytes of removed working entries.
+func (m *memories) recount() {
+	m.storing.Lock()
+	change := m.recountLocked()
+	m.storing.Unlock()
+	_ = m.session.Reserve(change)
+}
+
+// recountLocked counts the bytes of the working entries, and returns their change. m.storing must be held.
+func (m *memories) recountLocked() int64 {
+	count, size := m.workingBesides(nil)
+	used := int64(size) + int64(count)*entryBytes
+	change := used - m.workingBytes
+	m.workingBytes = used
+	return change
 }
 
 // workingBesides returns the entries and bytes of the working tiers but one.
@@ -443,7 +496,14 @@ func (k *keeper) forget(ctx context.Context, call *a2e.Call, r *ForgetRequest) (
 	if len(r.Keys) == 0 && len(r.Tags) == 0 || !slices.Contains(tiers[:], r.Tier) {
 		return &ForgetResponse{}, nil
 	}
-	n, err := k.shelf(m, which, r.Tier).forget(ctx, hashes(r.Keys), sortedTags(r.Tags), k.position()|1)
+	s := k.shelf(m, which, r.Tier)
+	n, err := s.forget(ctx, hashes(r.Keys), sortedTags(r.Tags), k.position()|1)
+	switch {
+	case r.Tier == TierWorking:
+		m.recount()
+	case !k.isShared:
+		k.recount(s, 0)
+	}
 	if err != nil {
 		return nil, err
 	}

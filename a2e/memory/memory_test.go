@@ -384,3 +384,85 @@ func TestWorkingTiersAreBoundedTogether(t *testing.T) {
 		require.Len(t, put(t, m, one, entry(1, "working", long), entry(3, "episodic", "")).Errors, 1)
 	})
 }
+
+func key(n int) map[string]int { return map[string]int{"k": n} }
+
+// Without a store, all tiers are bounded together, and an owner leaves room for others.
+func TestMemoriesWithoutStoreAreBoundedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := a2etest.Must(memory.NewPlugin(&memory.Options{MaxEntries: 4, MaxBytes: 1000})) // 6,096 bytes in all
+		h := a2etest.NewHost(t, nil, p)
+		// fill stores one entry in each of many namespaces, in a session for each one, and returns the number of those stored.
+		fill := func(agent, tier string) (n int) {
+			for i := range 10 {
+				c := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: agent})
+				m, err := memory.Open(t.Context(), c, fmt.Sprint(i))
+				require.NoError(t, err)
+				err = m.Remember(t.Context(), key(1), agent, &memory.RememberOptions{Tier: tier, TTL: time.Hour})
+				if err == nil {
+					n++
+				} else {
+					require.ErrorIs(t, err, a2e.ErrMemoryFull)
+				}
+				require.NoError(t, c.Close())
+				synctest.Wait()
+			}
+			return n
+		}
+		require.Equal(t, 2, fill("ann", memory.TierEpisodic))
+		require.Equal(t, 2, fill("ann", memory.TierEpisodic), "in the place of the entries")
+		require.Equal(t, 1, fill("bob", memory.TierEpisodic))
+		require.Zero(t, fill("eve", memory.TierSemantic))
+		time.Sleep(2 * time.Hour)
+		require.Equal(t, 2, fill("eve", memory.TierSemantic))
+		m, err := memory.Open(t.Context(), a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "eve"}), "0")
+		require.NoError(t, err)
+		_, err = m.Forget(t.Context(), memory.TierSemantic, key(1))
+		require.NoError(t, err)
+		require.Equal(t, 1, fill("bob", memory.TierEpisodic))
+		require.Equal(t, 1, fill("ann", memory.TierEpisodic))
+	})
+}
+
+// The working tiers of all sessions of a principal share its bounds of the host.
+func TestWorkingTiersOfPrincipalAreBoundedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("key")}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20}},
+			a2etest.Must(memory.NewPlugin(nil)))
+		open := func() (*a2e.Client, *memory.Memory) {
+			c := a2etest.Connect(t, h, &a2e.ClientOptions{Token: "key"})
+			m, err := memory.Open(t.Context(), c, "")
+			require.NoError(t, err)
+			return c, m
+		}
+		remember := func(m *memory.Memory, n int) error {
+			return m.Remember(t.Context(), key(n), strings.Repeat("x", 1<<20-1024), &memory.RememberOptions{Tier: memory.TierWorking, TTL: time.Hour})
+		}
+		first, one := open()
+		_, two := open()
+		for i := range 2 {
+			require.NoError(t, remember(one, i))
+			require.NoError(t, remember(two, i))
+		}
+		var e *a2e.Error
+		require.ErrorAs(t, remember(one, 3), &e)
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		_, err := two.Forget(t.Context(), memory.TierWorking, key(0))
+		require.NoError(t, err)
+		require.NoError(t, remember(one, 3))
+		require.Error(t, remember(two, 3))
+		require.NoError(t, first.Close())
+		time.Sleep(time.Minute)
+		for i := range 3 {
+			require.NoError(t, remember(two, 10+i))
+		}
+		require.Error(t, remember(two, 20))
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, remember(two, 20), "the others have expired")
+		require.NoError(t, h.Close())
+		time.Sleep(time.Minute)
+		for _, u := range h.Usage() {
+			require.Zero(t, u.Used, "%+v", u)
+		}
+	})
+}

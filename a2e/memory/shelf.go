@@ -40,7 +40,9 @@ type shelf struct {
 	prefix   string
 	isShared bool
 	busy     chan struct{} // full while the shelf is written or follows others
+	owner    string        // empty for the semantic tier
 	users    int           // sessions; guarded by the lock of the keeper
+	bytes    int64         // in the pool; guarded by the lock of the keeper
 
 	mu       sync.Mutex // guards everything below
 	index    *index     // nil until it is loaded
@@ -420,11 +422,9 @@ func (s *shelf) use() (count int, size int64) {
 	return s.index.count, s.index.bytes
 }
 
-// store adds entries, and returns the numbers of those that are over a bound.
-func (s *shelf) store(ctx context.Context, entries []numberedWrite, o *Options) (refused []int, err error) {
-	if len(entries) == 0 {
-		return nil, nil
-	}
+// store adds entries, and returns the numbers of those that are over a bound of the options or need more bytes than are
+// granted.
+func (s *shelf) store(ctx context.Context, entries []numberedWrite, o *Options, granted int64) (refused []int, err error) {
 	if err := s.lock(ctx); err != nil {
 		return nil, err
 	}
@@ -447,12 +447,20 @@ func (s *shelf) store(ctx context.Context, entries []numberedWrite, o *Options) 
 			old = s.index.docs[doc]
 		}
 		isNew := !isTwice && old.revision == 0
-		after := size + int64(w.size) - int64(old.size)
-		if after > int64(o.MaxBytes) || isNew && count >= o.MaxEntries {
+		growth := int64(w.size) - int64(old.size)
+		needed := growth
+		if isNew {
+			needed += entryBytes
+		}
+		if count == 0 {
+			needed += shelfBytes
+		}
+		if size+growth > int64(o.MaxBytes) || isNew && count >= o.MaxEntries || needed > granted {
 			refused = append(refused, e.number)
 			continue
 		}
-		size = after
+		size += growth
+		granted -= needed
 		if isNew {
 			count++
 		} else {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -42,7 +43,7 @@ func TestShelfFollowsManyChanges(t *testing.T) {
 	a, b := newShelf(kv, "shelf", true), newShelf(kv, "shelf", true)
 	require.Zero(t, countWords(t, b, "word"))
 	for _, n := range []int{1, 100, 128, 129, 300} {
-		_, err := a.store(t.Context(), newTestWrites(t, k, 0, n), o)
+		_, err := a.store(t.Context(), newTestWrites(t, k, 0, n), o, math.MaxInt64)
 		require.NoError(t, err)
 		require.EqualValues(t, n, countWords(t, b, "word"))
 		require.EqualValues(t, n, countWords(t, a, "word"))
@@ -51,7 +52,7 @@ func TestShelfFollowsManyChanges(t *testing.T) {
 	_, err := b.forget(t.Context(), hashes([]json.RawMessage{json.RawMessage(`{"k":7}`)}), nil, k.position()|1)
 	require.NoError(t, err)
 	require.EqualValues(t, 299, countWords(t, a, "word"))
-	_, err = a.store(t.Context(), newTestWrites(t, k, 300, 301), o)
+	_, err = a.store(t.Context(), newTestWrites(t, k, 300, 301), o, math.MaxInt64)
 	require.NoError(t, err)
 	require.EqualValues(t, 300, countWords(t, b, "word"))
 }
@@ -62,7 +63,7 @@ func TestShelfWritesOverAnotherProcess(t *testing.T) {
 	a, b := newShelf(kv, "shelf", true), newShelf(kv, "shelf", true)
 	require.Zero(t, countWords(t, a, "word"))
 	first := newTestWrites(t, k, 1, 2)
-	_, err := b.store(t.Context(), first, o)
+	_, err := b.store(t.Context(), first, o, math.MaxInt64)
 	require.NoError(t, err)
 	second := newTestWrites(t, k, 1, 2)
 	require.NoError(t, a.lock(t.Context()))
@@ -86,7 +87,7 @@ func TestForgetByTagReadsTheEntryAgain(t *testing.T) {
 	put := func(s *shelf, tag string) write {
 		_, w, err := k.newWrite(fmt.Appendf(nil, `{"key":{"k":1},"content":1,"tier":"semantic","tags":[%q]}`, tag))
 		require.NoError(t, err)
-		_, err = s.store(t.Context(), []numberedWrite{{w, 0}}, o)
+		_, err = s.store(t.Context(), []numberedWrite{{w, 0}}, o, math.MaxInt64)
 		require.NoError(t, err)
 		return w
 	}
@@ -183,11 +184,11 @@ func TestShelfFindsChangesWithLostAnswers(t *testing.T) {
 		}
 		require.Zero(t, countWords(t, b, "word"))
 		kv.isLossy = true
-		_, err := a.store(t.Context(), newTestWrites(t, k, 0, 2), o)
+		_, err := a.store(t.Context(), newTestWrites(t, k, 0, 2), o, math.MaxInt64)
 		require.ErrorIs(t, err, errLost)
 		kv.isLossy = false
 		require.EqualValues(t, 2, countWords(t, a, "word"))
-		refused, err := a.store(t.Context(), newTestWrites(t, k, 1, 3), o)
+		refused, err := a.store(t.Context(), newTestWrites(t, k, 1, 3), o, math.MaxInt64)
 		require.NoError(t, err)
 		require.Equal(t, []int{2}, refused)
 		require.EqualValues(t, 2, countWords(t, b, "word"))

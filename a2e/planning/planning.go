@@ -22,7 +22,7 @@ type Options struct {
 	Name string
 
 	// MaxPlans and MaxTasks bound the plans and the tasks of a session. Zero means 100 plans and
-	// 10,000 tasks; a negative value removes the bound. They may have 16 MiB in all.
+	// 10,000 tasks; a negative value removes the bound. They may have 16 MiB in all, within the Limits of the host.
 	MaxPlans, MaxTasks int
 }
 
@@ -41,7 +41,7 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	p.opts.MaxTasks = cmp.Or(p.opts.MaxTasks, 10000)
 	return &a2e.Plugin{
 		Name: p.opts.Name, Capability: Capability, Types: Types(),
-		Open:     func(*a2e.Session) (any, error) { return &desk{}, nil },
+		Open:     func(s *a2e.Session) (any, error) { return &desk{session: s}, nil },
 		Snapshot: &a2e.PluginSnapshot{Save: save, Restore: restore},
 		Routes: []a2e.Route{
 			a2e.NewRoute("planning/plan/create", p.create),
@@ -58,6 +58,8 @@ type planner struct{ opts Options }
 
 // A desk holds the plans of one session.
 type desk struct {
+	session *a2e.Session
+
 	mu    sync.Mutex
 	plans []*plan
 	made  int // tasks
@@ -67,10 +69,11 @@ type desk struct {
 // maxBytes bounds the plans of a session.
 const maxBytes = 16 << 20
 
-// The bytes that a plan or task, and a text of a list, need besides their texts.
+// The bytes that a plan or task, and a text of a list, need besides their texts, and those of the longest id of a task.
 const (
 	itemBytes = 256
 	textBytes = 16
+	idBytes   = 24
 )
 
 type plan struct {
@@ -136,10 +139,19 @@ func (d *desk) growLocked(n int) error {
 	return nil
 }
 
-func open(call *a2e.Call) (*desk, func()) {
+// open locks the plans of a session, which may grow by n bytes until the returned function unlocks them.
+func open(call *a2e.Call, n int) (*desk, func(), error) {
 	d := call.PluginState().(*desk)
+	if err := d.session.Reserve(int64(n)); err != nil {
+		return nil, nil, err
+	}
 	d.mu.Lock()
-	return d, d.mu.Unlock
+	before := d.size
+	return d, func() {
+		grown := d.size - before
+		d.mu.Unlock()
+		_ = d.session.Reserve(int64(grown - n))
+	}, nil
 }
 
 func newError(reason, text string) error {
@@ -156,6 +168,17 @@ func (d *desk) findLocked(id string) (*plan, error) {
 	return nil, newError("unknown_plan", "there is no such plan")
 }
 
+// firstColumn returns the status of new tasks of a plan, or an empty text if there is no such plan.
+func (d *desk) firstColumn(planID string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n, err := d.findLocked(planID)
+	if err != nil {
+		return ""
+	}
+	return n.columns[0]
+}
+
 // selectLocked returns the plan with that id, or all plans if id is empty. d.mu must be held.
 func (d *desk) selectLocked(id string) ([]*plan, error) {
 	if id == "" {
@@ -169,15 +192,19 @@ func (d *desk) selectLocked(id string) ([]*plan, error) {
 }
 
 func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest) (*PlanCreateResponse, error) {
-	d, unlock := open(call)
+	n := &plan{name: strings.Clone(r.Name), columns: copyList(r.Columns)}
+	if len(n.columns) == 0 {
+		n.columns = columns()
+	}
+	d, unlock, err := open(call, n.size())
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	if p.opts.MaxPlans > 0 && len(d.plans) >= p.opts.MaxPlans {
 		return nil, newError("too_many_plans", "the session has too many plans")
 	}
-	n := &plan{id: "plan-" + strconv.Itoa(len(d.plans)+1), name: strings.Clone(r.Name), columns: copyList(r.Columns)}
-	if len(n.columns) == 0 {
-		n.columns = columns()
-	}
+	n.id = "plan-" + strconv.Itoa(len(d.plans)+1)
 	if err := d.growLocked(n.size()); err != nil {
 		return nil, err
 	}
@@ -186,7 +213,10 @@ func (p *planner) create(_ context.Context, call *a2e.Call, r *PlanCreateRequest
 }
 
 func (p *planner) list(_ context.Context, call *a2e.Call, _ *PlanListRequest) (*PlanListResponse, error) {
-	d, unlock := open(call)
+	d, unlock, err := open(call, 0)
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	resp := &PlanListResponse{}
 	for _, n := range d.plans {
@@ -196,7 +226,12 @@ func (p *planner) list(_ context.Context, call *a2e.Call, _ *PlanListRequest) (*
 }
 
 func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*TaskAddResponse, error) {
-	d, unlock := open(call)
+	status := cmp.Or(*r.Status, call.PluginState().(*desk).firstColumn(r.PlanID))
+	t := &task{title: r.Title, status: status, description: r.Description, assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}
+	d, unlock, err := open(call, t.size()+idBytes)
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	n, err := d.findLocked(r.PlanID)
 	if err != nil {
@@ -208,8 +243,8 @@ func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*Ta
 	if err := n.checkDeps("", r.Deps); err != nil {
 		return nil, err
 	}
-	t := (&task{id: "task-" + strconv.Itoa(d.made+1), title: r.Title, status: cmp.Or(*r.Status, n.columns[0]), description: r.Description,
-		assignee: r.Assignee, deps: r.Deps, metadata: r.Metadata}).copy()
+	t.id = "task-" + strconv.Itoa(d.made+1)
+	t = t.copy()
 	if err := d.growLocked(t.size()); err != nil {
 		return nil, err
 	}
@@ -220,7 +255,10 @@ func (p *planner) add(_ context.Context, call *a2e.Call, r *TaskAddRequest) (*Ta
 
 // update changes the named members; empty members change nothing (A2E-130).
 func (p *planner) update(_ context.Context, call *a2e.Call, r *TaskUpdateRequest) (*TaskUpdateResponse, error) {
-	d, unlock := open(call)
+	d, unlock, err := open(call, len(r.Status)+len(r.Assignee)+listSize(r.Deps))
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	n, err := d.findLocked(r.PlanID)
 	if err != nil {
@@ -280,7 +318,10 @@ func (t *task) card(planID string) Task {
 }
 
 func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (*TaskListResponse, error) {
-	d, unlock := open(call)
+	d, unlock, err := open(call, 0)
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	plans, err := d.selectLocked(r.PlanID)
 	if err != nil {
@@ -301,7 +342,10 @@ func (p *planner) tasks(_ context.Context, call *a2e.Call, r *TaskListRequest) (
 // board groups the tasks by column; a status without a column gets an additional column at the end
 // (A2E-131).
 func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) (*PlanBoardResponse, error) {
-	d, unlock := open(call)
+	d, unlock, err := open(call, 0)
+	if err != nil {
+		return nil, err
+	}
 	defer unlock()
 	plans, err := d.selectLocked(r.PlanID)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -160,6 +161,54 @@ func TestPlansAreBoundedInBytes(t *testing.T) {
 	_, err = c.UpdateTask(ctx, update, nil)
 	require.NoError(t, err)
 	require.NoError(t, add(&planning.TaskAddRequest{Title: long}), "the space of the old assignee")
+}
+
+// The plans of all sessions of a principal share its bounds of the host, and those of another one do not (A2E-D66).
+func TestPlansOfPrincipalAreBoundedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		keys := a2etest.Must(a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key-a": {ID: "alice"}, "key-b": {ID: "bob"}}))
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: keys}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20}},
+			a2etest.Must(planning.NewPlugin(nil)))
+		long := strings.Repeat("x", 1<<20-1024)
+		open := func(token string) (*a2e.Client, func() error) {
+			own := a2etest.Connect(t, h, &a2e.ClientOptions{Token: token})
+			c := a2etest.Must(planning.NewClient(own))
+			plan, err := c.CreatePlan(t.Context(), nil, nil)
+			require.NoError(t, err)
+			return own, func() error {
+				_, err := c.AddTask(t.Context(), &planning.TaskAddRequest{PlanID: plan.PlanID, Title: long}, nil)
+				return err
+			}
+		}
+		one, first := open("key-a")
+		_, second := open("key-a")
+		_, other := open("key-b")
+		for range 2 {
+			require.NoError(t, first())
+			require.NoError(t, second())
+		}
+		err := first()
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		require.True(t, e.Retryable)
+		require.JSONEq(t, `{"reason":"overloaded","resource":"memory","scope":"principal","retry_after":1}`, string(e.Details))
+		require.Error(t, second())
+		for range 4 {
+			require.NoError(t, other())
+		}
+		require.NoError(t, one.Close())
+		time.Sleep(time.Minute)
+		for range 2 {
+			require.NoError(t, second())
+		}
+		require.Error(t, second())
+		require.NoError(t, h.Close())
+		time.Sleep(time.Minute)
+		for _, u := range h.Usage() {
+			require.Zero(t, u.Used, "%+v", u)
+		}
+	})
 }
 
 // A task does not keep the message that it came with.

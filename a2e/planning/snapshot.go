@@ -58,10 +58,7 @@ func restore(_ context.Context, state any, object json.RawMessage) error {
 	if err != nil {
 		return err
 	}
-	d := state.(*desk)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.made = int(in.Made)
+	made := desk{made: int(in.Made)}
 	for _, p := range in.Plans {
 		n := &plan{id: p.ID, name: p.Name, columns: p.Columns}
 		if len(n.columns) == 0 {
@@ -70,10 +67,17 @@ func restore(_ context.Context, state any, object json.RawMessage) error {
 		for _, t := range p.Tasks {
 			own := &task{t.ID, t.Title, t.Status, t.Description, t.Assignee, t.Deps, t.Metadata}
 			n.add(own)
-			d.size += own.size()
+			made.size += own.size()
 		}
-		d.plans = append(d.plans, n)
-		d.size += n.size()
+		made.plans = append(made.plans, n)
+		made.size += n.size()
 	}
+	d := state.(*desk)
+	if err := d.session.Reserve(int64(made.size)); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.made, d.plans, d.size = made.made, made.plans, made.size
 	return nil
 }

@@ -119,8 +119,8 @@ type storedMessage struct {
 
 // next returns the oldest message to a subagent, or a channel that the next message closes.
 func (c *crew) next(id string) (*SubagentMessageRequest, <-chan struct{}, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, _ := c.lock(0)
+	defer unlock()
 	a, err := c.findLocked(id)
 	if err != nil {
 		return nil, nil, err
@@ -130,6 +130,7 @@ func (c *crew) next(id string) (*SubagentMessageRequest, <-chan struct{}, error)
 		m := box.messages[0]
 		box.messages = box.messages[1:]
 		box.size -= m.size
+		c.size -= m.size
 		return m.SubagentMessageRequest, nil, nil
 	}
 	if box.change == nil {
@@ -145,8 +146,11 @@ func (k *keeper) message(_ context.Context, call *a2e.Call, r *SubagentMessageRe
 		return nil, err
 	}
 	c := call.PluginState().(*crew)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, err := c.lock(size)
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
 	a, err := c.findLocked(r.ToSubagentID)
 	if err != nil {
 		return nil, err
@@ -159,6 +163,9 @@ func (k *keeper) message(_ context.Context, call *a2e.Call, r *SubagentMessageRe
 		full := newError(a2e.ReasonOverloaded, "the subagent has too many messages")
 		full.Retryable = true
 		return nil, full
+	}
+	if err := c.growLocked(size); err != nil {
+		return nil, err
 	}
 	box.messages = append(box.messages, storedMessage{own, size})
 	box.size += size

@@ -50,7 +50,8 @@ type Options struct {
 	Name string
 
 	// MaxAgents bounds the subagents of a session that are not terminated, or whose runner continues. Zero
-	// means 32; a negative value removes the bound. Their configurations, tasks and results may have 16 MiB in all.
+	// means 32; a negative value removes the bound. Their configurations, tasks, results and messages may have 16 MiB in
+	// all, within the Limits of the host.
 	MaxAgents int
 
 	// MaxDepth bounds how deep subagents have subagents. Zero means 4; a negative value removes
@@ -115,7 +116,7 @@ type crew struct {
 	mu     sync.Mutex
 	closed bool
 	agents []*agent
-	size   int // bytes of the configurations, running tasks and results
+	size   int // bytes of the configurations, running tasks, results and messages
 }
 
 const (
@@ -172,6 +173,33 @@ func (c *crew) findLocked(id string) (*agent, error) {
 	return nil, newError("unknown_subagent", "there is no such subagent")
 }
 
+// lock locks the crew, which may grow by n bytes until the returned function unlocks it.
+func (c *crew) lock(n int) (unlock func(), err error) {
+	err = c.session.Reserve(int64(n))
+	if err != nil && c.removeEnded() {
+		err = c.session.Reserve(int64(n))
+	}
+	if err != nil {
+		n = 0
+	}
+	c.mu.Lock()
+	before := c.size
+	return func() {
+		grown := c.size - before
+		c.mu.Unlock()
+		_ = c.session.Reserve(int64(grown - n))
+	}, err
+}
+
+// removeEnded removes the subagents that have ended, and reports whether there were some.
+func (c *crew) removeEnded() bool {
+	unlock, _ := c.lock(0)
+	defer unlock()
+	n := len(c.agents)
+	c.removeEndedLocked()
+	return len(c.agents) < n
+}
+
 // growLocked adds n bytes, and removes ended subagents to find space. c.mu must be held.
 func (c *crew) growLocked(n int) error {
 	if c.size+n > maxBytes {
@@ -191,7 +219,7 @@ func (c *crew) removeEndedLocked() {
 	c.agents = slices.DeleteFunc(c.agents, func(a *agent) bool {
 		isEnded := !a.isAliveLocked()
 		if isEnded {
-			c.size -= a.size + len(a.result)
+			c.size -= a.size + len(a.result) + a.mailbox.size
 		}
 		return isEnded
 	})
@@ -204,8 +232,11 @@ func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
 		return nil, err
 	}
 	size += textBytes * len(own.Capabilities)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, err := c.lock(size)
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
 	alive := 0
 	for _, a := range c.agents {
 		if a.isAliveLocked() {
@@ -219,15 +250,8 @@ func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
 		c.removeEndedLocked()
 	}
 	a := &agent{id: "sub_" + a2e.NewID()[:8], config: *own, size: size, status: StatusReady}
-	if parentID != "" {
-		parent, err := c.findLocked(parentID)
-		if err != nil { // the depth could be evaded
-			return nil, a2e.SchemaViolation("parent_agent_id", a2e.ReasonValue)
-		}
-		if parent.status == StatusTerminated {
-			return nil, errTerminated()
-		}
-		a.parent, a.depth = parent, parent.depth+1
+	if err := c.nestLocked(a, parentID); err != nil {
+		return nil, err
 	}
 	if k.opts.MaxDepth > 0 && a.depth >= k.opts.MaxDepth {
 		return nil, newError("too_deep", "subagents are nested too deep")
@@ -237,6 +261,22 @@ func (k *keeper) add(c *crew, config *Config, parentID string) (*agent, error) {
 	}
 	c.agents = append(c.agents, a)
 	return a, nil
+}
+
+// nestLocked sets the parent of an agent, if it has one. c.mu must be held.
+func (c *crew) nestLocked(a *agent, parentID string) error {
+	if parentID == "" {
+		return nil
+	}
+	parent, err := c.findLocked(parentID)
+	if err != nil { // the depth could be evaded
+		return a2e.SchemaViolation("parent_agent_id", a2e.ReasonValue)
+	}
+	if parent.status == StatusTerminated {
+		return errTerminated()
+	}
+	a.parent, a.depth = parent, parent.depth+1
+	return nil
 }
 
 // isBusyLocked reports whether the runner works for the agent, which may continue after the task
@@ -264,8 +304,11 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 		return nil, err
 	}
 	size += textBytes * len(own.SuccessCriteria)
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	unlock, err := c.lock(size)
+	defer unlock()
+	if err != nil {
+		return nil, err
+	}
 	a, err := c.findLocked(id)
 	if err != nil {
 		return nil, err
@@ -319,8 +362,11 @@ func (k *keeper) run(ctx context.Context, handle *Agent, a *agent, task *Task, s
 			log.InfoContext(ctx, "subagents: task failed", "err", err)
 		}
 		c := handle.crew
-		c.mu.Lock()
-		defer c.mu.Unlock()
+		unlock, full := c.lock(len(result))
+		defer unlock()
+		if err == nil && full != nil {
+			err = errTooLarge
+		}
 		c.endLocked(a, result, err)
 		c.size -= size
 		close(a.done)
@@ -337,6 +383,8 @@ var (
 	errExit   = errors.New("the goroutine of the runner has ended")
 	errPanic  = errors.New("the runner panicked")
 	errResult = errors.New("the result is not an object")
+
+	errTooLarge = errors.New("the result is too large")
 )
 
 // endLocked ends the task of an agent that was not cancelled. c.mu must be held.
@@ -344,8 +392,8 @@ func (c *crew) endLocked(a *agent, result json.RawMessage, err error) {
 	var e *a2e.Error
 	switch {
 	case a.status != StatusRunning:
-	case err == nil && c.growLocked(len(result)) != nil:
-		a.status, a.err = StatusFailed, "the result is too large"
+	case errors.Is(err, errTooLarge) || err == nil && c.growLocked(len(result)) != nil:
+		a.status, a.err = StatusFailed, errTooLarge.Error()
 	case err == nil:
 		a.status, a.result = StatusCompleted, result
 	case errors.As(err, &e):

@@ -507,6 +507,51 @@ func TestSubagentsAreBoundedInBytes(t *testing.T) {
 	})
 }
 
+// The subagents of all sessions of a principal share its bounds of the host. Ended ones make room (A2E-D66).
+func TestSubagentsOfPrincipalAreBoundedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("key")}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20}},
+			a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) {
+				return json.RawMessage(`{"text":"` + strings.Repeat("x", 2<<20) + `"}`), nil
+			}), nil)))
+		open := func() *subagents.Client {
+			return a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{Token: "key"})))
+		}
+		one, two := open(), open()
+		long := strings.Repeat("x", 1<<20-1024)
+		refuses := func(c *subagents.Client) {
+			t.Helper()
+			_, err := c.Spawn(t.Context(), &subagents.SpawnRequest{Name: long}, nil)
+			var e *a2e.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+			require.True(t, e.Retryable)
+		}
+		first := spawnWith(t, one, long)
+		for _, c := range []*subagents.Client{one, two} {
+			spawnWith(t, c, long)
+		}
+		small := spawnWith(t, two, "small")
+		_, err := two.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: small}, nil)
+		require.NoError(t, err)
+		_, err = two.Await(t.Context(), &subagents.AwaitRequest{SubagentID: small}, nil)
+		require.ErrorContains(t, err, "the result is too large")
+		spawnWith(t, two, long)
+		refuses(one)
+		refuses(two)
+		_, err = one.Terminate(t.Context(), &subagents.TerminateRequest{SubagentID: first}, nil)
+		require.NoError(t, err)
+		refuses(two)
+		spawnWith(t, one, long)
+		refuses(two)
+		require.NoError(t, h.Close())
+		time.Sleep(time.Minute)
+		for _, u := range h.Usage() {
+			require.Zero(t, u.Used, "%+v", u)
+		}
+	})
+}
+
 func spawnWith(t *testing.T, c *subagents.Client, name string) string {
 	t.Helper()
 	resp, err := c.Spawn(t.Context(), &subagents.SpawnRequest{Name: name}, nil)
