@@ -57,6 +57,8 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	case errors.Is(err, plugin.ErrMoved):
 		s.durable().loseTo(err)
 		return nil, ErrClosed
+	case isRestore && isOverloaded(restore.Err):
+		return nil, restore.Err
 	case isRestore:
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not restored", "plugin", p.Name, "err", restore.Err)
 		return nil, reasoned(ErrRuntime, ReasonInternal, "the state of the last session cannot be restored")
@@ -64,6 +66,12 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 		return nil, ErrClosed
 	}
 	return state, err
+}
+
+// isOverloaded reports whether an error is that of [Session.Reserve] over a bound.
+func isOverloaded(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && e.Reason == ReasonOverloaded
 }
 
 // hooks returns the functions of a plugin for this session.

@@ -19,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/planning"
+	"github.com/fivewire/fivewire/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -208,6 +209,42 @@ func TestPlansOfPrincipalAreBoundedTogether(t *testing.T) {
 		for _, u := range h.Usage() {
 			require.Zero(t, u.Used, "%+v", u)
 		}
+	})
+}
+
+// Plans for which the principal has no space are restored later.
+func TestPlansOverBoundAreRestoredLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("key")}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20},
+			Persistence: a2e.Persistence{Snapshots: store.NewMemory()}}, a2etest.Must(planning.NewPlugin(nil)))
+		open := func() (*a2e.Client, *planning.Client) {
+			own := a2etest.Connect(t, h, &a2e.ClientOptions{Token: "key"})
+			return own, a2etest.Must(planning.NewClient(own))
+		}
+		end := func(c *a2e.Client) {
+			require.NoError(t, c.Close())
+			time.Sleep(time.Minute)
+		}
+		first, c := open()
+		for i := range 3 {
+			_, err := c.CreatePlan(t.Context(), &planning.PlanCreateRequest{Name: strings.Repeat("x", 1<<20-1024)}, nil)
+			require.NoError(t, err, i)
+		}
+		end(first)
+		second, c := open()
+		list, err := c.ListPlans(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Plans, 3)
+		third, c := open()
+		_, err = c.ListPlans(t.Context(), nil, nil)
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		end(second)
+		list, err = c.ListPlans(t.Context(), nil, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Plans, 3)
+		end(third)
 	})
 }
 
