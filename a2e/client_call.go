@@ -268,6 +268,9 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	if ctx.Err() != nil { // the host might act on a call without a caller
 		return nil, context.Cause(ctx)
 	}
+	if err := c.conn.codec.checkRequestType(msgType); err != nil {
+		return nil, err
+	}
 	p, err := c.newPending(msgType, limitTo(ctx, msgType, body, o.Timeout))
 	if err != nil {
 		return nil, err

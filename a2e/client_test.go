@@ -221,6 +221,29 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A call of a type that gets no answer fails at once, at both ends.
+func TestCallsNeedTypesOfRequests(t *testing.T) {
+	refuses := func(err error) {
+		var e *a2e.Error
+		require.ErrorAs(t, err, &e)
+		require.ErrorIs(t, e, a2e.ErrSchemaViolation)
+		require.False(t, e.Remote)
+	}
+	h := a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Types: tools.Types(), Routes: []a2e.Route{
+		a2e.NewRoute("demo/ask/req", func(ctx context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
+			_, err := call.Session.Call(ctx, "tool/call/resp", nil)
+			refuses(err)
+			return nil, nil
+		})}})
+	c := a2etest.Connect(t, h, nil)
+	for _, msgType := range []string{"tool/call/resp", "handshake/resp", "pong", "error"} {
+		_, err := c.Call(t.Context(), msgType, nil, nil)
+		refuses(err)
+	}
+	_, err := c.Call(t.Context(), "demo/ask/req", nil, nil)
+	require.NoError(t, err)
+}
+
 // A host that exits fails the waiting calls, and the client stays closed (A2E-049).
 func TestHostDies(t *testing.T) {
 	agent, host := a2e.Pipe()

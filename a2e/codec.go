@@ -96,6 +96,17 @@ func (c *Codec) maxDepth() int {
 // NewCodec returns a codec with a registry of the given types. It panics where [Registry.Add] returns an error.
 func NewCodec(types ...Type) *Codec { return &Codec{Types: newRegistry(types...)} }
 
+// checkRequestType refuses the types of responses and errors, which get no answer (A2E-D16).
+func (c *Codec) checkRequestType(name string) error {
+	t := c.registry().Lookup(name)
+	if t == nil || t.Kind != KindResponse && t.Kind != KindError {
+		return nil
+	}
+	e := SchemaViolation("type", ReasonValue)
+	e.Message = name + " is not the type of a request"
+	return e
+}
+
 func (c *Codec) registry() *Registry {
 	if c.Types == nil {
 		return baseRegistry()

@@ -514,6 +514,9 @@ func (s *Session) openError() error {
 // Call sends a request to the agent and waits for the answer (A2E-D39). An error message is
 // returned as an [*Error], an answer that violates the protocol as [ErrInvalidResponse].
 func (s *Session) Call(ctx context.Context, msgType string, body any) (*Message, error) {
+	if err := s.conn.codec.checkRequestType(msgType); err != nil {
+		return nil, err
+	}
 	m := NewMessage(msgType, body)
 	return s.conn.call(ctx, m, func() error { return s.conn.message(ctx, m, s.openError) })
 }
