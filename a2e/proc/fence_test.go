@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
 )
 
@@ -102,6 +103,32 @@ func TestPolicyDecidesOnCommands(t *testing.T) {
 	}
 	spawn(t, c, &proc.SpawnRequest{Cmd: []string{"echo", "yes"}})
 	w.until(t, "stdout", "changed to yes")
+}
+
+// A start that the agent gives up while the policy decides leaves no process behind.
+func TestAbandonedStartLeavesNoProcess(t *testing.T) {
+	deciding := make(chan struct{})
+	policy := proc.PolicyFunc(func(ctx context.Context, _ *proc.Command) error {
+		close(deciding)
+		<-ctx.Done()
+		return nil
+	})
+	h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxConcurrentPerSession: 1}},
+		a2etest.Must(proc.NewPlugin(&proc.Options{AllowedCommands: []string{"sleep"}, Policy: policy})))
+	client := a2etest.Connect(t, h, nil)
+	c := a2etest.Must(proc.NewClient(client))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-deciding
+		cancel()
+	}()
+	_, err := c.Spawn(ctx, &proc.SpawnRequest{Cmd: []string{"sleep", "60"}}, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = c.Write(t.Context(), &proc.WriteRequest{ProcID: "none"}, nil) // behind the handler
+	require.ErrorIs(t, err, a2e.ErrUnknownProc)
+	status, err := client.Call(t.Context(), "proc/status/req", nil, nil)
+	require.NoError(t, err)
+	require.Equal(t, "[]", string(status.Extra.Get("procs")))
 }
 
 // textOfEvents waits for the exit of a process and returns its output before that.

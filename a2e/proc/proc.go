@@ -179,16 +179,12 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	g := call.PluginState().(*group)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	running := 0
-	for _, p := range g.order {
-		if p.isRunning() {
-			running++
-		}
-	}
 	switch {
 	case g.closed:
 		return nil, a2e.ErrClosed
-	case running >= m.opts.MaxProcesses:
+	case ctx.Err() != nil: // the agent would not know the process
+		return nil, context.Cause(ctx)
+	case g.runningLocked() >= m.opts.MaxProcesses:
 		return nil, failure(a2e.ErrProcLimit, "the session has too many processes")
 	}
 	g.made++
@@ -220,7 +216,21 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 		}
 	})
 	g.work.Go(func() { p.run(ctx.Done()) }) // ctx ends after the answer
+	if ctx.Err() != nil {
+		p.stop(StateStopped, signalKill)
+		return nil, context.Cause(ctx)
+	}
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
+}
+
+// runningLocked returns the number of running processes. g.mu must be held.
+func (g *group) runningLocked() (n int) {
+	for _, p := range g.order {
+		if p.isRunning() {
+			n++
+		}
+	}
+	return n
 }
 
 // maxText bounds the kept text of a command.

@@ -12,6 +12,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/a2e"
@@ -23,6 +24,7 @@ const (
 	maxUnreadAll  = 16 << 20  // bytes of all streams of a client without windows
 	maxRunOutput  = 64 << 20  // bytes of a stream in Run
 	maxInput      = 32 << 10  // bytes of one write to the input
+	killTimeout   = 5 * time.Second
 	signalKill    = "SIGKILL"
 	streamOutput  = 0
 	streamFailure = 1
@@ -106,7 +108,7 @@ func (c *Client) Start(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	return p, nil
 }
 
-// Run starts a process, closes its input, and returns its output. It kills the process if ctx ends
+// Run starts a process, closes its input, and returns its output. It kills the process, in at most 5 s, if ctx ends
 // first, or after 64 MiB of an output, with the error [a2e.ErrTooLarge]. An exit status other than 0 is an
 // [*ExitError], which comes with the output.
 func (c *Client) Run(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*Output, error) {
@@ -125,7 +127,7 @@ func (c *Client) Run(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions
 	for i, b := range []*[]byte{&out.Stdout, &out.Stderr} {
 		reading.Go(func() {
 			if *b, errs[i] = p.readAll(ctx, i); errs[i] != nil {
-				_ = p.Kill(context.WithoutCancel(ctx))
+				_, _ = c.Kill(context.WithoutCancel(ctx), &KillRequest{ProcID: p.ID, Signal: signalKill}, &a2e.CallOptions{Timeout: killTimeout})
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -268,6 +269,31 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrTooLarge)
 	require.NoError(t, <-done)
 	require.LessOrEqual(t, len(out.Stdout), 65<<20)
+}
+
+// The end of the context ends Run, also with a host that does not answer.
+func TestRunEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kills := make(chan struct{}, 10)
+		plugin := &a2e.Plugin{Name: "proc", Capability: proc.Capability, Types: proc.Types(), Routes: []a2e.Route{
+			a2e.NewRoute("proc/spawn/req", func(context.Context, *a2e.Call, *proc.SpawnRequest) (*proc.SpawnResponse, error) {
+				return &proc.SpawnResponse{OK: true, ProcID: "p"}, nil
+			}),
+			a2e.NewRoute("proc/kill/req", func(ctx context.Context, _ *a2e.Call, _ *proc.KillRequest) (*proc.KillResponse, error) {
+				kills <- struct{}{}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}),
+		}}
+		c := a2etest.Must(proc.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil, plugin), nil)))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		start := time.Now()
+		_, err := c.Run(ctx, shell("x"), nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotEmpty(t, kills)
+		require.LessOrEqual(t, time.Since(start), time.Minute+5*time.Second)
+	})
 }
 
 // A process above a limit of its output or its descendants is ended (A2E-D52).
