@@ -158,6 +158,28 @@ func TestChainBytes(t *testing.T) {
 	require.True(t, resp.Success)
 }
 
+// The outputs of running chains are in the bounds of their principal, and end with the chains.
+func TestOutputsAreInBoundsOfPrincipal(t *testing.T) {
+	large := func(context.Context, *a2e.Call, string, json.RawMessage) (json.RawMessage, error) {
+		return json.RawMessage(`"` + strings.Repeat("x", 1<<20-2) + `"`), nil
+	}
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("key")}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 4 << 20}},
+		a2etest.Must(chains.NewPlugin(&chains.Options{Tool: large})))
+	c := a2etest.Must(chains.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{Token: "key"})))
+	nodes := make([]chains.Node, 6)
+	for i := range nodes {
+		nodes[i] = node(fmt.Sprintf("n%d", i), "large", fmt.Sprintf("n%d", i+1), func(n *chains.Node) { n.OnError = "skip" })
+	}
+	nodes[5].NextNode = ""
+	for range 2 {
+		resp, err := runQuiet(t, c, `{}`, nodes)
+		require.NoError(t, err)
+		require.False(t, resp.Success)
+		require.JSONEq(t, `{"code":"runtime_error","message":"over the limit of memory","reason":"overloaded"}`, string(resp.Error))
+		require.EqualValues(t, 5, resp.NodesRun)
+	}
+}
+
 func manyMembers(n int) (list []string) {
 	for i := range n {
 		list = append(list, fmt.Sprintf(`,"m%d":"$.x"`, i))

@@ -47,7 +47,8 @@ type Options struct {
 	Evaluator func(expression, scope json.RawMessage) (json.RawMessage, error)
 
 	// MaxBytes bounds the initial input of a chain with its outputs, and the input of each node. An
-	// output above it ends the chain. Zero means 16 MiB; a negative value removes the bound.
+	// output above it ends the chain, and so does one above the Limits of the host. Zero means 16 MiB; a negative value
+	// removes the bound.
 	MaxBytes int
 
 	// MaxNodes bounds a chain. Zero means 1000; a negative value removes the bound.
@@ -89,6 +90,7 @@ type chain struct {
 	nodes   map[string]*Node
 	scope   *scope
 	size    int  // bytes of the initial input and the outputs
+	outputs int  // bytes of the outputs, which the session reserves
 	isFull  bool // an output did not fit
 	final   json.RawMessage
 	run     int64
@@ -113,6 +115,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 	for i := range req.Nodes {
 		c.nodes[req.Nodes[i].NodeID] = &req.Nodes[i]
 	}
+	defer func() { _ = call.Session.Reserve(-int64(c.outputs)) }()
 	err = c.walk(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx) // the session has answered already
@@ -198,7 +201,11 @@ func (c *chain) keep(id string, output json.RawMessage) error {
 		c.isFull = true
 		return c.tooLarge("the output")
 	}
-	c.size += len(v)
+	if err := c.call.Session.Reserve(int64(len(v))); err != nil {
+		c.isFull = true
+		return err
+	}
+	c.size, c.outputs = c.size+len(v), c.outputs+len(v)
 	c.final = json.RawMessage(c.scope.add(id, v))
 	return nil
 }
