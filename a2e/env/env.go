@@ -89,7 +89,7 @@ type Options struct {
 	MaxBatch int
 
 	// MaxTransitions bounds the recorded transitions of a session for env/exp/list, which take at most
-	// 8 MiB. Zero means 1000, a negative value records none. The oldest are dropped first.
+	// 8 MiB, within the Limits of the host. Zero means 1000, a negative value records none. The oldest are dropped first.
 	MaxTransitions int
 }
 
@@ -113,8 +113,10 @@ func NewPlugin(environments map[string]Environment, opts *Options) (*a2e.Plugin,
 	return &a2e.Plugin{
 		Name: g.opts.Name, Capability: Capability, Types: Types(),
 		Snapshot: &a2e.PluginSnapshot{Save: g.save, Restore: g.restore},
-		Open:     func(*a2e.Session) (any, error) { return &episodeSet{episodes: map[string]*episode{}}, nil },
-		Close:    func(state any) { state.(*episodeSet).close() },
+		Open: func(s *a2e.Session) (any, error) {
+			return &episodeSet{session: s, episodes: map[string]*episode{}}, nil
+		},
+		Close: func(state any) { state.(*episodeSet).close() },
 		Routes: []a2e.Route{
 			a2e.NewRoute("env/reset/req", g.reset),
 			a2e.NewRoute("env/step/req", g.step),
@@ -136,6 +138,8 @@ type gym struct {
 
 // An episodeSet holds the episodes of one session (A2E-108).
 type episodeSet struct {
+	session *a2e.Session
+
 	mu       sync.Mutex
 	made     int
 	opening  int // episodes that are reset
@@ -181,6 +185,8 @@ type transition struct {
 	episode string
 	text    json.RawMessage
 }
+
+func (t *transition) size() int { return 64 + len(t.text) }
 
 // close closes the episodes. It waits for those whose environment ignores the end of its context, but they do not
 // delay the others (A2E-D58).
@@ -335,9 +341,32 @@ func (g *gym) record(r *episodeSet, e *episode, before, action json.RawMessage, 
 		}
 	}
 	text, _ := m.MarshalJSON()
+	t := transition{episode: e.id, text: text}
+	if r.session.Reserve(int64(t.size())) != nil && !r.exchange(t.size()) {
+		return
+	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.addLocked(transition{episode: e.id, text: text}, g.opts.MaxTransitions)
+	size := r.size
+	r.addLocked(t, g.opts.MaxTransitions)
+	size = r.size - size
+	r.mu.Unlock()
+	_ = r.session.Reserve(int64(size - t.size()))
+}
+
+// exchange drops the oldest transitions for one of n bytes, and reports whether the session has the space.
+func (r *episodeSet) exchange(n int) bool {
+	r.mu.Lock()
+	size := r.size
+	for len(r.recorded) > 0 && size-r.size < n {
+		r.dropLocked()
+	}
+	size -= r.size
+	r.mu.Unlock()
+	if r.session.Reserve(int64(n-size)) != nil {
+		_ = r.session.Reserve(-int64(size))
+		return false
+	}
+	return true
 }
 
 // maxRecorded bounds the bytes of the transitions of a session, so that an answer has space for all.
@@ -346,12 +375,17 @@ const maxRecorded = 8 << 20
 // addLocked adds a transition, and drops the oldest above the bounds. r.mu must be held.
 func (r *episodeSet) addLocked(t transition, limit int) {
 	r.recorded = append(r.recorded, t)
-	r.size += len(t.text)
+	r.size += t.size()
 	for len(r.recorded) > max(limit, 0) || r.size > maxRecorded {
-		r.size -= len(r.recorded[0].text)
-		r.recorded[0] = transition{}
-		r.recorded = r.recorded[1:]
+		r.dropLocked()
 	}
+}
+
+// dropLocked drops the oldest transition. r.mu must be held.
+func (r *episodeSet) dropLocked() {
+	r.size -= r.recorded[0].size()
+	r.recorded[0] = transition{}
+	r.recorded = r.recorded[1:]
 }
 
 func orEmpty(raw json.RawMessage) json.RawMessage {

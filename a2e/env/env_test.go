@@ -355,3 +355,32 @@ func TestDeafStepLosesNoOtherEpisode(t *testing.T) {
 		time.Sleep(time.Hour)
 	})
 }
+
+// The transitions of all sessions of a principal share its bounds of the host. A session drops its oldest ones, and steps
+// are never refused.
+func TestTransitionsOfPrincipalAreBoundedTogether(t *testing.T) {
+	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2etest.KeyAuthenticator("key")}, Limits: a2e.Limits{MaxMemoryPerPrincipal: 5 << 20}},
+		a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": envtest.Counter{}}, nil)))
+	large := json.RawMessage(`{"action_type":"inc","payload":{"amount":0,"x":"` + strings.Repeat("x", 1<<20) + `"}}`)
+	play := func(steps, want int) *env.Client {
+		c := a2etest.Must(env.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{Token: "key"})))
+		obs := reset(t, c, "counter", "{}")
+		for range steps {
+			_, err := c.Step(t.Context(), &env.StepRequest{EpisodeID: obs.EpisodeID, Action: large}, nil)
+			require.NoError(t, err)
+		}
+		list, err := c.ListExperience(t.Context(), &env.ExpListRequest{EpisodeID: obs.EpisodeID}, nil)
+		require.NoError(t, err)
+		require.Len(t, list.Episodes, want)
+		return c
+	}
+	play(3, 3)
+	play(5, 1)
+	play(2, 0)
+	for _, u := range h.Usage() {
+		if u.Resource == "plugin_memory" && u.Scope == "principal" {
+			require.Greater(t, u.Used, int64(4<<20))
+			require.LessOrEqual(t, u.Used, int64(5<<20))
+		}
+	}
+}

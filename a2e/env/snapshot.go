@@ -107,13 +107,17 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 	if err != nil {
 		return err
 	}
+	var restored episodeSet
+	for _, t := range in.Recorded {
+		restored.addLocked(transition{t.Episode, t.Text}, g.opts.MaxTransitions)
+	}
 	r := state.(*episodeSet)
+	if err := r.session.Reserve(int64(restored.size)); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.made = int(in.Made)
-	for _, t := range in.Recorded {
-		r.addLocked(transition{t.Episode, t.Text}, g.opts.MaxTransitions)
-	}
 	for _, kept := range in.Episodes {
 		restorer, ok := g.environments[kept.Env].(SnapshotRestorer)
 		if !ok {
@@ -121,11 +125,13 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 		}
 		run, err := restorer.Restore(ctx, kept.Run)
 		if err != nil {
+			_ = r.session.Reserve(-int64(restored.size))
 			return fmt.Errorf("env: %s: %w", kept.Env, err)
 		}
 		e := newEpisode(kept.ID, kept.Env, g.environments[kept.Env])
 		e.run, e.steps, e.done, e.last = run, kept.Steps, kept.Done, kept.Last
 		r.episodes[kept.ID] = e
 	}
+	r.recorded, r.size = restored.recorded, restored.size
 	return nil
 }
