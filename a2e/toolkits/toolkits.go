@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // NewPlugin returns a plugin that lists and configures toolkits. Configurations are never logged.
-// It fails if a schema is invalid.
+// It fails if a name is empty or occurs twice, or if a schema is invalid.
 func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	name := Capability
 	if opts != nil {
@@ -56,6 +56,9 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	}
 	b := &box{}
 	for _, t := range toolkits {
+		if name := t.Definition.Name; name == "" || slices.ContainsFunc(b.kits, func(k kit) bool { return k.Definition.Name == name }) {
+			return nil, fmt.Errorf("toolkits: the name %q is empty or occurs twice", name)
+		}
 		k := kit{Toolkit: t}
 		if len(t.Definition.Schema) > 0 {
 			var config jsonschema.Schema

@@ -93,3 +93,14 @@ func TestToolkits(t *testing.T) {
 	_, err = toolkits.NewPlugin([]toolkits.Toolkit{{Definition: toolkits.Definition{Name: "x", Schema: json.RawMessage(`{"type":7}`)}}}, nil)
 	require.Error(t, err)
 }
+
+func TestToolkitsNeedDifferentNames(t *testing.T) {
+	for _, names := range [][]string{{""}, {"mail", "calendar", "mail"}} {
+		var list []toolkits.Toolkit
+		for _, name := range names {
+			list = append(list, toolkits.Toolkit{Definition: toolkits.Definition{Name: name}})
+		}
+		_, err := toolkits.NewPlugin(list, nil)
+		require.ErrorContains(t, err, "is empty or occurs twice", names)
+	}
+}
