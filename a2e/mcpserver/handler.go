@@ -119,7 +119,7 @@ func (b *backend) connect(r *http.Request) (string, error) {
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	agent, host := a2e.Pipe()
 	client, err := a2e.NewClient(agent, &a2e.ClientOptions{AgentID: b.opts.AgentID, Token: token, Capabilities: []string{tools.Capability},
-		Limits: a2e.ClientLimits{MaxMessage: b.opts.MaxOutput}, Logger: b.opts.Logger})
+		Limits: a2e.ClientLimits{MaxMessage: b.opts.MaxOutput, QueueLimit: -1}, Logger: b.opts.Logger})
 	if err != nil {
 		return "", err
 	}
@@ -237,7 +237,7 @@ func (b *backend) CallTool(ctx context.Context, c *mcpserver.Call) (mcp.Result, 
 	if d == nil {
 		return nil, mcpserver.UnknownTool(c.Name)
 	}
-	req := &tools.CallRequest{ToolName: d.Name, Arguments: c.Arguments, Streaming: d.Streaming == nil || *d.Streaming,
+	req := &tools.CallRequest{ToolName: d.Name, Arguments: c.Arguments, Streaming: c.HasProgress && (d.Streaming == nil || *d.Streaming),
 		Timeout: a2e.Limit(math.Ceil(b.opts.Timeout.Seconds()))}
 	opts := &a2e.CallOptions{OnEvent: func(e a2e.Event) { c.Notify(textOf(e)) }}
 	if b.opts.Timeout < 0 {
@@ -291,6 +291,9 @@ func fitsOutput(d *tools.Definition, data json.RawMessage) bool {
 
 // refusalOf returns an error of the host as the result of a call.
 func refusalOf(err error) (*mcp.CallToolResult, error) {
+	if errors.Is(err, a2e.ErrSlowReader) {
+		return (&mcpserver.Refusal{Code: string(a2e.ErrRuntime), Message: "the progress notifications are not read"}).Result(), nil
+	}
 	e, ok := errors.AsType[*a2e.Error](err)
 	if !ok {
 		return nil, err

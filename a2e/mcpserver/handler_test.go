@@ -72,6 +72,14 @@ func newFixture(t *testing.T, auth a2e.Auth, options *mcpserver.Options) *fixtur
 	tools.AddTool(set, "steps", "", func(_ context.Context, call *a2e.Call, _ struct{}) (string, error) {
 		return "done", errors.Join(call.Emit(a2e.EventProgress, map[string]any{"message": "half"}), call.Emit(a2e.EventProgress, map[string]any{"pct": 100}))
 	}, nil)
+	tools.AddTool(set, "flood", "", func(_ context.Context, call *a2e.Call, _ struct{}) (bool, error) {
+		for range 2_000 {
+			if err := call.Emit(a2e.EventProgress, nil); err != nil {
+				return false, err
+			}
+		}
+		return call.Streaming(), nil
+	}, nil)
 	tools.AddTool(set, "later", "", func(context.Context, *a2e.Call, struct{}) (string, error) { return "found", nil }, func(d *tools.Definition) {
 		d.DeferLoading = true
 	})
@@ -310,6 +318,24 @@ func TestProgress(t *testing.T) {
 		got := []string{<-notes, <-notes}
 		slices.Sort(got) // the SDK may call the handler in another order
 		require.Equal(t, []string{"half", `{"pct":100}`}, got, era)
+	}
+}
+
+// A tool may send many events. Without a token for the progress it sends none.
+func TestManyEvents(t *testing.T) {
+	f := newFixture(t, keys(t), nil)
+	for _, era := range eras {
+		s, err := f.dial(t, "key-a", era, nil)
+		require.NoError(t, err)
+		for token, want := range map[string]string{"": "false", "p": "true"} {
+			params := &mcp.CallToolParams{Name: "flood"}
+			if token != "" {
+				params.SetProgressToken(token)
+			}
+			res, err := s.CallTool(t.Context(), params)
+			require.NoError(t, err, token)
+			require.Equal(t, want, textOf(res))
+		}
 	}
 }
 

@@ -54,6 +54,9 @@ type Call struct {
 	Inputs mcp.InputResponseMap
 	State  string
 
+	// HasProgress reports whether the client has requested progress notifications.
+	HasProgress bool
+
 	notify func(message string, progress float64)
 	count  float64
 }
@@ -222,6 +225,7 @@ func newCall(ctx context.Context, req *mcp.CallToolRequest) *Call {
 		c.Arguments = json.RawMessage("{}")
 	}
 	if token := params.GetProgressToken(); token != nil {
+		c.HasProgress = true
 		c.notify = func(message string, progress float64) {
 			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Message: message,
 				Progress: progress}) // the end of the reader ends ctx
