@@ -325,6 +325,46 @@ func TestArrivingLinesAreInBudget(t *testing.T) {
 	})
 }
 
+// The bytes that plugins reserve for a session are bounded, and the end of the session releases them.
+func TestReserveIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *a2e.Session
+		keep := a2e.NewRoute("demo/ask/req", func(_ context.Context, call *a2e.Call, _ *struct{}) (*struct{}, error) {
+			s = call.Session
+			return nil, nil
+		})
+		h := a2etest.NewHost(t, &a2e.HostOptions{Limits: a2e.Limits{MaxMemoryPerSession: 1000}},
+			&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{keep}})
+		c := a2etest.Connect(t, h, nil)
+		_, err := c.Call(t.Context(), "demo/ask/req", nil, nil)
+		require.NoError(t, err)
+		used := func(scope string) (n int64) {
+			for _, u := range h.Usage() {
+				if u.Resource == "plugin_memory" && u.Scope == scope {
+					n = u.Used
+				}
+			}
+			return n
+		}
+		require.NoError(t, s.Reserve(600))
+		require.NoError(t, s.Reserve(400))
+		var e *a2e.Error
+		require.ErrorAs(t, s.Reserve(1), &e)
+		require.Equal(t, a2e.ReasonOverloaded, e.Reason)
+		require.NoError(t, s.Reserve(-300))
+		require.EqualValues(t, 700, used("session"))
+		require.NoError(t, s.Reserve(-3000), "no less than nothing")
+		require.Zero(t, used("session"))
+		require.NoError(t, s.Reserve(800))
+		require.EqualValues(t, 800, used("all"))
+		require.NoError(t, c.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, used("all"))
+		require.ErrorIs(t, s.Reserve(1), a2e.ErrClosed)
+		require.NoError(t, s.Reserve(-1))
+	})
+}
+
 // The memory of a request includes that of its decoded lists.
 func TestDecodedListsAreInBudget(t *testing.T) {
 	type many struct {
