@@ -34,7 +34,7 @@ type Options struct {
 	// host and of private networks.
 	AllowLoopback, AllowPrivate bool
 
-	// MaxMessage bounds one message of a server in bytes. Zero means 4 MiB.
+	// MaxMessage bounds one message of a server in bytes, and its tools together. Zero means 4 MiB.
 	MaxMessage int
 
 	// MaxItems bounds how many tools, resources or prompts of a server are

@@ -204,6 +204,24 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	require.Equal(t, a2e.ReasonOverloaded, e.Reason)
 }
 
+// The tools of a server are bounded in bytes, over all pages of its list.
+func TestToolsAreBoundedInBytes(t *testing.T) {
+	s := sdk.NewServer(&sdk.Implementation{Name: "box", Version: "1"}, &sdk.ServerOptions{PageSize: 1})
+	for i := range 30 {
+		sdk.AddTool(s, &sdk.Tool{Name: fmt.Sprintf("t%02d", i), Description: strings.Repeat("x", 100_000)},
+			func(context.Context, *sdk.CallToolRequest, sumInput) (*sdk.CallToolResult, any, error) {
+				return nil, nil, nil
+			})
+	}
+	r := newRig(t, &mcpbridge.Options{Servers: map[string]*sdk.Server{"box": s}, MaxMessage: 1 << 20})
+	_, err := r.register(t, map[string]any{"server_id": "box", "name": "box", "transport": "memory"})
+	require.NoError(t, err)
+	list, err := r.tools.List(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, list.Tools, 10)
+	require.Equal(t, "box__t09", list.Tools[9].Name)
+}
+
 // A server that cannot be reached is not dialed again for each call.
 func TestReconnectWaits(t *testing.T) {
 	local := newServer(nil)

@@ -45,15 +45,19 @@ func (s *server) listTools(ctx context.Context, l *link) ([]*sdk.Tool, error) {
 	if l.tools != nil && l.at == changes && time.Now().Before(l.until) {
 		return l.tools, nil
 	}
-	list := []*sdk.Tool{}
+	list, size := []*sdk.Tool{}, 0
 	for t, err := range l.ClientSession.Tools(ctx, nil) {
 		if err != nil {
 			return nil, err
 		}
-		if t != nil {
+		text, err := strictjson.Encode(t)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(text); t != nil && size <= s.c.opts.MaxMessage {
 			list = append(list, t)
 		}
-		if len(list) >= s.c.opts.MaxItems {
+		if len(list) >= s.c.opts.MaxItems || size > s.c.opts.MaxMessage {
 			s.c.log.InfoContext(ctx, "mcpbridge: tool list truncated", "server_id", s.config.ServerID, "tools", len(list))
 			break
 		}
