@@ -5,6 +5,7 @@ package natsstore
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -48,3 +49,6 @@ func Messages(ctx context.Context, s *Store) (n int, err error) {
 	}
 	return n, nil
 }
+
+// LoggerOf returns the logger of a store.
+func LoggerOf(s *Store) *slog.Logger { return s.opts.Logger }

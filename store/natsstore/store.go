@@ -4,6 +4,7 @@
 package natsstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,8 +44,7 @@ type Options struct {
 	// TLS, the handlers of the user.
 	ConnOptions []nats.Option
 
-	// Logger receives what no error reports, such as a failed sweep. Nil is
-	// silent.
+	// Logger receives what no error reports, such as a failed sweep. Nil means slog.Default().
 	Logger *slog.Logger
 
 	// MarkFile is the file of the high-water mark: the highest position and revision given by this
@@ -126,6 +126,12 @@ func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	if opts != nil {
 		o = opts.ConnOptions
 	}
+	if url == "" && len(o) == 0 { // an option may name a server in the process
+		return nil, fmt.Errorf("natsstore: connect: %w: no URL of a server", store.ErrInvalid)
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("natsstore: connect: %w", context.Cause(ctx))
+	}
 	nc, err := nats.Connect(url, append(DefaultConnOptions(), o...)...)
 	if err != nil {
 		return nil, fmt.Errorf("natsstore: connect: %w", err)
@@ -160,6 +166,9 @@ func DefaultConnOptions() []nats.Option {
 // New opens the store on the servers of nc, which stays the caller's: Close
 // leaves it open. The options of [DefaultConnOptions] suit it best.
 func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
+	if nc == nil {
+		return nil, fmt.Errorf("natsstore: %w: no connection", store.ErrInvalid)
+	}
 	s := &Store{nc: nc}
 	if opts != nil {
 		s.opts = *opts
@@ -177,9 +186,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 	if s.opts.SweepInterval == 0 {
 		s.opts.SweepInterval = 10 * time.Minute
 	}
-	if s.opts.Logger == nil {
-		s.opts.Logger = slog.New(slog.DiscardHandler)
-	}
+	s.opts.Logger = cmp.Or(s.opts.Logger, slog.Default())
 	if s.opts.lingers == 0 {
 		s.opts.lingers = expireLingers
 	}

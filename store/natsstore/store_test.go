@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -421,4 +422,9 @@ func TestClockOfProcessJumps(t *testing.T) {
 		_, err = s.Update(t.Context(), jump.name+" expired", nil, expired, 0)
 		require.ErrorIs(t, err, store.ErrNotFound, jump.name)
 	}
+}
+
+func TestNilLoggerIsDefault(t *testing.T) {
+	s, _ := openOn(t, startEmbedded(t, fast), nil)
+	require.Same(t, slog.Default(), natsstore.LoggerOf(s))
 }

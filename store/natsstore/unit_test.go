@@ -160,3 +160,14 @@ func TestPersistEndsInTime(t *testing.T) {
 		})
 	}
 }
+
+func TestOpenRefusesMissingServers(t *testing.T) {
+	_, err := Open(t.Context(), "", nil)
+	require.ErrorIs(t, err, store.ErrInvalid)
+	_, err = New(t.Context(), nil, nil)
+	require.ErrorIs(t, err, store.ErrInvalid)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = Open(ctx, "nats://127.0.0.1:1", nil)
+	require.ErrorIs(t, err, context.Canceled)
+}

@@ -382,3 +382,10 @@ func TestDiskHangs(t *testing.T) {
 	_, err = s.Append(patient, "s", "another id", nil, 0)
 	require.NoError(t, err)
 }
+
+func TestNilLoggerIsDefault(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), nil)
+	require.NoError(t, err)
+	defer s.Close()
+	require.Same(t, slog.Default(), s.log)
+}

@@ -4,6 +4,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,7 @@ type Options struct {
 	AcceptLoss bool
 
 	// Logger receives failures that no call reports: those of a sweep or a listener, which are
-	// retried. Nil logs nothing.
+	// retried. Nil means slog.Default().
 	Logger *slog.Logger
 
 	// now is the clock of SQLite, for tests.
@@ -159,9 +160,7 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 	if o.OutageTimeout <= 0 {
 		o.OutageTimeout = defaultOutage
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if o.now == nil {
 		o.now = time.Now
 	}
