@@ -98,8 +98,11 @@ func Anonymous(addr string) string {
 	} else {
 		ip, _ = netip.ParseAddr(addr)
 	}
+	name := append(make([]byte, 0, 64), anonymous...)
 	if ip = ip.Unmap().WithZone(""); ip.Is6() {
-		return anonymous + netip.PrefixFrom(ip, 64).Masked().String()
+		return string(netip.PrefixFrom(ip, 64).Masked().AppendTo(name))
+	} else if ip.IsValid() {
+		return string(ip.AppendTo(name))
 	}
 	return anonymous + ip.String()
 }

@@ -386,7 +386,9 @@ func (q *Queue) check() {
 
 // Flush waits until all messages accepted so far are written, the queue is cut, or ctx ends.
 func (q *Queue) Flush(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() { q.Release(0) })()
+	if ctx.Done() != nil {
+		defer context.AfterFunc(ctx, func() { q.Release(0) })()
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	target := q.lanes
