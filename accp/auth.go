@@ -225,20 +225,26 @@ func AuditLog(log *slog.Logger) func(context.Context, *AuditRecord) {
 	return audit.Log[*AuditRecord](log, "accp")
 }
 
-// audited returns a record of c that s.audit completes.
-func (c *caller) audited(frame []byte) *AuditRecord {
+// audited returns a record of a frame that s.audit completes. It is nil without an audit, like those below.
+func (s *responder) audited(c *caller, frame []byte) *AuditRecord {
+	if s.auditor == nil {
+		return nil
+	}
 	return &AuditRecord{Time: time.Now(), Principal: c.id(), Peer: c.peer, Outcome: outcomeOK, Bytes: int64(len(frame))}
 }
 
 // describe adds the names of a message.
 func (r *AuditRecord) describe(m *Message) {
+	if r == nil {
+		return
+	}
 	r.Operation, r.Sender = string(m.Intent)+":"+m.Op, m.From
 	if m.Meta != nil {
 		r.Object, r.Chain = m.Meta.SID, m.Chain()
 	}
 }
 
-// end sets the outcome of a record. A nil record is ignored.
+// end sets the outcome of a record.
 func (r *AuditRecord) end(outcome string, err error) {
 	if r == nil {
 		return
@@ -251,16 +257,21 @@ func (r *AuditRecord) end(outcome string, err error) {
 
 // auditRefusal reports a refusal that concerns no frame.
 func (s *responder) auditRefusal(ctx context.Context, c *caller, operation, code string) {
-	record := c.audited(nil)
-	record.Operation, record.Outcome, record.Code = operation, outcomeRefused, code
-	s.audit(ctx, record)
+	if record := s.audited(c, nil); record != nil {
+		record.Operation, record.Outcome, record.Code = operation, outcomeRefused, code
+		s.audit(ctx, record)
+	}
 }
 
 // audit reports a record.
-func (s *Server) audit(ctx context.Context, r *AuditRecord) {
-	if s.opts.Audit == nil {
-		return
+func (s *responder) audit(ctx context.Context, r *AuditRecord) {
+	if r != nil {
+		s.auditor(ctx, r)
 	}
+}
+
+// callAudit completes a record and calls Audit.
+func (s *Server) callAudit(ctx context.Context, r *AuditRecord) {
 	r.Seq = s.records.Add(1)
 	r.Duration = time.Since(r.Time)
 	err := guard.Call("audit", func() error {

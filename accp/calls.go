@@ -9,6 +9,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/calls"
 )
 
 // Bounds of the received messages that calls hold for their readers.
@@ -24,6 +26,7 @@ var errSameChain = errors.New("accp: another call of this chain is open")
 // fails, since other calls share the connection.
 type call struct {
 	conn   *wsConn
+	entry  calls.Call[*call]
 	isPart bool          // the entry of a frame after the first
 	whole  *call         // of such an entry
 	ready  chan struct{} // holds a token after a change
@@ -41,7 +44,8 @@ type queued struct {
 // addCall opens the call of a sent message, which must be the only one of its chain.
 func (c *wsConn) addCall(sent *SendResult) (*call, error) {
 	k := &call{conn: c, ready: make(chan struct{}, 1)}
-	if _, err := c.calls.Add(sent.Message.Chain(), time.Time{}, k); c.ctx.Err() != nil {
+	var err error
+	if k.entry, err = c.calls.Add(sent.Message.Chain(), time.Time{}, k); c.ctx.Err() != nil {
 		return nil, c.lost()
 	} else if err != nil {
 		return nil, err
@@ -55,6 +59,7 @@ func (c *wsConn) addCall(sent *SendResult) (*call, error) {
 // removeCall ends the call k of a sent message.
 func (c *wsConn) removeCall(sent *SendResult, k *call) {
 	c.calls.Complete(sent.Message.Chain(), nil)
+	_, _ = k.entry.Wait(c.ctx) // returns at once, and frees the entry
 	for _, id := range sent.more {
 		c.calls.Complete(id, nil)
 	}
@@ -105,6 +110,9 @@ func (c *wsConn) failCall(err error, frame []byte) {
 	}
 	k.fail(refusedBy(err, &c.session.codec, frame))
 }
+
+// Cancel ends the call when its chain has ended.
+func (k *call) Cancel(cause error) { k.fail(cause) }
 
 // fail ends the call with an error, after its queue.
 func (k *call) fail(err error) {

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Chains have the contexts of the running work of a session.
+// Chains have the running work of a session.
 type chains struct {
 	mu      sync.Mutex
 	running map[string]*running // the list of each chain; guarded by mu
@@ -17,14 +17,16 @@ type chains struct {
 
 // A running is an element of the list of a chain.
 type running struct {
-	cancel context.CancelFunc
-	next   *running
+	work canceler
+	next *running
 }
 
-// start returns a context that ends when its chain is stopped, and the function for the end of its work.
-func (c *chains) start(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &running{cancel: cancel}
+// A canceler is work of a chain, such as its context.
+type canceler interface{ Cancel(cause error) }
+
+// start adds work, which is canceled when its chain is stopped. The work calls the returned function at its end.
+func (c *chains) start(work canceler, chain string) context.CancelFunc {
+	r := &running{work: work}
 	chain = strings.Clone(chain)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -33,8 +35,8 @@ func (c *chains) start(ctx context.Context, chain string) (context.Context, cont
 	}
 	r.next = c.running[chain]
 	c.running[chain] = r
-	return ctx, func() {
-		cancel()
+	return func() {
+		work.Cancel(context.Canceled)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.removeLocked(chain, r)
@@ -66,14 +68,14 @@ func (c *chains) isRunning(chain string) bool {
 	return c.running[chain] != nil
 }
 
-// stop ends the contexts of a chain.
+// stop cancels the work of a chain.
 func (c *chains) stop(chain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.stopLocked(chain)
 }
 
-// stopIf ends the contexts of the chains for which the function is true.
+// stopIf cancels the work of the chains for which the function is true.
 func (c *chains) stopIf(isEnded func(chain string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +89,7 @@ func (c *chains) stopIf(isEnded func(chain string) bool) {
 // stopLocked is stop with c.mu held.
 func (c *chains) stopLocked(chain string) {
 	for r := c.running[chain]; r != nil; r = r.next {
-		r.cancel()
+		r.work.Cancel(ErrCancelled)
 	}
 	delete(c.running, chain)
 }

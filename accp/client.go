@@ -88,7 +88,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	n := 1
 	if u.Scheme == "http" || u.Scheme == "https" {
 		n = o.MaxConcurrent
-		c.transport = &postTransport{c, httpx.NewClient(c.httpOptions())}
+		c.transport = newPostTransport(c)
 	} else {
 		c.transport = newConnTransport(c)
 	}
@@ -105,7 +105,9 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 		c.all = append(c.all, s)
 		c.free <- s
 	}
-	c.call = c.replies
+	c.call = func(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
+		return func(yield func(*Message, error) bool) { c.send(ctx, m, opts, yield) }
+	}
 	err = guard.Call("interceptor", func() error {
 		for i := len(o.Interceptors) - 1; i >= 0; i-- {
 			c.call = o.Interceptors[i](c.call)
@@ -120,10 +122,10 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 
 func (c *Client) httpOptions() *httpx.ClientOptions {
 	o := &httpx.ClientOptions{HTTPClient: c.opts.HTTPClient, AllowInsecure: c.opts.AllowInsecure, MaxResponse: -1}
+	if c.opts.TokenSource == nil {
+		return o
+	}
 	o.Secrets = func(ctx context.Context, _ string, h http.Header) error {
-		if c.opts.TokenSource == nil {
-			return nil
-		}
 		err := guard.Call("token source", func() error {
 			token, err := c.opts.TokenSource.Token(ctx)
 			if token != "" {
@@ -214,39 +216,57 @@ func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 // several sessions (see [ClientOptions]). Over WebSocket, a cancel is sent without waiting for an
 // answer. It ends the calls of its chain.
 func (c *Client) Replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) {
-		if m == nil {
-			yield(nil, errNoMessage())
-			return
-		}
-		var loop any // a panic of the loop is not that of an interceptor
-		err := guard.Call("interceptor", func() error {
-			for r, err := range c.call(ctx, m, opts) {
-				more := false
-				func() {
-					defer func() { loop = recover() }()
-					more = yield(r, err)
-				}()
-				if !more || err != nil {
-					return nil
-				}
+	return func(yield func(*Message, error) bool) { c.replies(ctx, m, opts, yield) }
+}
+
+// replies yields the messages that answer m.
+func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) {
+	if m == nil {
+		yield(nil, errNoMessage())
+		return
+	}
+	if len(c.opts.Interceptors) == 0 {
+		c.send(ctx, m, opts, yield)
+		return
+	}
+	var loop any // a panic of the loop is not that of an interceptor
+	err := guard.Call("interceptor", func() error {
+		for r, err := range c.call(ctx, m, opts) {
+			more := false
+			func() {
+				defer func() { loop = recover() }()
+				more = yield(r, err)
+			}()
+			if !more || err != nil {
+				return nil
 			}
-			return nil
-		})
-		if loop != nil {
-			panic(loop)
 		}
-		if p, ok := errors.AsType[*guard.PanicError](err); ok {
-			c.opts.Logger.ErrorContext(ctx, "accp: panic recovered", "err", p, "stack", string(p.Stack))
-			yield(nil, &Error{Code: ErrInternal, Message: "interceptor panicked", Cause: p})
-		}
+		return nil
+	})
+	if loop != nil {
+		panic(loop)
+	}
+	if p, ok := errors.AsType[*guard.PanicError](err); ok {
+		c.opts.Logger.ErrorContext(ctx, "accp: panic recovered", "err", p, "stack", string(p.Stack))
+		yield(nil, &Error{Code: ErrInternal, Message: "interceptor panicked", Cause: p})
 	}
 }
 
 // Call sends a message and returns the last answer, or nil if nothing answers it, as for ack and
 // pong.
 func (c *Client) Call(ctx context.Context, m *Message, opts *CallOptions) (*Message, error) {
-	return lastOf(c.Replies(ctx, m, opts))
+	var last struct {
+		message *Message
+		err     error
+	}
+	c.replies(ctx, m, opts, func(r *Message, err error) bool {
+		last.message, last.err = r, err
+		return true
+	})
+	if last.err != nil {
+		return nil, last.err
+	}
+	return last.message, nil
 }
 
 // CallAs sends a req with the params of in, a struct (see [Marshal]), and returns the params of the
@@ -273,35 +293,33 @@ func (c *Client) Stream(ctx context.Context, m *Message, opts *CallOptions) iter
 	return streamOf(c.Replies(ctx, m, opts))
 }
 
-// replies is the innermost CallFunc.
-func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
+// send sends m and yields the messages that answer it, without interceptors.
+func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) {
 	o := CallOptions{}
 	if opts != nil {
 		o = *opts
 	}
-	return func(yield func(*Message, error) bool) {
-		a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timing.Timeout))
-		a.isFree = a.isFree || o.Idempotent
-		a.yield = yield
-		if m.Meta != nil && m.Meta.TTL.N > 0 {
-			var cancel context.CancelFunc
-			a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)
-			defer cancel()
-		}
-		s, release, err := c.transport.use(a)
-		if err == nil {
-			defer release()
-			err = c.transport.prepare(a, s)
-		}
-		if err == nil {
-			err = c.exchange(a, s)
-		}
-		if a.chain != "" && errors.Is(err, ErrTimeout) && ctx.Err() == nil {
-			c.transport.abort(m.Op, a.chain)
-		}
-		if err != nil && !a.isStopped {
-			yield(nil, c.final(ctx, a, err))
-		}
+	a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timing.Timeout))
+	a.isFree = a.isFree || o.Idempotent
+	a.yield = yield
+	if m.Meta != nil && m.Meta.TTL.N > 0 {
+		var cancel context.CancelFunc
+		a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)
+		defer cancel()
+	}
+	s, release, err := c.transport.use(a)
+	if err == nil {
+		defer release()
+		err = c.transport.prepare(a, s)
+	}
+	if err == nil {
+		err = c.exchange(a, s)
+	}
+	if a.chain != "" && errors.Is(err, ErrTimeout) && ctx.Err() == nil {
+		c.transport.abort(m.Op, a.chain)
+	}
+	if err != nil && !a.isStopped {
+		yield(nil, c.final(ctx, a, err))
 	}
 }
 
@@ -340,18 +358,6 @@ func inChain(m *Message, chain string) *Message {
 	}
 	out.Meta.CID = chain
 	return out
-}
-
-// lastOf returns the last message, or nil if there is none.
-func lastOf(seq iter.Seq2[*Message, error]) (*Message, error) {
-	var m *Message
-	for x, err := range seq {
-		if err != nil {
-			return nil, err
-		}
-		m = x
-	}
-	return m, nil
 }
 
 // streamOf yields the chunks among messages in order. An end that arrives before a chunk of its
@@ -393,7 +399,6 @@ func (c *Client) responder() *responder {
 	return &responder{self: c.self, session: o.Session, log: o.Logger, life: c.life,
 		timing: Timing{Heartbeat: o.Timing.Heartbeat, WriteTimeout: o.Timing.WriteTimeout},
 		permit: func(context.Context, []byte) error { return nil },
-		audit:  func(context.Context, *AuditRecord) {},
 		find: func(m *Message) (Handler, bool) {
 			switch {
 			case o.Handler == nil, m.Intent == intentPing, m.Intent == intentPong, m.Intent == IntentAck, isStateQuery(m):
@@ -401,12 +406,12 @@ func (c *Client) responder() *responder {
 			}
 			return o.Handler, true
 		},
-		acquire: func(ctx context.Context, _ *caller, _ string) (func(), error) {
+		acquire: func(ctx context.Context, _ *caller, _ string) (budget.Hold, error) {
 			place, err := scope.Acquire(ctx)
-			return place.Release, overBudget(err)
+			return place, overBudget(err)
 		},
-		reserve: func(_ *caller, n int64) (func(), error) {
+		reserve: func(_ *caller, n int64) (budget.Hold, error) {
 			hold, err := scope.Reserve(budget.Memory, n)
-			return hold.Release, overBudget(err)
+			return hold, overBudget(err)
 		}}
 }

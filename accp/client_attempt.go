@@ -19,9 +19,9 @@ type attempt struct {
 	progress
 	ctx       context.Context
 	m         *Message
-	send      func(s *Session, m *Message) (*SendResult, error)
-	call      *call  // over WebSocket, while its frames are queued for the first time
-	chain     string // of the first frame
+	encode    func() (*SendResult, error) // replaces Session.Send, if not nil
+	call      *call                       // over WebSocket, while its frames are queued for the first time
+	chain     string                      // of the first frame
 	timeout   time.Duration
 	yield     func(*Message, error) bool
 	chunks    indices // of the yielded chunks
@@ -31,13 +31,20 @@ type attempt struct {
 
 func (c *Client) newAttempt(ctx context.Context, m *Message, timeout time.Duration) *attempt {
 	a := &attempt{ctx: ctx, m: m, timeout: timeout, yield: func(*Message, error) bool { return true }}
-	a.send = func(s *Session, m *Message) (*SendResult, error) { return s.Send(a.ctx, m) }
 	a.maximum = max(1, c.opts.Retry.MaxAttempts)
 	switch m.Intent {
 	case IntentQry, IntentSync, IntentComp, IntentAck, IntentCancel:
 		a.isFree = true
 	}
 	return a
+}
+
+// number returns the frames of a message.
+func (a *attempt) number(s *Session, m *Message) (*SendResult, error) {
+	if a.encode != nil {
+		return a.encode()
+	}
+	return s.Send(a.ctx, m)
 }
 
 // deliver yields an answer, but no chunk twice. It returns false at the end of the loop.

@@ -91,6 +91,7 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	w := r.newConn(context.Background(), conn, &caller{peer: t.url.Host})
 	w.serve(t.Session())
 	w.calls = calls.New[*call](calls.Options{MaxPending: -1})
+	w.in.answers = w.isOpen
 	if err := t.life.Go("connection", func(context.Context) { w.run(nil) }); err != nil {
 		conn.Close(wsconn.CodeNormal, "")
 		return nil, ErrClosed
@@ -295,7 +296,7 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 			return nil, fail(ErrBudgetExceeded, "more than %d open calls", maxCalls)
 		}
 		var err error
-		if sent, err = a.send(s, m); err == nil && len(sent.Frames) > 0 && !isCancel {
+		if sent, err = a.number(s, m); err == nil && len(sent.Frames) > 0 && !isCancel {
 			// The call is registered before its frames are sent.
 			a.call, err = w.addCall(sent)
 		}
@@ -375,8 +376,7 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 // answers delivers the answers of a call. The call is not finished if the peer continues to answer
 // it and no retry may follow, which accepts late answers.
 func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
-	ctx, done := t.Session().ChainContext(a.ctx, a.chain)
-	defer done()
+	defer t.Session().startWork(k, a.chain)()
 	skip := receipts(sent)
 	defer func() {
 		if p := recover(); p != nil {
@@ -385,9 +385,9 @@ func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult
 		}
 	}()
 	for {
-		r, err := w.next(ctx, k, a.timeout)
+		r, err := w.next(a.ctx, k, a.timeout)
 		switch {
-		case err == nil && r.Outcome == OutcomeCancelled, err != nil && ctx.Err() != nil && a.ctx.Err() == nil:
+		case err == nil && r.Outcome == OutcomeCancelled, errors.Is(err, ErrCancelled) && a.ctx.Err() == nil:
 			a.mayHaveRun = true
 			return true, ErrCancelled
 		case err != nil:

@@ -14,12 +14,23 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/life"
 )
 
 // A postTransport sends each frame with a request. The response has the answers.
 type postTransport struct {
 	*Client
-	http *httpx.Client
+	http   *httpx.Client
+	header http.Header // of each request
+}
+
+func newPostTransport(c *Client) *postTransport {
+	t := &postTransport{c, httpx.NewClient(c.httpOptions()), c.header()}
+	t.header.Set("Content-Type", MediaType)
+	if t.header["Accept"] == nil {
+		t.header.Set("Accept", MediaType)
+	}
+	return t
 }
 
 func (t *postTransport) abort(string, string) {} // the end of its request ends a chain
@@ -71,7 +82,7 @@ func (t *postTransport) greet(a *attempt, s *Session) (bool, error) {
 }
 
 func (t *postTransport) send(a *attempt, s *Session, m *Message) (*SendResult, error) {
-	return a.send(s, m)
+	return a.number(s, m)
 }
 
 // running returns the session of the running chain that m cancels, or nil.
@@ -89,15 +100,18 @@ func (t *postTransport) running(m *Message) *Session {
 
 // transmit ends with the chain.
 func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
-	chain, ctx := sent.Message.Chain(), a.ctx
+	chain := sent.Message.Chain()
+	work, err := t.life.Start(a.ctx, life.Request)
+	if err != nil {
+		return first, ErrClosed
+	}
+	defer work.Finish()
 	if sent.Message.Intent != IntentCancel {
-		var done context.CancelFunc
-		ctx, done = s.ChainContext(ctx, chain)
-		defer done()
+		defer s.startWork(work, chain)()
 	}
 	for i := first; i < len(sent.Frames); i++ {
-		isAnswered, more, err := t.transmitFrame(ctx, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)
-		if (err != nil || !isAnswered) && ctx.Err() != nil && a.ctx.Err() == nil && t.life.Ready() == nil {
+		isAnswered, more, err := t.transmitFrame(work, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)
+		if (err != nil || !isAnswered) && errors.Is(context.Cause(work), ErrCancelled) && a.ctx.Err() == nil {
 			a.mayHaveRun = a.mayHaveRun || mayHaveArrived(err)
 			err = ErrCancelled // the peer sends nothing in a cancelled chain
 		}
@@ -109,8 +123,8 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 }
 
 // transmitFrame sends a frame and delivers its answers. More is false at the end of the loop of the caller.
-func (t *postTransport) transmitFrame(ctx context.Context, a *attempt, s *Session, chain string, frame []byte, isLast bool) (isAnswered, more bool, err error) {
-	for r, err := range t.post(ctx, s, chain, frame, a.timeout) {
+func (t *postTransport) transmitFrame(work *life.Work, a *attempt, s *Session, chain string, frame []byte, isLast bool) (isAnswered, more bool, err error) {
+	for r, err := range t.post(work, s, chain, frame, a.timeout) {
 		if err != nil {
 			return false, false, err
 		}
@@ -120,7 +134,7 @@ func (t *postTransport) transmitFrame(ctx context.Context, a *attempt, s *Sessio
 		case !isLast && m.Intent == IntentAck:
 			continue // of a part
 		case isUnrelated(m, chain):
-			t.opts.Logger.WarnContext(ctx, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
+			t.opts.Logger.WarnContext(work, "accp: unrelated message skipped", "intent", string(m.Intent), "operation", m.Op)
 			continue
 		case r.Outcome == OutcomeCancelled:
 			return true, false, ErrCancelled
@@ -138,21 +152,13 @@ func isUnrelated(m *Message, chain string) bool {
 }
 
 // post sends one frame and yields the results of receiving the answer.
-func (t *postTransport) post(ctx context.Context, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[*ReceiveResult, error] {
+func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[*ReceiveResult, error] {
 	return func(yield func(*ReceiveResult, error) bool) {
-		work, err := t.life.Start(ctx, 0)
-		if err != nil {
-			yield(nil, ErrClosed)
-			return
-		}
-		defer work.Finish()
-		ctx, cancel := context.WithCancelCause(work)
-		defer cancel(nil)
-		timer := time.AfterFunc(timeout, func() { cancel(errNoAnswer) })
+		timer := time.AfterFunc(timeout, func() { work.Cancel(errNoAnswer) })
 		defer timer.Stop()
-		body, err := t.open(ctx, frame)
+		body, err := t.open(work, frame)
 		if err != nil {
-			yield(nil, timedOut(ctx, err))
+			yield(nil, timedOut(work, err))
 			return
 		}
 		defer body.Close()
@@ -166,10 +172,10 @@ func (t *postTransport) post(ctx context.Context, s *Session, chain string, fram
 			}
 			timer.Stop() // the timeout bounds the peer alone
 			if err != nil {
-				yield(nil, unread(ctx, err))
+				yield(nil, unread(work, err))
 				return
 			}
-			r, err := s.receive(ctx, answer, in)
+			r, err := s.receive(work, answer, in)
 			if e, ok := errors.AsType[*Error](err); ok && e.isReplay && isAnswered {
 				timer.Reset(timeout)
 				continue // the transport has doubled a frame
@@ -222,13 +228,13 @@ func refusedBy(err error, c *Codec, answer []byte) error {
 	return err
 }
 
+var acceptedTypes = []string{MediaType}
+
 // open sends the request and returns the body of the response. An error frame may come under any
 // status (ACCP-D53).
 func (t *postTransport) open(ctx context.Context, frame []byte) (io.ReadCloser, error) {
-	h := t.header()
-	h.Set("Content-Type", MediaType)
-	res, err := t.http.Do(ctx, &httpx.Request{Op: "accp: send frame", Method: http.MethodPost, URL: t.url, Header: h,
-		Body: frame, Accept: []string{MediaType}})
+	res, err := t.http.Do(ctx, &httpx.Request{Op: "accp: send frame", Method: http.MethodPost, URL: t.url, Header: t.header,
+		Body: frame, Accept: acceptedTypes})
 	if err == nil {
 		return res.Body, nil
 	}

@@ -135,7 +135,7 @@ func (c *Client) queryState(ctx context.Context, s *Session) (isOwnNewer bool, e
 func (c *Client) sendState(ctx context.Context, s *Session, isChange bool, send func() (*SendResult, error)) error {
 	a := c.newAttempt(ctx, &Message{Intent: IntentSync, Op: opState}, c.opts.Timing.Timeout)
 	a.isSync, a.isChange = true, isChange
-	a.send = func(*Session, *Message) (*SendResult, error) { return send() }
+	a.encode = send
 	err := c.exchange(a, s)
 	if err != nil && !isOtherState(err) {
 		return c.final(ctx, a, err)

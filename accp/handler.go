@@ -10,6 +10,7 @@ import (
 	"log/slog"
 
 	"github.com/fivewire/fivewire/accp/internal/hook"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 )
@@ -76,7 +77,11 @@ func (w *ReplyWriter) Send(m *Message) error {
 	if m == nil {
 		return errNoMessage()
 	}
-	out := m.clone()
+	return w.send(m.clone())
+}
+
+// send is Send for a message that it may change.
+func (w *ReplyWriter) send(out *Message) error {
 	answer(out, w.to.Message)
 	sent, isOpen := <-w.turn
 	if !isOpen {
@@ -98,7 +103,7 @@ func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return w.to }
 
 // SendResult sends a done message with these params and the operation of the request.
 func (w *ReplyWriter) SendResult(params Params) error {
-	return w.Send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
+	return w.send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
 }
 
 // close ends the use of w and returns the number of sent messages. Further calls have no effect.
@@ -120,9 +125,9 @@ type responder struct {
 	life    *life.Life
 	find    func(m *Message) (h Handler, isRegistered bool)
 	permit  func(ctx context.Context, frame []byte) error
-	acquire func(ctx context.Context, c *caller, sid string) (release func(), err error)
-	reserve func(c *caller, n int64) (release func(), err error) // memory of a message
-	audit   func(ctx context.Context, r *AuditRecord)
+	acquire func(ctx context.Context, c *caller, sid string) (budget.Hold, error)
+	reserve func(c *caller, n int64) (budget.Hold, error) // memory of a message
+	auditor func(ctx context.Context, r *AuditRecord)     // nil: no records
 
 	outcomes *outcomes // nil in a client
 	runs     runs
@@ -158,8 +163,8 @@ type exchange struct {
 	failed   bool                           // the only answer is an error frame
 	record   *AuditRecord                   // of the frame, or nil
 	arrival  arrival
-	registry *negotiation
-	greeted  func() // of a client, or nil
+	registry *negotiation // nil: another one for each frame
+	greeted  func()       // of a client, or nil
 	caller   *caller
 	request  *Message // that is answered
 	resume   *resume  // nil: the handler ends with its request
@@ -177,9 +182,9 @@ func (s *responder) decode(frame []byte) (*Message, error) {
 func (s *responder) serve(ctx context.Context, e *exchange, c *caller, frame []byte) error {
 	r, err := e.session.receive(ctx, frame, e.arrival)
 	if err == nil && r.Message != nil {
-		var release func()
-		if release, err = s.reserve(c, int64(r.Message.size())); err == nil {
-			defer release()
+		var hold budget.Hold
+		if hold, err = s.reserve(c, int64(r.Message.size())); err == nil {
+			defer hold.Release()
 		}
 	}
 	if err != nil {
@@ -250,11 +255,7 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 		return e.fail(err, m)
 	}
 	if _, isRegistered := s.find(m); isRegistered && m.Intent == IntentReq && e.caller != nil {
-		lastFrame, err := s.decode(frame)
-		if err != nil {
-			return err // unreachable: the session has accepted it
-		}
-		k, ok, err := s.outcomeKey(e, e.caller, m, lastFrame.Meta.MID)
+		k, ok, err := s.outcomeKey(e, e.caller, m, r.mid)
 		if err != nil {
 			return s.refuse(ctx, e, err, frame)
 		}
@@ -270,7 +271,11 @@ func isAnswered(i Intent) bool { return i != IntentAck && i != intentPong && i !
 
 // negotiate answers sync:registry.
 func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, frame []byte) error {
-	isReplied, err := e.registry.reply(m, func(m *Message) error { return e.out(e.session, m) })
+	registry := e.registry
+	if registry == nil {
+		registry = e.session.negotiate()
+	}
+	isReplied, err := registry.reply(m, func(m *Message) error { return e.out(e.session, m) })
 	if err != nil {
 		return s.refuse(ctx, e, err, frame)
 	}
@@ -320,9 +325,9 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error {
 	h, _ := s.find(m)
 	err := guard.Call("handler", func() error { return h.ServeACCP(ctx, w, m) })
-	var p *guard.PanicError
+	p, isPanic := errors.AsType[*guard.PanicError](err)
 	switch {
-	case errors.As(err, &p):
+	case isPanic:
 		return s.panicked(ctx, p)
 	case err != nil && ctx.Err() != nil:
 		s.log.DebugContext(ctx, "accp: handler canceled", describe(w.session, m, err)...)

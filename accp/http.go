@@ -39,7 +39,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	httpx.LeaveIf(s.life.Ready(), w)
 	httpx.Bound(w, r, s.opts.Timing.ReadTimeout)
 	isFrames := r.URL.Path == FramesPath
-	c := &caller{peer: r.RemoteAddr}
+	var c *caller
 	var err error
 	var types []string
 	switch {
@@ -59,6 +59,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err == nil {
 		c, err = s.authenticate(r)
+	} else {
+		c = &caller{peer: r.RemoteAddr}
 	}
 	if err == nil {
 		_, err = s.budget.Scope(c.name, "").Reserve(budget.Requests, 1)
@@ -133,13 +135,12 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if err != nil {
 		return err
 	}
-	e := &exchange{record: c.audited(body), caller: c}
-	out := &httpAnswer{w: w, control: http.NewResponseController(w), timeout: s.opts.Timing.WriteTimeout}
+	e := &exchange{record: s.audited(c, body), caller: c}
+	out := &httpAnswer{w: w, timeout: s.opts.Timing.WriteTimeout}
 	isDone := false
 	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, out, c, body) }, func(rerr error) {
 		isDone = true
-		var full *budget.Error
-		if !out.started && len(out.waiting) == 0 && e.session == nil && errors.As(rerr, &full) {
+		if _, isFull := errors.AsType[*budget.Error](rerr); isFull && !out.started && len(out.buf) == 0 && e.session == nil {
 			err = rerr
 			return
 		}
@@ -170,10 +171,10 @@ func (s *Server) serveBody(ctx context.Context, e *exchange, out *httpAnswer, c 
 		}
 		return out.write(sent.Frames, e.failed && !out.started, m.Intent == IntentStream)
 	}
-	session, release, err := s.admit(ctx, e.record, c, frame)
-	var full *budget.Error
+	session, place, err := s.admit(ctx, e.record, c, frame)
+	_, isFull := errors.AsType[*budget.Error](err)
 	switch {
-	case errors.As(err, &full):
+	case isFull:
 		return err
 	case err != nil:
 		// Without a session, the error frame is the first frame of a nameless one (ACCP-D52).
@@ -183,42 +184,39 @@ func (s *Server) serveBody(ctx context.Context, e *exchange, out *httpAnswer, c 
 		}
 		return s.refuse(ctx, e, err, frame)
 	}
-	defer release()
-	e.session, e.registry = session, session.negotiate()
+	defer place.Release()
+	defer s.release(session)
+	e.session = session
 	return s.serve(ctx, e, c, frame)
 }
 
-// admit returns the session of a frame, after the authorizer has allowed the message and, if it has
-// a handler, the handler has a place.
-func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []byte) (*Session, func(), error) {
+// admit returns the session of a frame, after the authorizer has allowed the message, and the place of its handler if
+// it has one.
+func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []byte) (*Session, budget.Hold, error) {
+	var place budget.Hold
 	m, err := s.decode(frame)
 	if err != nil {
-		return nil, nil, err
+		return nil, place, err
 	}
 	r.describe(m)
-	release, err := s.reserve(c, int64(m.size())) // while it waits
+	hold, err := s.reserve(c, int64(m.size())) // while it waits
 	if err != nil {
-		return nil, nil, err
+		return nil, place, err
 	}
-	defer release()
+	defer hold.Release()
 	if err := s.authorize(ctx, m); err != nil {
-		return nil, nil, err
+		return nil, place, err
 	}
-	free := func() {}
 	if _, isRegistered := s.find(m); isRegistered && m.Intent != IntentCancel {
-		if free, err = s.acquire(ctx, c, m.Meta.SID); err != nil {
-			return nil, nil, err
+		if place, err = s.acquire(ctx, c, m.Meta.SID); err != nil {
+			return nil, place, err
 		}
 	}
 	session, err := s.open(c, m.Meta.SID)
 	if err != nil {
-		free()
-		return nil, nil, err
+		place.Release()
 	}
-	return session, func() {
-		s.release(session)
-		free()
-	}, nil
+	return session, place, err
 }
 
 // An httpAnswer writes the response to one request: status 204, or frames. The first frame is held
@@ -226,10 +224,8 @@ func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []b
 // written at once. A slow reader is disconnected.
 type httpAnswer struct {
 	w       http.ResponseWriter
-	control *http.ResponseController
 	timeout time.Duration
-	waiting [][]byte
-	bytes   int // buffered
+	buf     []byte // frames, each with its line end
 	status  int
 	started bool
 }
@@ -240,17 +236,16 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if len(frames) == 0 {
 		return nil
 	}
-	if !a.started && len(a.waiting) == 0 {
+	if !a.started && len(a.buf) == 0 {
 		a.status = http.StatusOK
 		if failed {
 			a.status = http.StatusBadRequest // every error frame comes with 400 (ACCP-D53)
 		}
 	}
 	for _, f := range frames {
-		a.waiting = append(a.waiting, f)
-		a.bytes += len(f) + 1
+		a.buf = append(append(a.buf, f...), '\n')
 	}
-	if !flush && a.bytes <= maxHeld {
+	if !flush && len(a.buf) <= maxHeld {
 		return nil
 	}
 	return a.flush()
@@ -258,18 +253,20 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 
 // flush writes the held frames, within the write timeout.
 func (a *httpAnswer) flush() error {
+	control := http.NewResponseController(a.w)
 	if a.timeout < option.Off {
-		_ = a.control.SetWriteDeadline(time.Now().Add(a.timeout))
-		defer func() { _ = a.control.SetWriteDeadline(time.Time{}) }()
+		_ = control.SetWriteDeadline(time.Now().Add(a.timeout))
+		defer func() { _ = control.SetWriteDeadline(time.Time{}) }()
 	}
 	if !a.started {
 		a.started = true
 		a.head()
 		a.w.WriteHeader(a.status)
 	}
-	_, err := a.w.Write(a.take())
+	_, err := a.w.Write(a.buf)
+	a.buf = nil
 	if err == nil {
-		err = a.control.Flush()
+		err = control.Flush()
 	}
 	if errors.Is(err, http.ErrNotSupported) {
 		return nil
@@ -282,23 +279,16 @@ func (a *httpAnswer) head() {
 	a.w.Header().Set("X-Content-Type-Options", "nosniff")
 }
 
-// take returns the held frames, each with its line end.
-func (a *httpAnswer) take() []byte {
-	out := append(bytes.Join(a.waiting, []byte("\n")), '\n')
-	a.waiting, a.bytes = nil, 0
-	return out
-}
-
 func (a *httpAnswer) finish(broken bool) {
 	var err error
 	switch {
-	case broken, len(a.waiting) == 0:
+	case broken, len(a.buf) == 0:
 	case a.started:
 		err = a.flush()
 	default:
 		a.head()
 		a.started = true
-		err = httpx.Respond(a.w, a.status, MediaType, a.take(), a.timeout)
+		err = httpx.Respond(a.w, a.status, "", a.buf, a.timeout)
 	}
 	switch {
 	case a.started && (broken || err != nil):

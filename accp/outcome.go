@@ -4,14 +4,15 @@
 package accp
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/streamlog"
@@ -147,8 +148,7 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 	if c.principal != nil {
 		k.Principal = "principal/" + c.name
 	}
-	sender := session + "/" + m.From + "/"
-	k.Aliases = []string{"mid/" + sender + mid}
+	k.Aliases = []string{"mid/" + session + "/" + m.From + "/" + mid}
 	d, err := digest(Map(m.Params...))
 	if err != nil {
 		return k, false, nil
@@ -156,12 +156,12 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 	if id, found := m.Params.Get("transaction_id"); found && m.Schema() == schemaTransaction && id.kind != KindRef {
 		k.isTransaction, k.Digest, k.ID = true, sha256.Sum256([]byte(d)), "transaction/"
 		if c.principal == nil {
-			k.ID += sender
+			k.ID += session + "/" + m.From + "/"
 		}
 		k.ID += id.kind.String() + "/" + id.text
 		return k, session != "" || c.principal != nil, nil
 	}
-	k.ID = "request/" + sender + m.Op + "/" + m.Chain() + "/" + d
+	k.ID = "request/" + session + "/" + m.From + "/" + m.Op + "/" + m.Chain() + "/" + d
 	return k, session != "", nil
 }
 
@@ -237,8 +237,9 @@ func isKnown(ctx context.Context, table *once.Table, k outcomeKey) bool {
 func (s *responder) runRecorded(
 	ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey, streams *streamlog.Table,
 ) (result once.Result, rerr, err error) {
-	rec := &recorder{digest: k.Digest, resume: e.resume, reserve: func(n int64) (func(), error) { return s.reserve(e.caller, n) }}
-	defer s.runs.add(k.Key, rec)()
+	rec := &recorder{digest: k.Digest, resume: e.resume, responder: s, caller: e.caller}
+	s.runs.add(k.Key, rec)
+	defer s.runs.remove(k.Key, rec)
 	out := e.out
 	e.out = func(session *Session, m *Message) error {
 		if isTemporary(m) {
@@ -335,14 +336,15 @@ func (e *exchange) follow(ctx context.Context, rec *recorder) (isWhole bool, err
 
 // A recorder keeps the messages by which a handler answers.
 type recorder struct {
-	digest  [32]byte // of the request
-	resume  *resume  // nil: the handler ends with its request
-	reserve func(n int64) (release func(), err error)
+	digest    [32]byte // of the request
+	resume    *resume  // nil: the handler ends with its request
+	responder *responder
+	caller    *caller
 
 	hasFailed atomic.Bool // with an error that is not recorded
 
-	capacity int      // of data within the reserved memory; used by add only
-	releases []func() // of the memory for them; used by add, and by end after the handler
+	capacity int         // of data within the reserved memory; used by add only
+	hold     budget.Hold // of the memory for it; used by add, and by end after the handler
 
 	mu         sync.Mutex
 	data       []byte
@@ -362,8 +364,8 @@ func (r *recorder) add(m *Message, isSent bool) {
 	if c.From == "" {
 		c.From = "a" // replaced by the sender
 	}
-	frame, err := storedCodec.AppendRaw(nil, &c)
-	hasRoom := r.makeRoom(len(frame))
+	data, err := storedCodec.AppendRaw(slices.Grow(r.data, 256), &c) // only add changes r.data
+	hasRoom := r.makeRoom(len(data) - len(r.data))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	defer r.notifyLocked()
@@ -375,7 +377,7 @@ func (r *recorder) add(m *Message, isSent bool) {
 		return
 	}
 	if hasRoom {
-		r.data = append(append(r.data, bytes.TrimSpace(frame)...), '\n')
+		r.data = append(data, '\n')
 	} else if r.data, r.isDropped = nil, true; r.resume != nil {
 		r.resume.drop()
 	}
@@ -389,22 +391,18 @@ func (r *recorder) makeRoom(n int) bool {
 	n += len(r.data) + 1
 	isFit := !r.isDropped && n <= maxOutcome
 	if isFit && n > r.capacity {
-		release, err := r.reserve(int64(2*n - r.capacity))
-		if isFit = err == nil; isFit {
-			r.capacity, r.releases = 2*n, append(r.releases, release)
+		var err error
+		if r.capacity == 0 {
+			r.hold, err = r.responder.reserve(r.caller, int64(2*n))
+		} else {
+			err = r.hold.Resize(int64(2 * n))
 		}
+		r.capacity, isFit = 2*n, err == nil
 	}
 	if !isFit {
-		r.release()
+		r.hold.Release()
 	}
 	return isFit
-}
-
-func (r *recorder) release() {
-	for _, release := range r.releases {
-		release()
-	}
-	r.releases = nil
 }
 
 // isTemporary reports whether m is an error of a retryable code. Such an error is not recorded as an outcome.
@@ -414,7 +412,7 @@ func isTemporary(m *Message) bool {
 
 // end reports the end of the handler to the readers.
 func (r *recorder) end() {
-	defer r.release()
+	defer r.hold.Release()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.isEnded = true

@@ -60,6 +60,8 @@ type ReceiveResult struct {
 	// CheckpointErr is the error of a checkpoint that was due. The message is still delivered, and
 	// the next frame retries the checkpoint.
 	CheckpointErr error
+
+	mid string // of the frame
 }
 
 // Receive processes one frame: grammar, envelope, session, time to live, replay, order, parts,
@@ -215,7 +217,7 @@ func (d *reception) claim(m *Message, now int64) error {
 	} else if isSeen {
 		return &Error{Code: ErrDuplicate, Message: "mid was seen before", isReplay: true}
 	}
-	d.isUsed, d.Seen, d.IsExact = true, id, isExact
+	d.isUsed, d.Seen, d.IsExact, d.r.mid = true, id, isExact, meta.MID
 	if isUsed {
 		d.Sender, d.Seq, d.IsStarted = m.From, meta.Seq.N, true
 	}

@@ -325,7 +325,7 @@ func (r *references) inMemory(scope Scope, id string, isFacts bool) (v Value, is
 		return String(peer.Summary), true, nil
 	case c == nil && slices.Contains(t.Dropped, id), c != nil && past(c.Until):
 		return Value{}, true, errExpired(scope, id)
-	case c == nil || c.Cold == nil:
+	case c == nil || c.Cold.Frames == nil:
 		return Value{}, false, nil
 	case scope == ScopeWarm:
 		return String(own.Summary), true, nil
@@ -349,7 +349,7 @@ func frameList(frames []string) Value {
 func (r *references) keep(ctx context.Context, c *tier.Checkpoint, contents *tier.Cold) error {
 	c.Until, _ = expiry(r.retention)
 	if !r.hasStore() {
-		c.Cold, c.Bytes = &tier.Cold{Frames: contents.Frames, Facts: contents.Facts}, int64(entryBytes+len(contents.Facts))
+		c.Cold, c.Bytes = *contents, int64(entryBytes+len(contents.Facts))
 		for _, f := range contents.Frames {
 			c.Bytes += int64(len(f) + itemBytes)
 		}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/wsconn"
@@ -17,7 +18,7 @@ import (
 // A resume decides when the handler of a message ends after the loss of its connection (ACCP-D75).
 type resume struct {
 	window time.Duration
-	cancel context.CancelCauseFunc // ends the handler
+	ctx    *lazy.Context // of the handler
 
 	mu       sync.Mutex
 	isHeld   bool // the outcome of the handler is kept, so it may continue
@@ -40,7 +41,7 @@ func (r *resume) drop() {
 	defer r.mu.Unlock()
 	r.isHeld = false
 	if r.watchers <= 0 {
-		r.cancel(r.cause)
+		r.ctx.Cancel(r.cause)
 	}
 }
 
@@ -70,9 +71,9 @@ func (r *resume) detach(cause error) {
 	switch {
 	case r.watchers > 0 || r.isEnded:
 	case !r.isHeld, r.window <= 0, hasLeft(cause):
-		r.cancel(cause)
+		r.ctx.Cancel(cause)
 	default:
-		r.timer = time.AfterFunc(r.window, func() { r.cancel(cause) })
+		r.timer = time.AfterFunc(r.window, func() { r.ctx.Cancel(cause) })
 	}
 }
 
@@ -85,8 +86,7 @@ func hasLeft(cause error) bool {
 // detach returns a context for an HTTP request whose handler outlives the loss of its connection by the window. Each
 // message after the loss is part of the outcome only.
 func (e *exchange) detach(request context.Context, window time.Duration) (ctx context.Context, end func()) {
-	ctx, cancel := context.WithCancelCause(context.WithoutCancel(request))
-	r := &resume{window: window, cancel: cancel, watchers: 1}
+	r := &resume{window: window, ctx: lazy.New(context.WithoutCancel(request)), watchers: 1}
 	out := e.out
 	e.resume, e.out = r, func(session *Session, m *Message) error {
 		err := out(session, m)
@@ -96,10 +96,10 @@ func (e *exchange) detach(request context.Context, window time.Duration) (ctx co
 		return err
 	}
 	stop := context.AfterFunc(request, func() { r.detach(context.Cause(request)) })
-	return ctx, func() {
+	return r.ctx, func() {
 		stop()
 		r.end()
-		cancel(nil)
+		r.ctx.Cancel(context.Canceled)
 		e.out = out
 	}
 }
@@ -120,9 +120,8 @@ type runs struct {
 	list map[[2]string]*recorder // by principal and id of the request
 }
 
-// add registers the recorder of a request. The caller calls the returned function at its end.
-func (s *runs) add(k once.Key, r *recorder) (remove func()) {
-	name := [2]string{k.Principal, k.ID}
+// add registers the recorder of a request.
+func (s *runs) add(k once.Key, r *recorder) {
 	if r.resume != nil {
 		r.resume.hold()
 	}
@@ -131,23 +130,27 @@ func (s *runs) add(k once.Key, r *recorder) (remove func()) {
 	if s.list == nil {
 		s.list = map[[2]string]*recorder{}
 	}
-	s.list[name] = r
-	return func() {
-		r.end()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.list[name] == r {
-			delete(s.list, name)
-		}
+	s.list[nameOf(k)] = r
+}
+
+// remove ends a recorder.
+func (s *runs) remove(k once.Key, r *recorder) {
+	r.end()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.list[nameOf(k)] == r {
+		delete(s.list, nameOf(k))
 	}
 }
+
+func nameOf(k once.Key) [2]string { return [2]string{k.Principal, k.ID} }
 
 // find returns the recorder of the same request, or nil. After a failure that is not kept as the
 // outcome, a repeat runs the handler instead.
 func (s *runs) find(k once.Key) *recorder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r := s.list[[2]string{k.Principal, k.ID}]
+	r := s.list[nameOf(k)]
 	if r == nil || r.digest != k.Digest || r.hasFailed.Load() {
 		return nil
 	}

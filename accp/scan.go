@@ -13,7 +13,7 @@ import (
 // be on separate lines, with LF or CRLF and blank lines between them, or adjacent (ACCP-D54). It
 // does not decode them. A Scanner is not safe for concurrent use.
 type Scanner struct {
-	r   *bufio.Reader
+	r   bufio.Reader
 	max int
 	buf []byte
 	pos int // bytes read
@@ -25,7 +25,9 @@ func NewScanner(r io.Reader, maxFrame int) *Scanner {
 	if maxFrame <= 0 {
 		maxFrame = FrameLimits{}.withDefaults().MaxFrame
 	}
-	return &Scanner{r: bufio.NewReader(r), max: maxFrame}
+	s := &Scanner{max: maxFrame, buf: make([]byte, 0, min(maxFrame, 512))}
+	s.r.Reset(r)
+	return s
 }
 
 // Next returns the next frame, valid until the next call, or io.EOF after the last one. Malformed

@@ -285,12 +285,15 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	s.budget = budget.New(o.Limits.budget(o.Logger), s.evict)
 	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
-		reserve: s.reserve, audit: s.audit,
+		reserve: s.reserve,
 		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store,
 			lease: lease.Options{Prefix: "accp/", InstanceID: o.Persistence.InstanceID, TTL: o.Persistence.LeaseTTL, Logger: o.Logger,
 				OnLost: func(context.Context) { _ = s.Close() }},
 			opt: once.Options{Prefix: "accp/", StoreTimeout: 10 * time.Second, MaxOutcome: maxOutcome,
 				MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
+	if o.Audit != nil {
+		s.auditor = s.callAudit
+	}
 	return s, nil
 }
 
@@ -349,15 +352,15 @@ func (s *Server) find(m *Message) (Handler, bool) {
 }
 
 // acquire waits for a place for a handler.
-func (s *Server) acquire(ctx context.Context, c *caller, sid string) (func(), error) {
+func (s *Server) acquire(ctx context.Context, c *caller, sid string) (budget.Hold, error) {
 	place, err := s.budget.Scope(c.name, sid).Acquire(ctx)
-	return place.Release, overBudget(err)
+	return place, overBudget(err)
 }
 
 // reserve takes memory of a caller.
-func (s *Server) reserve(c *caller, n int64) (func(), error) {
+func (s *Server) reserve(c *caller, n int64) (budget.Hold, error) {
 	hold, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, n)
-	return hold.Release, overBudget(err)
+	return hold, overBudget(err)
 }
 
 // overBudget returns the error for the peer of a *budget.Error, and any other error as it is.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/option"
 )
 
@@ -276,11 +277,17 @@ func (s *Session) AllowSession(id string) {
 // ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
 // function when the work is done.
 func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
-	ctx, done := s.chains.start(ctx, chain)
+	c := lazy.New(ctx)
+	return c, s.startWork(c, chain)
+}
+
+// startWork adds work of a chain, which is canceled with the chain. The work calls the returned function at its end.
+func (s *Session) startWork(work canceler, chain string) context.CancelFunc {
+	done := s.chains.start(work, chain)
 	if s.isCancelled(chain) || s.isEnded.Load() {
 		s.chains.stop(chain)
 	}
-	return ctx, done
+	return done
 }
 
 // Put stores a value under $scope.key for ttl, or if that is zero for [SessionOptions].Retention.

@@ -48,6 +48,7 @@ type wsConn struct {
 	peer    *caller
 	session *Session
 	calls   *calls.Table[*call] // of a client, else nil
+	in      arrival             // of each frame
 
 	buffered  atomic.Int64 // bytes of the messages in calls
 	registry  *negotiation
@@ -56,6 +57,7 @@ type wsConn struct {
 	hold      budget.Hold // of the memory of a session without id
 
 	ctx      context.Context // ends with the connection
+	base     context.Context // its values, without an end
 	cancel   context.CancelFunc
 	work     sync.WaitGroup // handlers
 	opened   chan struct{}  // closed when the session is established
@@ -78,12 +80,12 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *calle
 		return
 	}
 	defer work.Finish()
-	release, err := s.reserve(p, connBytes)
+	hold, err := s.reserve(p, connBytes)
 	if err != nil {
 		s.refuseRequest(w, r, p, err)
 		return
 	}
-	defer release()
+	defer hold.Release()
 	o := &wsconn.AcceptOptions{Options: s.socketOptions(), Origins: s.origins, ExpiredReason: string(ErrPolicyDenied)}
 	o.HandshakeTimeout = s.opts.Timing.ReadTimeout // of a request that upgrades nothing
 	if p.principal != nil {
@@ -127,6 +129,7 @@ func (s *responder) newConn(ctx context.Context, conn *wsconn.Conn, p *caller) *
 	c.turn <- struct{}{}
 	c.lastRead.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	c.base = context.WithoutCancel(ctx)
 	c.queue = sendq.New(c, sendq.Options{MaxBytes: queueBytes, Separate: true, WriteTimeout: s.timing.WriteTimeout, OnCut: func(err error) {
 		if errors.Is(err, sendq.ErrSlowReader) {
 			s.log.WarnContext(ctx, "accp: slow reader disconnected", "peer", p.peer)
@@ -197,7 +200,7 @@ func refusalCode(err error) int {
 
 // open handles the first message on the server side.
 func (c *wsConn) open(s *Server, frame []byte) error {
-	e := &exchange{out: c.answer, record: c.peer.audited(frame), registry: c.registry, caller: c.peer}
+	e := &exchange{out: c.answer, record: s.audited(c.peer, frame), registry: c.registry, caller: c.peer}
 	defer func() { s.audit(c.ctx, e.record) }()
 	m, in, err := c.greeted(s, e.record, frame)
 	if errors.Is(err, ErrSequenceGap) {
@@ -272,18 +275,18 @@ func (s *Server) replace(c *wsConn, agent string) {
 // receive handles a message of an established session. A registered handler runs in its own
 // goroutine, so that a cancel can reach it; other messages are answered at once.
 func (c *wsConn) receive(frame []byte) {
-	e := &exchange{session: c.session, out: c.answer, record: c.peer.audited(frame), registry: c.registry, caller: c.peer}
-	if c.calls != nil {
-		e.greeted = c.onGreeting
+	record := c.s.audited(c.peer, frame)
+	err := c.s.permit(c.ctx, frame)
+	var r *ReceiveResult
+	if err == nil {
+		r, err = c.session.receive(c.ctx, frame, c.in)
 	}
-	if err := c.s.permit(c.ctx, frame); err != nil {
-		c.report(c.s.refuse(c.ctx, e, err, frame))
-		c.s.audit(c.ctx, e.record)
-		return
-	}
-	r, err := c.session.receive(c.ctx, frame, c.arrival())
 	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.deliver(r, len(frame)) {
 		return
+	}
+	e := &exchange{session: c.session, out: c.answer, record: record, registry: c.registry, caller: c.peer}
+	if c.calls != nil {
+		e.greeted = c.onGreeting
 	}
 	if errors.Is(err, ErrSessionEnded) {
 		e.record.end(outcomeRefused, err)
@@ -309,25 +312,20 @@ func (c *wsConn) receive(frame []byte) {
 	c.s.audit(c.ctx, e.record)
 }
 
-// arrival describes the frames of the connection.
-func (c *wsConn) arrival() arrival {
-	if c.calls == nil {
-		return arrival{}
-	}
-	return arrival{answers: func(chain string) bool {
-		_, isOpen := c.calls.Get(chain)
-		return isOpen
-	}}
+// isOpen reports whether a chain has an open call.
+func (c *wsConn) isOpen(chain string) bool {
+	_, isOpen := c.calls.Get(chain)
+	return isOpen
 }
 
 // handle runs the handler of a message. A message for which there is no place is refused.
 func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
-	release, err := c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+	hold, err := c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
 	var w *life.Work
 	if err == nil {
-		if w, err = c.s.life.Start(context.WithoutCancel(c.ctx), life.Request); err != nil {
+		if w, err = c.s.life.Start(c.base, life.Request); err != nil {
 			err = &Error{Code: ErrInternal, Message: "closing", Cause: err}
-			release()
+			hold.Release()
 		}
 	}
 	if err != nil {
@@ -345,19 +343,17 @@ func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
 		return err
 	}
 	c.work.Go(func() {
-		defer release()
+		defer hold.Release()
 		w.Run("handler", func(ctx context.Context) error {
-			ctx, cancel := context.WithCancelCause(ctx)
-			defer cancel(nil)
-			e.resume = &resume{window: c.s.timing.ResumeWindow, cancel: cancel, watchers: 1}
+			e.resume = &resume{window: c.s.timing.ResumeWindow, ctx: &w.Context, watchers: 1}
 			defer e.resume.end()
 			defer context.AfterFunc(c.ctx, func() { e.resume.detach(c.why()) })()
 			if r.Message.Intent != IntentCancel {
-				free, err := c.s.acquire(ctx, c.peer, c.session.id)
+				place, err := c.s.acquire(ctx, c.peer, c.session.id)
 				if err != nil {
 					return c.s.refuse(ctx, e, err, frame)
 				}
-				defer free()
+				defer place.Release()
 			}
 			return c.s.dispatch(ctx, e, r, frame)
 		}, c.report)

@@ -31,6 +31,9 @@ type Context struct {
 // canceled is the cause of a context that ended without one.
 var canceled = context.Canceled
 
+// New returns a Context without a deadline.
+func New(parent context.Context) *Context { return &Context{parent: parent} }
+
 // WithTimeout is [context.WithTimeout] with a Context.
 func WithTimeout(parent context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	c := &Context{}
@@ -38,7 +41,7 @@ func WithTimeout(parent context.Context, timeout time.Duration) (context.Context
 	return c, c.finish
 }
 
-// Begin is the first call. A positive timeout ends the context with a cause. If that is [context.DeadlineExceeded], it is also the
+// Begin is the first call of a zero Context. A positive timeout ends the context with a cause. If that is [context.DeadlineExceeded], it is also the
 // error of derived contexts; otherwise, which costs less, their error is [context.Canceled].
 func (c *Context) Begin(parent context.Context, timeout time.Duration, cause error) {
 	c.parent = parent

@@ -56,7 +56,7 @@ type Checkpoint struct {
 	Refined Summary  `json:"refined,omitzero"` // with an empty ID if there is none
 	Until   int64    `json:"until,omitzero"`   // when its contents expire, in Unix milliseconds; 0: never
 	Bytes   int64    `json:"bytes"`            // of its contents
-	Cold    *Cold    `json:"-"`                // its contents, unless a store has them
+	Cold    Cold     `json:"-"`                // its contents, unless a store has them
 }
 
 // Cold has the contents of a checkpoint.
@@ -111,7 +111,7 @@ func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
 		s.announce(*c.Peer)
 	}
 	if c.Before != nil {
-		dropped = s.commit(c.Before, c.BeforeTokens, c.Maximum)
+		dropped = s.commit(nil, c.Before, c.BeforeTokens, c.Maximum)
 	}
 	if c.Hot != nil {
 		s.Hot = append(s.Hot, *c.Hot)
@@ -119,7 +119,7 @@ func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
 		s.hotBytes += c.Hot.size()
 	}
 	if c.After != nil {
-		dropped = append(dropped, s.commit(c.After, c.AfterTokens, c.Maximum)...)
+		dropped = s.commit(dropped, c.After, c.AfterTokens, c.Maximum)
 	}
 	if c.Drop && len(s.Checkpoints) > 0 {
 		dropped = append(dropped, s.drop())
@@ -164,9 +164,9 @@ func (k Kinds) Triggers(used int, failed []string) (due []string) {
 // The usual triggers, which are not changed.
 var onlyDone, OnlyHot = []string{triggerDone}, []string{TriggerHot}
 
-// commit replaces hot state by a checkpoint, whose reference costs some tokens. It removes and returns the checkpoints over
-// the maximum.
-func (s *State) commit(c *Checkpoint, tokens, maximum int) (dropped []*Checkpoint) {
+// commit replaces hot state by a checkpoint, whose reference costs some tokens. It removes the checkpoints over
+// the maximum, and appends them to dropped.
+func (s *State) commit(dropped []*Checkpoint, c *Checkpoint, tokens, maximum int) []*Checkpoint {
 	clear(s.Hot)
 	s.Hot, s.Used, s.hotBytes = s.Hot[:0], tokens, 0
 	if s.byID[c.Summary.ID] != nil { // the same frames again
