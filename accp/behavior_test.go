@@ -710,8 +710,7 @@ func TestBudgetRefusesMessageOfConnection(t *testing.T) {
 
 // adapters make a panicking value of each interface of the options.
 var adapters = []reflect.Type{reflect.TypeFor[accp.AuthenticatorFunc](), reflect.TypeFor[accp.AuthorizerFunc](),
-	reflect.TypeFor[accp.HandlerFunc](), reflect.TypeFor[accp.TokenSourceFunc](), reflect.TypeFor[accp.TokenCounterFunc](),
-	reflect.TypeFor[accp.SummarizerFunc]()}
+	reflect.TypeFor[accp.HandlerFunc](), reflect.TypeFor[accp.TokenSourceFunc](), reflect.TypeFor[accp.TokenCounterFunc]()}
 
 // A panic of user code is one failed request: the next request is answered, and Close returns.
 func TestPanicsOfServerOptionsAreFailedRequests(t *testing.T) {

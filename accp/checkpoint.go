@@ -22,31 +22,18 @@ type Fact struct {
 
 // SummaryOptions is a group of [SessionOptions].
 type SummaryOptions struct {
-	// Summarizer refines the summaries of checkpoints. Nil means no refinement.
-	Summarizer Summarizer
+	// Summarizer refines the summary of a checkpoint, for instance with a model. It runs while
+	// frames continue: the checkpoint has a summary of its newest facts, and no frame waits. One call
+	// runs at a time for a session. Its context ends after 30 seconds and with the session. Up to 8
+	// checkpoints wait for it; then the oldest one keeps its summary.
+	//
+	// A text of 1 to maxTokens tokens and at most 4,096 bytes becomes the refined summary. Any other
+	// result is logged (ACCP-D43). Nil means no refinement.
+	Summarizer func(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
 
 	// AdoptFromPeer permits the peer to refine the summary of a checkpoint of the same frames. The
 	// text of a peer is untrusted (ACCP-D70).
 	AdoptFromPeer bool
-}
-
-// A Summarizer refines the summary of a checkpoint, for instance with a model. It runs while
-// frames continue: the checkpoint has a summary of its newest facts, and no frame waits. One call runs at a
-// time for a session. Its context ends after 30 seconds and with the session. Up to 8 checkpoints
-// wait for it; then the oldest one keeps its summary.
-//
-// A text of 1 to maxTokens tokens and at most 4,096 bytes becomes the refined summary. Any other
-// result is logged (ACCP-D43).
-type Summarizer interface {
-	Summarize(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
-}
-
-// A SummarizerFunc is a function that serves as a [Summarizer].
-type SummarizerFunc func(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error)
-
-// Summarize calls f.
-func (f SummarizerFunc) Summarize(ctx context.Context, facts []Fact, frames []string, maxTokens int) (string, error) {
-	return f(ctx, facts, frames, maxTokens)
 }
 
 // A Checkpoint describes a checkpoint. As the result of [Session.Checkpoint] without hot messages, which stores nothing,
@@ -66,7 +53,7 @@ type Checkpoint struct {
 	HotTokensBefore int
 	HotTokensAfter  int
 
-	// Refined is the summary of a [Summarizer], or one of the peer, under its own id. It replaces
+	// Refined is the summary of [SummaryOptions].Summarizer, or one of the peer, under its own id. It replaces
 	// Summary in the context of a model. Nil if there is none.
 	Refined *struct {
 		ID, Summary string

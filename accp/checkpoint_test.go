@@ -290,12 +290,13 @@ func TestDefaultSummary(t *testing.T) {
 // result and one of another size change nothing (ACCP-D43, ACCP-169).
 func TestSummarizerDelaysNoFrame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var summarizer atomic.Pointer[accp.SummarizerFunc]
-		use := func(f accp.SummarizerFunc) { summarizer.Store(&f) }
+		type summarize = func(context.Context, []accp.Fact, []string, int) (string, error)
+		var summarizer atomic.Pointer[summarize]
+		use := func(f summarize) { summarizer.Store(&f) }
 		s := session(t, &accp.SessionOptions{Summaries: accp.SummaryOptions{
-			Summarizer: accp.SummarizerFunc(func(ctx context.Context, facts []accp.Fact, frames []string, maxTokens int) (string, error) {
+			Summarizer: func(ctx context.Context, facts []accp.Fact, frames []string, maxTokens int) (string, error) {
 				return (*summarizer.Load())(ctx, facts, frames, maxTokens)
-			})}, Logger: slog.New(slog.DiscardHandler)})
+			}}, Logger: slog.New(slog.DiscardHandler)})
 		n := int64(0)
 		checkpoint := func() *accp.Checkpoint {
 			n++

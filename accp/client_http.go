@@ -164,7 +164,7 @@ func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []
 		defer body.Close()
 		in := arrival{answers: func(cid string) bool { return cid == chain || cid == "" }}
 		isAnswered := false
-		frames := NewScanner(body, t.opts.Session.FrameLimits.withDefaults().MaxFrame)
+		frames := newScanner(body, t.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {
 			answer, err := frames.Next()
 			if err == io.EOF {

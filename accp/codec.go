@@ -84,33 +84,26 @@ func (c *Codec) DecodeRaw(frame []byte) (*Message, error) {
 	if err := c.parse(frame, f); err != nil {
 		return nil, err
 	}
-	return f.Message(), nil
+	m, _ := f.message()
+	return m, nil
 }
 
 // frames holds reusable frames.
-var frames = sync.Pool{New: func() any { return new(Frame) }}
+var frames = sync.Pool{New: func() any { return new(tree) }}
 
-func takeFrame() *Frame { return frames.Get().(*Frame) }
+func takeFrame() *tree { return frames.Get().(*tree) }
 
 // giveBack puts f into the pool unless it is large.
-func (f *Frame) giveBack() {
+func (f *tree) giveBack() {
 	if cap(f.nodes) <= 1024 {
 		f.src = nil
 		frames.Put(f)
 	}
 }
 
-// DecodeFrame reads exactly one frame into f. It does not allocate if f has held a frame with as
-// many values. The frame f refers to data until its next use.
-func (c *Codec) DecodeFrame(data []byte, f *Frame) error {
-	if err := c.parse(data, f); err != nil {
-		return err
-	}
-	return nil
-}
-
-func (c *Codec) parse(data []byte, f *Frame) *Error {
-	*f = Frame{src: data, nodes: f.nodes[:0], lenient: c.Lenient, mid: -1, cid: -1, aid: -1, sid: -1}
+// parse reads exactly one frame into f, which refers to data until its next use.
+func (c *Codec) parse(data []byte, f *tree) *Error {
+	*f = tree{src: data, nodes: f.nodes[:0], lenient: c.Lenient, mid: -1, cid: -1, aid: -1, sid: -1}
 	p := parser{f: f, s: data, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: c.FrameLimits.withDefaults()}
 	if c.Lenient {
 		p.name |= cNameExt
@@ -126,7 +119,7 @@ func (c *Codec) parse(data []byte, f *Frame) *Error {
 
 // DecodeValue reads the text of one value of a payload.
 func (c *Codec) DecodeValue(text []byte) (Value, error) {
-	f := Frame{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
+	f := tree{src: text, mid: -1, cid: -1, aid: -1, sid: -1}
 	limits := c.FrameLimits.withDefaults()
 	p := parser{f: &f, s: text, lenient: c.Lenient, places: c.anyPlaces, name: cName, limits: limits}
 	if c.Lenient {
@@ -157,14 +150,14 @@ func (c *Codec) DecodeValue(text []byte) (Value, error) {
 // A builder converts the nodes of a frame to values. All texts share one copy of the frame, all
 // lists one slice.
 type builder struct {
-	f    *Frame
+	f    *tree
 	src  string          // the frame
 	text strings.Builder // the frame, then the unescaped texts
 	slab []Param
 }
 
 // init prepares a builder. It must not be copied then.
-func (b *builder) init(f *Frame) {
+func (b *builder) init(f *tree) {
 	b.f = f
 	b.text.Grow(len(f.src) + f.escapedBytes())
 	b.text.Write(f.src)
@@ -172,7 +165,7 @@ func (b *builder) init(f *Frame) {
 }
 
 // escapedBytes returns the length of the texts with escapes.
-func (f *Frame) escapedBytes() (n int) {
+func (f *tree) escapedBytes() (n int) {
 	for i := range f.nodes {
 		if x := &f.nodes[i]; x.form != asIs && x.kind == KindString {
 			n += int(x.end - x.val)
@@ -243,12 +236,6 @@ func (b *builder) list(i, count int32) []Param {
 	return out
 }
 
-// Message returns the message of the frame. It shares no memory with the frame.
-func (f *Frame) Message() *Message {
-	m, _ := f.message()
-	return m
-}
-
 // Messages with few values in one piece of memory.
 type (
 	smallMessage struct {
@@ -263,8 +250,9 @@ type (
 	}
 )
 
-// message is Message. It also returns the text of the frame in the memory of the message.
-func (f *Frame) message() (m *Message, text string) {
+// message returns the message of the frame, which shares no memory with the frame, and the text of the frame in the
+// memory of the message.
+func (f *tree) message() (m *Message, text string) {
 	values := int(f.first) // those of the metadata follow
 	if f.ext > 0 {
 		values = len(f.nodes)
@@ -291,7 +279,7 @@ func (f *Frame) message() (m *Message, text string) {
 }
 
 // fill stores the message of the frame in m, which must be zero, and its metadata in meta.
-func (f *Frame) fill(m *Message, meta *Meta, b *builder) {
+func (f *tree) fill(m *Message, meta *Meta, b *builder) {
 	m.From = b.str(f.from[0], f.from[1])
 	m.Intent = intern(f.intentText())
 	m.Op = b.str(f.op[0], f.op[1])
@@ -324,7 +312,7 @@ func (f *Frame) fill(m *Message, meta *Meta, b *builder) {
 }
 
 // envelope reports whether a metadata node is a field of the envelope.
-func (f *Frame) envelope(i int32, key []byte) bool {
+func (f *tree) envelope(i int32, key []byte) bool {
 	if i == f.mid || i == f.cid || i == f.aid || i == f.sid {
 		return true
 	}

@@ -505,20 +505,15 @@ func TestScanner(t *testing.T) { // ACCP-D54
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := accp.NewScanner(iotest.OneByteReader(strings.NewReader(tt.wire)), 64)
 			var got []string
-			for {
-				f, err := s.Next()
-				if err != nil {
-					if tt.code != nil {
-						require.ErrorIs(t, err, tt.code)
-					} else {
-						require.Equal(t, "EOF", err.Error())
-					}
-					break
+			var failure error
+			for f, err := range accp.ScanFrames(iotest.OneByteReader(strings.NewReader(tt.wire)), 64) {
+				require.NoError(t, failure, "an error is the last item")
+				if failure = err; err == nil {
+					got = append(got, string(f))
 				}
-				got = append(got, string(f))
 			}
+			require.ErrorIs(t, failure, tt.code)
 			require.Equal(t, tt.want, got)
 		})
 	}

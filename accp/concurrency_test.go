@@ -43,13 +43,12 @@ func TestCheckpointsWhileFramesArrive(t *testing.T) {
 			kv := store.NewMemory()
 			var all []*accp.Session
 			for range processes {
-				all = append(all, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(
-					func(_ context.Context, facts []accp.Fact, _ []string, _ int) (string, error) {
-						for range 20 {
-							runtime.Gosched() // lets other goroutines run
-						}
-						return fmt.Sprint(len(facts)), nil
-					})}}))
+				all = append(all, session(t, &accp.SessionOptions{Persistence: accp.Persistence{Store: kv}, Summaries: accp.SummaryOptions{Summarizer: func(_ context.Context, facts []accp.Fact, _ []string, _ int) (string, error) {
+					for range 20 {
+						runtime.Gosched() // lets other goroutines run
+					}
+					return fmt.Sprint(len(facts)), nil
+				}}}))
 			}
 			var mu sync.Mutex
 			want := map[string]bool{}

@@ -25,7 +25,7 @@
 //	answer, err := client.Call(ctx, m, nil)
 //
 // [Codec.DecodeRaw] and [Codec.AppendRaw] implement the grammar alone. [Registry], [StreamAssembler],
-// [Scanner] and [MeasureFrame] need no session. [Marshal] and [Unmarshal] convert structs.
+// [ScanFrames] and [MeasureFrame] need no session. [Marshal] and [Unmarshal] convert structs.
 // tokenizer/README.md has the measured token savings.
 //
 // # Security

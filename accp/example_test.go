@@ -40,14 +40,17 @@ func ExampleCodec() {
 	// write the login page medium
 }
 
-// A model followed the examples of the draft, which violate its grammar. The repaired form can be
+// A model followed the examples of the draft, which violate its grammar. The strict form can be
 // sent, or returned to the model.
-func ExampleCodec_Repair() {
-	var c accp.Codec
+func ExampleCodec_lenient() {
+	c := accp.Codec{}
 	frame := []byte(`@research>done:analyze{d:q3_sales|f:[rev:-12%QoQ,churn:+3.2%]|nx:@strategy:plan}`)
 	_, err := c.Decode(frame)
 	fmt.Println(errors.Is(err, accp.ErrParse))
-	fmt.Println(string(c.Repair(frame)))
+	c.Lenient = true
+	m, _ := c.DecodeRaw(frame)
+	strict, _ := c.AppendRaw(nil, m)
+	fmt.Println(string(strict))
 	// Output:
 	// true
 	// @research>done:analyze{d:q3_sales|f:[{rev:-12%QoQ},{churn:+3.2%}]|nx:\@strategy\:plan}

@@ -37,7 +37,7 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 			return err.Error() // the text may contain values that the redactor must replace
 		}
 		fmt.Fprintf(&b, "no frame: %v\n", err)
-		if fixed := c.Repair(frame); fixed != nil {
+		if fixed := c.repair(frame); fixed != nil {
 			fmt.Fprintf(&b, "perhaps meant: %s\n", fixed)
 		}
 		return b.String()
@@ -62,7 +62,7 @@ func (c *Codec) explain(frame []byte, redact func(string, Value) Value, counter 
 			line(p)
 		}
 	}
-	var f Frame
+	var f tree
 	if c.parse(frame, &f) == nil {
 		n := f.measure(counter)
 		fmt.Fprintf(&b, "tokens: header %d/%d, body %d/%d, metadata %d/%d, total %d/%d",
@@ -129,10 +129,9 @@ func visible(s string) string {
 	return b.String()
 }
 
-// Repair returns the strict form of a frame that only the lenient reader accepts, such as the
-// output of a model that follows the examples of the draft. It returns nil if the lenient reader
+// repair returns the strict form of a frame that only the lenient reader accepts. It returns nil if the lenient reader
 // rejects it.
-func (c *Codec) Repair(frame []byte) []byte {
+func (c *Codec) repair(frame []byte) []byte {
 	lenient := *c
 	lenient.Lenient = true
 	m, err := lenient.DecodeRaw(frame)

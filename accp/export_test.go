@@ -14,6 +14,28 @@ import (
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
+// Parts of the codec.
+type (
+	Frame   = tree
+	Scanner = scanner
+)
+
+var NewScanner = newScanner
+
+// DecodeFrame reads a frame into f.
+func (c *Codec) DecodeFrame(data []byte, f *Frame) error {
+	if err := c.parse(data, f); err != nil {
+		return err
+	}
+	return nil
+}
+
+// Message returns the message of a frame.
+func (f *tree) Message() *Message {
+	m, _ := f.message()
+	return m
+}
+
 // SetReplayWindow makes the window of replays of a new session smaller, so that
 // tests can fill it. It returns how large it was.
 func SetReplayWindow(s *Session, n int) int {
@@ -140,3 +162,9 @@ func (s *Session) IsCancelled(chain string) bool { return s.isCancelled(chain) }
 
 // Announced returns the number of ids that are noted as announced.
 func (s *Session) Announced() int { return len(s.isAnnounced) }
+
+// Version returns the version of a registry.
+func (r *Registry) Version() int64 { return r.version() }
+
+// Schema returns the text of the param schema.
+func (m *Message) Schema() string { return m.schema() }

@@ -74,7 +74,7 @@ func (c *Codec) facts(m *Message, schema *compiled) string {
 
 // A factWriter has the memory for the contents of a checkpoint.
 type factWriter struct {
-	frame Frame
+	frame tree
 	src   []byte
 	msg   Message
 	meta  Meta

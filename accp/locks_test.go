@@ -154,9 +154,9 @@ func TestHooksMayUseTheirSession(t *testing.T) {
 	}
 	opts := &accp.SessionOptions{
 		TokenCounter: counterFunc(func(text string) int { use("counter"); return len(text) / 4 }),
-		Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(func(context.Context, []accp.Fact, []string, int) (string, error) {
+		Summaries: accp.SummaryOptions{Summarizer: func(context.Context, []accp.Fact, []string, int) (string, error) {
 			return "summary", nil
-		})},
+		}},
 		Redactor: func(_ string, v accp.Value) accp.Value { use("redactor"); return v },
 		Logger:   slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		OnWarning: func(*accp.Message, string) {

@@ -96,8 +96,8 @@ type Message struct {
 	Meta   *Meta // nil if the frame has no metadata block
 }
 
-// Schema returns the text of the param schema, or "".
-func (m *Message) Schema() string { return m.Params.Text(keySchema) }
+// schema returns the text of the param schema, or "".
+func (m *Message) schema() string { return m.Params.Text(keySchema) }
 
 // Chain returns the id of the chain of m: the correlation id, or the message id if it has none
 // (ACCP-D28).

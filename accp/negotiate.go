@@ -44,7 +44,7 @@ func (x *negotiation) message(hasDelta bool) *Message {
 
 // hello returns the params of sync:registry.
 func (r *Registry) hello(hasDelta bool) Params {
-	p := Params{{"version", Int(r.Version())}, {"hash", String(r.Hash()[:shortHash])}}
+	p := Params{{"version", Int(r.version())}, {"hash", String(r.Hash()[:shortHash])}}
 	if hasDelta {
 		p = append(p, Param{"delta", r.delta()})
 	}
@@ -235,7 +235,7 @@ func answer(out, m *Message) {
 
 // ErrorFromMessage returns the error of an error frame, or nil for any other message.
 func ErrorFromMessage(m *Message) *Error {
-	if m.Intent != IntentFail || m.Schema() != schemaError {
+	if m.Intent != IntentFail || m.schema() != schemaError {
 		return nil
 	}
 	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true,

@@ -153,7 +153,7 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 	if err != nil {
 		return k, false, nil
 	}
-	if id, found := m.Params.Get("transaction_id"); found && m.Schema() == schemaTransaction && id.kind != KindRef {
+	if id, found := m.Params.Get("transaction_id"); found && m.schema() == schemaTransaction && id.kind != KindRef {
 		k.isTransaction, k.Digest, k.ID = true, sha256.Sum256([]byte(d)), "transaction/"
 		if c.principal == nil {
 			k.ID += session + "/" + m.From + "/"

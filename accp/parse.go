@@ -26,10 +26,8 @@ const (
 	pairInMap             // a map made of a pair in an array (ACCP-D16)
 )
 
-// A Frame is a parsed frame that refers to the memory of its source. It serves programs that read
-// many frames without a [Message] for each: parsing into a reused Frame does not allocate. The zero
-// value is ready for use. A Frame is not safe for concurrent use.
-type Frame struct {
+// A tree is a parsed frame that refers to the memory of its source. Parsing into one that is used again does not allocate.
+type tree struct {
 	src            []byte
 	nodes          []node
 	from           [2]int32
@@ -47,23 +45,10 @@ type Frame struct {
 }
 
 // intentText returns the intent. It is invalid if parsing failed with [ErrInvalidIntent].
-func (f *Frame) intentText() []byte { return f.src[f.intent[0]:f.intent[1]] }
-
-// Raw returns the text of the param with this key as written, and its kind. The text is valid until
-// the next use of the frame or a change of the source.
-func (f *Frame) Raw(key string) (text []byte, kind Kind, ok bool) {
-	for i, n := int32(0), f.params; n > 0; n-- {
-		nd := &f.nodes[i]
-		if string(f.src[nd.key:nd.keyEnd]) == key {
-			return f.src[nd.val:nd.end], nd.kind, true
-		}
-		i += 1 + nd.span
-	}
-	return nil, 0, false
-}
+func (f *tree) intentText() []byte { return f.src[f.intent[0]:f.intent[1]] }
 
 // add appends a node with undefined contents.
-func (f *Frame) add() *node {
+func (f *tree) add() *node {
 	n := len(f.nodes)
 	if n < cap(f.nodes) {
 		f.nodes = f.nodes[:n+1]
@@ -87,7 +72,7 @@ const (
 // parser reads one frame in one pass. An error of the grammar ends it. Other errors are recorded,
 // because an error of the grammar anywhere in the frame precedes them (ACCP-D17).
 type parser struct {
-	f       *Frame
+	f       *tree
 	s       []byte
 	i       int
 	lenient bool

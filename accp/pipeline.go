@@ -403,7 +403,7 @@ func checkChain(m *Message) error {
 	if m.Intent == IntentCancel {
 		return fail(ErrParse, "cancel without cid")
 	}
-	switch m.Schema() {
+	switch m.schema() {
 	case schemaTool:
 		switch m.Intent {
 		case IntentDone, IntentFail, IntentStream, IntentEnd:

@@ -320,7 +320,7 @@ func (s *Session) checkMessage(m *Message) error {
 	if err := profiles.check(m); err != nil {
 		return err
 	}
-	if v, ok := m.Params.Get("currency"); ok && s.opts.OnWarning != nil && m.Schema() == schemaTransaction {
+	if v, ok := m.Params.Get("currency"); ok && s.opts.OnWarning != nil && m.schema() == schemaTransaction {
 		if t, isText := v.Text(); !isText || !currencyForm(t) {
 			s.warnings = append(s.warnings, warning{m, "currency is not an ISO 4217 code"})
 		}

@@ -95,7 +95,7 @@ func (s *Session) summarize(ctx context.Context, r refinement) {
 	defer cancel()
 	var text string
 	err := guard.Call("summarizer", func() (err error) {
-		text, err = s.opts.Summaries.Summarizer.Summarize(limited, r.facts, r.frames, tier.SummaryMax)
+		text, err = s.opts.Summaries.Summarizer(limited, r.facts, r.frames, tier.SummaryMax)
 		return err
 	})
 	if err == nil {

@@ -213,8 +213,8 @@ func (r *Registry) Codes() []string {
 	return codes
 }
 
-// Version returns one plus the sum of the versions of the custom schemas.
-func (r *Registry) Version() int64 { return r.tables().version() }
+// version returns one plus the sum of the versions of the custom schemas.
+func (r *Registry) version() int64 { return r.tables().version() }
 
 // Hash returns the SHA-256 of the canonical text of all schemas, in hex. Frames carry its first
 // twelve digits (ACCP-D47). To pin a registry, compare all digits (ACCP-D49).

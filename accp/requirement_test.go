@@ -678,11 +678,11 @@ func TestExplain(t *testing.T) {
 	got = c.Explain([]byte("@a>req:x{nx:@b:plan}"))
 	require.Contains(t, got, "no frame: ")
 	require.Contains(t, got, `perhaps meant: @a>req:x{nx:\@b\:plan}`)
-	require.Nil(t, c.Repair([]byte("@a>req:x{")))
+	require.NotContains(t, c.Explain([]byte("@a>req:x{")), "perhaps meant")
 	require.Contains(t, c.Explain([]byte("@a>req:x{schema:ZZ}")), "schema: ")
 	long := c.Explain([]byte("@a>req:x{k:" + strings.Repeat("word", 400) + "}"))
 	require.Contains(t, long, "above the hard limit: body, total")
-	require.Equal(t, "@a>req:x{k:~}", string(c.Repair([]byte("@a>req:x{ k: null }"))))
+	require.Contains(t, c.Explain([]byte("@a>req:x{ k: null }")), "perhaps meant: @a>req:x{k:~}\n")
 }
 
 // The bindings to other protocols as plain data (ACCP-161, ACCP-162, ACCP-164,

@@ -7,33 +7,43 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"iter"
 )
 
-// A Scanner splits a stream into frames, such as the body of a streamed HTTP response. Frames may
-// be on separate lines, with LF or CRLF and blank lines between them, or adjacent (ACCP-D54). It
-// does not decode them. A Scanner is not safe for concurrent use.
-type Scanner struct {
+// ScanFrames yields the frames of a stream, such as the body of a streamed HTTP response, without decoding them. Each has
+// at most maxFrame bytes, or 65,536 if that is zero, and is valid until the next one. Frames may be on separate lines, with
+// LF or CRLF and blank lines between them, or adjacent (ACCP-D54). The last item is an error if the stream cannot be read:
+// [ErrParse] for malformed text and for a truncated frame, which is [io.ErrUnexpectedEOF] as well.
+func ScanFrames(r io.Reader, maxFrame int) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		for s := newScanner(r, maxFrame); ; {
+			frame, err := s.Next()
+			if err == io.EOF || !yield(frame, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// A scanner reads the frames of a stream.
+type scanner struct {
 	r   bufio.Reader
 	max int
 	buf []byte
 	pos int // bytes read
 }
 
-// NewScanner returns a scanner of the frames in r, each of at most maxFrame bytes. Zero means
-// 65,536.
-func NewScanner(r io.Reader, maxFrame int) *Scanner {
+func newScanner(r io.Reader, maxFrame int) *scanner {
 	if maxFrame <= 0 {
 		maxFrame = FrameLimits{}.withDefaults().MaxFrame
 	}
-	s := &Scanner{max: maxFrame, buf: make([]byte, 0, min(maxFrame, 512))}
+	s := &scanner{max: maxFrame, buf: make([]byte, 0, min(maxFrame, 512))}
 	s.r.Reset(r)
 	return s
 }
 
-// Next returns the next frame, valid until the next call, or io.EOF after the last one. Malformed
-// text and a truncated frame are [ErrParse]; the latter is [io.ErrUnexpectedEOF] as well. After an
-// error the scanner must not be used.
-func (s *Scanner) Next() ([]byte, error) {
+// Next returns the next frame, valid until the next call, or io.EOF after the last one.
+func (s *scanner) Next() ([]byte, error) {
 	s.buf = s.buf[:0]
 	for { // between frames
 		c, err := s.read()
@@ -69,7 +79,7 @@ func (s *Scanner) Next() ([]byte, error) {
 
 // block reads up to the bracket that closes the first open bracket. Brackets inside the values of a
 // strict frame are escaped, so counting suffices.
-func (s *Scanner) block(open, end byte) error {
+func (s *scanner) block(open, end byte) error {
 	depth := 0
 	for {
 		c, err := s.read()
@@ -101,7 +111,7 @@ func (s *Scanner) block(open, end byte) error {
 }
 
 // escape reads the rest of an escape.
-func (s *Scanner) escape() error {
+func (s *scanner) escape() error {
 	c, err := s.read()
 	if err != nil {
 		return s.broken(err, "frame is cut off")
@@ -116,7 +126,7 @@ func (s *Scanner) escape() error {
 	return nil
 }
 
-func (s *Scanner) codePoint() error {
+func (s *scanner) codePoint() error {
 	for range len("{10FFFF}") {
 		c, err := s.read()
 		if err != nil {
@@ -133,7 +143,7 @@ func (s *Scanner) codePoint() error {
 	return failAt(ErrParse, s.pos-1, `malformed \u{}`)
 }
 
-func (s *Scanner) read() (byte, error) {
+func (s *scanner) read() (byte, error) {
 	c, err := s.r.ReadByte()
 	if err == nil {
 		s.pos++
@@ -142,7 +152,7 @@ func (s *Scanner) read() (byte, error) {
 }
 
 // broken returns the error for a frame that ends early: ErrParse and io.ErrUnexpectedEOF.
-func (s *Scanner) broken(err error, what string) error {
+func (s *scanner) broken(err error, what string) error {
 	e := failAt(ErrParse, s.pos, what)
 	if err != nil {
 		e.Cause = err

@@ -98,6 +98,7 @@ func init() {
 	hook.Digest = func(v any) (string, error) { return digest(v.(Value)) }
 	hook.Address = checkpointAddress
 	hook.Hello = func(registry any, hasDelta bool) any { return registry.(*Registry).hello(hasDelta) }
+	hook.Version = func(registry any) int64 { return registry.(*Registry).version() }
 	hook.Merge = func(registry, delta any, hash string) error { return registry.(*Registry).merge(delta.(Value), hash) }
 	hook.ValidateEnvelope = func(codec, m any) error { return codec.(*Codec).validateEnvelope(m.(*Message)) }
 	hook.Apply = func(state, delta any) any { return applyDelta(state.(Params), delta.(Params)) }
@@ -127,7 +128,7 @@ func init() {
 // numbers to sent frames, checks and orders received frames, holds the three tiers of state, and
 // makes checkpoints. It is safe for concurrent use; frames are processed one after the other.
 //
-// A Session holds no connection, so it needs no Close; a running [Summarizer] ends with
+// A Session holds no connection, so it needs no Close; a running summarizer ends with
 // [Session.End]. Its stored data exists until then or for [SessionOptions].Retention.
 type Session struct {
 	history

@@ -17,11 +17,11 @@ import (
 // a frame (ACCP-D37).
 type BudgetMode uint8
 
-// The modes. In each, a message above the bytes or values of one frame is sent in parts (ACCP-D73).
+// The modes. In each, a message above the bytes or values of one frame is sent in parts (ACCP-D73). The zero value sends
+// parts within the limits, or one frame above them.
 const (
-	BudgetSplit   BudgetMode = iota // sends parts within the limits, or one frame above them
-	BudgetEnforce                   // as BudgetSplit, but [ErrBudgetExceeded] for messages above the limits
-	BudgetOff                       // sends one frame
+	BudgetEnforce BudgetMode = iota + 1 // sends parts within the limits, or fails with [ErrBudgetExceeded]
+	BudgetOff                           // sends one frame
 )
 
 const maxParts = 64 // frames that a message may be split into (ACCP-D38)

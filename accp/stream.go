@@ -98,7 +98,7 @@ func checkStream(m *Message) error {
 		return fail(ErrParse, "stream chunk without cid")
 	case m.Intent != IntentStream && m.Intent != IntentEnd:
 		return fail(ErrInvalidIntent, "not a frame of a stream")
-	case m.Intent == IntentStream && m.Schema() != schemaStream:
+	case m.Intent == IntentStream && m.schema() != schemaStream:
 		return fail(ErrUnknownSchema, "a stream chunk needs schema ST")
 	}
 	return nil

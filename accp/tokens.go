@@ -133,19 +133,19 @@ type FrameBudget struct {
 // is an error.
 func MeasureFrame(frame []byte, counter TokenCounter) (FrameBudget, error) {
 	var c Codec
-	var f Frame
-	if err := c.DecodeFrame(frame, &f); err != nil {
+	var f tree
+	if err := c.parse(frame, &f); err != nil {
 		return FrameBudget{}, err
 	}
 	return f.measure(counter), nil
 }
 
-func (f *Frame) measure(counter TokenCounter) FrameBudget {
+func (f *tree) measure(counter TokenCounter) FrameBudget {
 	return measure(f.src, "", cut{body: int(f.body), meta: int(f.meta), end: len(f.src)}, counter)
 }
 
 // tokens returns the tokens of a frame with a text.
-func (f *Frame) tokens(text string, counter TokenCounter) int {
+func (f *tree) tokens(text string, counter TokenCounter) int {
 	c := clamped(counter)
 	return c.Count(text[:f.body]) + c.Count(text[f.body:f.meta]) + c.Count(text[f.meta:])
 }

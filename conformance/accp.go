@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"io"
 	"strconv"
 
 	"github.com/fivewire/fivewire/accp"
@@ -313,14 +312,9 @@ func accpBPE(_ T, in *Input) (Answer, error) {
 
 func accpScan(_ T, in *Input) (Answer, error) {
 	wire := accpWire(in, "wire")
-	s := accp.NewScanner(bytes.NewReader(wire), 0)
 	frames := []string{}
 	var c accp.Codec
-	for {
-		frame, err := s.Next()
-		if err == io.EOF {
-			return Answer{"frames": frames}, nil
-		}
+	for frame, err := range accp.ScanFrames(bytes.NewReader(wire), 0) {
 		if err == nil {
 			_, err = c.DecodeRaw(frame)
 		}
@@ -329,6 +323,7 @@ func accpScan(_ T, in *Input) (Answer, error) {
 		}
 		frames = append(frames, string(frame))
 	}
+	return Answer{"frames": frames}, nil
 }
 
 func accpDeltaApply(_ T, in *Input) (Answer, error) {

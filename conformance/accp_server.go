@@ -6,7 +6,6 @@ package conformance
 import (
 	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -47,7 +46,7 @@ func (r *accpRuns) execute(_ context.Context, w *accp.ReplyWriter, _ *accp.Messa
 }
 
 func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != profile.SchemaTransaction {
+	if m.Params.Text("schema") != profile.SchemaTransaction {
 		return accp.ErrInvalidIntent
 	}
 	runs := r.count.Add(1)
@@ -67,7 +66,7 @@ func (r *accpRuns) transact(_ context.Context, w *accp.ReplyWriter, m *accp.Mess
 }
 
 func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != profile.SchemaChat {
+	if m.Params.Text("schema") != profile.SchemaChat {
 		return accp.ErrInvalidIntent
 	}
 	v, _ := m.Params.Get("content")
@@ -89,7 +88,7 @@ func accpChat(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 }
 
 func accpTool(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
-	if m.Schema() != profile.SchemaTool {
+	if m.Params.Text("schema") != profile.SchemaTool {
 		return accp.ErrInvalidIntent
 	}
 	v, _ := m.Params.Get("tool_name")
@@ -163,12 +162,7 @@ func accpPost(s http.Handler) Step {
 		}
 		out := Answer{"json": a}
 		frames := []string{}
-		scan := accp.NewScanner(w.Body, 0)
-		for {
-			f, err := scan.Next()
-			if err == io.EOF {
-				break
-			}
+		for f, err := range accp.ScanFrames(w.Body, 0) {
 			if err != nil {
 				return nil, err
 			}

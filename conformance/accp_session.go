@@ -100,16 +100,16 @@ func (d *accpDesk) open() error {
 }
 
 // accpSummarizer answers each call with a text after a time.
-func accpSummarizer(in *Input) accp.Summarizer {
+func accpSummarizer(in *Input) func(context.Context, []accp.Fact, []string, int) (string, error) {
 	delay, text := time.Duration(in.Int64Or("delay", 0))*time.Millisecond, in.String("text")
-	return accp.SummarizerFunc(func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
+	return func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
 		select {
 		case <-time.After(delay):
 			return text, nil
 		case <-ctx.Done():
 			return "", ctx.Err()
 		}
-	})
+	}
 }
 
 func accpReceived(r *accp.ReceiveResult) Answer {
@@ -261,7 +261,7 @@ func (d *accpDesk) registry(ctx context.Context, in *Input, do string) (Answer, 
 			return accpStep(nil, err)
 		}
 		err = d.s.Registry().Register(schema)
-		return accpStep(Answer{"json": Answer{"version": d.s.Registry().Version()}}, err)
+		return accpStep(Answer{"json": Answer{"version": accptest.Version(d.s.Registry())}}, err)
 	case "hello":
 		sent, err := d.s.AnnounceRegistry(ctx)
 		return accpStep(Answer{"frames": accpFrames(sent)}, err)
@@ -270,7 +270,7 @@ func (d *accpDesk) registry(ctx context.Context, in *Input, do string) (Answer, 
 	if err != nil {
 		return accpStep(nil, err)
 	}
-	return Answer{"frames": accpFrames(reply), "json": Answer{"synced": isSynced, "version": d.s.Registry().Version()}}, nil
+	return Answer{"frames": accpFrames(reply), "json": Answer{"synced": isSynced, "version": accptest.Version(d.s.Registry())}}, nil
 }
 
 func (d *accpDesk) put(ctx context.Context, in *Input) (Answer, error) {

@@ -19,8 +19,7 @@ import (
 // FramePart returns a frame as the part of a message or an artifact. The frame must satisfy the
 // grammar.
 func FramePart(frame []byte) (*a2a.Part, error) {
-	var f accp.Frame
-	if err := new(accp.Codec).DecodeFrame(frame, &f); err != nil {
+	if _, err := new(accp.Codec).DecodeRaw(frame); err != nil {
 		return nil, err
 	}
 	return part(frame), nil

@@ -158,7 +158,7 @@ func TestConversation(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, accp.IntentDone, answer.Intent)
 				require.Equal(t, "desk", answer.From)
-				require.Equal(t, profile.SchemaTool, answer.Schema())
+				require.Equal(t, profile.SchemaTool, answer.Params.Text("schema"))
 				require.NotEmpty(t, answer.Meta.CID)
 				require.Equal(t, "s1", answer.Meta.SID)
 				require.EqualValues(t, 2*i+5, answer.Meta.Seq.N) // the exchange of registries has four frames

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"strings"
@@ -131,16 +130,13 @@ func ask(ctx context.Context, agent *accp.Server, req *mcp.CallToolRequest, fram
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "accp: the agent cannot answer"}
 	}
 	var frames [][]byte
-	for s := accp.NewScanner(&w.body, w.body.Len()+1); ; {
-		f, err := s.Next()
-		if err == io.EOF {
-			return frames, nil
-		}
+	for f, err := range accp.ScanFrames(&w.body, w.body.Len()+1) {
 		if err != nil {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "accp: the answer was cut off"}
 		}
 		frames = append(frames, bytes.Clone(f))
 	}
+	return frames, nil
 }
 
 // plainResult returns the result in frames for a host that does not speak ACCP. The data of a stream

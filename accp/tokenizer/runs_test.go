@@ -368,7 +368,7 @@ func readACCP(t testing.TB, codec *accp.Codec, line string) (out []member) {
 	m, err := codec.Decode([]byte(line))
 	require.NoError(t, err, line)
 	name := func(key string) string { return fmt.Sprintf("%s:%s.%s", m.From, m.Op, key) }
-	if m.Schema() == profile.SchemaTable {
+	if m.Params.Text("schema") == profile.SchemaTable {
 		rows, err := profile.RowsOf[accp.Params](m.Params)
 		require.NoError(t, err)
 		for _, row := range rows {

@@ -153,8 +153,7 @@ func Call(m *accp.Message) (name string, arguments json.RawMessage, err error) {
 // ToPart wraps a frame as the part of an A2A message, in version "1.0" or "0.3" of that protocol
 // (ACCP-D58). The frame must satisfy the grammar.
 func ToPart(frame []byte, version string) (json.RawMessage, error) {
-	var f accp.Frame
-	if err := new(accp.Codec).DecodeFrame(frame, &f); err != nil {
+	if _, err := new(accp.Codec).DecodeRaw(frame); err != nil {
 		return nil, err
 	}
 	switch version {
@@ -187,8 +186,7 @@ func FromPart(part []byte) ([]byte, error) {
 	if !ok || !isFrameType(typ) {
 		return nil, accp.Errorf(accp.ErrInvalidType, "the part does not hold a frame")
 	}
-	var f accp.Frame
-	if err := new(accp.Codec).DecodeFrame([]byte(text), &f); err != nil {
+	if _, err := new(accp.Codec).DecodeRaw([]byte(text)); err != nil {
 		return nil, err
 	}
 	return []byte(text), nil

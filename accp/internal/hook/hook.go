@@ -19,6 +19,9 @@ var Address func(frames []string, summary string) (hash, digits string)
 // Hello returns the params of the sync:registry message of an *accp.Registry, with its schemas if hasDelta.
 var Hello func(registry any, hasDelta bool) any
 
+// Version returns the version of an *accp.Registry (ACCP-D47).
+var Version func(registry any) int64
+
 // Merge adds the schemas of a delta, an accp.Value, to an *accp.Registry (ACCP-D48).
 var Merge func(registry, delta any, hash string) error
 

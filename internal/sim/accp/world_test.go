@@ -106,7 +106,7 @@ func (w *world) startServer(v *sim.View) (sim.Instance, error) {
 	}
 	s, err := accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{Authenticator: accp.AuthenticatorFunc(authenticate)},
 		Persistence: accp.Persistence{Store: db, InstanceID: v.InstanceID()}, Logger: quiet, Middleware: []accp.Middleware{w.countNumbers},
-		Session: accp.SessionOptions{MaxCheckpoints: 8, Summaries: accp.SummaryOptions{Summarizer: accp.SummarizerFunc(w.summarize), AdoptFromPeer: true}}})
+		Session: accp.SessionOptions{MaxCheckpoints: 8, Summaries: accp.SummaryOptions{Summarizer: w.summarize, AdoptFromPeer: true}}})
 	if err != nil {
 		return nil, err
 	}
