@@ -116,7 +116,8 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if r.ContentLength >= 0 {
 		size = min(size, r.ContentLength)
 	}
-	memory, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, size+maxHeld)
+	size += maxHeld
+	memory, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, size)
 	if err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 		return err
 	}
 	e := &exchange{record: s.audited(c, body), caller: c}
-	out := &httpAnswer{w: w, timeout: s.opts.Timing.WriteTimeout}
+	out := &httpAnswer{w: w, timeout: s.opts.Timing.WriteTimeout, memory: memory, reserved: size}
 	isDone := false
 	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, out, c, body) }, func(rerr error) {
 		isDone = true
@@ -223,11 +224,13 @@ func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []b
 // until the handler returns, so that a later error can still set the status; chunks of streams are
 // written at once. A slow reader is disconnected.
 type httpAnswer struct {
-	w       http.ResponseWriter
-	timeout time.Duration
-	buf     []byte // frames, each with its line end
-	status  int
-	started bool
+	w        http.ResponseWriter
+	timeout  time.Duration
+	memory   budget.Hold // of the request
+	reserved int64       // of it
+	buf      []byte      // frames, each with its line end
+	status   int
+	started  bool
 }
 
 const maxHeld = 64 << 10 // bytes of a response held until the handler returns
@@ -253,6 +256,10 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 
 // flush writes the held frames, within the write timeout.
 func (a *httpAnswer) flush() error {
+	if len(a.buf) > maxHeld { // without memory it is sent, too, because the handler has run
+		_ = a.memory.Resize(a.reserved + int64(2*len(a.buf)))
+		defer func() { _ = a.memory.Resize(a.reserved) }()
+	}
 	control := http.NewResponseController(a.w)
 	if a.timeout < option.Off {
 		_ = control.SetWriteDeadline(time.Now().Add(a.timeout))

@@ -339,6 +339,120 @@ func TestAnswersWithoutMemoryAreSent(t *testing.T) {
 	})
 }
 
+// A heldWriter is the response to a peer that reads nothing until the channel is closed.
+type heldWriter struct {
+	*httptest.ResponseRecorder
+	isFree <-chan struct{}
+}
+
+func (w *heldWriter) Write(p []byte) (int, error) {
+	<-w.isFree
+	return w.ResponseRecorder.Write(p)
+}
+
+// newLongServer returns a server with a handler of list that answers by 14 chunks of 50,000 bytes. The handler waits for
+// proceed after each one.
+func newLongServer(t *testing.T, proceed <-chan struct{}) (s *userServer, repeat func(seq int64, isFree <-chan struct{}) *heldWriter) {
+	s = newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxMemoryPerPrincipal: 3 << 20},
+		Session: accp.SessionOptions{Budget: accp.BudgetOff, MaxCheckpoints: 1}})
+	s.Handle(accp.IntentReq, "list", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		for i := range int64(14) {
+			if err := w.Send(chunk(m.Op, i, 14, accp.String(strings.Repeat("x", 50_000)))); err != nil {
+				return err
+			}
+			<-proceed
+		}
+		return nil
+	}))
+	repeat = func(seq int64, isFree <-chan struct{}) *heldWriter {
+		text := string(frame("req:list{}", seq, "sid:s", "cid:c", "try:2"))
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, accp.FramesPath, strings.NewReader(text))
+		r.Header.Set("Content-Type", accp.MediaType)
+		r.Header.Set("User", "reader")
+		w := &heldWriter{httptest.NewRecorder(), isFree}
+		s.ServeHTTP(w, r)
+		return w
+	}
+	return s, repeat
+}
+
+// A recorded outcome counts for its caller while it is sent, so that slow readers of many outcomes hold no memory outside
+// of the budget.
+func TestReplaysAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed, isFree := make(chan struct{}), make(chan struct{})
+		close(proceed)
+		s, repeat := newLongServer(t, proceed)
+		first := s.postFrame("reader", frame("req:list{}", 1, "sid:s", "cid:c")).Body.String()
+		require.Equal(t, 14, strings.Count(first, "stream:list"))
+		answers := make(chan string, 8)
+		for i := range int64(8) {
+			go func() { answers <- repeat(16+2*i, isFree).Body.String() }()
+			synctest.Wait()
+		}
+		close(isFree)
+		var whole, refused int
+		for range 8 {
+			switch answer := <-answers; {
+			case strings.Count(answer, "stream:list") == 14:
+				whole++
+			case strings.Contains(answer, "code:E2003"):
+				refused++
+			}
+		}
+		require.Equal(t, []int{3, 5}, []int{whole, refused})
+		require.Equal(t, 14, strings.Count(repeat(32+13*int64(whole), isFree).Body.String(), "stream:list"), "the outcome is kept")
+	})
+}
+
+// A long answer counts for its caller while it is sent.
+func TestLongAnswersAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{})
+		s.Handle(accp.IntentReq, "page", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			return w.SendResult(accp.Params{text("text", strings.Repeat("x", 500_000))})
+		}))
+		isFree, done := make(chan struct{}), make(chan struct{})
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, accp.FramesPath, strings.NewReader(string(frame("req:page{}", 1))))
+		r.Header.Set("Content-Type", accp.MediaType)
+		r.Header.Set("User", "reader")
+		w := &heldWriter{httptest.NewRecorder(), isFree}
+		go func() {
+			defer close(done)
+			s.ServeHTTP(w, r)
+		}()
+		synctest.Wait()
+		used, _ := s.used("memory", "principal")
+		require.Greater(t, used, int64(500_000))
+		close(isFree)
+		<-done
+		require.Greater(t, w.Body.Len(), 500_000)
+		used, _ = s.used("memory", "principal")
+		require.Less(t, used, int64(500_000))
+	})
+}
+
+// The messages of a handler count for its caller as long as a repeat reads them, also after the end of the handler.
+func TestFollowedMessagesAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		proceed, isFree, done := make(chan struct{}), make(chan struct{}), make(chan string, 2)
+		s, repeat := newLongServer(t, proceed)
+		go func() { done <- s.postFrame("reader", frame("req:list{}", 1, "sid:s", "cid:c")).Body.String() }()
+		synctest.Wait()
+		go func() { done <- repeat(3, isFree).Body.String() }()
+		synctest.Wait()
+		close(proceed)
+		require.Equal(t, 14, strings.Count(<-done, "stream:list"))
+		synctest.Wait()
+		used, _ := s.used("memory", "principal")
+		require.Greater(t, used, int64(14*50_000))
+		close(isFree)
+		require.Equal(t, 14, strings.Count(<-done, "stream:list"))
+		used, _ = s.used("memory", "principal")
+		require.Less(t, used, int64(14*50_000))
+	})
+}
+
 // A connection has at most 1,024 open calls. One more is refused before it takes a number, and the others end with their
 // answers (ACCP-D76).
 func TestOpenCallsOfAConnectionAreBounded(t *testing.T) {

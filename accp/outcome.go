@@ -4,11 +4,11 @@
 package accp
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -203,13 +203,23 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	case other.isWhole:
 		return nil
 	case err == nil:
-		return e.replay(other.unsent(data))
+		return s.replayOutcome(e, r.Message, other.unsent(data))
 	case errors.Is(err, once.ErrReused), errors.Is(err, once.ErrNotRetained):
 		err = &Error{Code: ErrDuplicate, Message: "the request was made before", Cause: err}
 	case ctx.Err() == nil:
 		err = &Error{Code: ErrInternal, Message: "the outcome is unknown", Cause: err}
 	}
 	return e.fail(err, r.Message)
+}
+
+// replayOutcome answers m by a recorded outcome, unless the caller has no memory for it.
+func (s *responder) replayOutcome(e *exchange, m *Message, data []byte) error {
+	hold, err := s.reserve(e.caller, int64(len(data)))
+	if err != nil {
+		return e.fail(err, m)
+	}
+	defer hold.Release()
+	return e.replay(data)
 }
 
 // followRunning sends the messages of the handler that runs for a request in this process. It reports whether
@@ -295,8 +305,8 @@ func (e *exchange) fail(err error, m *Message) error {
 
 // replay sends recorded messages in new envelopes.
 func (e *exchange) replay(data []byte) error {
-	for line := range strings.Lines(string(data)) {
-		m, err := storedCodec.DecodeRaw([]byte(strings.TrimSuffix(line, "\n")))
+	for line := range bytes.Lines(data) {
+		m, err := storedCodec.DecodeRaw(bytes.TrimSuffix(line, []byte("\n")))
 		if err != nil {
 			return err
 		}
@@ -313,6 +323,8 @@ func (e *exchange) replay(data []byte) error {
 // follow sends the messages of a running handler as they are recorded. It reports whether the whole
 // answer was sent. The handler continues at least as long as it is followed.
 func (e *exchange) follow(ctx context.Context, rec *recorder) (isWhole bool, err error) {
+	rec.begin()
+	defer rec.end(false)
 	if rec.resume != nil {
 		rec.resume.attach()
 		defer func() { rec.resume.detach(context.Cause(ctx)) }()
@@ -343,10 +355,11 @@ type recorder struct {
 
 	hasFailed atomic.Bool // with an error that is not recorded
 
-	capacity int         // of data within the reserved memory; used by add only
-	hold     budget.Hold // of the memory for it; used by add, and by end after the handler
+	capacity int // of data within the reserved memory; used by add only
 
 	mu         sync.Mutex
+	hold       budget.Hold // of the memory for data, until the handler and the readers have ended
+	readers    int         // repeats that send data
 	data       []byte
 	isDropped  bool          // data is too long, or there was no memory for it
 	isAnswered bool          // the last message ends the answer
@@ -386,21 +399,28 @@ func (r *recorder) add(m *Message, isSent bool) {
 	r.isFinal = r.isComplete && !isSent
 }
 
-// makeRoom reserves memory for n more bytes. After a failure, it releases the memory.
+// makeRoom reserves memory for n more bytes. After a failure, it releases the memory unless a reader sends from it.
 func (r *recorder) makeRoom(n int) bool {
 	n += len(r.data) + 1
 	isFit := !r.isDropped && n <= maxOutcome
 	if isFit && n > r.capacity {
-		var err error
+		hold, err := r.hold, error(nil) // only makeRoom changes it
 		if r.capacity == 0 {
-			r.hold, err = r.responder.reserve(r.caller, int64(2*n))
+			hold, err = r.responder.reserve(r.caller, int64(2*n))
 		} else {
-			err = r.hold.Resize(int64(2 * n))
+			err = hold.Resize(int64(2 * n))
 		}
 		r.capacity, isFit = 2*n, err == nil
+		r.mu.Lock()
+		r.hold = hold
+		r.mu.Unlock()
 	}
 	if !isFit {
-		r.hold.Release()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.readers == 0 {
+			r.hold.Release()
+		}
 	}
 	return isFit
 }
@@ -410,13 +430,26 @@ func isTemporary(m *Message) bool {
 	return m.Intent == IntentFail && Code(m.Params.Text("code")).Info().Retryable
 }
 
-// end reports the end of the handler to the readers.
-func (r *recorder) end() {
-	defer r.hold.Release()
+// begin adds a reader.
+func (r *recorder) begin() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.isEnded = true
-	r.notifyLocked()
+	r.readers++
+}
+
+// end reports the end of the handler to the readers, or removes a reader.
+func (r *recorder) end(isHandler bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if isHandler {
+		r.isEnded = true
+		r.notifyLocked()
+	} else {
+		r.readers--
+	}
+	if r.isEnded && r.readers == 0 {
+		r.hold.Release()
+	}
 }
 
 // notifyLocked wakes the readers. r.mu must be held.

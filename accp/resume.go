@@ -135,7 +135,7 @@ func (s *runs) add(k once.Key, r *recorder) {
 
 // remove ends a recorder.
 func (s *runs) remove(k once.Key, r *recorder) {
-	r.end()
+	r.end(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list[nameOf(k)] == r {
