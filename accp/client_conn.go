@@ -201,29 +201,30 @@ func (t *connTransport) awaitReturn(ctx context.Context) bool {
 	return false
 }
 
-// nextGreeting returns a channel that is closed by the next greeting of the peer.
-func (c *wsConn) nextGreeting() <-chan struct{} {
+// nextGreeting returns the next greeting of the peer.
+func (c *wsConn) nextGreeting() *greeting {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.greeting == nil {
-		c.greeting = make(chan struct{})
+		c.greeting = &greeting{done: make(chan struct{})}
 	}
 	return c.greeting
 }
 
-// onGreeting handles a greeting of the peer.
-func (c *wsConn) onGreeting() {
+// onGreeting handles a greeting of the peer, or the error of one that this side refuses.
+func (c *wsConn) onGreeting(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.greeting != nil {
-		close(c.greeting)
+		c.greeting.err = err
+		close(c.greeting.done)
 		c.greeting = nil
 	}
 }
 
 // greet begins an exchange of registries and waits for the answer.
 func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
-	isAnswered := c.nextGreeting()
+	next := c.nextGreeting()
 	wasSynced := c.registry.synced()
 	var k *call
 	sent, err := c.post(ctx, c.queue.PutWait, func() (*SendResult, error) {
@@ -241,8 +242,8 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 	defer timer.Stop()
 	for {
 		select {
-		case <-isAnswered:
-			return nil
+		case <-next.done:
+			return next.err
 		case <-k.ready:
 			r, err := k.take()
 			if err == nil && r != nil {

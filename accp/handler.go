@@ -164,7 +164,7 @@ type exchange struct {
 	record   *AuditRecord                   // of the frame, or nil
 	arrival  arrival
 	registry *negotiation // nil: another one for each frame
-	greeted  func()       // of a client, or nil
+	greeted  func(error)  // of a client, or nil
 	caller   *caller
 	request  *Message // that is answered
 	resume   *resume  // nil: the handler ends with its request
@@ -276,11 +276,11 @@ func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, fram
 		registry = e.session.negotiate()
 	}
 	isReplied, err := registry.reply(m, func(m *Message) error { return e.out(e.session, m) })
+	if e.greeted != nil {
+		e.greeted(err)
+	}
 	if err != nil {
 		return s.refuse(ctx, e, err, frame)
-	}
-	if e.greeted != nil {
-		e.greeted()
 	}
 	if isReplied || e.greeted != nil { // a client does not confirm the answer to its greeting
 		return nil

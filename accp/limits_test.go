@@ -339,6 +339,33 @@ func TestAnswersWithoutMemoryAreSent(t *testing.T) {
 	})
 }
 
+// A peer with other content under the version of a schema is refused at once, with the name of the schema.
+func TestSchemasThatDifferEndGreetings(t *testing.T) {
+	registry := func(field string) *accp.Registry {
+		r := accp.NewRegistry()
+		require.NoError(t, r.Register(accp.Schema{Name: "order", Code: "OR", Version: 1, Fields: []string{field}}))
+		return r
+	}
+	for scheme, path := range map[string]string{"http": accp.FramesPath, "ws": accp.WebSocketPath} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Session: accp.SessionOptions{Registry: registry("item")}})
+			require.NoError(t, err)
+			p := newPipe()
+			stop := p.serve(s)
+			c, err := accp.NewClient(scheme+"://localhost"+path, "client", &accp.ClientOptions{HTTPClient: p.client(), Session: accp.SessionOptions{Registry: registry("thing")}})
+			require.NoError(t, err)
+			start := time.Now()
+			_, err = c.Call(t.Context(), msg("qry", "x"), nil)
+			require.ErrorIs(t, err, accp.ErrPolicyDenied)
+			require.ErrorContains(t, err, "schema OR: other content under version 1")
+			require.Less(t, time.Since(start), time.Second)
+			require.NoError(t, c.Close())
+			require.NoError(t, s.Close())
+			stop()
+		})
+	}
+}
+
 // A heldWriter is the response to a peer that reads nothing until the channel is closed.
 type heldWriter struct {
 	*httptest.ResponseRecorder

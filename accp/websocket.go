@@ -68,8 +68,14 @@ type wsConn struct {
 	done     chan struct{}  // closed at the end of the reader
 
 	mu       sync.Mutex
-	cause    error         // first reason for the end; guarded by mu
-	greeting chan struct{} // of a client: closed by the next greeting of the peer; nil if none is awaited; guarded by mu
+	cause    error     // first reason for the end; guarded by mu
+	greeting *greeting // of a client: the next one of the peer; nil if none is awaited; guarded by mu
+}
+
+// A greeting is one of the peer that a client awaits.
+type greeting struct {
+	done chan struct{} // closed by the greeting
+	err  error         // of it; set before done is closed
 }
 
 // serveWebSocket upgrades a request and serves the connection until it ends.
