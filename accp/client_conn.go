@@ -36,8 +36,14 @@ func newConnTransport(c *Client) *connTransport {
 
 func (t *connTransport) use(*attempt) (*Session, func(), error) { return t.Session(), func() {}, nil }
 
-// prepare does nothing: a connection is opened with a greeting.
-func (t *connTransport) prepare(*attempt, *Session) error { return nil }
+// prepare greets only for a schema of the peer: a connection is opened with a greeting.
+func (t *connTransport) prepare(a *attempt, s *Session) error {
+	if a.m.Intent == IntentCancel || !s.isBehind.Swap(false) {
+		return nil
+	}
+	_, err := t.greet(a, s)
+	return err
+}
 
 // greet greets again if the peer had other schemas; the first exchange gave it those of this side.
 func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error) {

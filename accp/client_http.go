@@ -50,9 +50,10 @@ func (t *postTransport) use(a *attempt) (*Session, func(), error) {
 }
 
 func (t *postTransport) prepare(a *attempt, s *Session) error {
-	if s.greeting.hasGreeted() || t.opts.skipGreeting || a.m.Intent == IntentCancel {
+	if s.greeting.hasGreeted() && !s.isBehind.Load() || t.opts.skipGreeting || a.m.Intent == IntentCancel {
 		return nil
 	}
+	s.isBehind.Store(false)
 	_, err := t.greet(a, s)
 	return err
 }

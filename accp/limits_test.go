@@ -366,6 +366,35 @@ func TestSchemasThatDifferEndGreetings(t *testing.T) {
 	}
 }
 
+// A client that lacks the schema of an answer greets before its next call.
+func TestClientLearnsSchemasOfAnswers(t *testing.T) {
+	for scheme, path := range map[string]string{"http": accp.FramesPath, "ws": accp.WebSocketPath} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+			require.NoError(t, err)
+			s.Handle(accp.IntentReq, "order", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+				err := w.Session().Registry().Register(accp.Schema{Name: "order", Code: "OR", Version: 1, Fields: []string{"item"}})
+				require.NoError(t, err)
+				return w.SendResult(accp.Params{text("item", "pen"), text("schema", "OR")})
+			}))
+			p := newPipe()
+			stop := p.serve(s)
+			c, err := accp.NewClient(scheme+"://localhost"+path, "client", &accp.ClientOptions{HTTPClient: p.client()})
+			require.NoError(t, err)
+			_, err = c.Call(t.Context(), msg("req", "order"), nil)
+			require.ErrorIs(t, err, accp.ErrUnknownSchema)
+			for range 2 {
+				answer, err := c.Call(t.Context(), msg("req", "order"), nil)
+				require.NoError(t, err, scheme)
+				require.Equal(t, "pen", answer.Params.Text("item"))
+			}
+			require.NoError(t, c.Close())
+			require.NoError(t, s.Close())
+			stop()
+		})
+	}
+}
+
 // A heldWriter is the response to a peer that reads nothing until the channel is closed.
 type heldWriter struct {
 	*httptest.ResponseRecorder

@@ -89,6 +89,9 @@ func (s *Session) receive(ctx context.Context, frame []byte, a arrival) (r *Rece
 		}
 		if err != nil {
 			s.count(&s.stats.Rejected, 1)
+			if a.answers != nil && errors.Is(err, ErrUnknownSchema) {
+				s.isBehind.Store(true)
+			}
 			if s.logger.Enabled(ctx, slog.LevelDebug) {
 				s.logger.DebugContext(ctx, "accp: frame refused", "session", s.id, "err", err)
 			}

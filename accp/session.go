@@ -137,6 +137,7 @@ type Session struct {
 	codec    Codec
 	turn     chan struct{} // holds a token while no goroutine has entered the session
 	isEnded  atomic.Bool   // set while the session is entered
+	isBehind atomic.Bool   // an answer has a schema that only the peer has
 	greeting negotiation
 	profiles profiles // needs mu
 
