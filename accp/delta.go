@@ -9,24 +9,62 @@ import "slices"
 // replaces (ACCP-D44). The arguments do not change.
 func applyDelta(state, delta Params) Params {
 	out := slices.Clone(state)
+	at := newPlaces(out, len(delta))
+	isShorter := false
 	for _, d := range delta {
-		at := out.index(d.Key)
+		i, ok := at.find(out, d.Key)
 		switch {
+		case d.Value.kind == KindNull && !ok:
+			continue
 		case d.Value.kind == KindNull:
-			if at >= 0 {
-				out = slices.Delete(out, at, at+1)
-			}
+			isShorter = true
 		case d.Value.kind == KindMap:
 			var old Params
-			if at >= 0 {
-				old = out[at].Value.Entries()
+			if ok {
+				old = out[i].Value.Entries()
 			}
-			out = out.put(at, d.Key, Value{kind: KindMap, list: applyDelta(old, d.Value.list)})
-		default:
-			out = out.put(at, d.Key, d.Value)
+			d.Value = Value{kind: KindMap, list: applyDelta(old, d.Value.list)}
+		}
+		if ok {
+			out[i].Value = d.Value
+		} else {
+			at.add(d.Key, len(out))
+			out = append(out, d)
 		}
 	}
+	if isShorter { // a state has no nulls
+		out = slices.DeleteFunc(out, func(p Param) bool { return p.Value.kind == KindNull })
+	}
 	return out
+}
+
+// Places are the places of keys in a list. A long list of changes has an index.
+type places map[string]int
+
+func newPlaces(list Params, changes int) places {
+	if changes <= 16 {
+		return nil
+	}
+	at := make(places, len(list)+changes)
+	for i := range list {
+		at[list[i].Key] = i
+	}
+	return at
+}
+
+func (at places) add(key string, i int) {
+	if at != nil {
+		at[key] = i
+	}
+}
+
+func (at places) find(list Params, key string) (i int, ok bool) {
+	if at == nil {
+		i = list.index(key)
+		return i, i >= 0
+	}
+	i, ok = at[key]
+	return i, ok
 }
 
 // diffStates returns the smallest delta between two states, so that applyDelta(old, diffStates(old, new)) equals
@@ -69,14 +107,6 @@ func withoutNulls(v Value) Value {
 
 func (p Params) index(key string) int {
 	return slices.IndexFunc(p, func(x Param) bool { return x.Key == key })
-}
-
-func (p Params) put(at int, key string, v Value) Params {
-	if at < 0 {
-		return append(p, Param{key, v})
-	}
-	p[at].Value = v
-	return p
 }
 
 // indexed returns a lookup function in p that takes constant time for long lists.

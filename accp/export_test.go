@@ -168,3 +168,6 @@ func (r *Registry) Version() int64 { return r.version() }
 
 // Schema returns the text of the param schema.
 func (m *Message) Schema() string { return m.schema() }
+
+// ApplyDelta returns state changed by a delta.
+func ApplyDelta(state, delta Params) Params { return applyDelta(state, delta) }

@@ -604,6 +604,25 @@ func TestDecodingTakesLinearTime(t *testing.T) {
 	}
 }
 
+// A large change of the state takes linear time: keys that are new, that change and that go away.
+func TestLargeDeltasTakeLinearTime(t *testing.T) {
+	keys := func(n int, v accp.Value) (p accp.Params) {
+		for i := range n {
+			p = append(p, accp.Param{Key: fmt.Sprint("k", i), Value: v})
+		}
+		return p
+	}
+	const n = 400_000
+	start := time.Now()
+	state := accp.ApplyDelta(nil, keys(n, accp.Int(1)))
+	require.Len(t, state, n)
+	state = accp.ApplyDelta(state, keys(n, accp.Int(2)))
+	require.Equal(t, accp.Param{Key: fmt.Sprint("k", n-1), Value: accp.Int(2)}, state[n-1])
+	state = accp.ApplyDelta(state, keys(n-1, accp.Value{}))
+	require.Equal(t, accp.Params{{Key: fmt.Sprint("k", n-1), Value: accp.Int(2)}}, state)
+	require.Less(t, time.Since(start), time.Minute, "with the square of its length it would be minutes")
+}
+
 // Taking over a delta costs linear time and one copy of the registry: twice the schemas allocate at most 2.5 times the bytes, and the
 // next delta of one schema at most a fifth more than the first one of all. Schemas that are known already cost little
 // (ACCP-D48).
