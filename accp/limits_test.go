@@ -395,6 +395,26 @@ func TestClientLearnsSchemasOfAnswers(t *testing.T) {
 	}
 }
 
+// A call whose context has ended is no failure of the peer.
+func TestEndedContextIsNoFailureOfThePeer(t *testing.T) {
+	d := newDesk(t, nil)
+	for name, c := range map[string]caller{"http": d.http(t, nil), "websocket": d.dial(t, nil)} {
+		_, err := c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		for range 20 {
+			_, err = c.Call(ctx, msg("req", "echo"), nil)
+			require.ErrorIs(t, err, context.Canceled, name)
+			require.ErrorIs(t, err, accp.ErrTimeout, name)
+			require.NotErrorIs(t, err, accp.ErrUnreachable, name)
+			require.NotContains(t, err.Error(), "full", name)
+		}
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err, name)
+	}
+}
+
 // A heldWriter is the response to a peer that reads nothing until the channel is closed.
 type heldWriter struct {
 	*httptest.ResponseRecorder

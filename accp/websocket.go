@@ -417,7 +417,7 @@ func (c *wsConn) post(
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
-		return nil, &Error{Code: ErrTimeout, Message: "the send queue is full", Cause: context.Cause(ctx)}
+		return nil, &Error{Code: ErrTimeout, Message: "not queued in time", Cause: context.Cause(ctx)}
 	case <-c.ctx.Done():
 		return nil, c.lost()
 	}
