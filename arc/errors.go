@@ -78,101 +78,58 @@ type codeInfo struct {
 	status        int
 }
 
-func (c Code) info() codeInfo {
-	switch c {
-	case ErrParse:
-		return codeInfo{"ParseError", "Parse error", 400}
-	case ErrInvalidRequest:
-		return codeInfo{"InvalidRequest", "Invalid request", 400}
-	case ErrMethodNotFound:
-		return codeInfo{"MethodNotFound", "Method not found", 404}
-	case ErrInvalidParams:
-		return codeInfo{"InvalidParams", "Invalid params", 400}
-	case ErrInternal:
-		return codeInfo{"Internal", "Internal error", 500}
-	case ErrAgentNotFound:
-		return codeInfo{"AgentNotFound", "Agent not found", 404}
-	case ErrAgentNotAvailable:
-		return codeInfo{"AgentNotAvailable", "Agent not available", 503}
-	case ErrAgentUnreachable:
-		return codeInfo{"AgentUnreachable", "Agent unreachable", 502}
-	case ErrInvalidAgentID:
-		return codeInfo{"InvalidAgentID", "Invalid agent ID", 400}
-	case ErrAgentAuthenticationFailed:
-		return codeInfo{"AgentAuthenticationFailed", "Agent authentication failed", 403}
-	case ErrAgentTimeout:
-		return codeInfo{"AgentTimeout", "Agent timeout", 504}
-	case ErrDuplicateAgentID:
-		return codeInfo{"DuplicateAgentID", "Multiple agents with same ID", 409}
-	case ErrAgentCapacityExceeded:
-		return codeInfo{"AgentCapacityExceeded", "Agent capacity exceeded", 503}
-	case ErrTaskNotFound:
-		return codeInfo{"TaskNotFound", "Task not found", 200}
-	case ErrTaskAlreadyCompleted:
-		return codeInfo{"TaskAlreadyCompleted", "Task already completed", 200}
-	case ErrTaskAlreadyCanceled:
-		return codeInfo{"TaskAlreadyCanceled", "Task already canceled", 200}
-	case ErrTaskExecutionFailed:
-		return codeInfo{"TaskExecutionFailed", "Task execution failed", 200}
-	case ErrTaskTimeout:
-		return codeInfo{"TaskTimeout", "Task timeout", 200}
-	case ErrInvalidTaskTransition:
-		return codeInfo{"InvalidTaskTransition", "Invalid task status transition", 200}
-	case ErrInvalidTaskPriority:
-		return codeInfo{"InvalidTaskPriority", "Task priority invalid", 200}
-	case ErrTaskDeadlineExceeded:
-		return codeInfo{"TaskDeadlineExceeded", "Task deadline exceeded", 200}
-	case ErrChatNotFound:
-		return codeInfo{"ChatNotFound", "Chat not found", 200}
-	case ErrChatAlreadyClosed:
-		return codeInfo{"ChatAlreadyClosed", "Chat already closed", 200}
-	case ErrChatTimeout:
-		return codeInfo{"ChatTimeout", "Chat timeout", 200}
-	case ErrChatParticipantLimit:
-		return codeInfo{"ChatParticipantLimit", "Chat participant limit exceeded", 200}
-	case ErrInvalidChatMessage:
-		return codeInfo{"InvalidChatMessage", "Invalid chat message", 200}
-	case ErrChatBufferOverflow:
-		return codeInfo{"ChatBufferOverflow", "Chat buffer overflow", 200}
-	case ErrAuthenticationFailed:
-		return codeInfo{"AuthenticationFailed", "Authentication failed", 401}
-	case ErrAuthorizationFailed:
-		return codeInfo{"AuthorizationFailed", "Authorization failed", 403}
-	case ErrInsufficientScope:
-		return codeInfo{"InsufficientScope", "Insufficient OAuth2 scope", 403}
-	case ErrTokenExpired:
-		return codeInfo{"TokenExpired", "Token expired", 401}
-	case ErrTokenInvalid:
-		return codeInfo{"TokenInvalid", "Token invalid", 401}
-	case ErrPermissionDenied:
-		return codeInfo{"PermissionDenied", "Permission denied", 403}
-	case ErrRateLimitExceeded:
-		return codeInfo{"RateLimitExceeded", "Rate limit exceeded", 429}
-	case ErrIPBlocked:
-		return codeInfo{"IPBlocked", "IP address blocked", 403}
-	case ErrInvalidVersion:
-		return codeInfo{"InvalidVersion", "Invalid ARC version", 400}
-	case ErrMissingField:
-		return codeInfo{"MissingField", "Missing required field", 400}
-	case ErrInvalidFieldFormat:
-		return codeInfo{"InvalidFieldFormat", "Invalid field format", 400}
-	case ErrMessageTooLarge:
-		return codeInfo{"MessageTooLarge", "Message too large", 413}
-	case ErrInvalidTrace:
-		return codeInfo{"InvalidTrace", "Workflow trace invalid", 400}
-	case ErrCircularReference:
-		return codeInfo{"CircularReference", "Circular reference detected", 400}
-	}
-	return codeInfo{}
+// codes are the assigned codes.
+var codes = map[Code]codeInfo{
+	ErrParse:                     {"ParseError", "Parse error", 400},
+	ErrInvalidRequest:            {"InvalidRequest", "Invalid request", 400},
+	ErrMethodNotFound:            {"MethodNotFound", "Method not found", 404},
+	ErrInvalidParams:             {"InvalidParams", "Invalid params", 400},
+	ErrInternal:                  {"Internal", "Internal error", 500},
+	ErrAgentNotFound:             {"AgentNotFound", "Agent not found", 404},
+	ErrAgentNotAvailable:         {"AgentNotAvailable", "Agent not available", 503},
+	ErrAgentUnreachable:          {"AgentUnreachable", "Agent unreachable", 502},
+	ErrInvalidAgentID:            {"InvalidAgentID", "Invalid agent ID", 400},
+	ErrAgentAuthenticationFailed: {"AgentAuthenticationFailed", "Agent authentication failed", 403},
+	ErrAgentTimeout:              {"AgentTimeout", "Agent timeout", 504},
+	ErrDuplicateAgentID:          {"DuplicateAgentID", "Multiple agents with same ID", 409},
+	ErrAgentCapacityExceeded:     {"AgentCapacityExceeded", "Agent capacity exceeded", 503},
+	ErrTaskNotFound:              {"TaskNotFound", "Task not found", 200},
+	ErrTaskAlreadyCompleted:      {"TaskAlreadyCompleted", "Task already completed", 200},
+	ErrTaskAlreadyCanceled:       {"TaskAlreadyCanceled", "Task already canceled", 200},
+	ErrTaskExecutionFailed:       {"TaskExecutionFailed", "Task execution failed", 200},
+	ErrTaskTimeout:               {"TaskTimeout", "Task timeout", 200},
+	ErrInvalidTaskTransition:     {"InvalidTaskTransition", "Invalid task status transition", 200},
+	ErrInvalidTaskPriority:       {"InvalidTaskPriority", "Task priority invalid", 200},
+	ErrTaskDeadlineExceeded:      {"TaskDeadlineExceeded", "Task deadline exceeded", 200},
+	ErrChatNotFound:              {"ChatNotFound", "Chat not found", 200},
+	ErrChatAlreadyClosed:         {"ChatAlreadyClosed", "Chat already closed", 200},
+	ErrChatTimeout:               {"ChatTimeout", "Chat timeout", 200},
+	ErrChatParticipantLimit:      {"ChatParticipantLimit", "Chat participant limit exceeded", 200},
+	ErrInvalidChatMessage:        {"InvalidChatMessage", "Invalid chat message", 200},
+	ErrChatBufferOverflow:        {"ChatBufferOverflow", "Chat buffer overflow", 200},
+	ErrAuthenticationFailed:      {"AuthenticationFailed", "Authentication failed", 401},
+	ErrAuthorizationFailed:       {"AuthorizationFailed", "Authorization failed", 403},
+	ErrInsufficientScope:         {"InsufficientScope", "Insufficient OAuth2 scope", 403},
+	ErrTokenExpired:              {"TokenExpired", "Token expired", 401},
+	ErrTokenInvalid:              {"TokenInvalid", "Token invalid", 401},
+	ErrPermissionDenied:          {"PermissionDenied", "Permission denied", 403},
+	ErrRateLimitExceeded:         {"RateLimitExceeded", "Rate limit exceeded", 429},
+	ErrIPBlocked:                 {"IPBlocked", "IP address blocked", 403},
+	ErrInvalidVersion:            {"InvalidVersion", "Invalid ARC version", 400},
+	ErrMissingField:              {"MissingField", "Missing required field", 400},
+	ErrInvalidFieldFormat:        {"InvalidFieldFormat", "Invalid field format", 400},
+	ErrMessageTooLarge:           {"MessageTooLarge", "Message too large", 413},
+	ErrInvalidTrace:              {"InvalidTrace", "Workflow trace invalid", 400},
+	ErrCircularReference:         {"CircularReference", "Circular reference detected", 400},
 }
 
 // Name returns the name of an assigned code, such as TaskNotFound, and "" for
 // any other.
-func (c Code) Name() string { return c.info().name }
+func (c Code) Name() string { return codes[c].name }
 
 // Message returns the text that the specification gives to an assigned code, and
 // "" for any other.
-func (c Code) Message() string { return c.info().message }
+func (c Code) Message() string { return codes[c].message }
 
 // family returns agent, task, chat, security or protocol for the ranges of the
 // specification, rpc for -32768 to -32000, and custom for all other codes.
@@ -198,7 +155,7 @@ func (c Code) family() string {
 // (ARC-D12): 200 where an agent's own logic speaks, a mapped status where HTTP
 // intermediaries must see the failure. Unassigned codes go by their family.
 func (c Code) HTTPStatus() int {
-	if s := c.info().status; s != 0 {
+	if s := codes[c].status; s != 0 {
 		return s
 	}
 	switch c.family() {
