@@ -67,24 +67,7 @@ func (c *Client) guardedStream(ctx context.Context, out *ClientRequest) (iter.Se
 		events = c.stream(ctx, out)
 		return nil
 	})
-	return func(yield func(*ChatEvent, error) bool) {
-		inLoop, isLeft := false, false // a panic of the loop is not one of the interceptor
-		defer func() {
-			p := recover()
-			switch {
-			case p != nil && inLoop:
-				panic(p)
-			case p != nil && !isLeft:
-				yield(nil, guard.Call("stream interceptor", func() error { panic(p) }))
-			}
-		}()
-		events(func(ev *ChatEvent, err error) bool {
-			inLoop = true
-			isLeft = !yield(ev, err)
-			inLoop = false
-			return !isLeft
-		})
-	}, err
+	return guard.Seq("stream interceptor", events), err
 }
 
 func failed(err error) iter.Seq2[*ChatEvent, error] {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"runtime"
 	"slices"
 )
@@ -61,6 +62,29 @@ func Run(what string, f func() error, done func(error)) {
 		_ = err.Error() // a nil pointer in an error panics here
 	}
 	returned = true
+}
+
+// Seq is seq with its panic as the last error. It does not recover a panic of the loop.
+func Seq[V any](what string, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
+	return func(yield func(V, error) bool) {
+		inLoop, isLeft := false, false
+		defer func() {
+			p := recover()
+			switch {
+			case p != nil && inLoop:
+				panic(p)
+			case p != nil && !isLeft:
+				var none V
+				yield(none, newPanicError(what, p))
+			}
+		}()
+		seq(func(v V, err error) bool {
+			inLoop = true
+			isLeft = !yield(v, err)
+			inLoop = false
+			return !isLeft
+		})
+	}
 }
 
 // Encode is json.Marshal for a value of the user, whose MarshalJSON and MarshalText

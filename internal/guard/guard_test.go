@@ -214,3 +214,31 @@ func BenchmarkCall(b *testing.B) {
 		})
 	}
 }
+
+func TestSeqReturnsPanicOnce(t *testing.T) {
+	isLeft := false
+	seq := Seq("store", func(yield func(int, error) bool) {
+		isLeft = !yield(1, nil)
+		panic("lost")
+	})
+	n, errs := 0, []error{}
+	for v, err := range seq {
+		n += v
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	require.Equal(t, 1, n)
+	require.Len(t, errs, 1)
+	require.EqualError(t, errs[0], "store panicked: lost")
+
+	for range seq {
+		break
+	}
+	require.True(t, isLeft)
+	require.PanicsWithValue(t, "loop", func() {
+		for range seq {
+			panic("loop")
+		}
+	})
+}

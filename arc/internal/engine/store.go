@@ -64,23 +64,9 @@ func (g guardedStore) Delete(ctx context.Context, key string, rev store.Revision
 }
 
 func (g guardedStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
-	return func(yield func(store.Entry, error) bool) {
-		inLoop := false // a panic of the loop is not one of the store
-		defer func() {
-			if p := recover(); p != nil {
-				if inLoop {
-					panic(p)
-				}
-				yield(store.Entry{}, guard.Call("store", func() error { panic(p) }))
-			}
-		}()
-		g.db.List(ctx, prefix)(func(e store.Entry, err error) bool {
-			inLoop = true
-			more := yield(e, failureOf(err))
-			inLoop = false
-			return more
-		})
-	}
+	return guard.Seq("store", func(yield func(store.Entry, error) bool) {
+		g.db.List(ctx, prefix)(func(e store.Entry, err error) bool { return yield(e, failureOf(err)) })
+	})
 }
 
 func (g guardedStore) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
