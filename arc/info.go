@@ -66,25 +66,14 @@ func endpointOf(v strictjson.Value, otherwise string) string {
 func agentInfo(v strictjson.Value, id, endpoint string) AgentInfo {
 	text := func(name string) string { s, _ := v.Get(name).Text(); return s }
 	a := AgentInfo{AgentID: cmp.Or(text("agentId"), id), Name: text("name"), Description: text("description"), Prompt: text("prompt"),
-		Version: text("version"), Status: text("status"), Endpoint: endpointOf(v, endpoint), Capabilities: textsOf(v.Get("capabilities")),
-		SupportedMethods: textsOf(v.Get("supportedMethods"))}
+		Version: text("version"), Status: text("status"), Endpoint: endpointOf(v, endpoint), Capabilities: wire.Texts(v.Get("capabilities")),
+		SupportedMethods: wire.Texts(v.Get("supportedMethods"))}
 	for m := v.Members(); m.Next(); {
 		if !slices.Contains(agentInfoMembers, string(m.Name)) {
 			a.Extra.keep(m.Name, m.Value)
 		}
 	}
 	return a
-}
-
-// textsOf returns the strings of an array.
-func textsOf(v strictjson.Value) []string {
-	list := []string{}
-	for e := v.Elements(); e.Next(); {
-		if s, ok := e.Value.Text(); ok {
-			list = append(list, s)
-		}
-	}
-	return list
 }
 
 // MarshalJSON writes the object of section 5.

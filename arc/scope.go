@@ -51,13 +51,7 @@ func ParseScopes(claims json.RawMessage) []string {
 		if s, ok := claim.Text(); ok {
 			return strings.FieldsFunc(s, func(r rune) bool { return r == ' ' })
 		}
-		var list []string
-		for e := claim.Elements(); e.Next(); {
-			if s, ok := e.Value.Text(); ok {
-				list = append(list, s)
-			}
-		}
-		return list
+		return wire.Texts(claim)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func decodePrincipal(b []byte) *Principal {
 		return nil
 	}
 	text := func(name string) string { s, _ := v.Get(name).Text(); return s }
-	p := &Principal{ID: text("id"), Tenant: text("tenant"), AgentID: text("agent"), Scopes: textsOf(v.Get("scopes"))}
+	p := &Principal{ID: text("id"), Tenant: text("tenant"), AgentID: text("agent"), Scopes: wire.Texts(v.Get("scopes"))}
 	if claims := v.Get("claims"); !claims.Absent() && strictjson.Decode(claims, &p.Claims) != nil {
 		return nil
 	}

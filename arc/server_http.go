@@ -248,7 +248,7 @@ func neededScopes(e *Error) string {
 		return ""
 	}
 	var list []string
-	for _, s := range textsOf(v.Get("required_scopes")) {
+	for _, s := range wire.Texts(v.Get("required_scopes")) {
 		if !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '"' || r == '\\' }) {
 			list = append(list, s)
 		}

@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -53,13 +54,25 @@ type AgentCard struct {
 }
 
 // A CardProvider is the organization that offers an agent.
-type CardProvider struct{ Organization, Contact, Website string }
+type CardProvider struct {
+	Organization string `json:"organization"`
+	Contact      string `json:"contact,omitempty"`
+	Website      string `json:"website,omitempty"`
+}
 
 // CardCapabilities are the abilities of an agent beyond plain calls.
-type CardCapabilities struct{ Streaming, PushNotifications, FileUpload, Multimodal bool }
+type CardCapabilities struct {
+	Streaming         bool `json:"streaming"`
+	PushNotifications bool `json:"pushNotifications"`
+	FileUpload        bool `json:"fileUpload"`
+	Multimodal        bool `json:"multimodal"`
+}
 
 // A CardSkill is something that an agent is good at.
-type CardSkill struct{ Name, Description string }
+type CardSkill struct {
+	Name        string `json:"name"`
+	Description string `json:"description"`
+}
 
 // ErrInvalidCard reports text that is not an agent card, or an invalid card.
 var ErrInvalidCard = errors.New("arc: invalid agent card")
@@ -71,7 +84,7 @@ var cardMembers = []string{"name", "description", "version", "url", "provider", 
 // Python SDK, where apiUrl replaces the URL and agentId a missing name. Members of
 // a wrong type are ignored; [AgentCard.Validate] reports them.
 func DecodeAgentCard(data []byte) (*AgentCard, error) {
-	v, err := strictjson.Check(data, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
+	v, err := wire.Check(data)
 	if err != nil || !v.IsObject() {
 		return nil, fmt.Errorf("%w: not a JSON object", ErrInvalidCard)
 	}
@@ -86,7 +99,7 @@ func DecodeAgentCard(data []byte) (*AgentCard, error) {
 	flag := func(name string) bool { b, _ := abilities.Get(name).Bool(); return b }
 	c.Provider = CardProvider{text(p, "organization"), text(p, "contact"), text(p, "website")}
 	c.Capabilities = CardCapabilities{flag("streaming"), flag("pushNotifications"), flag("fileUpload"), flag("multimodal")}
-	c.AuthSchemes, c.AuthScopes = textsOf(auth.Get("schemes")), textsOf(auth.Get("scopes"))
+	c.AuthSchemes, c.AuthScopes = wire.Texts(auth.Get("schemes")), wire.Texts(auth.Get("scopes"))
 	for e := v.Get("skills").Elements(); e.Next(); {
 		if name, ok := e.Value.Text(); ok { // some builders list names only
 			c.Skills = append(c.Skills, CardSkill{Name: name})
@@ -94,11 +107,11 @@ func DecodeAgentCard(data []byte) (*AgentCard, error) {
 			c.Skills = append(c.Skills, CardSkill{text(e.Value, "name"), text(e.Value, "description")})
 		}
 	}
-	c.Tags, c.Category, c.LastUpdated = textsOf(m.Get("tags")), text(m, "category"), arc.Timestamp(text(m, "lastUpdated"))
+	c.Tags, c.Category, c.LastUpdated = wire.Texts(m.Get("tags")), text(m, "category"), arc.Timestamp(text(m, "lastUpdated"))
 	if n := m.Get("popularity"); n.Kind() == '0' {
 		c.Popularity = json.Number(n)
 	}
-	c.Methods = textsOf(v.Get("methods"))
+	c.Methods = wire.Texts(v.Get("methods"))
 	for m := v.Members(); m.Next(); {
 		if !slices.Contains(cardMembers, string(m.Name)) {
 			if c.Extra == nil {
@@ -108,18 +121,6 @@ func DecodeAgentCard(data []byte) (*AgentCard, error) {
 		}
 	}
 	return c, nil
-}
-
-const maxDepth = 128
-
-func textsOf(v strictjson.Value) []string {
-	var list []string
-	for e := v.Elements(); e.Next(); {
-		if s, ok := e.Value.Text(); ok {
-			list = append(list, s)
-		}
-	}
-	return list
 }
 
 func isCardVersion(s string) bool {
@@ -184,24 +185,9 @@ func between0And5(n json.Number) bool {
 
 // MarshalJSON writes the card in the shape of the schema.
 func (c AgentCard) MarshalJSON() ([]byte, error) {
-	type provider struct {
-		Organization string `json:"organization"`
-		Contact      string `json:"contact,omitempty"`
-		Website      string `json:"website,omitempty"`
-	}
-	type capabilities struct {
-		Streaming         bool `json:"streaming"`
-		PushNotifications bool `json:"pushNotifications"`
-		FileUpload        bool `json:"fileUpload"`
-		Multimodal        bool `json:"multimodal"`
-	}
 	type authentication struct {
 		Schemes []string `json:"schemes"`
 		Scopes  []string `json:"scopes"`
-	}
-	type skill struct {
-		Name        string `json:"name"`
-		Description string `json:"description"`
 	}
 	type metadata struct {
 		Tags        []string      `json:"tags"`
@@ -210,25 +196,22 @@ func (c AgentCard) MarshalJSON() ([]byte, error) {
 		LastUpdated arc.Timestamp `json:"lastUpdated,omitempty"`
 	}
 	card := struct {
-		Name           string          `json:"name"`
-		Description    string          `json:"description"`
-		Version        string          `json:"version"`
-		URL            string          `json:"url"`
-		Provider       provider        `json:"provider"`
-		Visibility     string          `json:"visibility"`
-		Capabilities   capabilities    `json:"capabilities"`
-		Authentication *authentication `json:"authentication,omitempty"`
-		Skills         []skill         `json:"skills,omitempty"`
-		Metadata       *metadata       `json:"metadata,omitempty"`
-		AgentID        string          `json:"agentId,omitempty"`
-		Methods        []string        `json:"methods,omitempty"`
-	}{Name: c.Name, Description: c.Description, Version: c.Version, URL: c.URL, Provider: provider(c.Provider),
-		Visibility: c.Visibility, Capabilities: capabilities(c.Capabilities), AgentID: c.AgentID, Methods: c.Methods}
+		Name           string           `json:"name"`
+		Description    string           `json:"description"`
+		Version        string           `json:"version"`
+		URL            string           `json:"url"`
+		Provider       CardProvider     `json:"provider"`
+		Visibility     string           `json:"visibility"`
+		Capabilities   CardCapabilities `json:"capabilities"`
+		Authentication *authentication  `json:"authentication,omitempty"`
+		Skills         []CardSkill      `json:"skills,omitempty"`
+		Metadata       *metadata        `json:"metadata,omitempty"`
+		AgentID        string           `json:"agentId,omitempty"`
+		Methods        []string         `json:"methods,omitempty"`
+	}{Name: c.Name, Description: c.Description, Version: c.Version, URL: c.URL, Provider: c.Provider,
+		Visibility: c.Visibility, Capabilities: c.Capabilities, Skills: c.Skills, AgentID: c.AgentID, Methods: c.Methods}
 	if len(c.AuthSchemes)+len(c.AuthScopes) > 0 {
 		card.Authentication = &authentication{append([]string{}, c.AuthSchemes...), append([]string{}, c.AuthScopes...)}
-	}
-	for _, s := range c.Skills {
-		card.Skills = append(card.Skills, skill(s))
 	}
 	if len(c.Tags) > 0 || c.Category != "" || c.Popularity != "" || c.LastUpdated != "" {
 		card.Metadata = &metadata{append([]string{}, c.Tags...), c.Category, c.Popularity, c.LastUpdated}

@@ -15,18 +15,16 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/signature"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
-	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -290,7 +288,7 @@ type origin struct{ agent, id, traceID string }
 // readNotification reads both forms. The id is that of the ARC request, which the
 // signature covers; the flat form has none.
 func readNotification(body []byte) (n *arc.Notification, from origin, fault *arc.Error) {
-	v, err := strictjson.Check(body, strictjson.Options{MaxDepth: maxDepth, LoneSurrogates: true})
+	v, err := wire.Check(body)
 	params := []byte(v)
 	if err != nil || v.Get("params") != nil {
 		req, err := arc.DecodeRequest(body)
@@ -305,7 +303,7 @@ func readNotification(body []byte) (n *arc.Notification, from origin, fault *arc
 		return nil, from, &arc.Error{Code: arc.ErrInvalidRequest, Message: arc.ErrInvalidRequest.Message()}
 	} else {
 		from.agent, _ = v.Get("requestAgent").Text()
-		if id, _ := v.Get("traceId").Text(); len(id) <= maxTrace && !strings.ContainsFunc(id, unicode.IsControl) {
+		if id, _ := v.Get("traceId").Text(); len(id) <= wire.MaxID && !wire.HasControl(id) {
 			from.traceID = id
 		}
 	}
@@ -315,11 +313,6 @@ func readNotification(body []byte) (n *arc.Notification, from origin, fault *arc
 	}
 	return n, from, nil
 }
-
-const (
-	maxDepth = 128
-	maxTrace = 256 // bytes of a traceId
-)
 
 func asError(err error) *arc.Error {
 	var e *arc.Error

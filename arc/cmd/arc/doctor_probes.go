@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/sse"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -222,10 +223,7 @@ func (d *doctor) checkTime(v strictjson.Value, name string) {
 	}
 }
 
-var (
-	eventID = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}\.[1-9][0-9]*$`)
-	shortID = regexp.MustCompile(`^task-[0-9a-f]{8}$`)
-)
+var shortID = regexp.MustCompile(`^task-[0-9a-f]{8}$`)
 
 // probeStream streams the answer of a chat.
 func (d *doctor) probeStream(ctx context.Context) error {
@@ -250,7 +248,8 @@ func (d *doctor) probeStream(ctx context.Context) error {
 			}
 			break
 		}
-		hasIDs = hasIDs || eventID.MatchString(r.LastEventID())
+		_, _, isNumbered := wire.ParseEventID(r.LastEventID())
+		hasIDs = hasIDs || isNumbered
 		if isFailed {
 			d.deviate("ARC-D22", "StreamChat ends with the error", "an event %q follows the error of a stream", e.Name)
 		}

@@ -86,6 +86,16 @@ func Check(text []byte) (strictjson.Value, error) {
 	return strictjson.Check(text, strictjson.Options{MaxDepth: MaxDepth, LoneSurrogates: true})
 }
 
+// Texts returns the strings of an array, and nothing for another value.
+func Texts(v strictjson.Value) (list []string) {
+	for e := v.Elements(); e.Next(); {
+		if s, ok := e.Value.Text(); ok {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
 // A Decoder reads values by jsonmap. Its zero value is ready. It is for one goroutine.
 type Decoder struct {
 	cursor  strictjson.Cursor
