@@ -40,11 +40,8 @@ func (s *Server) chat(ctx context.Context, req *a2a.SendMessageRequest) (*a2a.Me
 		res, err = s.result(ctx, call{method: arc.MethodChatMessage, tenant: req.Tenant, key: "chat.message/" + m.ID,
 			params: &arc.ChatMessageParams{ChatID: m.ContextID, Message: message}})
 	}
-	if e, ok := errors.AsType[*arc.Error](err); ok {
-		return nil, errorOf(arc.MethodChatMessage, e)
-	}
 	if err != nil {
-		return nil, err
+		return nil, refusalOf(arc.MethodChatMessage, err)
 	}
 	answer := res.Chat
 	out := fromMessage(cmp.Or(answer.Message, arc.AgentText("")), a2a.TaskInfo{ContextID: answer.ID}, 0)

@@ -10,7 +10,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -142,14 +141,10 @@ func (s *Server) subscribe(ctx context.Context, c *a2a.PushConfig) (*a2a.PushCon
 	if err != nil {
 		return nil, err
 	}
-	in, err := s.request(ctx, call{method: arc.MethodTaskSubscribe, tenant: c.Tenant,
+	_, err = s.result(ctx, call{method: arc.MethodTaskSubscribe, tenant: c.Tenant, push: w,
 		params: &arc.SubscribeParams{TaskID: string(c.TaskID), CallbackURL: c.URL}})
 	if err != nil {
-		return nil, err
-	}
-	front.Subscribe(in, w)
-	if res := s.engine.ServeMessage(ctx, in, nil); res.Error != nil {
-		return nil, errorOf(arc.MethodTaskSubscribe, res.Error)
+		return nil, refusalOf(arc.MethodTaskSubscribe, err)
 	}
 	out := configOf(c.TaskID, w)
 	out.Tenant = c.Tenant
@@ -217,9 +212,5 @@ func (s *Server) DeleteTaskPushConfig(ctx context.Context, req *a2a.DeleteTaskPu
 	if err != nil {
 		return err
 	}
-	err = front.Unsubscribe(ctx, s.engine, in, &front.Webhook{ID: req.ID, Dialect: pushDialect})
-	if e, ok := errors.AsType[*arc.Error](err); ok {
-		return errorOf(arc.MethodTaskInfo, e)
-	}
-	return err
+	return refusalOf(arc.MethodTaskInfo, front.Unsubscribe(ctx, s.engine, in, &front.Webhook{ID: req.ID, Dialect: pushDialect}))
 }

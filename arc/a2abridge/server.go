@@ -259,11 +259,8 @@ func (s *Server) SendMessage(ctx context.Context, req *a2a.SendMessageRequest) (
 // send makes the call for a message to a task, or to a new one without an id, and returns the task without a wait.
 func (s *Server) send(ctx context.Context, c call, id a2a.TaskID) (*a2a.Task, error) {
 	res, err := s.result(ctx, c)
-	if e, ok := errors.AsType[*arc.Error](err); ok {
-		return nil, errorOf(c.method, e)
-	}
 	if err != nil {
-		return nil, err
+		return nil, refusalOf(c.method, err)
 	}
 	if id == "" {
 		id = a2a.TaskID(res.Task.ID)
@@ -462,14 +459,19 @@ func (s *Server) GetExtendedAgentCard(ctx context.Context, req *a2a.GetExtendedA
 	return s.opts.ExtendedCard, nil
 }
 
-// errorOf returns the A2A error of an error of the arc.Server.
+// errorOf returns the A2A error of an error of a watched task.
 func errorOf(method string, err error) error {
-	var e *arc.Error
-	if !errors.As(err, &e) {
-		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-		return a2a.NewError(a2a.ErrInternalError, "the stream of the task ended")
+	if _, ok := errors.AsType[*arc.Error](err); ok || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return refusalOf(method, err)
+	}
+	return a2a.NewError(a2a.ErrInternalError, "the stream of the task ended")
+}
+
+// refusalOf returns the A2A error of an *arc.Error. It returns another error unchanged.
+func refusalOf(method string, err error) error {
+	e, ok := errors.AsType[*arc.Error](err)
+	if !ok {
+		return err
 	}
 	kind := a2a.ErrServerError
 	switch e.Code {
