@@ -5,8 +5,6 @@ package otelarc
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"iter"
 	"net/http"
@@ -18,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/telemetry"
 )
 
@@ -181,11 +180,9 @@ func contextOf(ctx context.Context, traceID string) context.Context {
 	if traceID == "" {
 		return ctx
 	}
-	id, err := trace.TraceIDFromHex(strings.ReplaceAll(strings.ToLower(traceID), "-", ""))
-	if sum := sha256.Sum256([]byte(traceID)); err != nil {
-		id = trace.TraceID(sum[:16])
-	}
-	span := telemetry.Derived("workflow", hex.EncodeToString(id[:])).SpanID()
+	hex := wire.W3CTraceID(traceID)
+	id, _ := trace.TraceIDFromHex(hex) // always valid
+	span := telemetry.Derived("workflow", hex).SpanID()
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span,
 		TraceFlags: trace.FlagsSampled, Remote: true}))
 }
