@@ -6,7 +6,6 @@ package arc
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
-	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/audit"
 	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/budget"
@@ -24,38 +22,30 @@ import (
 
 // A Principal is the authenticated caller.
 type Principal struct {
-	ID      string         // owns the tasks and chats that it begins (ARC-D36); must not be empty
-	Tenant  string         // the customer that it belongs to, for the program
-	AgentID string         // the only agent that it may speak as; empty means any (ARC-D53)
-	Scopes  []string       // what it may do; see [ParseScopes]
-	Claims  map[string]any // of its token, or nil
-	Expires time.Time      // the end of its streams; zero means none
+	ID      string         `json:"id"`               // owns the tasks and chats that it begins (ARC-D36); must not be empty
+	Tenant  string         `json:"tenant,omitempty"` // the customer that it belongs to, for the program
+	AgentID string         `json:"agent,omitempty"`  // the only agent that it may speak as; empty means any (ARC-D53)
+	Scopes  []string       `json:"scopes"`           // what it may do; see [ParseScopes]
+	Claims  map[string]any `json:"claims,omitempty"` // of its token, or nil
+	Expires time.Time      `json:"-"`                // the end of its streams; zero means none
 }
 
-// encodePrincipal returns a principal as JSON, or nil. The token is not part of it.
-func encodePrincipal(p *Principal) json.RawMessage {
+// encodePrincipal returns a principal as JSON, without invalid claims, or nil. The token is not part of it.
+func encodePrincipal(p *Principal) []byte {
 	if p == nil {
 		return nil
 	}
-	o := wire.Open(nil)
-	o.Text("id", p.ID)
-	o.OptText("tenant", p.Tenant)
-	o.OptText("agent", p.AgentID)
-	o.Texts("scopes", p.Scopes)
-	if claims, err := strictjson.Encode(p.Claims); err == nil && p.Claims != nil { // omits invalid claims
-		o.Raw("claims", claims)
+	text, err := strictjson.Encode(p)
+	if err != nil {
+		p = &Principal{ID: p.ID, Tenant: p.Tenant, AgentID: p.AgentID, Scopes: p.Scopes}
+		text, _ = strictjson.Encode(p) // texts only
 	}
-	return o.Close()
+	return text
 }
 
 func decodePrincipal(b []byte) *Principal {
-	v := strictjson.Value(b)
-	if v.Absent() {
-		return nil
-	}
-	text := func(name string) string { s, _ := v.Get(name).Text(); return s }
-	p := &Principal{ID: text("id"), Tenant: text("tenant"), AgentID: text("agent"), Scopes: wire.Texts(v.Get("scopes"))}
-	if claims := v.Get("claims"); !claims.Absent() && strictjson.Decode(claims, &p.Claims) != nil {
+	var p *Principal
+	if len(b) == 0 || strictjson.Decode(b, &p) != nil {
 		return nil
 	}
 	return p
