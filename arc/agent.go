@@ -358,15 +358,11 @@ func (s *Server) SetHealthy(agentID string, healthy bool) bool {
 // notificationMethod serves task.notification.
 func notificationMethod(h NotificationHandler) Handler {
 	return HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
-		text, err := wire.Normalize(MethodTaskNotification, call.Params)
-		if err != nil {
-			return nil, err
+		n := new(Notification)
+		err := n.UnmarshalJSON(call.Params)
+		if err == nil {
+			err = guard.Call("notification handler", func() error { return h.ServeNotification(ctx, n) })
 		}
-		n, err := read[Notification](text)
-		if err != nil {
-			return nil, err
-		}
-		err = guard.Call("notification handler", func() error { return h.ServeNotification(ctx, n) })
 		if err != nil {
 			return nil, err
 		}

@@ -461,7 +461,7 @@ func TestServerOptionsAcceptMinusOneAndZero(t *testing.T) {
 		s.HandleChats("c", arctest.ScriptedChat("x", "y"))
 		createTask(t, s, "a", "x")
 		require.Equal(t, "xy", chatOf(t, startChat(s, "c", "c1", "x")).Message.Text())
-		text, _, err := readStream(arc.NewStreamReader(post(s, call("chat.start", "c", `{"stream":true,"initialMessage":`+hello("x")+`}`)).Body, nil))
+		text, _, err := readStream(arc.NewStreamReader(post(s, call("chat.start", "c", `{"stream":true,"initialMessage":`+hello("x")+`}`)).Body, 0, nil))
 		require.NoError(t, err)
 		require.Equal(t, "xy", text)
 		require.NoError(t, s.Close())

@@ -241,7 +241,7 @@ func (r idleReader) Read(p []byte) (int, error) {
 
 // events reads a stream of events.
 func (s *streaming) events(ctx context.Context, resp *http.Response) error {
-	in := newStreamReader(idleReader{s, resp.Body}, &streamReaderOptions{MaxEvent: s.c.opts.Limits.MaxEvent, OnUnknownEvent: s.ignored(ctx)})
+	in := newStreamReader(idleReader{s, resp.Body}, s.c.opts.Limits.MaxEvent, s.ignored(ctx))
 	in.numbers = &s.numbers
 	for {
 		ev, err := in.Next()

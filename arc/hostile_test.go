@@ -203,7 +203,7 @@ func TestHostileTexts(t *testing.T) {
 				require.Equal(t, 2, bytes.Count(append([]byte("\n"), got...), []byte("\nevent: ")), "%q", got)
 				require.Equal(t, 2, bytes.Count(got, []byte("\n\n")), "%q", got)
 				require.NotContains(t, string(got), "\r")
-				r := arc.NewStreamReader(bytes.NewReader(got), nil)
+				r := arc.NewStreamReader(bytes.NewReader(got), 0, nil)
 				ev, err := r.Next()
 				require.NoError(t, err)
 				require.Contains(t, []string{evil, "x"}, ev.Text)

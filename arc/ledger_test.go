@@ -315,7 +315,7 @@ func TestLedgerBoundsStreams(t *testing.T) {
 				var ids []string
 				start := func(principal string) (err error) {
 					body := streamed("a", fmt.Sprint("c", len(streams)), "x")
-					r := arc.NewStreamReader(open(t, t.Context(), mem, body, "Authorization", principal).Body, nil)
+					r := arc.NewStreamReader(open(t, t.Context(), mem, body, "Authorization", principal).Body, 0, nil)
 					for i := 0; i < 9 && err == nil; i++ {
 						var ev *arc.ChatEvent
 						if ev, err = r.Next(); err == nil && i == 0 {

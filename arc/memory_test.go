@@ -25,7 +25,7 @@ func TestSharedTexts(t *testing.T) {
 		require.NoError(t, err)
 		in.Write(b)
 	}
-	r := newStreamReader(&in, nil)
+	r := newStreamReader(&in, 0, nil)
 	var all []*ChatEvent
 	for range 1000 {
 		ev, err := r.Next()

@@ -376,7 +376,7 @@ func (s *Server) engineOptions() engine.Options {
 			}
 		}
 	}
-	o.Webhooks = s.sender.options(nil)
+	o.Webhooks = s.sender.options()
 	if hook := s.sender.opts.OnDeadLetter; hook != nil {
 		o.Webhooks.OnDeadLetter = func(ctx context.Context, l engine.Letter) {
 			s.hook(ctx, "dead letter hook", func(ctx context.Context) { hook(ctx, letterOf(l)) })

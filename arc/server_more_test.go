@@ -187,7 +187,7 @@ func TestResumeErrors(t *testing.T) {
 		}))
 		mem := arctest.NewServer(t, s)
 		for _, text := range []string{"late", "after"} {
-			_, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", text, text)).Body, nil))
+			_, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", text, text)).Body, 0, nil))
 			require.ErrorIs(t, err, arc.ErrInvalidChatMessage, text)
 		}
 	})

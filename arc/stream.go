@@ -23,17 +23,6 @@ type ChatEvent struct {
 	ID      string     // where to resume after, on servers that offer it
 }
 
-// streamReaderOptions adjusts a [streamReader]. The zero value is right for
-// production.
-type streamReaderOptions struct {
-	// MaxEvent bounds the data of one event in bytes. Zero means 16 MiB.
-	MaxEvent int
-
-	// OnUnknownEvent, if set, is called with each event of an unknown type. The data
-	// are valid only during the call.
-	OnUnknownEvent func(name string, data []byte)
-}
-
 // A streamReader reads the events of a streamed chat (ARC-140 to ARC-147) from
 // the body of an answer. It is for one goroutine at a time.
 type streamReader struct {
@@ -47,16 +36,10 @@ type streamReader struct {
 	own     wire.EventNumbers // of a stream over one connection
 }
 
-// newStreamReader returns a streamReader of body.
-func newStreamReader(body io.Reader, opts *streamReaderOptions) *streamReader {
-	var o streamReaderOptions
-	if opts != nil {
-		o = *opts
-	}
-	if o.MaxEvent <= 0 {
-		o.MaxEvent = 16 << 20
-	}
-	r := &streamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: o.MaxEvent}), ignored: o.OnUnknownEvent}
+// newStreamReader returns a streamReader of body. It refuses an event with more than maxEvent bytes of data, and calls
+// ignored, unless that is nil, with each event of an unknown type. The data are valid only during the call.
+func newStreamReader(body io.Reader, maxEvent int, ignored func(name string, data []byte)) *streamReader {
+	r := &streamReader{in: sse.NewReader(body, &sse.ReaderOptions{MaxData: maxEvent}), ignored: ignored}
 	r.numbers = &r.own
 	return r
 }

@@ -117,9 +117,9 @@ func TestStalledReadersAreDropped(t *testing.T) {
 		defer cancel()
 		var stalled []*arc.StreamReader
 		for i := range n {
-			stalled = append(stalled, arc.NewStreamReader(open(t, limited, mem, streamed("a-01", fmt.Sprint("stalled-", i), "0")).Body, nil))
+			stalled = append(stalled, arc.NewStreamReader(open(t, limited, mem, streamed("a-01", fmt.Sprint("stalled-", i), "0")).Body, 0, nil))
 			ctx, cancel := context.WithCancel(t.Context())
-			r := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", fmt.Sprint("vanished-", i), "0")).Body, nil)
+			r := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", fmt.Sprint("vanished-", i), "0")).Body, 0, nil)
 			_, err := r.Next()
 			require.NoError(t, err)
 			cancel()
@@ -127,7 +127,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, time.Since(start))
 		for i := range 2 { // not delayed by the others
-			text, last, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", fmt.Sprint("honest-", i), "3000")).Body, nil))
+			text, last, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", fmt.Sprint("honest-", i), "3000")).Body, 0, nil))
 			require.NoError(t, err)
 			require.Len(t, text, 3000*1000)
 			require.True(t, last.Done)
@@ -184,7 +184,7 @@ func TestVanishedReaderOfIdleStream(t *testing.T) {
 			if o.Persistence.EnableResume {
 				limit += time.Minute
 			}
-			_, err := arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "c", "x")).Body, nil).Next()
+			_, err := arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "c", "x")).Body, 0, nil).Next()
 			require.NoError(t, err)
 			time.Sleep(limit + 15*time.Second + time.Second) // the comment may be the second one
 			require.Len(t, done, 1)
@@ -236,7 +236,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		for i := range n {
 			body := open(t, t.Context(), mem, streamed("a-01", fmt.Sprintf("slow-%02d", i), fmt.Sprint(pieces))).Body
 			wg.Go(func() {
-				text, last, err := readStream(arc.NewStreamReader(&slowBody{body, rate}, nil))
+				text, last, err := readStream(arc.NewStreamReader(&slowBody{body, rate}, 0, nil))
 				if err != nil || len(text) != pieces*1000 || !last.Done {
 					t.Errorf("reader %d: %d bytes, %v", i, len(text), err)
 				}
@@ -247,7 +247,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		if !race.Enabled {
 			require.Less(t, heapNow()-heap, int64(n)*(2<<20))
 		}
-		text, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "honest", "2000")).Body, nil))
+		text, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "honest", "2000")).Body, 0, nil))
 		require.NoError(t, err)
 		require.Len(t, text, 2000*1000)
 		require.Equal(t, 5*time.Second, time.Since(start))
@@ -293,10 +293,10 @@ func TestStalledReaderDelaysOtherReaderOfStream(t *testing.T) {
 					mems = append(mems, arctest.NewServer(t, http.HandlerFunc(s.ServeHTTP)))
 				}
 				body := streamed("a-01", "c", "x")
-				first := arc.NewStreamReader(open(t, t.Context(), mems[0], body).Body, nil)
+				first := arc.NewStreamReader(open(t, t.Context(), mems[0], body).Body, 0, nil)
 				ev, err := first.Next()
 				require.NoError(t, err)
-				stalled := arc.NewStreamReader(open(t, t.Context(), mems[servers-1], body, "Last-Event-ID", ev.ID).Body, nil)
+				stalled := arc.NewStreamReader(open(t, t.Context(), mems[servers-1], body, "Last-Event-ID", ev.ID).Body, 0, nil)
 				start := time.Now()
 				text, last, err := readStream(first)
 				require.NoError(t, err)
@@ -311,7 +311,7 @@ func TestStalledReaderDelaysOtherReaderOfStream(t *testing.T) {
 				}
 				res := open(t, t.Context(), mems[servers-1], body, "Last-Event-ID", ev.ID)
 				if servers > 1 {
-					_, last, err = readStream(arc.NewStreamReader(res.Body, nil))
+					_, last, err = readStream(arc.NewStreamReader(res.Body, 0, nil))
 					require.NoError(t, err)
 					require.True(t, last.Done)
 				} else { // 1 MiB of 3 is kept

@@ -61,13 +61,13 @@ func TestStreamReader(t *testing.T) {
 		{"nested chat of the site (ARC-D20)", strings.NewReader("data: {\"chat\":{\"chatId\":\"c9\",\"message\":{\"role\":\"agent\",\"parts\":[{\"type\":\"text\",\"content\":\"x\"}]}}}\n\n" + doneEvent), "x", 2, io.EOF},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			text, events, err := readAll(newStreamReader(tt.body, nil))
+			text, events, err := readAll(newStreamReader(tt.body, 0, nil))
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.text, text)
 			require.Equal(t, tt.events, events)
 		})
 	}
-	_, _, err := readAll(newStreamReader(strings.NewReader(chunkEvent(strings.Repeat("x", 100))), &streamReaderOptions{MaxEvent: 99}))
+	_, _, err := readAll(newStreamReader(strings.NewReader(chunkEvent(strings.Repeat("x", 100))), 99, nil))
 	require.ErrorIs(t, err, ErrTooLarge)
 	require.ErrorIs(t, ErrTruncated, io.ErrUnexpectedEOF)
 }
@@ -82,7 +82,7 @@ func TestStreamReaderError(t *testing.T) {
 		`{"error":{"code":7,"message":{}}}`:                                      {Code: 7},
 		`oops`:                                                                   {Code: ErrInternal, Message: "oops"},
 	} {
-		r := newStreamReader(strings.NewReader("event: error\ndata: "+data+"\n\n"+doneEvent+doneEvent), nil)
+		r := newStreamReader(strings.NewReader("event: error\ndata: "+data+"\n\n"+doneEvent+doneEvent), 0, nil)
 		_, err := r.Next()
 		want.Remote = true
 		require.Equal(t, want, err, data)
@@ -92,7 +92,7 @@ func TestStreamReaderError(t *testing.T) {
 		_, err = r.Next()
 		require.Equal(t, io.EOF, err)
 	}
-	r := newStreamReader(strings.NewReader("event: error\ndata: {}\n\n"+chunkEvent("late")), nil)
+	r := newStreamReader(strings.NewReader("event: error\ndata: {}\n\n"+chunkEvent("late")), 0, nil)
 	_, err := r.Next()
 	var e *Error
 	require.ErrorAs(t, err, &e)
@@ -102,9 +102,9 @@ func TestStreamReaderError(t *testing.T) {
 
 func TestStreamReaderIgnored(t *testing.T) {
 	var got []string
-	r := newStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), &streamReaderOptions{OnUnknownEvent: func(name string, data []byte) {
+	r := newStreamReader(strings.NewReader("event: ping\ndata: {}\n\ndata: 5\n\n"+doneEvent), 0, func(name string, data []byte) {
 		got = append(got, name+"="+string(data))
-	}})
+	})
 	_, events, err := readAll(r)
 	require.Equal(t, io.EOF, err)
 	require.Equal(t, 1, events)
@@ -126,7 +126,7 @@ func TestStreamAllocations(t *testing.T) {
 		}
 		body, _ = sse.AppendEvent(body, wire.EventDone, "", wire.AppendDone(nil, "chat-1", "ACTIVE"))
 		return testing.AllocsPerRun(5, func() {
-			_, got, err := countAll(newStreamReader(strings.NewReader(string(body)), nil))
+			_, got, err := countAll(newStreamReader(strings.NewReader(string(body)), 0, nil))
 			if err != io.EOF || got != events+1 {
 				t.Fatal(got, err)
 			}
@@ -151,8 +151,8 @@ func FuzzStreamReader(f *testing.F) {
 	f.Add([]byte("event: error\ndata: {\"error\":{}}\n\n"+doneEvent), 1)
 	f.Add([]byte("\xef\xbb\xbfdata:{\"message\":\"x\"}\r\rdata: {\"done\":true}"), 2)
 	f.Fuzz(func(t *testing.T, body []byte, piece int) {
-		text1, n1, err1 := readAll(newStreamReader(strings.NewReader(string(body)), &streamReaderOptions{MaxEvent: 1 << 16}))
-		text2, n2, err2 := readAll(newStreamReader(&pieces{body, max(1, piece%7)}, &streamReaderOptions{MaxEvent: 1 << 16}))
+		text1, n1, err1 := readAll(newStreamReader(strings.NewReader(string(body)), 1<<16, nil))
+		text2, n2, err2 := readAll(newStreamReader(&pieces{body, max(1, piece%7)}, 1<<16, nil))
 		require.Equal(t, text1, text2, "how the bytes arrive does not matter")
 		require.Equal(t, n1, n2)
 		require.Equal(t, err1.Error(), err2.Error())

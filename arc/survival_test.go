@@ -92,7 +92,7 @@ func TestSurviveSlowReaders(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				r := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", fmt.Sprintf("c%d", i), text)).Body, nil)
+				r := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", fmt.Sprintf("c%d", i), text)).Body, 0, nil)
 				switch i % 4 {
 				case 0, 1: // reads all
 					text, last, err := readStream(r)
@@ -168,7 +168,7 @@ func TestSurviveStreams(t *testing.T) {
 				return
 			}
 			defer res.Body.Close()
-			r := arc.NewStreamReader(res.Body, nil)
+			r := arc.NewStreamReader(res.Body, 0, nil)
 			if text == "endless" {
 				if _, err := r.Next(); err != nil {
 					t.Error(err)

@@ -56,7 +56,7 @@ func vectorSSEDecode(in struct {
 	Cuts     []int
 	MaxEvent int
 }) (any, error) {
-	r := newStreamReader(&cutReader{data: in.Wire, cuts: in.Cuts}, &streamReaderOptions{MaxEvent: in.MaxEvent})
+	r := newStreamReader(&cutReader{data: in.Wire, cuts: in.Cuts}, in.MaxEvent, nil)
 	events := []any{}
 	text, status, end := "", "", ""
 	for end == "" || end == "error" {

@@ -110,7 +110,7 @@ func TestWebhookSenderDelay(t *testing.T) {
 		res.Header = header
 		return res, nil
 	})})
-	o := s.options(nil)
+	o := s.options()
 	d := &engine.Delivery{ID: "n", URL: "https://hooks.example/x", Body: []byte(`{}`)}
 	for _, tt := range []struct {
 		status int
@@ -130,7 +130,7 @@ func TestWebhookSenderDelay(t *testing.T) {
 			require.Equal(t, tt.want, o.Delay(5*time.Second, err), tt.status)
 		}
 	}
-	o = mustSender(t, nil).options(nil)
+	o = mustSender(t, nil).options()
 	shortest, longest := time.Hour, time.Duration(0)
 	for range 1000 {
 		d := o.Delay(10*time.Second, nil)

@@ -167,12 +167,12 @@ func newSender(opts *WebhookOptions) *sender {
 }
 
 // options are those of the queues.
-func (s *sender) options(hook func(ctx context.Context, l engine.Letter)) engine.WebhookOptions {
+func (s *sender) options() engine.WebhookOptions {
 	var p RetryPolicy
 	if s.opts.Retry != nil {
 		p = *s.opts.Retry
 	}
-	o := engine.WebhookOptions{Deliver: s.attempt, OnDeadLetter: hook, IsExact: s.opts.exact, MaxAttempts: cmp.Or(p.MaxAttempts, 3),
+	o := engine.WebhookOptions{Deliver: s.attempt, IsExact: s.opts.exact, MaxAttempts: cmp.Or(p.MaxAttempts, 3),
 		Base: max(cmp.Or(p.Base, 5*time.Second), 0), Max: p.Max, MaxRetryAfter: max(cmp.Or(p.MaxRetryAfter, time.Hour), 0)}
 	for _, w := range s.opts.Static {
 		sub := engine.Subscription{ID: w.ID, URL: w.CallbackURL, Target: w.TargetAgent, Events: wire.Events()}

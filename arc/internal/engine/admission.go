@@ -144,7 +144,7 @@ func overPlaces(agent string, r *Refusal) error {
 		return nil
 	}
 	limit := int64(r.Limit)
-	return refused(agent, &budget.Error{Resource: budget.Work, Scope: r.Scope, Limit: limit, Used: limit, RetryAfter: placeRetry})
+	return Refused(agent, &budget.Error{Resource: budget.Work, Scope: r.Scope, Limit: limit, Used: limit, RetryAfter: placeRetry})
 }
 
 var priorities = map[string]int{"URGENT": 2, "HIGH": 1, "LOW": -1}

@@ -85,7 +85,7 @@ func (t *Turn) Reserve(n int) (err error) {
 		err = t.memory.Resize(int64(n))
 	}
 	if err != nil {
-		return refused(t.q.Target, err)
+		return Refused(t.q.Target, err)
 	}
 	return nil
 }

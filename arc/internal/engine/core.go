@@ -300,8 +300,8 @@ func (c *core) persist(ctx context.Context, op func(ctx context.Context) error) 
 	}
 }
 
-// refused returns the error of a refused reservation: rate limit exceeded for requests, else capacity exceeded.
-func refused(agent string, err error) error {
+// Refused returns the error of a refused reservation for a call to an agent: rate limit exceeded for requests, else capacity exceeded.
+func Refused(agent string, err error) error {
 	b, ok := errors.AsType[*budget.Error](err)
 	if !ok {
 		return err // the context ended
@@ -319,9 +319,6 @@ func refused(agent string, err error) error {
 	fault.Details = o.Close()
 	return fault
 }
-
-// Refused is the error of a refused reservation for a call to an agent.
-func Refused(agent string, err error) error { return refused(agent, err) }
 
 // RetrySeconds is the value of Retry-After: whole seconds, at least 1 (ARC-D15).
 func RetrySeconds(d time.Duration) int64 { return max(1, int64((d+time.Second-1)/time.Second)) }

@@ -87,7 +87,7 @@ func (l *ledger) add(kind objectKind, key string, q *Request, n int) error {
 	}
 	if err != nil {
 		o.items.Release()
-		return refused(q.Target, err)
+		return Refused(q.Target, err)
 	}
 	l.mu.Lock()
 	old := l.objects[o.objectKey]
@@ -127,7 +127,7 @@ func (l *ledger) grow(kind objectKind, key string, n int) error {
 // growLocked is grow with o.mu held.
 func (o *object) growLocked(n int64) error {
 	if err := o.bytes.Resize(o.n.Load() + n); err != nil {
-		return refused("", err)
+		return Refused("", err)
 	}
 	o.n.Add(n)
 	return nil
@@ -155,7 +155,7 @@ func (l *ledger) attach(task string, n int, subscriptions int64) error {
 	}
 	if err != nil {
 		_ = o.growLocked(-bytes) // never more
-		return refused("", err)
+		return Refused("", err)
 	}
 	o.attached += bytes
 	o.subscriptions += subscriptions
