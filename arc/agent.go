@@ -199,11 +199,6 @@ const (
 	other
 )
 
-var (
-	taskMethods = []string{MethodTaskCreate, MethodTaskSend, MethodTaskInfo, MethodTaskCancel, MethodTaskSubscribe}
-	chatMethods = []string{MethodChatStart, MethodChatMessage, MethodChatEnd}
-)
-
 // Register adds an agent; it may do so while the server runs. It panics if the
 // agent has no valid id, if an agent or group has this id already (ARC-D47), or if a
 // method name breaks the grammar: two or more words of letters, digits and
@@ -220,33 +215,23 @@ func (s *Server) Register(a Agent) {
 	}
 	e := &agentEntry{Agent: a}
 	methods := map[string]*methodEntry{}
+	add := func(handlers map[string]Handler, b builtin) { maps.Copy(methods, s.entries(e, handlers, b)) }
 	if a.TaskHandler != nil {
-		for _, m := range taskMethods {
-			methods[m] = s.wrap(e, s.taskMethod(m), ofTasks)
-		}
+		add(s.taskMethods(), ofTasks)
 	}
 	if a.ChatHandler != nil {
-		for _, m := range chatMethods {
-			if m == MethodChatStart || !a.StatelessChats {
-				methods[m] = s.wrap(e, s.chatMethod(m), ofChats)
-			}
-		}
+		add(s.chatMethods(), ofChats)
 	}
 	if a.NotificationHandler != nil {
-		methods[MethodTaskNotification] = s.wrap(e, notificationMethod(a.NotificationHandler), other)
+		add(map[string]Handler{MethodTaskNotification: notificationMethod(a.NotificationHandler)}, other)
 	}
 	if s.opts.EnableCapabilities {
-		methods[methodGetCapabilities] = s.wrap(e, s.capabilities(e), other)
-	}
-	for _, m := range a.ExcludedMethods {
-		delete(methods, m)
+		add(map[string]Handler{methodGetCapabilities: s.capabilities(e)}, other)
 	}
 	for m, h := range a.Methods {
-		if !methodSyntax.MatchString(m) || len(m) > maxMethodLen || h == nil {
-			panic(fmt.Sprintf("arc: Register: agent %q: bad method %q", a.AgentID, m))
-		}
-		methods[m] = s.wrap(e, h, custom)
+		checkHandler("Register", a.AgentID, m, h)
 	}
+	add(a.Methods, custom)
 	e.setMethods(methods)
 	if err := s.registry.add(e); err != nil {
 		panic("arc: Register: " + err.Error())
@@ -259,6 +244,26 @@ func (s *Server) Register(a Agent) {
 func (e *agentEntry) setMethods(methods map[string]*methodEntry) {
 	e.names = slices.Sorted(maps.Keys(methods))
 	e.methods.Store(&methods)
+}
+
+// checkHandler panics if a custom method has no valid name or no handler.
+func checkHandler(op, agentID, method string, h Handler) {
+	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil {
+		panic(fmt.Sprintf("arc: %s: agent %q: bad method %q", op, agentID, method))
+	}
+}
+
+// entries returns the entries of methods, except standard ones that the agent excludes.
+func (s *Server) entries(e *agentEntry, handlers map[string]Handler, b builtin) map[string]*methodEntry {
+	entries := map[string]*methodEntry{}
+	for name, h := range handlers {
+		isExcluded := slices.Contains(e.ExcludedMethods, name) ||
+			e.StatelessChats && (name == MethodChatMessage || name == MethodChatEnd)
+		if b == custom || !isExcluded {
+			entries[name] = s.wrap(e, h, b)
+		}
+	}
+	return entries
 }
 
 // wrap puts the middleware of the agent and of the server around a handler.
@@ -278,14 +283,12 @@ func (s *Server) HandleTasks(agentID string, h TaskHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("arc: HandleTasks: agent %q: the handler is nil", agentID))
 	}
-	if s.registry.lookup(agentID) == nil {
+	e := s.registry.lookup(agentID)
+	if e == nil {
 		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, TaskHandler: h})
 		return
 	}
-	s.extend("HandleTasks", agentID, taskMethods, func(e *agentEntry, method string) *methodEntry {
-		e.TaskHandler = h
-		return s.wrap(e, s.taskMethod(method), ofTasks)
-	})
+	s.extend("HandleTasks", e, s.taskMethods(), ofTasks, func() { e.TaskHandler = h })
 	s.engine.Tasks.Serve(agentID)
 }
 
@@ -295,47 +298,40 @@ func (s *Server) HandleChats(agentID string, h ChatHandler) {
 	if h == nil {
 		panic(fmt.Sprintf("arc: HandleChats: agent %q: the handler is nil", agentID))
 	}
-	if s.registry.lookup(agentID) == nil {
+	e := s.registry.lookup(agentID)
+	if e == nil {
 		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, ChatHandler: h})
 		return
 	}
-	s.extend("HandleChats", agentID, chatMethods, func(e *agentEntry, method string) *methodEntry {
-		e.ChatHandler = h
-		return s.wrap(e, s.chatMethod(method), ofChats)
-	})
+	s.extend("HandleChats", e, s.chatMethods(), ofChats, func() { e.ChatHandler = h })
 }
 
 // Handle adds a handler for one method, a custom one or one of the nine, and
 // registers the agent if it is new. It panics like [Server.Register], and if the
 // agent has the method already.
 func (s *Server) Handle(agentID, method string, h Handler) {
-	if s.registry.lookup(agentID) == nil {
+	e := s.registry.lookup(agentID)
+	if e == nil {
 		s.Register(Agent{AgentInfo: AgentInfo{AgentID: agentID}, Methods: map[string]Handler{method: h}})
 		return
 	}
-	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil {
-		panic(fmt.Sprintf("arc: Handle: agent %q: bad method %q", agentID, method))
-	}
-	s.extend("Handle", agentID, []string{method}, func(e *agentEntry, _ string) *methodEntry { return s.wrap(e, h, custom) })
+	checkHandler("Handle", agentID, method, h)
+	s.extend("Handle", e, map[string]Handler{method: h}, custom, func() {})
 }
 
 // extend adds methods to a registered agent, except standard ones that it excludes. It panics if the
 // agent has one of them already.
-func (s *Server) extend(op, agentID string, names []string, entry func(e *agentEntry, method string) *methodEntry) {
-	err := s.registry.change(agentID, func(e *agentEntry) error {
+func (s *Server) extend(op string, e *agentEntry, handlers map[string]Handler, b builtin, set func()) {
+	entries := s.entries(e, handlers, b) // calls middleware, and so precedes the lock
+	err := s.registry.change(e, func() error {
 		methods := maps.Clone(*e.methods.Load())
-		for _, name := range names {
+		for _, name := range slices.Sorted(maps.Keys(handlers)) {
 			if methods[name] != nil {
-				return fmt.Errorf("agent %q has the method %s already", agentID, name)
+				return fmt.Errorf("agent %q has the method %s already", e.AgentID, name)
 			}
 		}
-		for _, name := range names {
-			isExcluded := slices.Contains(e.ExcludedMethods, name) ||
-				e.StatelessChats && (name == MethodChatMessage || name == MethodChatEnd)
-			if m := entry(e, name); m.builtin == custom || !isExcluded {
-				methods[name] = m
-			}
-		}
+		set()
+		maps.Copy(methods, entries)
 		e.setMethods(methods)
 		return nil
 	})
@@ -413,14 +409,14 @@ func agentOf(q *engine.Request) *agentEntry {
 	return q.Tag.(*agentEntry) // of a run again
 }
 
-func (r *registry) change(id string, f func(e *agentEntry) error) error {
+// change calls f unless the agent was removed.
+func (r *registry) change(e *agentEntry, f func() error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e := r.agents[id]
-	if e == nil {
-		return fmt.Errorf("there is no agent %q", id)
+	if r.agents[e.AgentID] != e {
+		return fmt.Errorf("there is no agent %q", e.AgentID)
 	}
-	return f(e)
+	return f()
 }
 
 func (r *registry) remove(id string) bool {

@@ -248,22 +248,12 @@ func (w *ChatWriter) finish() ([]byte, error) {
 	return jsonmap.Append(nil, &m)
 }
 
-// chatMethod serves one of the chat methods.
-func (s *Server) chatMethod(method string) Handler {
-	switch method {
-	case MethodChatStart:
-		return HandlerFunc(s.startChat)
-	case MethodChatMessage:
-		return HandlerFunc(s.chatMessage)
-	}
-	return HandlerFunc(s.endChat)
+// chatMethods serve the chats of agents.
+func (s *Server) chatMethods() map[string]Handler {
+	return map[string]Handler{MethodChatStart: handlerOf(s.startChat), MethodChatMessage: handlerOf(s.chatMessage), MethodChatEnd: handlerOf(s.endChat)}
 }
 
-func (s *Server) startChat(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.StartChat](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) startChat(ctx context.Context, call *Call, p *wire.StartChat) (any, error) {
 	message, err := s.admit(call, "initialMessage", &p.InitialMessage)
 	if err != nil {
 		return nil, err
@@ -272,11 +262,7 @@ func (s *Server) startChat(ctx context.Context, call *Call) (any, error) {
 		IsStreamed: p.Stream, Message: message[engine.Room:], Metadata: bytesOf(p.Metadata)})
 }
 
-func (s *Server) chatMessage(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.ChatMessage](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) chatMessage(ctx context.Context, call *Call, p *wire.ChatMessage) (any, error) {
 	message, err := s.admit(call, "message", &p.Message)
 	if err != nil {
 		return nil, err
@@ -284,11 +270,7 @@ func (s *Server) chatMessage(ctx context.Context, call *Call) (any, error) {
 	return s.answerChat(ctx, call, engine.ChatMessage{ChatID: p.ChatID, IsStreamed: p.Stream, Message: message[engine.Room:]})
 }
 
-func (s *Server) endChat(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.EndChat](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) endChat(ctx context.Context, call *Call, p *wire.EndChat) (any, error) {
 	return call.ready(s.engine.Chats.End(ctx, call.x.request(call), p.ChatID, textOf(p.Reason)))
 }
 

@@ -615,6 +615,17 @@ func TestHandlersExtendAnAgent(t *testing.T) {
 	}
 }
 
+func TestMiddlewareMayUseServerWhenMethodIsAdded(t *testing.T) {
+	var s *arc.Server
+	s = newServer(t, &arc.ServerOptions{Middleware: []arc.Middleware{func(next arc.Handler) arc.Handler {
+		require.LessOrEqual(t, len(s.Agents()), 1)
+		return next
+	}}})
+	s.Handle("a", "debug.echo", arc.HandlerFunc(echo))
+	s.HandleTasks("a", arctest.ScriptedTask())
+	require.Nil(t, answer(t, post(s, call("task.create", "a", `{"initialMessage":`+hello("x")+`}`))).Error)
+}
+
 // HandleTasks and HandleChats skip the methods that the agent excludes.
 func TestHandlersKeepExclusions(t *testing.T) {
 	s := newServer(t, nil)

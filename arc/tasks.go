@@ -249,26 +249,24 @@ func (s *Server) admit(call *Call, field string, m *wire.Message) ([]byte, error
 	return wire.JSON(make([]byte, engine.Room, engine.Room+len(call.Params)+64), m), nil
 }
 
-// taskMethod serves one of the task methods.
-func (s *Server) taskMethod(method string) Handler {
-	switch method {
-	case MethodTaskCreate:
-		return HandlerFunc(s.createTask)
-	case MethodTaskSend:
-		return HandlerFunc(s.sendTask)
-	case MethodTaskInfo:
-		return HandlerFunc(s.taskInfo)
-	case MethodTaskCancel:
-		return HandlerFunc(s.cancelTask)
-	}
-	return HandlerFunc(s.subscribeTask)
+// taskMethods serve the tasks of agents.
+func (s *Server) taskMethods() map[string]Handler {
+	return map[string]Handler{MethodTaskCreate: handlerOf(s.createTask), MethodTaskSend: handlerOf(s.sendTask), MethodTaskInfo: HandlerFunc(s.taskInfo),
+		MethodTaskCancel: handlerOf(s.cancelTask), MethodTaskSubscribe: handlerOf(s.subscribeTask)}
 }
 
-func (s *Server) createTask(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.CreateTask](call.Params)
-	if err != nil {
-		return nil, err
-	}
+// handlerOf returns a handler that reads the params of its method.
+func handlerOf[P any](f func(ctx context.Context, call *Call, p *P) (any, error)) Handler {
+	return HandlerFunc(func(ctx context.Context, call *Call) (any, error) {
+		p, err := wire.Read[P](call.Params)
+		if err != nil {
+			return nil, err
+		}
+		return f(ctx, call, p)
+	})
+}
+
+func (s *Server) createTask(ctx context.Context, call *Call, p *wire.CreateTask) (any, error) {
 	message, err := s.admit(call, "initialMessage", &p.InitialMessage)
 	if err != nil {
 		return nil, err
@@ -288,11 +286,7 @@ func (s *Server) createTask(ctx context.Context, call *Call) (any, error) {
 	return call.ready(s.engine.Tasks.Create(context.WithoutCancel(ctx), q, message, bytesOf(p.Metadata), string(p.Priority), call.x.scratch[:0]))
 }
 
-func (s *Server) sendTask(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.SendTask](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) sendTask(ctx context.Context, call *Call, p *wire.SendTask) (any, error) {
 	message, err := s.admit(call, "message", &p.Message)
 	if err == nil {
 		err = s.engine.Tasks.Send(ctx, call.x.request(call), p.TaskID, message[engine.Room:])
@@ -308,19 +302,11 @@ func (s *Server) taskInfo(ctx context.Context, call *Call) (any, error) {
 	return call.ready(s.engine.Tasks.Info(ctx, call.x.request(call), p, call.x.scratch[:0]))
 }
 
-func (s *Server) cancelTask(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.CancelTask](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) cancelTask(ctx context.Context, call *Call, p *wire.CancelTask) (any, error) {
 	return call.ready(s.engine.Tasks.Cancel(ctx, call.x.request(call), p.TaskID, textOf(p.Reason)))
 }
 
-func (s *Server) subscribeTask(ctx context.Context, call *Call) (any, error) {
-	p, err := wire.Read[wire.Subscribe](call.Params)
-	if err != nil {
-		return nil, err
-	}
+func (s *Server) subscribeTask(ctx context.Context, call *Call, p *wire.Subscribe) (any, error) {
 	sub, isActive, err := s.engine.Tasks.Subscribe(ctx, call.x.request(call), p, func() error { return s.sender.check(ctx, p.CallbackURL) })
 	if err != nil {
 		return nil, err
