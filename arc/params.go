@@ -10,8 +10,8 @@ import (
 	"github.com/fivewire/fivewire/internal/jsonmap"
 )
 
-// paramBytes is the size of the first buffer for params.
-const paramBytes = 256
+// marshalParams returns params as JSON, in the first buffer if they are short.
+func marshalParams(p any) ([]byte, error) { return jsonmap.Append(make([]byte, 0, 256), p) }
 
 // CreateTaskParams are the params of task.create.
 type CreateTaskParams struct {
@@ -22,9 +22,7 @@ type CreateTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.create.
-func (p CreateTaskParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p CreateTaskParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // SendTaskParams are the params of task.send.
 type SendTaskParams struct {
@@ -34,9 +32,7 @@ type SendTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.send.
-func (p SendTaskParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p SendTaskParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // TaskInfoParams are the params of task.info. The zero value of the two switches
 // asks for everything, as the specification's defaults do.
@@ -57,9 +53,7 @@ type TaskInfoParams struct {
 }
 
 // MarshalJSON writes the params of task.info.
-func (p TaskInfoParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p TaskInfoParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // CancelTaskParams are the params of task.cancel.
 type CancelTaskParams struct {
@@ -69,9 +63,7 @@ type CancelTaskParams struct {
 }
 
 // MarshalJSON writes the params of task.cancel.
-func (p CancelTaskParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p CancelTaskParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // SubscribeParams are the params of task.subscribe.
 type SubscribeParams struct {
@@ -82,9 +74,7 @@ type SubscribeParams struct {
 }
 
 // MarshalJSON writes the params of task.subscribe.
-func (p SubscribeParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p SubscribeParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // StartChatParams are the params of chat.start.
 type StartChatParams struct {
@@ -96,9 +86,7 @@ type StartChatParams struct {
 }
 
 // MarshalJSON writes the params of chat.start.
-func (p StartChatParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p StartChatParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // ChatMessageParams are the params of chat.message.
 type ChatMessageParams struct {
@@ -109,9 +97,7 @@ type ChatMessageParams struct {
 }
 
 // MarshalJSON writes the params of chat.message.
-func (p ChatMessageParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p ChatMessageParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // EndChatParams are the params of chat.end.
 type EndChatParams struct {
@@ -121,9 +107,7 @@ type EndChatParams struct {
 }
 
 // MarshalJSON writes the params of chat.end.
-func (p EndChatParams) MarshalJSON() ([]byte, error) {
-	return jsonmap.Append(make([]byte, 0, paramBytes), &p)
-}
+func (p EndChatParams) MarshalJSON() ([]byte, error) { return marshalParams(&p) }
 
 // A Notification is the params of task.notification: what a webhook receives.
 type Notification struct {

@@ -394,29 +394,25 @@ func JSON(dst []byte, v any) []byte {
 	return b
 }
 
+// normalizers normalize the params of the standard methods.
+var normalizers = map[string]func(params []byte) ([]byte, error){
+	"task.create":       normalize[CreateTask],
+	"task.send":         normalize[SendTask],
+	"task.info":         normalize[TaskInfo],
+	"task.cancel":       normalize[CancelTask],
+	"task.subscribe":    normalize[Subscribe],
+	"task.notification": normalize[Notification],
+	"chat.start":        normalize[StartChat],
+	"chat.message":      normalize[ChatMessage],
+	"chat.end":          normalize[EndChat],
+}
+
 // Normalize checks the params of a method as a server does before it calls a handler, and returns them with defaults
 // added, absent members that were given as null removed, and short names replaced; what the specification does not
 // define stays. The params of a method that is not one of the nine may be any object and pass unchanged.
 func Normalize(method string, params []byte) ([]byte, error) {
-	switch method {
-	case "task.create":
-		return normalize[CreateTask](params)
-	case "task.send":
-		return normalize[SendTask](params)
-	case "task.info":
-		return normalize[TaskInfo](params)
-	case "task.cancel":
-		return normalize[CancelTask](params)
-	case "task.subscribe":
-		return normalize[Subscribe](params)
-	case "task.notification":
-		return normalize[Notification](params)
-	case "chat.start":
-		return normalize[StartChat](params)
-	case "chat.message":
-		return normalize[ChatMessage](params)
-	case "chat.end":
-		return normalize[EndChat](params)
+	if f := normalizers[method]; f != nil {
+		return f(params)
 	}
 	v, err := Check(params)
 	if err != nil || !v.IsObject() {
