@@ -265,8 +265,8 @@ func (s *Server) draining(x *exchange) *Error {
 	return agentFault(ErrAgentNotAvailable, cmp.Or(x.call.TargetAgent, x.req.TargetAgent))
 }
 
-// work answers a call. The answer of a handler that ignored the end of its context in a
-// shutdown is dropped.
+// work answers a call. The answer of a custom handler that ignored the end of its context in a
+// shutdown is dropped. That of another one reports a change that was made.
 func (s *Server) work(work *life.Work, x *exchange) *ServerResponse {
 	x.isLate = true
 	var a *ServerResponse
@@ -274,7 +274,8 @@ func (s *Server) work(work *life.Work, x *exchange) *ServerResponse {
 		a = s.answer(&x.ctx, x)
 		return nil
 	}, func(error) { x.isLate = false })
-	if x.isLate && !x.streamed && a != nil && a.Error == nil {
+	isCustom := x.call.method.builtin == custom
+	if x.isLate && isCustom && !x.streamed && a != nil && a.Error == nil {
 		return s.failure(x, s.draining(x))
 	}
 	return a

@@ -143,3 +143,41 @@ func TestAskedWhileDraining(t *testing.T) {
 		asking.Wait()
 	}
 }
+
+// A call that has had its effect when the server is cut off is answered, since its caller would repeat a refused one elsewhere.
+func TestEffectBeforeCutIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isSlow atomic.Bool
+		slow := func(next arc.Handler) arc.Handler {
+			return arc.HandlerFunc(func(ctx context.Context, c *arc.Call) (any, error) {
+				result, err := next.ServeARC(ctx, c)
+				if isSlow.Load() {
+					<-ctx.Done()
+				}
+				return result, err
+			})
+		}
+		p := arc.Persistence{Store: store.NewMemory()}
+		s := newServer(t, &arc.ServerOptions{Persistence: p, Middleware: []arc.Middleware{slow}})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitInput("x")))
+		s.HandleChats("b-01", arctest.EchoChat())
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		isSlow.Store(true)
+		bodies := []string{call("task.create", "a-01", `{"initialMessage":`+hello("x")+`}`), call("chat.start", "b-01", `{"initialMessage":`+hello("x")+`}`),
+			call("task.send", "a-01", fmt.Sprintf(`{"taskId":%q,"message":%s}`, id, hello("x")))}
+		responses := make([]*arc.ServerResponse, len(bodies))
+		var calls sync.WaitGroup
+		for i, body := range bodies {
+			calls.Go(func() {
+				responses[i] = s.ServeMessage(t.Context(), &arc.ServerRequest{Data: []byte(body)}, nil)
+			})
+		}
+		synctest.Wait()
+		require.NoError(t, s.Close())
+		calls.Wait()
+		for _, res := range responses {
+			require.Nil(t, res.Error)
+		}
+	})
+}
