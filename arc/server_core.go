@@ -253,6 +253,11 @@ func (s *Server) checkCall(ctx context.Context, x *exchange) *Error {
 	if fault := s.permit(ctx, call); fault != nil {
 		return fault
 	}
+	if x.in.webhook != nil {
+		if fault := s.permitSubscription(ctx, call); fault != nil {
+			return fault
+		}
+	}
 	if s.opts.Auth.RejectCycles && visited(call.AgentPath, call.TargetAgent) {
 		return agentFault(ErrCircularReference, call.TargetAgent)
 	}

@@ -275,10 +275,8 @@ func (s *Server) createTask(ctx context.Context, call *Call, p *wire.CreateTask)
 	if s.engine.IsShared() {
 		q.Identity = encodePrincipal(call.Principal)
 	}
-	if q.Webhook != nil {
-		if err := s.sender.check(ctx, q.Webhook.URL); err != nil {
-			return nil, err
-		}
+	if err := s.checkWebhook(ctx, q); err != nil {
+		return nil, err
 	}
 	created := *call
 	created.Params, created.Header, created.x = nil, nil, nil // the request, which may be large, does not live as long as the task
@@ -287,11 +285,23 @@ func (s *Server) createTask(ctx context.Context, call *Call, p *wire.CreateTask)
 }
 
 func (s *Server) sendTask(ctx context.Context, call *Call, p *wire.SendTask) (any, error) {
+	q := call.x.request(call)
 	message, err := s.admit(call, "message", &p.Message)
 	if err == nil {
-		err = s.engine.Tasks.Send(ctx, call.x.request(call), p.TaskID, message[engine.Room:])
+		err = s.checkWebhook(ctx, q)
+	}
+	if err == nil {
+		err = s.engine.Tasks.Send(ctx, q, p.TaskID, message[engine.Room:])
 	}
 	return ackOf("Message received"), err
+}
+
+// checkWebhook refuses the callback URL of a webhook that a request adds.
+func (s *Server) checkWebhook(ctx context.Context, q *engine.Request) error {
+	if q.Webhook == nil {
+		return nil
+	}
+	return s.sender.check(ctx, q.Webhook.URL)
 }
 
 func (s *Server) taskInfo(ctx context.Context, call *Call) (any, error) {

@@ -62,12 +62,20 @@ func (s *Server) subscribed(ctx context.Context, in *ServerRequest) (id string, 
 	if id, err = s.watched(ctx, x); err != nil {
 		return "", err
 	}
-	call := x.call
-	call.Method = MethodTaskSubscribe
-	if fault := s.permit(ctx, &call); fault != nil {
+	if fault := s.permitSubscription(ctx, &x.call); fault != nil {
 		return "", fault
 	}
 	return id, nil
+}
+
+// permitSubscription checks whether the caller of a request may use task.subscribe, too.
+func (s *Server) permitSubscription(ctx context.Context, call *Call) *Error {
+	if call.Method == MethodTaskSubscribe {
+		return nil
+	}
+	subscription := *call
+	subscription.Method = MethodTaskSubscribe
+	return s.permit(ctx, &subscription)
 }
 
 // webhooks implements [front.Webhooks].

@@ -52,8 +52,9 @@
 //     the message with these names.
 //   - An artifact is one update with lastChunk. A message of the agent is a status update. A [Handler] adds an
 //     artifact when the remote task waits or ends, and again with another id if it has changed since.
-//   - A push configuration is a subscription to the task, also one in the first message, which misses no event. Each
-//     event of a stream is a notification, which is repeated like all webhooks of the arc.Server.
+//   - A push configuration is a subscription to the task, and needs the permission for task.subscribe. One in a message
+//     is added with the message, or not at all, and misses no event from then on. Each event of a stream is a
+//     notification, which is repeated like all webhooks of the arc.Server.
 //
 // # Conformance
 //

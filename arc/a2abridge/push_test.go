@@ -374,3 +374,82 @@ func TestPushConfigMadeAgain(t *testing.T) {
 		})
 	}
 }
+
+// The configuration of a message is added with the message or not at all.
+func TestPushOfRefusedMessage(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		r := &receiver{}
+		f := newFixture(t, r.options(arc.Persistence{}), ask)
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		task, err := sendTo(ctx, c, message("paint it"))
+		require.NoError(t, err)
+		configure(t, c, ctx, task, "https://one.example/")
+		send := func(text string) error {
+			m := message(text)
+			m.TaskID = task.ID
+			_, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: m, Config: &a2a.SendMessageConfig{
+				PushConfig: &a2a.PushConfig{ID: "x", URL: "https://" + text + ".example/"}}})
+			return err
+		}
+		configs := func() (urls []string) {
+			list, err := c.ListTaskPushConfigs(ctx, &a2a.ListTaskPushConfigRequest{TaskID: task.ID})
+			require.NoError(t, err)
+			for _, config := range list {
+				urls = append(urls, config.URL)
+			}
+			return urls
+		}
+		require.NoError(t, send("red"))
+		require.Equal(t, []string{"https://red.example/"}, configs())
+		time.Sleep(time.Second)
+		hosts := map[string]int{}
+		for _, event := range r.take(t) {
+			hosts[strings.Split(event, " | ")[1]]++
+		}
+		require.Equal(t, map[string]int{"red.example": 3}, hosts)
+		require.ErrorIs(t, send("late"), a2a.ErrUnsupportedOperation)
+		require.ErrorIs(t, send("private"), a2a.ErrInvalidParams)
+		require.Equal(t, []string{"https://red.example/"}, configs())
+	})
+}
+
+// A message with a configuration needs the permission and the method for subscriptions.
+func TestPushOfMessageNeedsPermission(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		runs := 0
+		o := (&receiver{}).options(arc.Persistence{})
+		o.Auth.Authorizer = arc.AuthorizerFunc(func(_ context.Context, call *arc.Call) error {
+			if call.Method == arc.MethodTaskSubscribe {
+				return arc.ErrPermissionDenied
+			}
+			return nil
+		})
+		c, ctx := newFixture(t, o, func(ctx context.Context, run *arc.TaskRun) error {
+			runs++
+			return ask(ctx, run)
+		}).clients[protocol], as(t.Context(), "alice")
+		config := &a2a.SendMessageConfig{PushConfig: &a2a.PushConfig{URL: "https://one.example/"}}
+		_, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("paint it"), Config: config})
+		require.ErrorIs(t, err, a2a.ErrUnauthorized)
+		require.Zero(t, runs)
+		task, err := sendTo(ctx, c, message("paint it"))
+		require.NoError(t, err)
+		answer := message("red")
+		answer.TaskID = task.ID
+		_, err = c.SendMessage(ctx, &a2a.SendMessageRequest{Message: answer, Config: config})
+		require.ErrorIs(t, err, a2a.ErrUnauthorized)
+	})
+}
+
+func TestPushOfMessageToAgentWithoutSubscriptions(t *testing.T) {
+	eachTransport(t, func(t *testing.T, protocol a2a.TransportProtocol) {
+		f := newFixture(t, (&receiver{}).options(arc.Persistence{}), ask)
+		f.engine.Unregister("worker-01")
+		f.engine.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "worker-01"}, TaskHandler: arc.TaskHandlerFunc(ask),
+			ExcludedMethods: []string{arc.MethodTaskSubscribe}})
+		c, ctx := f.clients[protocol], as(t.Context(), "alice")
+		_, err := c.SendMessage(ctx, &a2a.SendMessageRequest{Message: message("paint it"),
+			Config: &a2a.SendMessageConfig{PushConfig: &a2a.PushConfig{URL: "https://one.example/"}}})
+		require.ErrorIs(t, err, a2a.ErrPushNotificationNotSupported)
+	})
+}

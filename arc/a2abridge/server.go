@@ -187,7 +187,7 @@ func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (
 	if err != nil {
 		return call{}, err
 	}
-	push, err := pushOf(req)
+	push, err := s.pushOf(req)
 	if err != nil {
 		return call{}, err
 	}
@@ -209,21 +209,18 @@ func (s *Server) messageCall(ctx context.Context, req *a2a.SendMessageRequest) (
 			return call{}, fmt.Errorf("%w: the task has another contextId", a2a.ErrInvalidParams)
 		}
 	}
-	if push != nil {
-		c := configOf(m.TaskID, push)
-		c.Tenant = req.Tenant
-		if _, err := s.subscribe(ctx, c); err != nil {
-			return call{}, err
-		}
-	}
-	return call{method: arc.MethodTaskSend, tenant: req.Tenant, key: m.ID,
+	return call{method: arc.MethodTaskSend, tenant: req.Tenant, key: m.ID, push: push,
 		params: &arc.SendTaskParams{TaskID: string(m.TaskID), Message: message}}, nil
 }
 
 // pushOf returns the webhook of the push configuration of a message, or nil.
-func pushOf(req *a2a.SendMessageRequest) (*front.Webhook, error) {
+func (s *Server) pushOf(req *a2a.SendMessageRequest) (*front.Webhook, error) {
 	if req.Config == nil || req.Config.PushConfig == nil {
 		return nil, nil
+	}
+	agent := s.opts.Tenants[req.Tenant]
+	if front.HasMethod(s.engine, agent, arc.MethodTaskCreate) && !front.HasMethod(s.engine, agent, arc.MethodTaskSubscribe) {
+		return nil, a2a.ErrPushNotificationNotSupported
 	}
 	c := *req.Config.PushConfig
 	c.ID = cmp.Or(c.ID, pushID(req.Message.ID))

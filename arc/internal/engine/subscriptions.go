@@ -29,47 +29,77 @@ func (e *Tasks) Subscribe(ctx context.Context, q *Request, p *wire.Subscribe, ch
 	if sub = newSubscription(q, s.rec); q.Webhook == nil {
 		sub.URL, sub.Events = p.CallbackURL, p.Events
 	}
-	sub.Size = sub.size()
-	if err := e.ledger.attach(t.id, sub.Size, 1); err != nil {
+	added, err := e.attach(t, sub)
+	if err != nil {
 		return sub, false, err
 	}
-	var replaced *Subscription
-	isKept := false
 	err = e.changeSubsLocked(e.durable(), t, func(r *record) (*record, error) {
-		replaced, isKept = nil, false
-		n := *r
-		if i := slices.IndexFunc(r.Subs, sub.isInPlaceOf); i >= 0 {
-			if old := &r.Subs[i]; old.ID == sub.ID || old.URL == sub.URL && bytes.Equal(old.Dialect.Data, sub.Dialect.Data) {
-				sub = *old // by an earlier attempt
-				return nil, store.ErrUnchanged
-			}
-			replaced = &r.Subs[i]
-			n.Subs = slices.Delete(slices.Clone(r.Subs), i, i+1)
-			sub.Earlier = append(slices.Clone(replaced.Earlier[max(0, len(replaced.Earlier)-maxEarlier+1):]), replaced.ID)
+		next := *r
+		if err := added.addTo(&next, e.opts.MaxSubscriptions); err != nil {
+			return nil, err
 		}
-		switch {
-		case r.IsFinal() && sub.Dialect == nil:
+		if !added.isKept {
 			return nil, store.ErrUnchanged
-		case len(n.Subs) >= e.opts.MaxSubscriptions:
-			fault := wire.NewFault(wire.PermissionDenied, "taskId", r.ID)
-			fault.Message = "Too many subscriptions"
-			return nil, fault
 		}
-		sub.From = r.Events + 1
-		n.Subs = append(slices.Clip(n.Subs), sub)
-		isKept = true
-		return &n, nil
+		return &next, nil
 	})
-	switch {
-	case err != nil || !isKept:
-		_ = e.ledger.attach(t.id, -sub.Size, -1) // always succeeds
-	case replaced != nil:
-		_ = e.ledger.attach(t.id, -replaced.Size, -1)
-	}
+	e.finishAddition(t, added, err)
+	sub = added.Subscription
 	if err == nil && t.rec.IsFinal() {
 		err = e.queueLast(e.durable(), t.rec, &sub)
 	}
 	return sub, err == nil && !t.rec.IsFinal(), err
+}
+
+// An addition is a subscription that a change adds to a task.
+type addition struct {
+	Subscription
+	size     int           // counted for it
+	replaced *Subscription // nil without one
+	isKept   bool          // the record has it
+}
+
+// attach counts a subscription before it is added. A call of finishAddition follows.
+func (e *Tasks) attach(t *task, sub Subscription) (*addition, error) {
+	sub.Size = sub.size()
+	return &addition{Subscription: sub, size: sub.Size}, e.ledger.attach(t.id, sub.Size, 1)
+}
+
+// finishAddition ends the count of a subscription that was not added, and of a replaced one.
+func (e *Tasks) finishAddition(t *task, a *addition, err error) {
+	switch {
+	case a == nil:
+	case err != nil || !a.isKept:
+		_ = e.ledger.attach(t.id, -a.size, -1) // always succeeds
+	case a.replaced != nil:
+		_ = e.ledger.attach(t.id, -a.replaced.Size, -1)
+	}
+}
+
+// addTo adds the subscription to a record before the change, unless that has it or has ended.
+func (a *addition) addTo(r *record, limit int) error {
+	a.replaced, a.isKept = nil, false
+	subs := r.Subs
+	if i := slices.IndexFunc(subs, a.isInPlaceOf); i >= 0 {
+		if old := &subs[i]; old.ID == a.ID || old.URL == a.URL && bytes.Equal(old.Dialect.Data, a.Dialect.Data) {
+			a.Subscription = *old // by an earlier attempt
+			return nil
+		}
+		a.replaced = &subs[i]
+		a.Earlier = append(slices.Clone(a.replaced.Earlier[max(0, len(a.replaced.Earlier)-maxEarlier+1):]), a.replaced.ID)
+		subs = slices.Delete(slices.Clone(subs), i, i+1)
+	}
+	switch {
+	case r.IsFinal() && a.Dialect == nil:
+		return nil
+	case len(subs) >= limit:
+		fault := wire.NewFault(wire.PermissionDenied, "taskId", r.ID)
+		fault.Message = "Too many subscriptions"
+		return fault
+	}
+	a.From, a.isKept = r.Events+1, true
+	r.Subs = append(slices.Clip(subs), a.Subscription)
+	return nil
 }
 
 // newSubscription returns the subscription that a request adds to a task.

@@ -22,6 +22,7 @@ type change struct {
 	attempt  Attempt     // of the request
 	request  *Request    // of another process than the owner, perhaps; nil for a change by a run
 	entry    lease.Owner // has an index entry for the request; else empty
+	added    *addition   // of the request; nil without one
 }
 
 // applyLocked makes a change by the machine of tasks, stores it, and emits its events. Its cost does not depend on
@@ -128,6 +129,11 @@ func (e *Tasks) step(ctx context.Context, t *task, r *record, c *change) (*recor
 		return nil, r.refusal(c.Action, err)
 	}
 	next := *r
+	if c.added != nil {
+		if err := c.added.addTo(&next, e.opts.MaxSubscriptions); err != nil {
+			return nil, err
+		}
+	}
 	next.Task = state
 	if state.IsFinal() {
 		next.Fault = c.fault

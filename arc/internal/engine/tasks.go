@@ -362,7 +362,14 @@ func (e *Tasks) Send(ctx context.Context, q *Request, id string, message []byte)
 	}
 	c := change{Change: Change{Action: Send, At: Now()}, kind: itemInput, item: message, attempt: q.Attempt.OrNew(e.isShared), request: q}
 	defer e.leaveIndex(r, &c) // the input is delivered then
+	if q.Webhook != nil {
+		if c.added, err = e.attach(t, newSubscription(q, r)); err != nil {
+			place.undo()
+			return err
+		}
+	}
 	accepted, err := e.accept(t, &c)
+	e.finishAddition(t, c.added, err)
 	if err != nil {
 		place.undo()
 		return err

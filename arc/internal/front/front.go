@@ -45,7 +45,8 @@ var (
 	// SetDialect adds a form to server. Notifications in a form that no process has wait.
 	SetDialect func(server any, name string, encode EncodeFunc)
 
-	// Subscribe makes a request for task.create or task.subscribe add a webhook, or replace the one with its id.
+	// Subscribe makes a request for task.create, task.send or task.subscribe add a webhook, or replace the one with its
+	// id. The caller must be permitted to use task.subscribe too.
 	Subscribe func(request any, w *Webhook)
 
 	// Webhooks answers a request for task.info, and returns the webhooks of the task with a dialect. The caller must be
