@@ -294,3 +294,33 @@ func TestWebhookSenderIsTakenOver(t *testing.T) {
 		require.Empty(t, letters(t, b))
 	})
 }
+
+// What 410 has made dead letters can be sent again, once the receiver accepts notifications.
+func TestRedeliverAfterStatus410(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isGone atomic.Bool
+		isGone.Store(true)
+		h := &hooks{fail: func(int) (int, error) {
+			if isGone.Load() {
+				return 410, nil
+			}
+			return 200, nil
+		}}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		canceledTask(t, s, "https://one.test/", `["TASK_CANCELED","STATUS_CHANGE"]`)
+		pass(time.Hour)
+		list := letters(t, s)
+		require.Len(t, list, 2)
+		require.NoError(t, s.Redeliver(t.Context(), list[0].ID))
+		pass(time.Hour)
+		list = letters(t, s)
+		require.Len(t, list, 2)
+		isGone.Store(false)
+		for _, l := range list {
+			require.NoError(t, s.Redeliver(t.Context(), l.ID))
+		}
+		pass(time.Hour)
+		require.Empty(t, letters(t, s))
+		require.ElementsMatch(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, h.take())
+	})
+}

@@ -453,3 +453,25 @@ func TestPushOfMessageToAgentWithoutSubscriptions(t *testing.T) {
 		require.ErrorIs(t, err, a2a.ErrPushNotificationNotSupported)
 	})
 }
+
+// The dead letter of a deleted configuration is not sent again.
+func TestPushOfDeletedConfigIsNotRedelivered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &receiver{isDown: true}
+		f := newFixture(t, r.options(arc.Persistence{}), ask)
+		c, ctx := f.clients[a2a.TransportProtocolJSONRPC], as(t.Context(), "alice")
+		task := endedTask(t, c, ctx, "https://one.example/")
+		time.Sleep(23 * time.Hour)
+		require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
+		letters := func() (ids []string) {
+			for l, err := range f.engine.DeadLetters(t.Context()) {
+				require.NoError(t, err)
+				ids = append(ids, l.ID)
+			}
+			return ids
+		}
+		require.Len(t, letters(), 3)
+		require.EqualError(t, f.engine.Redeliver(t.Context(), letters()[0]), "arc: redeliver: the subscription was removed")
+		require.Len(t, letters(), 3)
+	})
+}

@@ -70,14 +70,24 @@ func readLetter(e store.Entry) (l Letter, err error) {
 	return l, err
 }
 
-// Redeliver puts the item of a dead letter into its stream again and drops the letter. Its age
-// begins again. Redeliver returns [store.ErrNotFound] if the letter is absent.
-func (o *Outbox) Redeliver(ctx context.Context, stream string, seq uint64) error {
-	var l Letter
+// Find returns a dead letter, or [store.ErrNotFound].
+func (o *Outbox) Find(ctx context.Context, stream string, seq uint64) (Letter, error) {
+	l, err := o.find(ctx, stream, seq)
+	return l, wrap("find", stream, err)
+}
+
+func (o *Outbox) find(ctx context.Context, stream string, seq uint64) (l Letter, err error) {
 	e, err := o.db.Get(ctx, o.letterKey(stream, seq))
 	if err == nil {
 		l, err = readLetter(e)
 	}
+	return l, err
+}
+
+// Redeliver puts the item of a dead letter into its stream again and drops the letter. Its age
+// begins again. Redeliver returns [store.ErrNotFound] if the letter is absent.
+func (o *Outbox) Redeliver(ctx context.Context, stream string, seq uint64) error {
+	l, err := o.find(ctx, stream, seq)
 	if err == nil { // repeated, it has the same id
 		err = o.put(ctx, stream, "~"+strconv.FormatUint(seq, 10), state.EncodeWith(Item{ID: l.ID}, l.Data))
 	}

@@ -235,6 +235,29 @@ func (e *Tasks) endSubscription(ctx context.Context, taskID, id string) error {
 	return e.endSubscriptions(ctx, taskID, []endedSub{{ID: id}}, func(s *Subscription) bool { return s.ID == id })
 }
 
+// errRemoved refuses the dead letter of a subscription that its subscriber has removed.
+var errRemoved = errors.New("the subscription was removed")
+
+// reopenSubscription removes the note of the end of a subscription, so that its notifications are sent again.
+func (e *Tasks) reopenSubscription(ctx context.Context, taskID, id string) error {
+	end, err := e.endOf(ctx, taskID, id)
+	switch {
+	case err != nil || end == nil:
+		return err
+	case end.IsRemoved:
+		return errRemoved
+	}
+	t := e.acquire(taskID)
+	defer e.release(t)
+	t.turn.Lock()
+	defer e.unlock(t)
+	return e.changeSubsLocked(ctx, t, func(r *record) (*record, error) {
+		n := *r
+		n.EndedSubs = slices.DeleteFunc(slices.Clone(r.EndedSubs), func(s endedSub) bool { return s == endedSub{ID: id} })
+		return &n, nil
+	})
+}
+
 // endSubscriptions ends the selected subscriptions of a task, and adds a list to the ended ones.
 func (e *Tasks) endSubscriptions(ctx context.Context, taskID string, list []endedSub, selects func(s *Subscription) bool) error {
 	t := e.acquire(taskID)

@@ -57,6 +57,7 @@ func newTasks(c *core, w *Webhooks, r *Router) *Tasks {
 	e := &Tasks{core: c, webhooks: w, router: r, places: newPlaceQueue(c.opts.Places), live: map[string]*task{}, parked: map[string]parkedTask{}}
 	w.endOf = e.endOf
 	w.end = e.endSubscription
+	w.reopen = e.reopenSubscription
 	return e
 }
 

@@ -138,9 +138,10 @@ type Webhooks struct {
 	box   *outbox.Outbox
 	hosts retry.Limiter
 
-	// Functions of the tasks: the end of a subscription or nil, and its making.
-	endOf func(ctx context.Context, taskID, id string) (*endedSub, error)
-	end   func(ctx context.Context, taskID, id string) error
+	// Functions of the tasks: the end of a subscription or nil, its making, and its removal for a dead letter.
+	endOf  func(ctx context.Context, taskID, id string) (*endedSub, error)
+	end    func(ctx context.Context, taskID, id string) error
+	reopen func(ctx context.Context, taskID, id string) error
 }
 
 func newWebhooks(c *core) *Webhooks {
@@ -434,9 +435,20 @@ func (w *Webhooks) DeadLetters(ctx context.Context) iter.Seq2[Letter, error] {
 	}
 }
 
-// Redeliver queues a dead letter again, with all attempts.
+// Redeliver queues a dead letter again, with all attempts, also after the end of its subscription by status 410.
 func (w *Webhooks) Redeliver(ctx context.Context, id string) error {
 	stream, seq, err := parseLetterID(id)
+	if err != nil {
+		return err
+	}
+	l, err := w.box.Find(ctx, stream, seq)
+	d := new(Delivery)
+	if err == nil {
+		err = wire.DecodeStored(l.Data, d)
+	}
+	if err == nil && !d.IsStatic {
+		err = w.reopen(ctx, d.TaskID, d.SubscriptionID)
+	}
 	if err != nil {
 		return err
 	}
