@@ -214,7 +214,7 @@ func (e *Tasks) endOf(ctx context.Context, taskID, id string) (*endedSub, error)
 		return nil, err
 	default:
 		list := s.rec.EndedSubs
-		if i := slices.IndexFunc(list, func(s endedSub) bool { return s.ID == id }); i >= 0 {
+		if i := slices.IndexFunc(list, func(s endedSub) bool { return s.ID == id || slices.Contains(s.Earlier, id) }); i >= 0 {
 			return &list[i], nil
 		}
 		if len(list) < maxEnded {
@@ -224,16 +224,11 @@ func (e *Tasks) endOf(ctx context.Context, taskID, id string) (*endedSub, error)
 	if _, err = e.db.Get(ctx, removedKey(id)); errors.Is(err, store.ErrNotFound) {
 		return nil, nil
 	}
-	return &endedSub{id, true}, err
+	return &endedSub{ID: id, IsRemoved: true}, err
 }
 
 // maxEnded bounds the ended subscriptions that a task knows.
 const maxEnded = 64
-
-// endSubscription ends a subscription permanently.
-func (e *Tasks) endSubscription(ctx context.Context, taskID, id string) error {
-	return e.endSubscriptions(ctx, taskID, []endedSub{{ID: id}}, func(s *Subscription) bool { return s.ID == id })
-}
 
 // errRemoved refuses the dead letter of a subscription that its subscriber has removed.
 var errRemoved = errors.New("the subscription was removed")
@@ -253,38 +248,34 @@ func (e *Tasks) reopenSubscription(ctx context.Context, taskID, id string) error
 	defer e.unlock(t)
 	return e.changeSubsLocked(ctx, t, func(r *record) (*record, error) {
 		n := *r
-		n.EndedSubs = slices.DeleteFunc(slices.Clone(r.EndedSubs), func(s endedSub) bool { return s == endedSub{ID: id} })
+		n.EndedSubs = slices.DeleteFunc(slices.Clone(r.EndedSubs), func(s endedSub) bool { return s.ID == id && !s.IsRemoved })
 		return &n, nil
 	})
 }
 
-// endSubscriptions ends the selected subscriptions of a task, and adds a list to the ended ones.
-func (e *Tasks) endSubscriptions(ctx context.Context, taskID string, list []endedSub, selects func(s *Subscription) bool) error {
+// endSubscription ends a subscription of a task, and notes that.
+func (e *Tasks) endSubscription(ctx context.Context, taskID string, end endedSub) error {
 	t := e.acquire(taskID)
 	defer e.release(t)
 	t.turn.Lock()
 	defer e.unlock(t)
-	var size int
-	var count int64
+	var ended *Subscription
 	err := e.changeSubsLocked(ctx, t, func(r *record) (*record, error) {
 		n := *r
-		size, count = 0, 0
-		n.EndedSubs = append(slices.Clone(r.EndedSubs), list...)
+		ended = nil
+		if i := slices.IndexFunc(r.Subs, func(s Subscription) bool { return s.ID == end.ID }); i >= 0 {
+			ended = &r.Subs[i]
+			n.Subs = slices.Delete(slices.Clone(r.Subs), i, i+1)
+		}
+		n.EndedSubs = append(slices.Clip(r.EndedSubs), end)
 		n.EndedSubs = n.EndedSubs[max(0, len(n.EndedSubs)-maxEnded):]
-		n.Subs = slices.DeleteFunc(slices.Clone(r.Subs), func(s Subscription) bool {
-			if !selects(&s) {
-				return false
-			}
-			size, count = size+s.Size, count+1
-			return true
-		})
 		return &n, nil
 	})
 	if isCode(err, wire.TaskNotFound) {
 		return nil
 	}
-	if err == nil && count > 0 {
-		_ = e.ledger.attach(t.id, -size, -count) // always succeeds
+	if err == nil && ended != nil {
+		_ = e.ledger.attach(t.id, -ended.Size, -1) // always succeeds
 	}
 	return err
 }

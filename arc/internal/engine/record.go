@@ -77,8 +77,9 @@ type Dialect struct {
 
 // An endedSub is a subscription that has ended before its task: with status 410, or removed by its subscriber.
 type endedSub struct {
-	ID        string `json:"id"`
-	IsRemoved bool   `json:"removed,omitempty"`
+	ID        string   `json:"id"`
+	IsRemoved bool     `json:"removed,omitempty"`
+	Earlier   []string `json:"earlier,omitempty"` // those that it had replaced
 }
 
 // The keys of a task in the store.

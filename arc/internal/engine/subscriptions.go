@@ -153,23 +153,15 @@ func (e *Tasks) Unsubscribe(ctx context.Context, taskID string, d *Dialect) erro
 	if err != nil {
 		return err
 	}
-	var removals []endedSub
-	for _, s := range list {
-		if d.isSame(s.Dialect) {
-			for _, id := range append(slices.Clip(s.Earlier), s.ID) {
-				removals = append(removals, endedSub{id, true})
-			}
-		}
-	}
-	if removals == nil {
+	i := slices.IndexFunc(list, func(s Subscription) bool { return d.isSame(s.Dialect) })
+	if i < 0 {
 		return nil
 	}
-	err = e.endSubscriptions(ctx, taskID, removals, func(s *Subscription) bool {
-		return slices.Contains(removals, endedSub{s.ID, true})
-	})
-	for _, s := range removals {
+	s := &list[i]
+	err = e.endSubscription(ctx, taskID, endedSub{ID: s.ID, IsRemoved: true, Earlier: s.Earlier})
+	for _, id := range append(slices.Clip(s.Earlier), s.ID) {
 		if err == nil {
-			err = e.persist(e.durable(), func(ctx context.Context) error { return e.webhooks.noteRemoved(ctx, s.ID) })
+			err = e.persist(e.durable(), func(ctx context.Context) error { return e.webhooks.noteRemoved(ctx, id) })
 		}
 	}
 	return err

@@ -56,7 +56,9 @@ type parkedTask struct {
 func newTasks(c *core, w *Webhooks, r *Router) *Tasks {
 	e := &Tasks{core: c, webhooks: w, router: r, places: newPlaceQueue(c.opts.Places), live: map[string]*task{}, parked: map[string]parkedTask{}}
 	w.endOf = e.endOf
-	w.end = e.endSubscription
+	w.end = func(ctx context.Context, taskID, id string) error {
+		return e.endSubscription(ctx, taskID, endedSub{ID: id})
+	}
 	w.reopen = e.reopenSubscription
 	return e
 }
