@@ -350,6 +350,11 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 		Expose: "Retry-After, WWW-Authenticate"}
 	s.life = life.New(life.Options{Release: s.release, Abandon: s.abandon, Logger: o.Logger, Closed: ErrClosed})
 	s.sender = newSender(o.Webhook)
+	for i := range s.sender.opts.Static {
+		if err := s.sender.opts.Static[i].validate(s.sender.opts.Static[:i]); err != nil {
+			return nil, err
+		}
+	}
 	s.output = budget.New(budget.Limits{Memory: o.Limits.output(), Logger: o.Logger}, nil)
 	var err error
 	if s.engine, err = engine.New(s.engineOptions()); err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -323,4 +324,33 @@ func TestRedeliverAfterStatus410(t *testing.T) {
 		require.Empty(t, letters(t, s))
 		require.ElementsMatch(t, []string{"one.test TASK_CANCELED CANCELED", "one.test STATUS_CHANGE CANCELED"}, h.take())
 	})
+}
+
+// A static webhook whose notifications could not be sent is an error of the constructor.
+func TestInvalidStaticWebhooksAreRefused(t *testing.T) {
+	valid := arc.StaticWebhook{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01", Events: []arc.Event{arc.EventTaskFailed}}
+	for name, edit := range map[string]func(w *arc.StaticWebhook){
+		"no id":            func(w *arc.StaticWebhook) { w.ID = "" },
+		"an id in use":     func(w *arc.StaticWebhook) { w.ID = "first" },
+		"a long id":        func(w *arc.StaticWebhook) { w.ID = strings.Repeat("x", 257) },
+		"no URL":           func(w *arc.StaticWebhook) { w.CallbackURL = "" },
+		"no absolute URL":  func(w *arc.StaticWebhook) { w.CallbackURL = "all.test/hook" },
+		"another scheme":   func(w *arc.StaticWebhook) { w.CallbackURL = "ftp://all.test/" },
+		"no agent":         func(w *arc.StaticWebhook) { w.TargetAgent = "" },
+		"an unknown event": func(w *arc.StaticWebhook) { w.Events = []arc.Event{"TASK_DONE"} },
+		"":                 func(*arc.StaticWebhook) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, w := valid, valid
+			first.ID = "first"
+			edit(&w)
+			s, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, Webhook: &arc.WebhookOptions{Static: []arc.StaticWebhook{first, w}}})
+			if name == "" {
+				require.NoError(t, err)
+				require.NoError(t, s.Close())
+				return
+			}
+			require.ErrorContains(t, err, "arc: server: static webhook ")
+		})
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/engine"
@@ -164,6 +165,27 @@ func newSender(opts *WebhookOptions) *sender {
 	}
 	s.http = &http.Client{Transport: transport, CheckRedirect: netguard.NoRedirect}
 	return s
+}
+
+// validate refuses a static webhook whose notifications could not be sent. Two with one id would share a queue.
+func (w *StaticWebhook) validate(earlier []StaticWebhook) error {
+	issue := ""
+	u, err := url.Parse(w.CallbackURL)
+	switch {
+	case checkName(ErrInvalidFieldFormat, "id", w.ID) != nil:
+		issue = "invalid id"
+	case slices.ContainsFunc(earlier, func(o StaticWebhook) bool { return o.ID == w.ID }):
+		issue = "the id is in use"
+	case err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "":
+		issue = "invalid callback URL"
+	case checkAgentID("targetAgent", w.TargetAgent) != nil:
+		issue = "invalid target agent"
+	case slices.ContainsFunc(w.Events, func(ev Event) bool { return !slices.Contains(wire.Events(), string(ev)) }):
+		issue = "unknown event"
+	default:
+		return nil
+	}
+	return fmt.Errorf("arc: server: static webhook %q: %s", w.ID, issue)
 }
 
 // options are those of the queues.
