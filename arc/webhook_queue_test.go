@@ -296,7 +296,7 @@ func TestWebhookSenderIsTakenOver(t *testing.T) {
 	})
 }
 
-// What 410 has made dead letters can be sent again, once the receiver accepts notifications.
+// Dead letters of a subscription that ended with status 410 can be sent again, once the receiver accepts notifications.
 func TestRedeliverAfterStatus410(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var isGone atomic.Bool

@@ -259,12 +259,12 @@ func (e *Tasks) endSubscription(ctx context.Context, taskID string, end endedSub
 	defer e.release(t)
 	t.turn.Lock()
 	defer e.unlock(t)
-	var ended *Subscription
+	var old *Subscription
 	err := e.changeSubsLocked(ctx, t, func(r *record) (*record, error) {
 		n := *r
-		ended = nil
+		old = nil
 		if i := slices.IndexFunc(r.Subs, func(s Subscription) bool { return s.ID == end.ID }); i >= 0 {
-			ended = &r.Subs[i]
+			old = &r.Subs[i]
 			n.Subs = slices.Delete(slices.Clone(r.Subs), i, i+1)
 		}
 		n.EndedSubs = append(slices.Clip(r.EndedSubs), end)
@@ -274,8 +274,8 @@ func (e *Tasks) endSubscription(ctx context.Context, taskID string, end endedSub
 	if isCode(err, wire.TaskNotFound) {
 		return nil
 	}
-	if err == nil && ended != nil {
-		_ = e.ledger.attach(t.id, -ended.Size, -1) // always succeeds
+	if err == nil && old != nil {
+		_ = e.ledger.attach(t.id, -old.Size, -1) // always succeeds
 	}
 	return err
 }
