@@ -91,6 +91,34 @@ func TestCallCutByShutdownIsUnavailable(t *testing.T) {
 	}
 }
 
+// A stream that the end of the server cuts off ends with the same error, whatever the handler returns for the end of its
+// context.
+func TestStreamCutByShutdownIsUnavailable(t *testing.T) {
+	for name, errorOf := range map[string]func(context.Context) error{"error": context.Context.Err, "cause": context.Cause} {
+		for _, text := range []string{"", "piece"} {
+			t.Run(name+" "+text, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var log testkit.Log
+					s := arc.MustServer(&arc.ServerOptions{Logger: log.Logger()})
+					s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+						if text != "" {
+							require.NoError(t, out.Send(text))
+						}
+						<-ctx.Done()
+						return errorOf(ctx)
+					}))
+					done := make(chan *httptest.ResponseRecorder)
+					go func() { done <- post(s, streamed("a-01", "c", "x")) }()
+					synctest.Wait()
+					require.NoError(t, s.Close())
+					require.Contains(t, (<-done).Body.String(), `"code":-41002`)
+					require.Empty(t, log.String())
+				})
+			})
+		}
+	}
+}
+
 // slowList is a store whose lists take a while.
 type slowList struct {
 	store.Store

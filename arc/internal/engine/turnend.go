@@ -154,7 +154,7 @@ func (t *Turn) fail(work context.Context, reply []byte, err error, isCut bool) [
 		c.log.DebugContext(ctx, "arc: stream ended without reader", "chat", t.id, "err", err)
 		return nil
 	}
-	if errors.Is(cause, c.opts.Closed) && errors.Is(err, work.Err()) {
+	if errors.Is(cause, c.opts.Closed) && (errors.Is(err, cause) || errors.Is(err, work.Err())) {
 		err = wire.NewFault(wire.AgentNotAvailable, "agentId", t.q.Target)
 	}
 	r.fault = c.opts.Fault(ctx, t.q, err)
