@@ -186,6 +186,9 @@ func TestPushConfigs(t *testing.T) {
 			config.TaskID = task.ID
 			_, err = c.CreateTaskPushConfig(ctx, &config)
 			require.ErrorIs(t, err, a2a.ErrInvalidParams)
+			if config.URL == "https://private.example/" {
+				require.ErrorContains(t, err, "Invalid params: callbackUrl: address", "the reason")
+			}
 		}
 
 		answer := message("red")

@@ -493,5 +493,10 @@ func refusalOf(method string, err error) error {
 	case arc.ErrInternal:
 		kind = a2a.ErrInternalError
 	}
-	return a2a.NewError(kind, cmp.Or(e.Message, e.Code.Message()))
+	message := cmp.Or(e.Message, e.Code.Message())
+	var details struct{ Field, Issue string }
+	if json.Unmarshal(e.Details, &details) == nil && details.Issue != "" {
+		message += ": " + details.Field + ": " + details.Issue
+	}
+	return a2a.NewError(kind, message)
 }
