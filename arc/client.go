@@ -93,12 +93,11 @@ type ClientLimits struct {
 // A Client sends requests as one agent to one endpoint. All its methods may be
 // called from several goroutines.
 //
-// A failure that the peer reports is an [*Error]. An HTTP status without an ARC
-// answer is an [*HTTPError]; an answer that cannot be used wraps
-// [ErrVersionMismatch], [ErrInvalidResponse], [ErrIDMismatch], [ErrInvalidResult],
-// [ErrTooLarge] or [ErrRedirect]; one that does not come in time wraps
-// [ErrTimeout]. A request that no server could read is refused here, with the same
-// [*Error].
+// The errors of a call name the method, the target and the endpoint. A failure that the peer
+// reports wraps an [*Error]. An HTTP status without an ARC answer wraps an [*HTTPError]; an
+// answer that cannot be used wraps [ErrVersionMismatch], [ErrInvalidResponse], [ErrIDMismatch],
+// [ErrInvalidResult], [ErrTooLarge] or [ErrRedirect]; one that does not come in time wraps
+// [ErrTimeout]. A request that no server could read is refused here, with the [*Error] of a server.
 type Client struct {
 	opts     ClientOptions
 	endpoint *url.URL

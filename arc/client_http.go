@@ -44,8 +44,30 @@ func (c *Client) send(ctx context.Context, out *ClientRequest) (res *Response, e
 		res, err = c.once(ctx, x)
 		return err
 	})
-	return res, c.failure(work, out, err)
+	return res, c.named(out, c.failure(work, out, err))
 }
+
+// named returns an error of a call that names the call and the endpoint, as errors of package httpx do.
+func (c *Client) named(out *ClientRequest, err error) error {
+	if _, ok := errors.AsType[*httpx.Error](err); ok || err == nil {
+		return err
+	}
+	return &callError{out.Method + " " + out.TargetAgent + " at " + c.endpoint.Scheme + "://" + c.endpoint.Host + c.endpoint.Path, err}
+}
+
+// A callError is the error of a call.
+type callError struct {
+	call string
+	err  error
+}
+
+// Error names the call and the error.
+func (e *callError) Error() string {
+	return "arc: " + e.call + ": " + strings.TrimPrefix(e.err.Error(), "arc: ")
+}
+
+// Unwrap returns the error.
+func (e *callError) Unwrap() error { return e.err }
 
 // isIdempotent reports whether running a request twice does no harm.
 func (c *Client) isIdempotent(out *ClientRequest) bool {

@@ -108,12 +108,12 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 				return
 			}
 			if cut >= c.opts.MaxResumes || !s.resumable(work, err) {
-				yield(nil, err)
+				yield(nil, c.named(out, err))
 				return
 			}
 			c.opts.Logger.WarnContext(ctx, "arc: stream resumed", "method", out.Method, "attempt", cut+1, "err", err)
 			if retry.Sleep(work, retry.Delay(cut+1, 200*time.Millisecond, time.Minute)) != nil {
-				yield(nil, err)
+				yield(nil, c.named(out, err))
 				return
 			}
 		}

@@ -637,8 +637,23 @@ func TestClientInterceptors(t *testing.T) {
 	_, err := c.CancelTask(t.Context(), "b", &CancelTaskParams{TaskID: "t"}, nil)
 	require.ErrorIs(t, err, ErrTaskNotFound)
 	require.Equal(t, []string{`outer task.cancel {"taskId":"t"}`, `inner task.cancel {"taskId":"t"}`,
-		"inner arc: m (-42001)", "outer arc: m (-42001)"}, log)
+		"inner arc: task.cancel inner at https://b.test/arc: m (-42001)", "outer arc: task.cancel inner at https://b.test/arc: m (-42001)"}, log)
 	require.Contains(t, p.bodies[0], `"targetAgent":"inner"`)
+}
+
+// The error of a call names the call, the endpoint without a query, and what the peer refuses.
+func TestClientErrorsNameTheCall(t *testing.T) {
+	refusal := strings.Replace(fault(ErrInvalidParams), `"message":"m"`, `"message":"m","details":{"field":"callbackUrl","issue":"address\n"}`, 1)
+	p := &peer{do: []reaction{reply(400, MediaType, refusal), reply(404, "text/plain", "not found"), reply(404, "text/plain", "not found")}}
+	c, err := NewClient("https://b.test/arc?key=secret", "a", &ClientOptions{HTTPClient: &http.Client{Transport: p}})
+	require.NoError(t, err)
+	_, err = c.SubscribeTask(t.Context(), "b", &SubscribeParams{TaskID: "t", CallbackURL: "x"}, nil)
+	require.EqualError(t, err, `arc: task.subscribe b at https://b.test/arc: m (-32602) at "callbackUrl": "address\n"`)
+	_, err = c.GetTask(t.Context(), "b", infoOf("t"), nil)
+	require.EqualError(t, err, "arc: task.info b at https://b.test/arc: HTTP status 404 Not Found")
+	for _, err = range c.StreamChat(t.Context(), "b", &StartChatParams{InitialMessage: UserText("x")}, nil) {
+	}
+	require.EqualError(t, err, "arc: chat.start b at https://b.test/arc: HTTP status 404 Not Found")
 }
 
 func TestClientCallDecode(t *testing.T) {

@@ -202,15 +202,21 @@ func (e *Error) Error() string {
 	if m == "" {
 		m = e.Code.Message()
 	}
-	if f := e.Field(); f != "" { // from the peer
-		return fmt.Sprintf("arc: %s (%d) at %.100q", m, int64(e.Code), f)
+	text := fmt.Sprintf("arc: %s (%d)", m, int64(e.Code))
+	details, err := wire.Check(e.Details)
+	if err != nil {
+		return text
 	}
-	if e.Code == ErrInsufficientScope {
-		if d, err := wire.Check(e.Details); err == nil && d.Get("required_scopes") != nil {
-			return fmt.Sprintf("arc: %s (%d): requires %.200s", m, int64(e.Code), d.Get("required_scopes"))
-		}
+	if field, _ := details.Get("field").Text(); field != "" { // from the peer
+		text += fmt.Sprintf(" at %.100q", field)
 	}
-	return fmt.Sprintf("arc: %s (%d)", m, int64(e.Code))
+	if issue, _ := details.Get("issue").Text(); issue != "" {
+		text += fmt.Sprintf(": %.100q", issue)
+	}
+	if scopes := details.Get("required_scopes"); scopes != nil && e.Code == ErrInsufficientScope {
+		text += fmt.Sprintf(": requires %.200s", scopes)
+	}
+	return text
 }
 
 // Is reports whether target is the code of e. [ErrInvalidRequest] also stands for
