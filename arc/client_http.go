@@ -52,7 +52,7 @@ func (c *Client) named(out *ClientRequest, err error) error {
 	if _, ok := errors.AsType[*httpx.Error](err); ok || err == nil {
 		return err
 	}
-	return &callError{out.Method + " " + out.TargetAgent + " at " + c.endpoint.Scheme + "://" + c.endpoint.Host + c.endpoint.Path, err}
+	return &callError{out.Method + " " + out.TargetAgent + " at " + endpoint.Name(c.endpoint), err}
 }
 
 // A callError is the error of a call.

@@ -641,7 +641,7 @@ func TestClientInterceptors(t *testing.T) {
 	require.Contains(t, p.bodies[0], `"targetAgent":"inner"`)
 }
 
-// The error of a call names the call, the endpoint without a query, and what the peer refuses.
+// The error of a call names the call, the endpoint without a query, the field and the issue.
 func TestClientErrorsNameTheCall(t *testing.T) {
 	refusal := strings.Replace(fault(ErrInvalidParams), `"message":"m"`, `"message":"m","details":{"field":"callbackUrl","issue":"address\n"}`, 1)
 	p := &peer{do: []reaction{reply(400, MediaType, refusal), reply(404, "text/plain", "not found"), reply(404, "text/plain", "not found")}}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -130,6 +131,7 @@ func (d *Client) Agents(ctx context.Context) ([]Agent, error) {
 func (a Agent) clone() Agent {
 	a.Capabilities = slices.Clone(a.Capabilities)
 	a.SupportedMethods = slices.Clone(a.SupportedMethods)
+	a.Extra = maps.Clone(a.Extra)
 	return a
 }
 
@@ -187,7 +189,7 @@ func (d *Client) ask(ctx context.Context, i int) ([]Agent, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("arc: discovery at %s: %w", base.Redacted(), err)
+		return nil, fmt.Errorf("arc: discovery at %s: %w", endpoint.Name(base), err)
 	}
 	agents := make([]Agent, len(infos))
 	for j, info := range infos {

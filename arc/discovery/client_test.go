@@ -289,3 +289,21 @@ func TestClientCard(t *testing.T) {
 	_, err = d.Card(t.Context(), "https://evil.test/arc")
 	require.ErrorContains(t, err, "is not an endpoint")
 }
+
+// An error names the endpoint without its query, which may be a secret, and callers cannot change the cache.
+func TestClientKeepsSecretsAndCache(t *testing.T) {
+	d := newTestClient(t, &docPeer{}, ClientOptions{}, "https://b.test/arc?key=secret")
+	_, err := d.Agents(t.Context())
+	require.ErrorContains(t, err, "arc: discovery at https://b.test/arc: ")
+	require.NotContains(t, err.Error(), "secret")
+
+	p := &docPeer{docs: map[string]reaction{"https://b.test/agent-info": doc(strings.Replace(single, `{`, `{"owner":"me",`, 1))}}
+	d = newTestClient(t, p, ClientOptions{}, "https://b.test/arc")
+	for range 2 {
+		agents, err := d.Agents(t.Context())
+		require.NoError(t, err)
+		require.JSONEq(t, `"me"`, string(agents[0].Extra["owner"]))
+		agents[0].Extra["owner"] = []byte(`"other"`)
+	}
+	require.Len(t, p.requests, 1)
+}

@@ -40,6 +40,9 @@ func Parse(raw string, allowInsecure bool) (*url.URL, error) {
 	return u, nil
 }
 
+// Name returns a URL for an error, without the parts that may be secret.
+func Name(u *url.URL) string { return u.Scheme + "://" + u.Host + u.Path }
+
 // Do is [httpx.Client.Do], but follows redirects within the origin of r.
 func Do(ctx context.Context, c *httpx.Client, r *httpx.Request) (*http.Response, error) {
 	next := *r
