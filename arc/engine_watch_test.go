@@ -297,6 +297,24 @@ func TestListTasks(t *testing.T) {
 	})
 }
 
+// Anonymous callers at different addresses have separate keys.
+func TestRequestKeyOfAnonymousCaller(t *testing.T) {
+	s := newServer(t, nil)
+	s.HandleTasks("a-01", arctest.ScriptedTask())
+	create := func(addr, text string) (id string, err *arc.Error) {
+		res := s.ServeMessage(t.Context(), &arc.ServerRequest{RemoteAddr: addr, RequestKey: "1",
+			Data: []byte(call("task.create", "a-01", `{"initialMessage":`+hello(text)+`}`))}, nil)
+		return string(res.Data), res.Error
+	}
+	first, _ := create("192.0.2.1:1000", "x")
+	repeated, _ := create("192.0.2.1:2000", "x")
+	require.Equal(t, first, repeated)
+	other, _ := create("192.0.2.2:1000", "x")
+	require.NotEqual(t, first, other, "the task of another caller")
+	_, err := create("192.0.2.3:1000", "y")
+	require.Nil(t, err)
+}
+
 // A request with a key runs once in a day, with any number of callers, and its key has one content.
 func TestRequestKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -77,7 +78,8 @@ func (c *Claims) Answer(ctx context.Context, q *Request, key string, f func(ctx 
 	var late *time.Timer
 	table, k := c.table, once.Key{Principal: q.Principal, Scope: "answer", ID: q.hash()}
 	if key != "" {
-		table, k = c.named, once.Key{Principal: q.Principal, Scope: "named", ID: Hash(q.Target, key), Digest: sha256.Sum256([]byte(q.hash()))}
+		caller := cmp.Or(q.Principal, q.Account) // transports give the same ids to different callers
+		table, k = c.named, once.Key{Principal: caller, Scope: "named", ID: Hash(q.Target, key), Digest: sha256.Sum256([]byte(q.hash()))}
 	}
 	answer, isReplayed, err = table.Do(ctx, k, once.Repeat, func(ctx context.Context, claim once.Claim) (once.Result, error) {
 		answer, isKept := f(ctx, attemptOf(claim))
