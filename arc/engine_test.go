@@ -73,6 +73,28 @@ func TestTaskLife(t *testing.T) {
 	})
 }
 
+func TestSecondWaitInputIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			first := make(chan error)
+			go func() {
+				_, err := run.WaitInput(ctx, "x")
+				first <- err
+			}()
+			time.Sleep(time.Second)
+			_, err := run.WaitInput(ctx, "y")
+			require.EqualError(t, err, "arc: wait for input: another call waits")
+			return <-first
+		}))
+		id := createTask(t, s, "a-01", "x")
+		time.Sleep(2 * time.Second)
+		require.Nil(t, send(s, "a-01", id, "red").Error)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", id).Status)
+	})
+}
+
 func TestTaskRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, nil)

@@ -37,10 +37,10 @@ type ServerRequest struct {
 	Header     http.Header
 	RemoteAddr string
 
-	// RequestKey, if not empty, identifies the request among those of its principal, or of the address
-	// of an anonymous caller, to an agent, for transports with another request id. A repeated request gets the stored response for a day,
-	// or for a longer ResultTTL. One with the same key and other content is refused with
-	// [ErrInvalidParams].
+	// RequestKey, if not empty, identifies the request among those of its principal, or of the
+	// address of an anonymous caller, to an agent, for transports with another request id. A repeated
+	// request gets the stored response for a day, or for a longer ResultTTL. One with the same key and
+	// other content is refused with [ErrInvalidParams].
 	RequestKey string
 
 	caller  *caller              // of a front; nil if not authenticated

@@ -9,25 +9,30 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/fivewire/fivewire/internal/journal"
 	"github.com/fivewire/fivewire/store"
 )
 
 // maxInputs bounds the inputs of a task.
 const maxInputs = 10_000
 
+// Errors of WaitInput.
+var (
+	errWaiting    = errors.New("arc: wait for input: another call waits")
+	errManyInputs = fmt.Errorf("arc: wait for input: the task has had %d inputs", maxInputs)
+)
+
 // WaitInput waits for the next input and returns it, a message. Until then the task waits for the required input. If ctx
 // ends first, the task continues without the input.
 func (r *Run) WaitInput(ctx context.Context, required string) ([]byte, error) {
 	if !r.isWaiting.CompareAndSwap(false, true) {
-		return nil, journal.ErrBusy
+		return nil, errWaiting
 	}
 	defer r.isWaiting.Store(false)
 	if r.hasInput() {
 		return r.nextInput()
 	}
 	if r.record().Inputs >= maxInputs {
-		return nil, journal.ErrTooLarge
+		return nil, errManyInputs
 	}
 	if err := r.apply(&change{Change: Change{Action: RequireInput, At: Now(), Required: required}}); err != nil {
 		return nil, err
