@@ -333,7 +333,8 @@ type Server struct {
 }
 
 // NewServer returns a server without agents. It fails without an authenticator, unless
-// the options allow anonymous callers, for invalid webhooks, and if the Store does not answer.
+// the options allow anonymous callers, for invalid webhooks or an invalid card, and if the Store
+// does not answer.
 // The server needs a Close.
 func NewServer(opts *ServerOptions) (*Server, error) {
 	s := &Server{mediaType: []string{MediaType}, jsonType: []string{"application/json"}}
@@ -342,6 +343,9 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	}
 	if s.opts.Auth.Authenticator == nil && !s.opts.Auth.AllowAnonymous {
 		return nil, errors.New("arc: server: no Auth.Authenticator; Auth.AllowAnonymous serves without one")
+	}
+	if v, err := wire.Check(s.opts.AgentCard); s.opts.AgentCard != nil && (err != nil || !v.IsObject()) {
+		return nil, errors.New("arc: server: AgentCard is not a JSON object")
 	}
 	s.opts = s.opts.withDefaults()
 	o := &s.opts

@@ -590,6 +590,13 @@ func TestRateLimitPerPrincipal(t *testing.T) {
 	})
 }
 
+func TestInvalidAgentCardIsRefused(t *testing.T) {
+	for _, card := range []string{"", "card", "[]"} {
+		_, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, AgentCard: []byte(card)})
+		require.EqualError(t, err, "arc: server: AgentCard is not a JSON object", card)
+	}
+}
+
 // Handlers of one agent may be registered one by one, in any order.
 func TestHandlersExtendAnAgent(t *testing.T) {
 	for first := range 3 {
