@@ -194,6 +194,40 @@ func TestEndedTaskKeepsLifetime(t *testing.T) {
 	}
 }
 
+// A skewedStore is a store whose clock is behind.
+type skewedStore struct {
+	store.Store
+	skew time.Duration
+}
+
+func (s *skewedStore) Get(ctx context.Context, key string) (store.Entry, error) {
+	e, err := s.Store.Get(ctx, key)
+	if !e.Expires.IsZero() {
+		e.Expires = e.Expires.Add(-s.skew)
+	}
+	return e, err
+}
+
+// Changes of an ended task keep its lifetime, whatever the difference between the clocks of the process and of the store.
+func TestEndedTaskKeepsLifetimeDespiteSkew(t *testing.T) {
+	for _, skew := range []time.Duration{10 * time.Hour, -10 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			h := &hooks{fail: func(int) (int, error) { return 410, nil }}
+			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: &skewedStore{store.NewMemory(), skew}}, Webhook: h.options()})
+			sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+			pass(time.Minute)
+			for range 4 {
+				require.NoError(t, s.Redeliver(t.Context(), letters(t, s)[0].ID))
+				pass(time.Minute)
+			}
+			pass(23 * time.Hour)
+			require.Equal(t, arc.TaskCanceled, taskOf(t, s, "a-01", sub.TaskID).Status)
+			pass(time.Hour)
+			fault(t, post(s, call("task.info", "a-01", `{"taskId":"`+sub.TaskID+`"}`)), arc.ErrTaskNotFound)
+		})
+	}
+}
+
 // ARC-D44: while the second queue has items, a notification has one attempt in the first.
 func TestWebhookFailingEventStepsAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

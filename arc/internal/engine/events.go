@@ -305,6 +305,7 @@ func (e *Tasks) changeSubsLocked(ctx context.Context, t *task, f func(r *record)
 }
 
 // lifeLeft returns the remaining lifetime of the record of an ended task, by the clock of the store; zero means no end.
+// That clock is not known: the expiry of a write of the record shows it. t.turn must be held.
 func (e *Tasks) lifeLeft(ctx context.Context, t *task) (time.Duration, error) {
 	entry, err := e.read(ctx, t.key)
 	switch {
@@ -313,7 +314,13 @@ func (e *Tasks) lifeLeft(ctx context.Context, t *task) (time.Duration, error) {
 	case err != nil || entry.Expires.IsZero():
 		return 0, err
 	}
-	return min(max(time.Until(entry.Expires), time.Second), e.opts.TaskRetention), nil
+	retention := e.opts.TaskRetention
+	written := entry
+	err = e.changeLocked(ctx, t, retention, func(r *record) (*record, error) { return r, nil })
+	if err == nil {
+		written, err = e.read(ctx, t.key)
+	}
+	return min(max(retention-written.Expires.Sub(entry.Expires), time.Second), retention), err
 }
 
 // errEnded reports a task that has ended since it was read.
