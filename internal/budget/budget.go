@@ -225,6 +225,25 @@ func (s *Scope) fullLocked(r Resource, n int64) *account {
 	return nil
 }
 
+// Room returns how many units a reservation would get now, and whether less than a
+// quarter of a bound, or of the share of the principal in all units, is free.
+func (s *Scope) Room(r Resource) (free int64, isLow bool) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	free = none
+	p := s.parent
+	used := p.use[r].used
+	for a := &s.account; a != nil; a = a.parent {
+		n, bound := a.bounds[r]-a.use[r].used, a.bounds[r]
+		if a != &s.account && a != p && p.bounds[r] != none {
+			n = (n - used) / 2
+			bound = n + used
+		}
+		free, isLow = min(free, max(n, 0)), isLow || n < bound/4
+	}
+	return free, isLow
+}
+
 // Resize changes the number of held bytes or items, and may evict to find room for more. Without
 // room it returns an *[Error] and changes nothing. The zero Hold and a released one stay so.
 func (h Hold) Resize(n int64) error {

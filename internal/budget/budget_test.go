@@ -70,6 +70,32 @@ func TestBudgetHasDefaultsForOpenNetwork(t *testing.T) {
 	require.EqualValues(t, 100<<20, New(Limits{}, nil).usage()[Memory].limit.All, "a third of GOMEMLIMIT")
 }
 
+func TestRoomIsLowInAnyScope(t *testing.T) {
+	for name, tt := range map[string]struct {
+		limit Limit
+		own   int64 // used by the session
+		other int64 // used by another principal
+		free  int64
+		isLow bool
+	}{
+		"empty":     {Limit{16, 32, 128}, 0, 0, 16, false},
+		"session":   {Limit{16, 32, 128}, 13, 0, 3, true},
+		"principal": {Limit{-1, 32, 128}, 25, 0, 7, true},
+		"rest":      {Limit{-1, -1, 128}, 0, 100, 28, true},
+		"own share": {Limit{-1, 127, 128}, 40, 0, 24, false},
+		"low share": {Limit{-1, 127, 128}, 50, 0, 14, true},
+		"others":    {Limit{-1, 127, 128}, 0, 60, 34, false},
+		"no bound":  {Limit{-1, -1, -1}, 1 << 40, 1 << 40, math.MaxInt64 - 1<<41, false},
+	} {
+		b := New(Limits{Memory: tt.limit, Logger: discard}, nil)
+		s := b.Scope("alice", "1")
+		reserve(t, s, Memory, tt.own)
+		reserve(t, b.Scope("bob", "2"), Memory, tt.other)
+		free, isLow := s.Room(Memory)
+		require.Equal(t, []any{tt.free, tt.isLow}, []any{free, isLow}, name)
+	}
+}
+
 func TestBudgetRefusesOverEachBound(t *testing.T) {
 	b := New(Limits{Items: Limit{2, 3, 8}, Logger: discard}, nil)
 	one, two := b.Scope("alice", "1"), b.Scope("alice", "2")

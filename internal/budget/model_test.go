@@ -154,6 +154,14 @@ func TestBudgetFollowsModel(t *testing.T) {
 					require.NoError(t, h.Resize(100))
 				}
 			},
+			"room": func(t *rapid.T) {
+				x := drawThing(t, Memory, Items)
+				free, _ := b.Scope(x.principal, x.session).Room(x.resource)
+				x.n = free
+				require.True(t, free == 0 || m.fits(x), "%d fit", free)
+				x.n = max(free+1, 2) // a first unit has a separate rule
+				require.False(t, m.fits(x), "more than %d fit", free)
+			},
 			"": func(t *rapid.T) { m.requireUsage(t, b) },
 		})
 		for _, x := range m.holds {
