@@ -6,12 +6,15 @@ package altar
 import (
 	"context"
 	"encoding/json"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -98,6 +101,128 @@ func TestFastToolOverTransports(t *testing.T) {
 			require.Equal(t, total, n)
 		})
 	}
+}
+
+// Streams whose readers pause together need more memory than their principal has: they wait, and lose nothing
+// (ALT-D38).
+func TestPausingReadersShareMemory(t *testing.T) {
+	const chunks = 100
+	for name, tt := range map[string]struct {
+		limits                     Limits
+		sessions, perSession, size int
+	}{
+		"session":      {Limits{MaxMemoryPerSession: 1 << 20}, 1, 30, 1000},
+		"principal":    {Limits{MaxMemoryPerPrincipal: 2 << 20}, 10, 4, 4000},
+		"all":          {Limits{MaxMemory: 4 << 20}, 10, 4, 4000},
+		"large chunks": {Limits{}, 1, 30, 30_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rt := testRuntime("r1", nil)
+				text := strings.Repeat("x", tt.size)
+				rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+					for range chunks {
+						if err := out.Send(text); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				s := start(t, pipeTransport, &HostOptions{Limits: tt.limits}, rt)
+				var wg sync.WaitGroup
+				for i := range tt.sessions {
+					sess := newSession(t, s)
+					for range tt.perSession {
+						wg.Go(func() {
+							n := 0
+							for _, err := range sess.Stream(t.Context(), "count", countIn{1}, nil) {
+								if !assert.NoError(t, err, "session %d", i) {
+									return
+								}
+								if n++; n%20 == 0 {
+									time.Sleep(time.Minute)
+								}
+							}
+							assert.Equal(t, chunks, n)
+						})
+					}
+				}
+				wg.Wait()
+				synctest.Wait()
+				require.Zero(t, usage(s.h, "memory", "all").Used)
+			})
+		})
+	}
+}
+
+// Collected streams that need more memory than there is do not wait for each other: some end, and the others complete.
+func TestCollectedStreamsShareMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := testRuntime("r1", nil)
+		text := strings.Repeat("x", 10_000)
+		rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for range 60 {
+				if err := out.Send(text); err != nil {
+					return err
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxMemoryPerSession: 1 << 20}}, rt)
+		sess := newSession(t, s)
+		results := make(chan error)
+		for range 3 {
+			go func() {
+				_, err := sess.Call(t.Context(), "count", countIn{1}, nil)
+				results <- err
+			}()
+		}
+		complete := 0
+		for range 3 {
+			if err := <-results; err == nil {
+				complete++
+			} else {
+				require.ErrorIs(t, err, ReasonOverloaded)
+			}
+		}
+		require.Equal(t, 1, complete)
+		synctest.Wait()
+		require.Zero(t, usage(s.h, "memory", "all").Used)
+	})
+}
+
+// The chunks that idle streams keep for repeats refuse no call.
+func TestIdleStreamsRefuseNoCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := testRuntime("r1", nil)
+		text := strings.Repeat("x", 1000)
+		rt.names["count"].stream = StreamHandlerFunc(func(ctx context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for range 200 {
+				if err := out.Send(text); err != nil {
+					return err
+				}
+			}
+			<-ctx.Done()
+			return nil
+		})
+		s := start(t, pipeTransport, &HostOptions{Limits: Limits{MaxMemoryPerPrincipal: 4 << 20}, Timing: Timing{CallTimeout: time.Hour}}, rt)
+		var wg sync.WaitGroup
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 30 {
+			sess := newSession(t, s)
+			wg.Go(func() {
+				for _, err := range sess.Stream(ctx, "count", countIn{1}, nil) {
+					assert.True(t, err == nil || ctx.Err() != nil, err)
+				}
+			})
+		}
+		synctest.Wait()
+		_, err := newSession(t, s).Call(t.Context(), "math/add", addIn{1, 2}, nil)
+		require.NoError(t, err)
+		cancel()
+		wg.Wait()
+	})
 }
 
 // Leaving the loop cancels a tool that waits for credit.

@@ -92,12 +92,8 @@ func (c *hostCall) Resize(bytes int64) any {
 	return nil
 }
 
-// HasRoom implements [core.Account].
-func (c *hostCall) HasRoom(bytes int64) bool {
-	hold, err := c.scope.Reserve(budget.Memory, bytes)
-	hold.Release()
-	return err == nil
-}
+// Room implements [core.Account].
+func (c *hostCall) Room() (free int64, isLow bool) { return c.scope.Room(budget.Memory) }
 
 // Release implements [core.Account]. It frees the parameters of an ended call.
 func (c *hostCall) Release() {

@@ -78,6 +78,7 @@ type Call struct {
 	isCounted bool       // as a turn, before the dispatch
 	isChosen  bool       // a Runtime is being chosen
 	isTouched bool       // the base of the stream may have moved
+	isStarved bool       // there was no memory for a chunk
 	isTaken   bool       // the refusal is that another call has the id
 	refusal   any        // what the call gets unless it has an outcome
 	tried     []*Runtime // that refused it
@@ -128,6 +129,15 @@ func (c *Call) Bytes() int64 {
 	n := int64(callCost + c.limits.Params + c.collected)
 	if c.Stream != nil {
 		n += int64(c.Stream.Bytes())
+	}
+	return n
+}
+
+// cost is what the Account of the call is charged: its memory, and that of the chunks that its Runtime may send.
+func (c *Call) cost() int64 {
+	n := c.Bytes()
+	if c.Stream != nil {
+		n += int64(c.Stream.Reserved())
 	}
 	return n
 }
@@ -234,7 +244,7 @@ func (c *Call) acceptResult() bool {
 
 // reserve charges the bytes that the call holds at first.
 func (c *Call) reserve() (refusal any) {
-	c.charged = c.Bytes()
+	c.charged = c.cost()
 	return c.Account.Reserve(c.charged)
 }
 
@@ -335,11 +345,19 @@ func (c *Call) detach(r *Reader, grace time.Duration, now time.Time) {
 func (c *Call) TakesCredit() bool { return c.state == Running && c.Stream != nil && c.rt.TakesCredit }
 
 // raise raises the credit of the Runtime at the end of an event.
-func (c *Call) raise(now time.Time) (credit int64, isRaised bool) {
+func (c *Call) raise(free int64, now time.Time) (credit int64, isRaised bool) {
 	hadCredit := c.Stream.HasCredit()
-	credit, isRaised = c.Stream.Raise()
+	credit, isRaised = c.Stream.Raise(free)
 	if isRaised && !hadCredit {
 		c.setDeadline(now)
 	}
 	return credit, isRaised
+}
+
+// unraise takes back a raised credit that was not sent.
+func (c *Call) unraise(old window, now time.Time) {
+	c.Stream.window = old
+	if !c.Stream.HasCredit() {
+		c.setDeadline(now)
+	}
 }

@@ -5,6 +5,7 @@ package core
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -325,7 +326,7 @@ func (w *callWorld) raise() {
 			n.silent(w.now)
 		}
 	}
-	credit, raised := w.call.raise(w.now)
+	credit, raised := w.call.raise(math.MaxInt64, w.now)
 	w.check(credit == n.credit && raised == isRaised, "credit %d %v, want %d %v", credit, raised, n.credit, isRaised)
 	w.check(credit <= n.top+64, "credit %d, and no reader was slower than %d", credit, n.top)
 }

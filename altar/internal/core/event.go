@@ -88,7 +88,8 @@ type Queue interface {
 type Account interface {
 	Reserve(bytes int64) (err any)
 	Resize(bytes int64) (err any)
-	HasRoom(bytes int64) bool
+	// Room returns the free bytes, and whether they are less than a quarter of a bound.
+	Room() (free int64, isLow bool)
 	Release()
 }
 

@@ -61,15 +61,16 @@ func (sh *Shard) bound(c *Call, isGranted bool) {
 
 // charge charges the bytes that a call holds now. Without space it drops the chunks that are kept for repeats.
 func (sh *Shard) charge(c *Call) (err any) {
-	n := c.Bytes()
+	n := c.cost()
 	if n == c.charged {
 		return nil
 	}
 	if err = c.Account.Resize(n); err != nil && c.Stream != nil && c.Stream.Forget() {
-		n = c.Bytes()
+		n = c.cost()
 		err = c.Account.Resize(n)
 	}
 	if err == nil {
+		sh.hasFreed = sh.hasFreed || n < c.charged
 		c.charged = n
 	}
 	return err
@@ -339,6 +340,7 @@ func (sh *Shard) linger(c *Call) {
 	sh.leaveAll(c)
 	c.session.dismiss(c)
 	c.Account.Release()
+	sh.hasFreed = true
 	c.Stream = nil
 }
 

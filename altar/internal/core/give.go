@@ -190,16 +190,22 @@ func (sh *Shard) collect(r *Reader, chunk *Chunk) bool {
 	}
 	switch {
 	case err != nil:
-		sh.endAt(r, err)
-		sh.detach(r)
-		if len(c.readers) == 0 && c.state < Ending {
-			sh.finish(c, ending{err: err, hasOutcome: true}, Erred, causeReason[CauseTooLarge])
-		}
+		sh.stopCollecting(r, err)
 		return false
 	case chunk.Final:
 		sh.emit(Effect{Kind: GiveMessage, Session: c.session, Reader: r, Data: r.Collector.Result()})
 	}
 	return true
+}
+
+// stopCollecting ends a collected stream for its connection, and the call with the last one.
+func (sh *Shard) stopCollecting(r *Reader, err any) {
+	c := r.call
+	sh.endAt(r, err)
+	sh.detach(r)
+	if len(c.readers) == 0 && c.state < Ending {
+		sh.finish(c, ending{err: err, hasOutcome: true}, Erred, causeReason[CauseTooLarge])
+	}
 }
 
 // touch makes the end of the event raise the credit of the Runtime.
@@ -210,26 +216,67 @@ func (sh *Shard) touch(c *Call) {
 	}
 }
 
-// grantAll raises the credit of the Runtimes whose streams have moved, at the end of an event (ALT-D37). A stream
-// without room in the budget gets none.
+// grantAll raises the credit of the Runtimes whose streams have moved, at the end of an event (ALT-D37). Then the streams
+// that wait for memory get what the event has freed.
 func (sh *Shard) grantAll() {
-	for i, c := range sh.touched {
-		sh.touched[i] = nil
+	for i := 0; i < len(sh.touched); i++ { // more may follow
+		c := sh.touched[i]
 		c.isTouched = false
-		switch {
-		case !c.TakesCredit():
-		case !c.Account.HasRoom(int64(c.Stream.Longest())):
-			sh.starved = append(sh.starved, c)
-			if !sh.starvedAt.IsSet() {
-				sh.timers.Set(&sh.starvedAt, sh.now.Add(starvedRetry))
-			}
-		default:
-			if credit, isRaised := c.raise(sh.now); isRaised {
-				sh.emit(Effect{Kind: SendCredit, Runtime: c.rt, Call: c, N: credit})
+		sh.grant(c)
+	}
+	clear(sh.touched)
+	sh.touched = sh.touched[:0]
+	for sh.hasFreed && len(sh.starved) > 0 && sh.grant(sh.starved[0]) {
+		sh.starved[0].isStarved = false
+		sh.starved = slices.Delete(sh.starved, 0, 1)
+	}
+	sh.hasFreed = false
+}
+
+// grant raises the credit of a Runtime by the chunks that the budget has memory for, and reports whether it has any.
+func (sh *Shard) grant(c *Call) bool {
+	if !c.TakesCredit() {
+		return true
+	}
+	_ = sh.charge(c) // readers may have taken chunks
+	free, isLow := c.Account.Room()
+	if isLow { // the rest is for the first chunks of new streams, and for chunks one by one
+		c.Stream.Forget()
+		_ = sh.charge(c)
+		free = 0
+	}
+	old := c.Stream.window
+	credit, isRaised := c.raise(free, sh.now)
+	if !isRaised {
+		return true
+	}
+	if err := sh.charge(c); err != nil {
+		c.unraise(old, sh.now)
+		_ = sh.charge(c)
+		sh.starve(c, err)
+		return false
+	}
+	sh.emit(Effect{Kind: SendCredit, Runtime: c.rt, Call: c, N: credit})
+	return true
+}
+
+// starve makes a stream wait for memory. A collected one ends: it would hold its memory while it waits for more.
+func (sh *Shard) starve(c *Call, err any) {
+	if !c.Stream.HasCredit() {
+		for _, r := range slices.Clone(c.readers) {
+			if r.Collector != nil {
+				sh.stopCollecting(r, err)
 			}
 		}
 	}
-	sh.touched = sh.touched[:0]
+	if c.isStarved || !c.TakesCredit() {
+		return
+	}
+	c.isStarved = true
+	sh.starved = append(sh.starved, c)
+	if !sh.starvedAt.IsSet() {
+		sh.timers.Set(&sh.starvedAt, sh.now.Add(starvedRetry))
+	}
 }
 
 // credit takes the credit of a client. One that fits no stream of the connection is dropped.

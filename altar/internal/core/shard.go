@@ -44,8 +44,9 @@ type Shard struct {
 	holding   map[*Session]bool     // with held calls
 	lanes     map[*Runtime]*lane
 	touched   []*Call // whose streams may get credit at the end of the event
-	starved   []*Call // whose streams got none because the budget is used up
+	starved   []*Call // whose streams got none because the budget is used up, in this order
 	starvedAt Timer
+	hasFreed  bool     // memory, in this event
 	found     Record   // of the event
 	slab      []Record // to be used
 	keeping   []byte

@@ -5,7 +5,7 @@ package core
 
 import "time"
 
-// starvedRetry is how long a stream without memory gets no credit.
+// starvedRetry is how long a stream gets no credit while no call of its shard frees memory.
 const starvedRetry = time.Second
 
 // Step takes one event at a time, and appends what follows from it. An event of all shards goes to each of them;
@@ -197,6 +197,7 @@ func (sh *Shard) fire(t *Timer) {
 		list := sh.starved
 		sh.starved = nil
 		for _, c := range list {
+			c.isStarved = false
 			sh.touch(c)
 		}
 	}

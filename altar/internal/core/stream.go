@@ -14,6 +14,8 @@ const (
 	firstCredit  = 8       // of a dispatched call
 	maxCredit    = 64      // chunks beyond the base
 	maxInAdvance = 1 << 20 // bytes beyond the base, by the longest chunk
+	firstReserve = 1 << 10 // bytes that are reserved for each chunk of the first credit
+	shareOfRoom  = 8       // a credit for more than one chunk takes at most this part of the free memory
 )
 
 // chunkCost is what a chunk counts besides its payload.
@@ -44,11 +46,19 @@ type Stream struct {
 	before  int   // bytes of the ring before base
 	bytes   int   // of the ring
 	longest int   // payload
-	grant   int64 // credit of the sender
+	window
 	last    Chunk // of the ring, once the stream has ended
 	isEnded bool
 	readers []*Reader
 }
+
+// A window is the credit of the sender, and the bytes that are reserved for each chunk within it.
+type window struct {
+	grant   int64
+	reserve int
+}
+
+var firstWindow = window{firstCredit, firstReserve}
 
 // A kept is what a chunk leaves in the ring, so that many small ones need little memory.
 type kept struct {
@@ -84,11 +94,11 @@ func (r *Reader) Place() int64 { return r.place }
 func (r *Reader) Credit() int64 { return r.credit }
 
 // NewStream returns a stream that keeps so many bytes before the base.
-func NewStream(retain int) *Stream { return &Stream{retain: retain, grant: firstCredit} }
+func NewStream(retain int) *Stream { return &Stream{retain: retain, window: firstWindow} }
 
 // Restart drops all chunks: another sender begins with chunk 0. No reader has a chunk yet.
 func (s *Stream) Restart() {
-	*s = Stream{retain: s.retain, grant: firstCredit, readers: s.readers, base: s.base}
+	*s = Stream{retain: s.retain, window: firstWindow, readers: s.readers, base: s.base}
 }
 
 // Accept takes a chunk of the sender. Its verdict is Final, with the final chunk, once that is due:
@@ -194,13 +204,24 @@ func (s *Stream) Given() int64 { return s.given }
 // Order returns the order of the received chunks.
 func (s *Stream) Order() *Order { return &s.order }
 
-// Longest returns the bytes that the longest chunk counts.
-func (s *Stream) Longest() int { return s.longest + chunkCost }
-
 // Bytes returns the held bytes.
 func (s *Stream) Bytes() int {
 	_, waiting := s.order.end()
 	return s.bytes + waiting
+}
+
+// Reserved returns the bytes for the chunks that the sender may send.
+func (s *Stream) Reserved() int {
+	if s.isEnded || s.order.hasFinal {
+		return 0
+	}
+	return s.ahead(s.grant) * s.reserve
+}
+
+// ahead returns the number of chunks below a credit that were not received, and that a reader still needs.
+func (s *Stream) ahead(credit int64) int {
+	next, _ := s.order.end()
+	return int(min(maxCredit, max(0, credit-max(next, s.base))))
 }
 
 // Unread returns the bytes from the base on.
@@ -335,22 +356,22 @@ func (s *Stream) count() {
 }
 
 // trim drops the oldest chunks before the base, but never the last one of all.
-func (s *Stream) trim() { s.trimTo(s.retain) }
+func (s *Stream) trim() { s.trimTo(s.retain, len(s.ring)-1) }
 
 // Forget drops the chunks that are kept for repeats only, and reports whether there were any.
 func (s *Stream) Forget() bool {
 	first := s.first
-	s.trimTo(0)
+	s.trimTo(0, len(s.ring))
 	return s.first > first
 }
 
-// trimTo is trim to so many bytes before the base.
-func (s *Stream) trimTo(retain int) {
+// trimTo drops the oldest chunks before the base, up to limit, until retain bytes of them are left.
+func (s *Stream) trimTo(retain, limit int) {
 	if s.isEnded { // its record has what was kept at the end
 		return
 	}
 	n := 0
-	for ; s.before > retain && n < len(s.ring)-1 && s.first+int64(n) < s.base; n++ {
+	for ; s.before > retain && n < limit && s.first+int64(n) < s.base; n++ {
 		s.before -= s.ring[n].cost()
 		s.bytes -= s.ring[n].cost()
 		s.ring[n] = kept{}
@@ -369,8 +390,8 @@ func (s *Stream) HasCredit() bool {
 func (s *Stream) Credit() int64 { return s.grant }
 
 // Raise raises the credit of the sender at the end of an event, and reports whether it has
-// changed enough.
-func (s *Stream) Raise() (credit int64, isRaised bool) {
+// changed enough. The credit is smaller while few bytes of memory are free.
+func (s *Stream) Raise(free int64) (credit int64, isRaised bool) {
 	if s.isEnded || s.order.hasFinal {
 		return s.grant, false
 	}
@@ -378,10 +399,14 @@ func (s *Stream) Raise() (credit int64, isRaised bool) {
 	if s.longest > 0 {
 		ahead = int64(min(maxCredit, max(1, maxInAdvance/s.longest)))
 	}
-	credit = min(s.base, math.MaxInt64-maxCredit) + ahead
+	base, reserve := min(s.base, math.MaxInt64-maxCredit), s.longest+chunkCost
+	for ahead > 1 && int64(s.ahead(base+ahead)*reserve) > free/shareOfRoom+int64(s.Reserved()) {
+		ahead /= 2
+	}
+	credit = base + ahead
 	if credit < s.grant+max(1, ahead/2) {
 		return s.grant, false
 	}
-	s.grant = credit
+	s.window = window{credit, reserve}
 	return credit, true
 }

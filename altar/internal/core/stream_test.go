@@ -4,6 +4,7 @@
 package core
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -101,7 +102,7 @@ func TestStreamModel(t *testing.T) {
 				readers = append(readers[:i], readers[i+1:]...)
 			},
 			"raise": func(t *rapid.T) {
-				credit, isRaised := s.Raise()
+				credit, isRaised := s.Raise(math.MaxInt64)
 				if isRaised {
 					require.Greater(t, credit, grant)
 					require.LessOrEqual(t, credit, s.base+maxCredit)
@@ -122,7 +123,7 @@ func TestOrderFinal(t *testing.T) {
 	require.Equal(t, Late, v)
 	v, _ = s.Accept(Chunk{ID: 1}, epoch)
 	require.Equal(t, Accepted, v)
-	_, isRaised := s.Raise()
+	_, isRaised := s.Raise(math.MaxInt64)
 	require.False(t, isRaised, "no credit once the final chunk was accepted")
 	v, final := s.Accept(Chunk{ID: 0}, epoch)
 	require.Equal(t, Final, v)
@@ -152,10 +153,39 @@ func TestStreamCreditBySize(t *testing.T) {
 			s.Accept(Chunk{ID: id, Size: size}, epoch)
 			s.Take(&r, epoch)
 		}
-		credit, isRaised := s.Raise()
+		credit, isRaised := s.Raise(math.MaxInt64)
 		require.True(t, isRaised)
 		require.Equal(t, 100+want, credit, "chunks of %d bytes", size)
 	}
+}
+
+// With little free memory the credit is smaller, down to one chunk.
+func TestStreamCreditByMemory(t *testing.T) {
+	for free, want := range map[int64]int64{1 << 30: 64, 1 << 20: 64, 1 << 18: 16, 1 << 15: 2, 1 << 10: 1, 0: 1} {
+		s := NewStream(0)
+		var r Reader
+		require.True(t, s.Attach(&r, 0, NoCredit, epoch))
+		for id := range int64(8) {
+			s.Accept(Chunk{ID: id, Size: 2000 - chunkCost}, epoch)
+			s.Take(&r, epoch)
+		}
+		credit, isRaised := s.Raise(free)
+		require.True(t, isRaised)
+		require.Equal(t, 8+want, credit, "%d bytes are free", free)
+		require.Equal(t, int(want)*2000, s.Reserved())
+	}
+}
+
+// A reader far ahead of the sender reserves little, also when another one joins.
+func TestReservedBytesAreBounded(t *testing.T) {
+	s := NewStream(0)
+	var ahead, joined Reader
+	require.True(t, s.Attach(&ahead, math.MaxInt64-1, NoCredit, epoch))
+	s.Accept(Chunk{Size: maxInAdvance}, epoch)
+	_, isRaised := s.Raise(math.MaxInt64)
+	require.True(t, isRaised)
+	require.True(t, s.Attach(&joined, 1, NoCredit, epoch))
+	require.Equal(t, maxCredit*(maxInAdvance+chunkCost), s.Reserved())
 }
 
 // An end that comes at once drops the chunks that no reader has.
