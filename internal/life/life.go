@@ -90,10 +90,12 @@ func (l *Life) Go(what string, f func(ctx context.Context)) error {
 	if err != nil {
 		return err
 	}
-	go w.Run(what, func(ctx context.Context) error {
-		f(ctx)
-		return nil
-	}, l.logPanic)
+	go func() {
+		w.Run(what, func(ctx context.Context) error {
+			f(ctx)
+			return nil
+		}, l.logPanic)
+	}()
 	return nil
 }
 

@@ -117,9 +117,7 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 	e.claim = c
 	out, err = t.take(ctx, e, p, isOther)
 	if err == nil && out.Kind == noOutcome {
-		bounded, cancel := t.bound(ctx)
-		err = t.writeAliases(bounded, e)
-		cancel()
+		err = t.writeAliases(ctx, e)
 		if err == nil && c.epoch.Err() != nil {
 			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
 		}
@@ -195,6 +193,9 @@ func (t *Table) bound(ctx context.Context) (context.Context, context.CancelFunc)
 
 // plan returns the record that may replace that of s, which it reads first if isStale.
 func (t *Table) plan(ctx context.Context, e *entry, s *slot, p Policy, isStale bool) (next *record, err error) {
+	if !isStale && s.rec == nil {
+		return t.next(ctx, e, nil, p)
+	}
 	ctx, cancel := t.bound(ctx)
 	defer cancel()
 	if isStale {
@@ -254,6 +255,11 @@ func (t *Table) checkAlias(ctx context.Context, k *Key, r *record) error {
 // writeAliases writes the aliases of e. Each has the token of the claim. So a new claim of
 // the same id writes it again, and the compare-and-set of another claim fails.
 func (t *Table) writeAliases(ctx context.Context, e *entry) (err error) {
+	if len(e.key.Aliases) == 0 {
+		return nil
+	}
+	ctx, cancel := t.bound(ctx)
+	defer cancel()
 	own := e.alias()
 	for _, id := range e.key.Aliases {
 		var s slot
@@ -291,19 +297,21 @@ func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byt
 		t.mu.Lock()
 		e.granted, e.isEnding = Claim{}, r.out.Kind == noOutcome // from now on the store knows
 		t.mu.Unlock()
-		next := freed(c.rec)
+		var next *record // without an outcome
 		switch {
 		case isCut:
 			next = paused(c.rec, c.rec.Out.data, false)
 		case r.isRetried:
 			next = paused(c.rec, bytes.Clone(r.data), true)
+		case r.out.Kind == noOutcome:
+			next = freed(c.rec)
 		}
 		limit := t.opts.StoreTimeout
-		if r.out.Kind == noOutcome {
+		if next != nil {
 			limit = cmp.Or(limit, claimWait)
 		}
 		t.behind(e, limit, func(ctx context.Context) {
-			if r.out.Kind == noOutcome {
+			if next != nil {
 				t.release(ctx, e, next)
 			} else {
 				t.record(ctx, e, r.out)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -681,4 +682,25 @@ func TestDoAllocatesFourTimesInMemory(t *testing.T) {
 	require.LessOrEqual(t, got, 4.0, "allocations of a call")
 	repeat := testing.AllocsPerRun(1000, func() { table.Do(ctx, key("request 9"), once.AtMostOnce, benchWork) })
 	require.Zero(t, repeat, "allocations of a repeat")
+}
+
+func TestDoAllocatesInStore(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector allocates")
+	}
+	db := store.NewMemory()
+	own, err := lease.Acquire(t.Context(), db, lease.Options{Prefix: prefix, Logger: discard})
+	require.NoError(t, err)
+	defer func() { _ = own.Release(t.Context()) }()
+	table := once.New(db, own, once.Options{Prefix: prefix, Logger: discard})
+	defer table.Close()
+	n := 0
+	got := testing.AllocsPerRun(5000, func() {
+		_, _, err := table.Do(t.Context(), key(strconv.Itoa(n)), once.AtMostOnce, benchWork)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+	})
+	require.LessOrEqual(t, got, 44.0, "allocations of a call")
 }

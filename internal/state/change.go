@@ -22,8 +22,11 @@ const outage = 10 * time.Second
 
 // call calls op for at most 10 s. A panic of the store is a call without an answer.
 func call(ctx context.Context, op func(ctx context.Context) error) error {
-	ctx, cancel := lazy.WithTimeout(ctx, outage)
-	defer cancel()
+	if due, ok := ctx.Deadline(); !ok || time.Until(due) > outage {
+		var cancel context.CancelFunc
+		ctx, cancel = lazy.WithTimeout(ctx, outage)
+		defer cancel()
+	}
 	return guard.Call("store", func() error { return op(ctx) })
 }
 

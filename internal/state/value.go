@@ -29,6 +29,11 @@ var errTruncated = errors.New("stored value: no line before its data")
 // lists of parts of one length have different keys.
 func Join(parts ...string) string {
 	var b strings.Builder
+	size := len(parts)
+	for _, p := range parts {
+		size += len(p)
+	}
+	b.Grow(size)
 	for i, p := range parts {
 		if i > 0 {
 			b.WriteByte('/')
