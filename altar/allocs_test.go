@@ -46,9 +46,10 @@ func TestAllocs(t *testing.T) {
 		call, stream, bytes float64
 	}{
 		{network{"direct", directTransport}, nil, 8, 131, 0},
-		{network{"direct with a store", directTransport}, store.NewMemory(), 120, 0, 0},
-		{network{"mem", pipeTransport}, nil, 28, 500, 0},
-		{network{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 160, 0, 20 << 10},
+		{network{"direct with a store", directTransport}, store.NewMemory(), 69, 0, 0},
+		{network{"mem", pipeTransport}, nil, 23, 470, 0},
+		{network{"WebSocket", webSocketTransport}, nil, 21, 0, 5 << 10},
+		{network{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 81, 0, 12 << 10},
 	} {
 		rt := testRuntime("r1", nil)
 		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })
@@ -220,7 +221,7 @@ func TestMemoryOfConnections(t *testing.T) {
 		})
 	t.Logf("%d bytes of a byte stream, %d of a WebSocket", line, web)
 	require.LessOrEqual(t, line, int64(24<<10))
-	require.LessOrEqual(t, web, int64(48<<10))
+	require.LessOrEqual(t, web, int64(36<<10))
 }
 
 // route finds the Runtime of a call in a session.

@@ -32,32 +32,56 @@ func (h *Host) claimCall(sh *shard, now time.Time, c *hostCall, refusal any) {
 	}
 }
 
+// A claimedCall is a call with its record in a shared ledger.
+type claimedCall struct {
+	ledger.Claim
+	sh *shard
+	c  *hostCall
+}
+
 // newClaim returns a call in the form of a shared ledger.
 func (h *Host) newClaim(sh *shard, c *hostCall, isRefused bool) *ledger.Claim {
-	cl := &ledger.Claim{Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, IsTaken: c.IsTaken(), MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == ""}
-	cl.Behind, sh.lastBegin = sh.lastBegin, cl
-	cl.Digest = c.Print
-	cl.IsQuery = cl.IsRefused || !sh.core.CanRun(&c.Call)
-	lost := &ToolResult{InvocationID: c.ID(), Error: errDisconnected()}
-	cl.Lost = func() []byte { return h.encodeOutcome(lost, nil) }
-	cl.Decided = func(v ledger.Verdict) {
-		now := h.lock(sh)
-		defer h.unlock(sh)
-		h.claimed(sh, now, c, cl, v)
+	cl := &claimedCall{sh: sh, c: c, Claim: ledger.Claim{
+		Session: c.sessionID, ID: c.ID(), IsRefused: isRefused, IsTaken: c.IsTaken(), Digest: c.Print, Behind: sh.lastBegin,
+		MayRepeat: c.contract.Idempotent && !c.contract.Streaming && c.Pin == "",
+		IsQuery:   isRefused || !sh.core.CanRun(&c.Call),
+	}}
+	cl.Call, sh.lastBegin = cl, &cl.Claim
+	return &cl.Claim
+}
+
+// Decided implements [ledger.Call].
+func (cl *claimedCall) Decided(v ledger.Verdict) {
+	h := cl.c.h
+	now := h.lock(cl.sh)
+	defer h.unlock(cl.sh)
+	h.claimed(cl.sh, now, cl.c, &cl.Claim, v)
+}
+
+// Recorded implements [ledger.Call].
+func (cl *claimedCall) Recorded(v ledger.Verdict) {
+	h := cl.c.h
+	now := h.lock(cl.sh)
+	defer h.unlock(cl.sh)
+	if cl.c.claim == &cl.Claim {
+		h.recorded(cl.sh, now, cl.c, v)
 	}
-	cl.Recorded = func(v ledger.Verdict) {
-		now := h.lock(sh)
-		defer h.unlock(sh)
-		if c.claim == cl {
-			h.recorded(sh, now, c, v)
-		}
+}
+
+// Lost implements [ledger.Call].
+func (cl *claimedCall) Lost() []byte {
+	return cl.c.h.encodeOutcome(&ToolResult{InvocationID: cl.ID, Error: errDisconnected()}, nil)
+}
+
+// Cut implements [ledger.Call]: the outcome is the same as after a crash.
+func (cl *claimedCall) Cut() ledger.Outcome {
+	cl.sh.mu.Lock()
+	defer cl.sh.mu.Unlock()
+	isDispatched := !cl.c.Start().IsZero()
+	if cl.MayRepeat || !isDispatched {
+		return ledger.Outcome{Retry: isDispatched}
 	}
-	cl.Cut = func() *ledger.Outcome {
-		sh.mu.Lock()
-		defer sh.mu.Unlock()
-		return h.cutOutcome(c, cl)
-	}
-	return cl
+	return ledger.Outcome{Encode: cl.Lost}
 }
 
 // claimed continues a call whose record was looked for.
@@ -107,7 +131,7 @@ func (h *Host) recordCall(sh *shard, now time.Time, c *hostCall) {
 		h.step(sh, now, &core.Event{Kind: core.CallRecorded, Call: &c.Call})
 		return
 	}
-	var o *ledger.Outcome
+	var o ledger.Outcome
 	if c.claim != nil {
 		o = h.outcome(c)
 		c.claim.After, sh.lastRecord = sh.lastRecord, c.claim
@@ -118,10 +142,10 @@ func (h *Host) recordCall(sh *shard, now time.Time, c *hostCall) {
 }
 
 // outcome returns the outcome of a call that ends.
-func (h *Host) outcome(c *hostCall) *ledger.Outcome {
+func (h *Host) outcome(c *hostCall) ledger.Outcome {
 	result, last, isKept := c.Ending()
 	if !isKept {
-		return &ledger.Outcome{Forget: true}
+		return ledger.Outcome{Forget: true}
 	}
 	var chunks []*StreamChunk
 	if last != nil {
@@ -131,17 +155,7 @@ func (h *Host) outcome(c *hostCall) *ledger.Outcome {
 		chunks = append(chunks, last.Data.(*StreamChunk))
 	}
 	m, _ := result.(*ToolResult)
-	return &ledger.Outcome{Encode: func() []byte { return h.encodeOutcome(m, chunks) }}
-}
-
-// cutOutcome returns the outcome of a call that Close has cut off. It is the same as after a crash.
-func (h *Host) cutOutcome(c *hostCall, cl *ledger.Claim) *ledger.Outcome {
-	isDispatched := !c.Start().IsZero()
-	if cl.MayRepeat || !isDispatched {
-		return &ledger.Outcome{Retry: isDispatched}
-	}
-	lost := &ToolResult{InvocationID: c.ID(), Error: errDisconnected()}
-	return &ledger.Outcome{Encode: func() []byte { return h.encodeOutcome(lost, nil) }}
+	return ledger.Outcome{Encode: func() []byte { return h.encodeOutcome(m, chunks) }}
 }
 
 // abandonCall ends the claim of a call whose session has ended. That is the outcome of a dispatched call: a Host that
@@ -152,7 +166,7 @@ func (h *Host) abandonCall(c *hostCall) {
 	if cl == nil {
 		return
 	}
-	o := &ledger.Outcome{}
+	o := ledger.Outcome{}
 	if isDispatched := !c.Start().IsZero(); cl.MayRepeat {
 		o.Retry = isDispatched
 	} else if isDispatched {
@@ -186,7 +200,7 @@ func (h *Host) encodeOutcome(result *ToolResult, chunks []*StreamChunk) (out []b
 	if result != nil {
 		own := *result
 		own.header = header{}
-		out, err = appendMessage(nil, &own, true)
+		out, err = appendMessage(make([]byte, 0, weight(&own)), &own, true)
 	}
 	for i, c := range chunks {
 		if i > 0 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -48,35 +49,43 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 	return conn, nil
 }
 
-// serveWebSocket upgrades a connection and serves it until it ends.
+// serveWebSocket upgrades a connection and serves it until it ends. The upgrade is another function, because the stack of
+// this one stays in memory with the connection.
 func (h *Host) serveWebSocket(w http.ResponseWriter, r *http.Request) {
+	c, id, place := h.acceptWebSocket(w, r)
+	defer place.Release()
+	if c != nil { // the context of the request ends with the hijacking of its connection
+		_ = h.serve(context.WithoutCancel(r.Context()), newWireConn(c, h.opts.Limits.MaxMessage), id, r.RemoteAddr)
+	}
+}
+
+// acceptWebSocket upgrades a connection, whose place the caller releases, or responds and returns nil.
+func (h *Host) acceptWebSocket(w http.ResponseWriter, r *http.Request) (*transport.WebSocket, *Principal, budget.Hold) {
 	if !transport.Offers(r) {
 		http.Error(w, "the subprotocol "+transport.Subprotocol+" is required", http.StatusBadRequest)
-		return
+		return nil, nil, budget.Hold{}
 	}
 	if h.drain.isStarted.Load() { // a client dials another Host (ALT-D45)
 		h.httpError(w, header{}, errDraining())
-		return
+		return nil, nil, budget.Hold{}
 	}
 	id, refused := h.identify(r)
 	if refused != nil {
 		h.httpError(w, header{}, refused)
-		return
+		return nil, nil, budget.Hold{}
 	}
 	place, refused := h.reservePlace(id, r.RemoteAddr)
 	if refused != nil {
 		h.httpError(w, header{}, refused)
-		return
+		return nil, nil, place
 	}
-	defer place.Release()
 	o := &wsconn.AcceptOptions{Options: transport.WebSocketOptions(h.opts.Limits.MaxMessage, h.opts.Limits.MaxOutput), Origins: h.origins}
 	o.Heartbeat, o.WriteTimeout = h.opts.Timing.Heartbeat, h.opts.Timing.WriteTimeout
 	o.HandshakeTimeout = h.opts.Timing.ReadTimeout // of a request that upgrades nothing
 	c, err := transport.AcceptWebSocket(w, r, o)
 	if err != nil {
 		h.opts.Logger.WarnContext(r.Context(), "altar: WebSocket upgrade failed", "peer", r.RemoteAddr, "err", err)
-		return // the client has its answer
+		return nil, nil, place
 	}
-	// The context of the request ends with the hijacking of its connection.
-	_ = h.serve(context.WithoutCancel(r.Context()), newWireConn(c, h.opts.Limits.MaxMessage), id, r.RemoteAddr)
+	return c, id, place
 }

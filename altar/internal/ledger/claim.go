@@ -6,7 +6,6 @@ package ledger
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,19 +30,23 @@ type Claim struct {
 	IsRefused   bool     // an outcome is looked for, but the call does not run,
 	IsTaken     bool     // since its id is in use: it may run when the Host that uses it has failed
 
-	// Decided is called with the verdict of Claim, and Recorded with that of Record, in a goroutine. Lost returns
-	// the outcome of a call that was lost with its Host, and Cut that of one that has not ended when this Host does.
-	Decided, Recorded func(v Verdict)
-	Lost              func() []byte
-	Cut               func() *Outcome
+	Call Call
 
 	// Claims that are begun in one step are decided in this order, and those that end in one step are recorded so.
 	Behind, After *Claim
 
 	decided, recorded, settled chan struct{}
-	outcome                    *Outcome // before settled is closed
+	outcome                    Outcome // before settled is closed
 	isGranted                  atomic.Bool
 	cancel                     context.CancelFunc // ends the wait for another Host that runs the call
+}
+
+// A Call is a claimed call at its Host. Its methods are called in a goroutine.
+type Call interface {
+	Decided(v Verdict)  // by Claim
+	Recorded(v Verdict) // by Record
+	Lost() []byte       // returns the outcome of a call that was lost with its Host
+	Cut() Outcome       // returns that of a call that has not ended when this Host does
 }
 
 // An Outcome is what is recorded of a call.
@@ -84,7 +87,7 @@ func (l *Shared) Claim(c *Claim) (Verdict, bool) {
 }
 
 // Record implements [Ledger].
-func (l *Shared) Record(c *Claim, o *Outcome) (Verdict, bool) {
+func (l *Shared) Record(c *Claim, o Outcome) (Verdict, bool) {
 	c.outcome = o
 	close(c.settled)
 	if !c.isGranted.Load() {
@@ -114,20 +117,23 @@ func (c *Claim) awaitTurn(ctx context.Context) {
 
 // run is the rest of Claim and Record. It returns when the call has ended and its outcome is recorded.
 func (l *Shared) run(ctx context.Context, c *Claim) {
-	decided := sync.OnceFunc(func() { close(c.decided) })
-	defer decided()
+	defer func() {
+		if !c.isGranted.Load() {
+			close(c.decided)
+		}
+	}()
 	table, err := l.table()
 	if err == nil && (c.IsQuery || c.IsRefused) {
 		var state once.State
 		if state, err = l.find(table, c); err == nil && state == once.StateAbsent {
 			c.awaitTurn(l.ctx)
-			c.Decided(Verdict{Result: core.ClaimAbsent})
+			c.Call.Decided(Verdict{Result: core.ClaimAbsent})
 			return
 		}
 	}
 	if err != nil {
 		c.awaitTurn(l.ctx)
-		c.Decided(l.verdict(nil, err))
+		c.Call.Decided(l.verdict(nil, err))
 		return
 	}
 	policy := once.AtMostOnce
@@ -138,13 +144,12 @@ func (l *Shared) run(ctx context.Context, c *Claim) {
 	data, replayed, err := table.Do(ctx, c.key(), policy, func(_ context.Context, k once.Claim) (once.Result, error) {
 		switch {
 		case k.Attempt > 2:
-			return once.Result{Data: c.Lost()}, nil
+			return once.Result{Data: c.Call.Lost()}, nil
 		case c.IsRefused && (k.Attempt == 1 || !c.IsTaken):
 			isRefused = true
 			return once.Result{Forget: true}, nil
 		}
 		l.grant(c, k)
-		decided()
 		return l.result(c, k), nil
 	})
 	switch {
@@ -152,11 +157,11 @@ func (l *Shared) run(ctx context.Context, c *Claim) {
 		l.finish(c, data, replayed, err)
 	case isRefused:
 		c.awaitTurn(l.ctx)
-		c.Decided(Verdict{Result: core.ClaimAbsent})
+		c.Call.Decided(Verdict{Result: core.ClaimAbsent})
 	default:
 		v := l.verdict(data, err)
 		c.awaitTurn(l.ctx)
-		c.Decided(v)
+		c.Call.Decided(v)
 	}
 }
 
@@ -168,12 +173,13 @@ func (l *Shared) grant(c *Claim, k once.Claim) {
 	if k.Attempt > 1 {
 		v.Result = core.ClaimContinued
 	}
-	c.Decided(v)
+	c.Call.Decided(v)
+	close(c.decided)
 }
 
 // result waits for the end of a call, or of the Host.
 func (l *Shared) result(c *Claim, k once.Claim) once.Result {
-	var o *Outcome
+	var o Outcome
 	select {
 	case <-c.settled:
 		o = c.outcome
@@ -182,7 +188,7 @@ func (l *Shared) result(c *Claim, k once.Claim) once.Result {
 		case <-c.settled:
 			o = c.outcome
 		default:
-			o = c.Cut()
+			o = c.Call.Cut()
 		}
 	}
 	if o.Encode != nil {
@@ -213,7 +219,7 @@ func (l *Shared) finish(c *Claim, data []byte, replayed bool, err error) {
 		}
 		c.After = nil
 	}
-	c.Recorded(v)
+	c.Call.Recorded(v)
 }
 
 // verdict returns the outcome of an earlier run, or the error of the call.
@@ -231,6 +237,11 @@ func (l *Shared) verdict(data []byte, err error) Verdict {
 
 // table returns the claims of calls.
 func (l *Shared) table() (*once.Table, error) {
+	select {
+	case <-l.started:
+		return l.calls, l.Ready()
+	default:
+	}
 	ctx, cancel := l.bounded()
 	defer cancel()
 	if err := l.begin(ctx); err != nil {

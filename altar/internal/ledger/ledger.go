@@ -31,8 +31,8 @@ type Ledger interface {
 
 	// Claim begins a call. It must not block.
 	Claim(c *Claim) (v Verdict, isDecided bool)
-	// Record ends a claimed call, see [Claim.Recorded]. It must not block.
-	Record(c *Claim, o *Outcome) (v Verdict, isRecorded bool)
+	// Record ends a claimed call, see [Call]. It must not block.
+	Record(c *Claim, o Outcome) (v Verdict, isRecorded bool)
 
 	// Run works until the Host ends.
 	Run()
@@ -96,7 +96,7 @@ func (Memory) PutFulfillment(string, Fulfillment) error { return nil }
 func (Memory) Claim(*Claim) (Verdict, bool) { return Verdict{Result: core.ClaimGranted}, true }
 
 // Record implements [Ledger].
-func (Memory) Record(*Claim, *Outcome) (Verdict, bool) {
+func (Memory) Record(*Claim, Outcome) (Verdict, bool) {
 	return Verdict{Result: core.ClaimGranted}, true
 }
 
