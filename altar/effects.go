@@ -131,7 +131,7 @@ func (h *Host) sendCall(sh *shard, c *hostCall, rt *hostConn, now time.Time) {
 	}
 	*out = ToolCall{
 		InvocationID: c.ID(), SessionID: c.sessionID, ToolName: rt.toolName(c.Contract), Parameters: c.normal, Metadata: c.metadata,
-		header: header{CorrelationID: c.corr},
+		header: header{CorrelationID: c.first.corr},
 	}
 	if rt.can(capDeadlines) {
 		out.TimeoutMS = c.Rest(now).Milliseconds()
@@ -149,7 +149,7 @@ func (h *Host) sendCall(sh *shard, c *hostCall, rt *hostConn, now time.Time) {
 
 func (h *Host) sendCancel(sh *shard, c *hostCall, rt *hostConn, reason string) {
 	if rt.can(capCancellation) {
-		m := &CancelCall{InvocationID: c.ID(), SessionID: c.sessionID, Reason: reason, header: header{CorrelationID: c.corr}}
+		m := &CancelCall{InvocationID: c.ID(), SessionID: c.sessionID, Reason: reason, header: header{CorrelationID: c.first.corr}}
 		h.sendIn(sh, rt, m, budget.Hold{}, false)
 	}
 }
@@ -161,7 +161,7 @@ func (h *Host) callRecord(e *core.Effect, now time.Time) *AuditRecord {
 	}
 	c := callOf(e.Call)
 	r := &AuditRecord{Operation: e.Text, Principal: c.principal.Name, Tenant: c.principal.Tenant, SessionID: c.sessionID,
-		InvocationID: c.ID(), CorrelationID: c.corr, Contract: c.Contract, Error: errorOf(e.Data)}
+		InvocationID: c.ID(), CorrelationID: c.first.corr, Contract: c.Contract, Error: errorOf(e.Data)}
 	if rt := c.Runtime(); rt != nil {
 		r.RuntimeID = rt.ID
 	}

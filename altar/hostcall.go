@@ -23,19 +23,17 @@ type hostCall struct {
 
 	h         *Host
 	contract  *contract
-	toolName  string
 	sessionID string          // as the Runtime gets it
 	principal core.Principal  // owner of the session
 	normal    json.RawMessage // the parameters as they are dispatched
 	metadata  map[string]string
-	corr      string // of the first request
 	claim     *ledger.Claim
 
 	scope  *budget.Scope
 	work   budget.Hold // of one call
 	memory budget.Hold // of the bytes of the call
 
-	first   attachment
+	first   attachment       // of the first request
 	request AuthorizeRequest // of the Authorizer
 	sent    ToolCall         // to the first Runtime
 }
@@ -48,18 +46,16 @@ type attachment struct {
 	hc            *hostConn
 	corr, request string // ids of the ToolCall
 	contract      string
-	collector     collector
 }
 
 func attachmentOf(r *core.Reader) *attachment { return r.Data.(*attachment) }
 
 // newAttachment makes the connection of a ToolCall ready.
-func (h *Host) attachment(a *attachment, hc *hostConn, m *ToolCall, contract string) *attachment {
-	*a = attachment{hc: hc, corr: m.CorrelationID, request: m.RequestID, contract: contract}
+func (h *Host) attachment(a *attachment, hc *hostConn, m *ToolCall, c *contract) *attachment {
+	*a = attachment{hc: hc, corr: m.CorrelationID, request: m.RequestID, contract: c.Name}
 	a.Conn, a.Data = &hc.Conn, a
-	if m.CollectChunks {
-		a.collector = collector{a: a, limit: h.opts.Limits.MaxMessage}
-		a.Collector = &a.collector
+	if m.CollectChunks && c.Streaming {
+		a.Collector = &collector{a: a, limit: h.opts.Limits.MaxMessage}
 	}
 	return a
 }
@@ -121,7 +117,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 	scope := h.scope(s)
 	h.unlock(sh)
 
-	call := &hostCall{h: h, contract: c, toolName: m.ToolName, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, corr: m.CorrelationID, scope: scope}
+	call := &hostCall{h: h, contract: c, sessionID: m.SessionID, principal: s.Principal, metadata: m.Metadata, scope: scope}
 	call.Contract, call.Pin, call.Account, call.Data = c.Name, pin, call, call
 	normal, unfit := c.check.normalized(m.Parameters)
 	call.normal = normal
@@ -134,7 +130,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 		h.unlock(sh)
 		return
 	}
-	call.Print = h.fingerprint(call.toolName, m.Parameters)
+	call.Print = h.fingerprint(m.ToolName, m.Parameters)
 	var stream *core.Stream
 	if c.Streaming {
 		stream = core.NewStream(h.opts.Limits.MaxStoredChunks)
@@ -145,7 +141,7 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 		IsIdempotent: c.Idempotent, IsPinned: pin != "", Params: len(normal) + sizeOf(m.Metadata),
 	})
 	e := core.Event{Kind: core.CallReceived, Session: &s.Session, Call: &call.Call, Conn: &hc.Conn, ID: m.InvocationID, N: m.ResumeFrom, Credit: core.NoCredit}
-	e.Reader = &h.attachment(&call.first, hc, m, c.Name).Reader
+	e.Reader = &h.attachment(&call.first, hc, m, c).Reader
 	if m.Credit != nil {
 		e.Credit = *m.Credit
 	}

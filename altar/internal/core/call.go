@@ -92,13 +92,12 @@ type Call struct {
 
 // An ending is how a call ends: with a result, or with the last chunk of a stream.
 type ending struct {
-	result     any // or
-	chunk      Chunk
-	err        any // of either
-	hasChunk   bool
-	hasOutcome bool // it is kept for repeats (ALT-D22)
-	drops      bool // the chunks that wait for connections are dropped (ALT-D37)
-	isRefused  bool // the call did not run
+	result     any    // or
+	chunk      *Chunk // the last one of a stream
+	err        any    // of either
+	hasOutcome bool   // it is kept for repeats (ALT-D22)
+	drops      bool   // the chunks that wait for connections are dropped (ALT-D37)
+	isRefused  bool   // the call did not run
 }
 
 func arrivalOf(c *Call) *link[Call] { return &c.arrival }

@@ -40,7 +40,8 @@ func (sh *Shard) receiveChunk(c *Call, chunk Chunk) {
 	sh.pumpAll(c)
 	stream.fresh = nil
 	if verdict == Final {
-		sh.endWith(c, ending{chunk: final, hasChunk: true, err: final.Err, hasOutcome: true}, final.Result)
+		last := final // only this one is kept
+		sh.endWith(c, ending{chunk: &last, err: final.Err, hasOutcome: true}, final.Result)
 		return
 	}
 	sh.bound(c, isGranted)
@@ -96,7 +97,7 @@ func (sh *Shard) finish(c *Call, e ending, r CallResult, reason string) {
 	if c.Stream != nil && c.Stream.Next() > 0 {
 		id := c.Stream.Next()
 		last := sh.env.Messages.Last(c, id, e.err)
-		e.chunk, e.hasChunk = Chunk{ID: id, Size: sh.env.Messages.Size(last), Final: true, Err: e.err, Data: last}, true
+		e.chunk = &Chunk{ID: id, Size: sh.env.Messages.Size(last), Final: true, Err: e.err, Data: last}
 	} else {
 		e.result = sh.env.Messages.Result(c, e.err)
 	}
@@ -144,10 +145,7 @@ func (sh *Shard) endWith(c *Call, e ending, r CallResult) {
 // Ending returns the outcome of a call that is being recorded: a result, or the last chunk of its stream, and whether
 // it is kept for repeats.
 func (c *Call) Ending() (result any, last *Chunk, isKept bool) {
-	if c.end.hasChunk {
-		return nil, &c.end.chunk, c.end.hasOutcome
-	}
-	return c.end.result, nil, c.end.hasOutcome
+	return c.end.result, c.end.chunk, c.end.hasOutcome
 }
 
 // recorded announces the end of a call whose outcome was recorded.
@@ -180,11 +178,11 @@ func (sh *Shard) announce(c *Call) {
 			sh.endAt(r, e.err)
 		}
 		sh.leaveAll(c)
-		if c.result = e.result; e.hasChunk {
-			c.Stream.End(e.chunk, sh.now)
+		if c.result = e.result; e.chunk != nil {
+			c.Stream.End(*e.chunk, sh.now)
 		}
-	case e.hasChunk:
-		c.Stream.End(e.chunk, sh.now)
+	case e.chunk != nil:
+		c.Stream.End(*e.chunk, sh.now)
 		sh.pumpAll(c)
 	default:
 		sh.giveResult(c, e.result)
