@@ -45,11 +45,17 @@ var ErrTooLarge = errors.New("altar: too large")
 // ErrTruncated reports a byte stream that ended within a message.
 var ErrTruncated = fmt.Errorf("altar: truncated: %w", io.ErrUnexpectedEOF)
 
-// errNoConn reports a nil Conn of user code. Another attempt would bring the same.
-var errNoConn = retry.Mark(errors.New("altar: nil Conn"), retry.Permanent, 0)
+// errNoConn and errNoDialer report nil of user code. Another attempt would bring the same.
+var (
+	errNoConn   = retry.Mark(errors.New("altar: nil Conn"), retry.Permanent, 0)
+	errNoDialer = retry.Mark(errors.New("altar: missing Dialer"), retry.Permanent, 0)
+)
 
 // open makes a connection.
 func (d Dialer) open(ctx context.Context) (conn Conn, err error) {
+	if d == nil {
+		return nil, errNoDialer
+	}
 	err = guard.Call("Dialer", func() (err error) {
 		conn, err = d(ctx)
 		return err
@@ -134,8 +140,12 @@ type StreamConnOptions struct {
 }
 
 // NewStreamConn returns a connection over a byte stream: TCP, TLS, a Unix socket,
-// a pipe (ALT-D03). It takes the stream over and closes it.
+// a pipe (ALT-D03). It takes the stream over and closes it. For nil it returns nil,
+// which a Host, a Runtime and a client refuse.
 func NewStreamConn(rwc io.ReadWriteCloser, opts *StreamConnOptions) Conn {
+	if rwc == nil {
+		return nil
+	}
 	var o StreamConnOptions
 	if opts != nil {
 		o = *opts
