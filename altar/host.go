@@ -35,7 +35,7 @@ type Host struct {
 	scratch   sync.Pool // of *[]byte, for fingerprints
 	manifest  atomic.Pointer[contracts]
 
-	clientQueue, runtimeQueue queueLimit // of connections
+	clientQueue, httpQueue, runtimeQueue queueLimit // of connections
 
 	// Each of these has its own lock.
 	shards   [core.Shards]shard
@@ -104,6 +104,8 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.ctx, h.stop = context.WithCancel(context.Background())
 	h.life = life.New(life.Options{Logger: h.opts.Logger, Closed: ErrClosed})
 	h.clientQueue = queueLimit{h.opts.Limits.ClientQueueLimit, h.opts.Limits.MaxClientQueue}
+	// A lost response over HTTP costs the chunks in its queue. A repeat finds them.
+	h.httpQueue = queueLimit{h.clientQueue.messages, min(h.clientQueue.bytes, h.opts.Limits.MaxStoredChunks/2)}
 	h.runtimeQueue = queueLimit{h.opts.Limits.RuntimeQueueLimit, h.opts.Limits.MaxRuntimeQueue}
 	h.clock.start = h.startedAt
 	h.clock.clear()

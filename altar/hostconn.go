@@ -164,6 +164,9 @@ func (h *Host) admit(conn Conn, inProcess bool, id *Principal, addr string) (*ho
 		return nil, err
 	}
 	hc.work = work
+	if hc.isHTTP() {
+		hc.limit.Store(&h.httpQueue)
+	}
 	if conn != nil { // before cut may use it
 		queue := sendq.Options{WriteTimeout: h.opts.Timing.WriteTimeout, MaxBytes: 256 << 10, MaxMessages: max(1, min(128, h.clientQueue.messages/2))}
 		hc.link = newLink(conn, h.opts.Logger, queue)

@@ -17,6 +17,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -364,5 +365,154 @@ func TestUnreadResponsesAreBounded(t *testing.T) {
 		repeat := call("s", "key-user", "over", false)
 		responses.Wait()
 		require.Len(t, result(repeat).Payload, len(payload))
+	})
+}
+
+// A cutBody ends with an error after n bytes.
+type cutBody struct {
+	io.ReadCloser
+	n int
+}
+
+func (b *cutBody) Read(p []byte) (int, error) {
+	if b.n <= 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.n)])
+	b.n -= n
+	return n, err
+}
+
+// A response over HTTP that is cut off interrupts no other one, and its stream continues after the received chunks.
+func TestCutResponseInterruptsNoOther(t *testing.T) {
+	rt := testRuntime("r1", nil)
+	running := make(chan struct{})
+	rt.names["ticks"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+		if err := out.Send("begun"); err != nil {
+			return err
+		}
+		<-running
+		return out.Send("done")
+	})
+	h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+	ts := server(t, h)
+	var others, cuts atomic.Int64
+	client := &http.Client{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		body, err := r.GetBody()
+		if err != nil {
+			return nil, err
+		}
+		text, _ := io.ReadAll(body)
+		if strings.Contains(string(text), `"ticks"`) {
+			others.Add(1)
+		}
+		res, err := ts.Client().Transport.RoundTrip(r)
+		if err == nil && strings.Contains(string(text), `"count"`) {
+			cuts.Add(1)
+			res.Body = &cutBody{res.Body, 1000}
+		}
+		return res, err
+	})}
+	s := &system{h: h, dial: pipeTransport(t, h)}
+	s.run(t, rt)
+	defer func() { s.stop[0](); <-s.done[0] }()
+	c := must(NewClient(func(context.Context) (Conn, error) {
+		return DialHTTP(t.Context(), ts.URL, &HTTPDialOptions{HTTPClient: client, Header: keyOf(testUser)})
+	}, nil))
+	defer c.Close()
+	sess, err := c.CreateSession(t.Context(), nil)
+	require.NoError(t, err)
+	first, other := make(chan struct{}), make(chan error, 1)
+	go func() {
+		n := 0
+		var err error
+		for _, err = range sess.Stream(t.Context(), "ticks", nil, nil) {
+			if n++; n == 1 {
+				close(first)
+			}
+		}
+		other <- err
+	}()
+	<-first
+	n := int64(0)
+	for payload, err := range StreamAs[int64](t.Context(), sess, "count", countIn{100}, nil) {
+		require.NoError(t, err)
+		require.Equal(t, n, payload)
+		n++
+	}
+	require.Equal(t, int64(100), n)
+	close(running)
+	require.NoError(t, <-other)
+	require.Greater(t, cuts.Load(), int64(3))
+	require.Equal(t, int64(1), others.Load())
+}
+
+// A pipeListener accepts connections in memory.
+type pipeListener struct {
+	net.Listener // of the address
+	conns        chan net.Conn
+	closed       context.Context
+	close        context.CancelFunc
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.close()
+	return nil
+}
+
+func (l *pipeListener) dial(context.Context, string, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	l.conns <- far
+	return near, nil
+}
+
+// A reader that pauses for longer than WriteTimeout loses its response over HTTP, and no chunk (ALT-D37).
+func TestPauseOverHTTPLosesNoChunk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const chunks = 1000
+		rt := testRuntime("r1", nil)
+		text := strings.Repeat("x", 5000)
+		rt.names["count"].stream = StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			for range chunks {
+				if err := out.Send(text); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		h := testHost(t, &HostOptions{Auth: Auth{Authenticator: keys()}})
+		s := &system{h: h, dial: pipeTransport(t, h)}
+		s.run(t, rt)
+		defer func() { s.stop[0](); <-s.done[0] }()
+		closed, end := context.WithCancel(t.Context())
+		l := &pipeListener{conns: make(chan net.Conn), closed: closed, close: end}
+		srv := &http.Server{Handler: h}
+		go func() { _ = srv.Serve(l) }()
+		defer func() { _ = srv.Close() }()
+		client := &http.Client{Transport: &http.Transport{DialContext: l.dial}}
+		defer client.CloseIdleConnections()
+		c := must(NewClient(func(context.Context) (Conn, error) {
+			return DialHTTP(t.Context(), "http://localhost", &HTTPDialOptions{HTTPClient: client, Header: keyOf(testUser)})
+		}, nil))
+		defer c.Close()
+		sess, err := c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		n := 0
+		for _, err := range sess.Stream(t.Context(), "count", countIn{1}, nil) {
+			require.NoError(t, err)
+			if n++; n%400 == 1 {
+				time.Sleep(40 * time.Second)
+			}
+		}
+		require.Equal(t, chunks, n)
 	})
 }

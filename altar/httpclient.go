@@ -230,13 +230,32 @@ func (c *httpConn) deliver(m Message, err error) {
 }
 
 // exchange makes one request and takes in what it brings: of a stream only the chunks for which
-// gate has credit.
+// gate has credit. If the response is cut off after some chunks, it requests the rest, because an error would end
+// the other requests, too.
 func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if gate != nil {
 		defer c.ungate(m.(*ToolCall).InvocationID, gate)
 	}
 	call, isCall := m.(*ToolCall)
-	isCall = isCall && !call.CollectChunks
+	if !isCall || call.CollectChunks {
+		return c.request(m, body, nil, nil)
+	}
+	rest := *call
+	for {
+		from := rest.ResumeFrom
+		err := c.request(&rest, body, gate, &rest.ResumeFrom)
+		if err == nil || rest.ResumeFrom == from || c.ctx.Err() != nil {
+			return err
+		}
+		if body, err = AppendMessage(nil, &rest); err != nil {
+			return err
+		}
+	}
+}
+
+// request makes one request. It sets next, if not nil, to the id after the last chunk of a stream.
+func (c *httpConn) request(m Message, body []byte, gate *creditGate, next *int64) error {
+	isCall := next != nil
 	res, err := c.http.Exchange(c.ctx, "altar: "+typeOf(m), body, isCall)
 	if e, ok := errors.AsType[*httpx.Error](err); ok && e.Status != 0 {
 		if answer, _ := DecodeMessage(e.Body, 0); answer != nil {
@@ -250,11 +269,12 @@ func (c *httpConn) exchange(m Message, body []byte, gate *creditGate) error {
 	if res.Reader == nil {
 		return nil
 	}
-	return c.receive(m, res, isCall, gate)
+	return c.receive(m, res, gate, next)
 }
 
 // receive takes in the messages of a response.
-func (c *httpConn) receive(m Message, res *transport.Response, isCall bool, gate *creditGate) error {
+func (c *httpConn) receive(m Message, res *transport.Response, gate *creditGate, next *int64) error {
+	isCall := next != nil
 	for {
 		frame, err := res.Read()
 		var got Message
@@ -278,12 +298,16 @@ func (c *httpConn) receive(m Message, res *transport.Response, isCall bool, gate
 		if !isCall || last(got) {
 			return c.answered(m, got)
 		}
-		if chunk, ok := got.(*StreamChunk); ok && gate != nil {
+		chunk, isChunk := got.(*StreamChunk)
+		if isChunk && gate != nil {
 			if err := gate.wait(c.ctx, chunk.ChunkID); err != nil {
 				return err
 			}
 		}
 		c.deliver(got, nil)
+		if isChunk {
+			*next = max(*next, chunk.ChunkID+1)
+		}
 	}
 }
 

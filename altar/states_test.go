@@ -321,13 +321,6 @@ func TestRuntimeLimits(t *testing.T) {
 	require.ErrorContains(t, err, `invalid id "not an id"`)
 	_, err = NewClient(nil, nil)
 	require.ErrorContains(t, err, "missing Dialer")
-	require.ErrorContains(t, testRuntime("r1", nil).RunWithReconnect(t.Context(), nil), "missing Dialer")
-	for _, serve := range []func(conn Conn) error{
-		func(conn Conn) error { return testRuntime("r1", nil).Run(t.Context(), conn) },
-		func(conn Conn) error { return testHost(t, nil).Serve(t.Context(), conn, nil) },
-	} {
-		require.ErrorContains(t, serve(NewStreamConn(nil, nil)), "nil Conn")
-	}
 	require.Panics(t, func() { testRuntime("r1", nil).Handle("fail", nil) })
 	require.Panics(t, func() { must(NewRuntime("r1", nil)).Handle("a b", nil) })
 }

@@ -40,7 +40,7 @@ func (sh *Shard) receiveChunk(c *Call, chunk Chunk) {
 	sh.pumpAll(c)
 	stream.fresh = nil
 	if verdict == Final {
-		last := final // only this one is kept
+		last := final // so that final stays on the stack
 		sh.endWith(c, ending{chunk: &last, err: final.Err, hasOutcome: true}, final.Result)
 		return
 	}
