@@ -494,7 +494,7 @@ func (h *Host) resumeSession(k *kept, r *sessionRecord) error {
 	s := newSession(h, k.out, r.Peer)
 	h.mu.Unlock()
 	s.isPending.Store(false)
-	s.scope = h.scope(s, r.Principal)
+	s.scope = h.budget.Scope(s.account(r.Principal))
 	var err error
 	if k.hold, err = s.scope.Reserve(budget.Storage, k.size()); err != nil {
 		return err

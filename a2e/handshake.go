@@ -103,7 +103,7 @@ func (s *Session) shake(m *Message, arrived time.Time, in int) {
 		a.refusal = session.RefusedCapabilities
 	}
 	if isAllowed {
-		a.scope = s.host.scope(s, a.principal)
+		a.scope = s.host.budget.Scope(s.account(a.principal))
 		var err error
 		if state == session.StateNew || scope != a.scope {
 			a.place, err = a.scope.Reserve(budget.Items, 1)

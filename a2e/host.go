@@ -278,11 +278,11 @@ func (h *Host) openCapabilities() map[string]bool {
 	return caps
 }
 
-// scope returns the scope of a session in the budget: of its principal, else of its address. A
+// account returns the names of a session of p in a budget: of its principal, else of its address, and its own. A
 // session without a network is a separate principal.
-func (h *Host) scope(s *Session, p *Principal) *budget.Scope {
+func (s *Session) account(p *Principal) (principal, session string) {
 	number := strconv.FormatUint(s.number, 10)
-	return h.budget.Scope(principalName(p, s.peer, number), number)
+	return principalName(p, s.peer, number), number
 }
 
 // principalName returns the name of a principal in the budget.
@@ -329,7 +329,7 @@ func (h *Host) newSession(conn any, out sink, peer string, extensions []string) 
 	if h.open() {
 		resource = budget.Items
 	}
-	s.scope = h.scope(s, nil)
+	s.scope = h.budget.Scope(s.account(nil))
 	var err error
 	if s.place, err = s.scope.Reserve(resource, 1); err != nil {
 		return nil, err

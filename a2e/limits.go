@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -158,8 +157,7 @@ func (s *Session) Reserve(n int64) error {
 	}
 	err := m.hold.Resize(size)
 	if m.hold == (budget.Hold{}) {
-		scope := s.budgetScope()
-		m.hold, err = s.host.states.Scope(scope.Principal(), strconv.FormatUint(s.number, 10)).Reserve(budget.Memory, size)
+		m.hold, err = s.host.states.Scope(s.account(s.Principal())).Reserve(budget.Memory, size)
 	}
 	if err != nil {
 		return overBudget(err)

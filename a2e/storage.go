@@ -101,7 +101,8 @@ func (d *durable) pollInbox(key string, b *storedBody, pos uint64) {
 func (d *durable) addPast(k *kept) {
 	t, life, n := &d.storage, d.host.patience(), k.size()
 	_ = k.hold.Resize(n)
-	e := pastSession{k.key, k.session.budgetScope().Principal(), k.hold, n, time.Now().Add(life)}
+	principal, _ := k.session.account(k.session.Principal())
+	e := pastSession{k.key, principal, k.hold, n, time.Now().Add(life)}
 	k.hold = budget.Hold{}
 	t.mu.Lock()
 	t.past = append(t.past, e)
