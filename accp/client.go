@@ -302,6 +302,10 @@ func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield 
 	a := c.newAttempt(ctx, m, option.Duration(o.Timeout, c.opts.Timing.Timeout))
 	a.isFree = a.isFree || o.Idempotent
 	a.yield = yield
+	if err := ctx.Err(); err != nil {
+		yield(nil, c.final(ctx, a, err))
+		return
+	}
 	if m.Meta != nil && m.Meta.TTL.N > 0 {
 		var cancel context.CancelFunc
 		a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)

@@ -409,6 +409,9 @@ func TestEndedContextIsNoFailureOfThePeer(t *testing.T) {
 			require.ErrorIs(t, err, accp.ErrTimeout, name)
 			require.NotErrorIs(t, err, accp.ErrUnreachable, name)
 			require.NotContains(t, err.Error(), "full", name)
+			var failed *accp.CallError
+			require.ErrorAs(t, err, &failed)
+			require.False(t, failed.MayHaveRun, "nothing is sent")
 		}
 		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
 		require.NoError(t, err, name)
