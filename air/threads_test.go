@@ -216,7 +216,7 @@ func TestAnswerToMoveOfOutbox(t *testing.T) {
 	})
 }
 
-// One peer cannot fill the threads of an agent: what it opens beyond its share waits, and others are served (AIR-D93).
+// One peer cannot fill the threads of an agent: what it opens beyond its share waits, and others are served (AIR-D92).
 func TestThreadsOfPeerAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
