@@ -101,8 +101,8 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits].
 func (h *Host) Usage() []Usage {
-	rows := budget.Rows[Usage](h.budget.Usage())
-	for _, u := range budget.Rows[Usage](h.states.Usage()) {
+	rows := debugpage.Table[Usage](h.budget.Usage())
+	for _, u := range debugpage.Table[Usage](h.states.Usage()) {
 		if u.Resource == budget.Memory.String() {
 			u.Resource = "plugin_memory"
 			rows = append(rows, u)

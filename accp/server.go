@@ -512,7 +512,7 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits], and that of the outcomes of requests.
 func (s *Server) Usage() []Usage {
-	return append(budget.Rows[Usage](s.budget.Usage()), s.outcomes.usage())
+	return append(debugpage.Table[Usage](s.budget.Usage()), s.outcomes.usage())
 }
 
 // DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and

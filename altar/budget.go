@@ -38,7 +38,7 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits].
 func (h *Host) Usage() []Usage {
-	return budget.Rows[Usage](h.budget.Usage())
+	return debugpage.Table[Usage](h.budget.Usage())
 }
 
 // DebugHandler returns a handler that shows an operator the result of Ready, the [Usage] table and

@@ -24,19 +24,19 @@ type session struct {
 
 	security *SecurityContext // the effective one; nil: the zero value
 	extra    *sessionExtra
-	saving   bool          // its end is being written to the ledger
-	unsaved  bool          // the end has changed during the write
-	endedBy  *hostConn     // that destroyed it; nil: the clock or another Host
-	owner    string        // of the session, in the budget
-	calls    *budget.Scope // of its calls; nil before the first one
+	saving   bool           // its end is being written to the ledger
+	unsaved  bool           // the end has changed during the write
+	endedBy  *hostConn      // that destroyed it; nil: the clock or another Host
+	links    map[*peer]bool // other Hosts that run calls of it
+	owner    *budget.Scope  // of the principal
+	calls    *budget.Scope  // of its calls; nil before the first one
 	place    budget.Hold
 }
 
 // A sessionExtra is what a few sessions have only.
 type sessionExtra struct {
 	metadata map[string]string
-	memory   budget.Hold    // of the metadata and the claims
-	links    map[*peer]bool // other Hosts that run calls of the session
+	memory   budget.Hold // of the metadata and the claims
 }
 
 // info returns the session as hooks receive it.
@@ -55,9 +55,9 @@ func (s *session) info() SessionInfo {
 func (h *Host) scope(s *session) *budget.Scope {
 	switch {
 	case s.IsLink:
-		return h.budget.Scope(s.owner, "")
+		return s.owner
 	case s.calls == nil:
-		s.calls = h.budget.Scope(s.owner, s.ID)
+		s.calls = h.budget.Scope(s.owner.Principal(), s.ID)
 	}
 	return s.calls
 }
@@ -73,7 +73,7 @@ func sessionOf(s *core.Session) *session {
 // newSession makes a session of a principal, whose key is that of the budget. It fails if the principal has too many, or
 // no memory for its metadata.
 func (h *Host) newSession(p core.Principal, key string, metadata map[string]string, security *SecurityContext) (*session, *Error) {
-	s, scope := &session{owner: key}, h.budget.Scope(key, "")
+	s := &session{owner: h.budget.Scope(key, "")}
 	s.Principal, s.Data = p, s
 	s.Slides, s.IsShared = h.opts.Timing.SlidingSessionTTL, h.ledger.IsShared()
 	size := sizeOf(metadata)
@@ -82,17 +82,17 @@ func (h *Host) newSession(p core.Principal, key string, metadata map[string]stri
 		s.security = &own
 		size += sizeOf(own.Claims)
 	}
-	place, err := scope.Reserve(budget.Items, 1)
+	place, err := s.owner.Reserve(budget.Items, 1)
 	if err != nil {
 		return nil, overBudget(ErrAuthorizationFailed, ReasonQuotaExceeded, err)
 	}
 	if size > 0 {
-		memory, err := scope.Reserve(budget.Memory, int64(size))
+		memory, err := s.owner.Reserve(budget.Memory, int64(size))
 		if err != nil {
 			place.Release()
 			return nil, overBudget(ErrRuntimeUnavailable, ReasonOverloaded, err)
 		}
-		s.extra = &sessionExtra{metadata: metadata, memory: memory}
+		s.extra = &sessionExtra{metadata, memory}
 	}
 	s.place = place
 	return s, nil
@@ -301,10 +301,7 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}
-	if s.extra == nil {
-		return
-	}
-	for _, l := range slices.SortedFunc(maps.Keys(s.extra.links), func(a, b *peer) int { return strings.Compare(a.id, b.id) }) {
+	for _, l := range slices.SortedFunc(maps.Keys(s.links), func(a, b *peer) int { return strings.Compare(a.id, b.id) }) {
 		if l.conn != nil { // else the other Host has ended the calls
 			h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}

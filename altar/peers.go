@@ -279,13 +279,10 @@ func (h *Host) sameContracts(p *peer, o hostOffer) (names []string) {
 // forwardCall sends a call to a Runtime of another Host. The shard of the call must be locked.
 func (h *Host) forwardCall(c *hostCall, rt *hostConn, m *ToolCall) {
 	s := sessionOf(c.Session())
-	if s.extra == nil {
-		s.extra = &sessionExtra{}
+	if s.links == nil {
+		s.links = make(map[*peer]bool)
 	}
-	if s.extra.links == nil {
-		s.extra.links = make(map[*peer]bool)
-	}
-	s.extra.links[rt.via] = true
+	s.links[rt.via] = true
 	m.RequestID = m.InvocationID // of a refusal
 	h.send(rt, &forwardedCall{Principal: c.principal.Name, Tenant: c.principal.Tenant, Runtime: rt.runtime.ID, Contract: c.Contract, call: m})
 }
@@ -327,7 +324,7 @@ func (h *Host) acceptPeer(from string, stream io.ReadWriteCloser) {
 
 // newLinkSession makes the session for the calls of another Host, which no client can use.
 func newLinkSession(h *Host) *session {
-	s := &session{}
+	s := &session{owner: h.budget.Scope("", "")}
 	s.ID, s.IsLink, s.Data = randid.New(core.GeneratedPrefix+"link-"), true, s
 	return s
 }

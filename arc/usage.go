@@ -19,7 +19,7 @@ type Usage struct {
 
 // Usage returns the present use of the resources of [Limits], and the memory of responses as "output".
 func (s *Server) Usage() []Usage {
-	list := budget.Rows[Usage](s.engine.Usage())
+	list := debugpage.Table[Usage](s.engine.Usage())
 	for _, u := range s.output.Usage() {
 		if u.Resource == budget.Memory.String() && u.Scope != "session" {
 			u.Resource = "output"

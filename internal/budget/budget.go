@@ -143,6 +143,9 @@ func keepLocked[K comparable, V any](b *Budget, m map[K]weak.Pointer[V], key K, 
 	}, key)
 }
 
+// Principal returns the name of the principal.
+func (s *Scope) Principal() string { return s.principal }
+
 // Reserve takes n units of a resource, or none and returns an *[Error]. It does not
 // wait. For requests, the Hold is empty.
 func (s *Scope) Reserve(r Resource, n int64) (Hold, error) {

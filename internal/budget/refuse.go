@@ -126,17 +126,6 @@ type Usage struct {
 	Used, Limit     int64
 }
 
-// Rows returns a table of use with the rows of another package.
-func Rows[To, From ~struct {
-	Resource, Scope string
-	Used, Limit     int64
-}](table []From) (rows []To) {
-	for _, u := range table {
-		rows = append(rows, To(u))
-	}
-	return rows
-}
-
 // Usage returns the present use of each resource, except the requests, in the scopes
 // "session", "principal" and "all".
 func (b *Budget) Usage() []Usage {

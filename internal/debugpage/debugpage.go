@@ -31,7 +31,18 @@ func Rows[U ~struct {
 	Resource, Scope string
 	Used, Limit     int64
 }](f func() []U) func() []budget.Usage {
-	return func() []budget.Usage { return budget.Rows[budget.Usage](f()) }
+	return func() []budget.Usage { return Table[budget.Usage](f()) }
+}
+
+// Table returns a table of use with the rows of another package.
+func Table[To, From ~struct {
+	Resource, Scope string
+	Used, Limit     int64
+}](table []From) (rows []To) {
+	for _, u := range table {
+		rows = append(rows, To(u))
+	}
+	return rows
 }
 
 // A page is the state of a server, and its form in JSON.
