@@ -120,7 +120,7 @@ type EventBody struct {
 	Seq   int64           `json:"seq,omitzero" jsonmap:"always"`
 }
 
-// Ping requests a [Pong] of the peer.
+// A pingBody requests a [Pong] of the peer.
 type pingBody struct{}
 
 // Pong answers a ping.
@@ -129,7 +129,7 @@ type Pong struct {
 	UptimeSeconds float64 `json:"uptime_seconds,omitzero" jsonmap:"always"`
 }
 
-// Shutdown ends a session when the work in flight is done.
+// A shutdownBody ends a session when the work in flight is done.
 type shutdownBody struct {
 	Timeout Limit `json:"timeout,omitzero" jsonmap:"default=10"` // seconds to drain
 }
