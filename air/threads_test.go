@@ -218,10 +218,16 @@ func TestAnswerToMoveOfOutbox(t *testing.T) {
 
 // One peer cannot fill the threads of an agent: what it opens beyond its share waits, and others are served (AIR-D92).
 func TestThreadsOfPeerAreBounded(t *testing.T) {
+	for name, opts := range map[string]air.ThreadStoreOptions{"memory": {}, "store": {Store: store.NewMemory()}} {
+		t.Run(name, func(t *testing.T) { testThreadsOfPeer(t, &opts) })
+	}
+}
+
+func testThreadsOfPeer(t *testing.T, opts *air.ThreadStoreOptions) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob, carol := w.join(t, 1), w.join(t, 2), w.join(t, 3)
-		threads, err := air.NewThreadStore(bob.DID(), nil)
+		threads, err := air.NewThreadStore(bob.DID(), opts)
 		require.NoError(t, err)
 		var first *air.Envelope
 		for n := 0; err == nil; n++ {
@@ -251,7 +257,7 @@ func TestThreadsOfPeerAreBounded(t *testing.T) {
 
 // Closed threads make room for others, the oldest first.
 func TestClosedThreadsMakeRoom(t *testing.T) {
-	limit := debug.SetMemoryLimit(12 << 20) // a third for threads
+	limit := debug.SetMemoryLimit(12 << 20) // a third for threads in memory
 	threads, err := air.NewThreadStore(airtest.DID(airIDOf(2)), nil)
 	debug.SetMemoryLimit(limit)
 	require.NoError(t, err)
