@@ -136,17 +136,27 @@ func runExample(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
+}
+
 func testARCExamples(t *testing.T, bin string) {
-	m := startExample(t, `url=(http://\S+)`, filepath.Join(bin, "arc-server"), "-addr", "localhost:0", "-token", "open-sesame")
-	out := runExample(t, filepath.Join(bin, "arc-client"), "-url", m[1], "-token", "open-sesame", "-text", "one two three", "-title", "Numbers")
+	token := secretFile(t, "open-sesame")
+	m := startExample(t, `url=(http://\S+)`, filepath.Join(bin, "arc-server"), "-addr", "localhost:0", "-token-file", token)
+	out := runExample(t, filepath.Join(bin, "arc-client"), "-url", m[1], "-token-file", token, "-text", "one two three", "-title", "Numbers")
 	require.Regexp(t, `(?s)SUBMITTED.*INPUT_REQUIRED.*Which title.*COMPLETED.*# Numbers.*"words":3`, out)
 	require.Contains(t, out, "(0 messages so far) You said: one two three\n(2 messages so far) You said: And once more.\n")
 }
 
 func testALTARExamples(t *testing.T, bin string) {
-	m := startExample(t, `^listening on http://(\S+)`, filepath.Join(bin, "altar-host"), "-addr", "127.0.0.1:0")
+	clientKey, runtimeKey := secretFile(t, "of the client"), secretFile(t, "of the Runtime")
+	m := startExample(t, `^listening on http://(\S+)`, filepath.Join(bin, "altar-host"), "-addr", "127.0.0.1:0",
+		"-client-key-file", clientKey, "-runtime-key-file", runtimeKey)
 	url := "ws://" + m[1]
-	tools := exec.Command(filepath.Join(bin, "altar-runtime"), "-url", url)
+	tools := exec.Command(filepath.Join(bin, "altar-runtime"), "-url", url, "-key-file", runtimeKey)
 	require.NoError(t, tools.Start())
 	defer func() {
 		require.NoError(t, tools.Process.Signal(os.Interrupt))
@@ -154,7 +164,7 @@ func testALTARExamples(t *testing.T, bin string) {
 	}()
 	client := filepath.Join(bin, "altar-client")
 	for { // until the Runtime has connected
-		out, err := exec.CommandContext(t.Context(), client, "-url", url).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), client, "-url", url, "-key-file", clientKey).CombinedOutput()
 		if err == nil {
 			require.Contains(t, string(out), "upper: HELLO\nword: one\nword: two\nword: three\nrefused: /text missing_required (expected string); /txet unknown_parameter\n")
 			return

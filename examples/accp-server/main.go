@@ -44,7 +44,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	flags := flag.NewFlagSet("accp-server", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
-	token := flags.String("token", "", "access `token` that callers must send; empty accepts all callers")
+	tokenFile := flags.String("token-file", "", "`file` with the access token that callers must send; without it every caller is served")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
 	try := flags.Bool("try", false, "listen on any port, let a client talk to the agent, and end")
 	if err := flags.Parse(args); err != nil {
@@ -55,7 +55,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
 
-	agent, err := newAgent(logger, *token)
+	token, err := readToken(*tokenFile)
+	if err != nil {
+		return err
+	}
+	agent, err := newAgent(logger, token)
 	if err != nil {
 		return err
 	}
@@ -78,7 +82,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 		err = errors.Join(err, agent.Shutdown(end), web.Shutdown(end))
 	}()
 	if *try {
-		return talk(ctx, stdout, url, *token)
+		return talk(ctx, stdout, url, token)
 	}
 	select {
 	case err := <-served:
@@ -86,6 +90,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	case <-ctx.Done():
 		return nil
 	}
+}
+
+// readToken returns the token in a file, and none without a file. Other users of the machine would see a token among the arguments.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s: want a token", file)
+	}
+	return token, err
 }
 
 // A report is a structure with a custom schema: the tags define its keys, short forms and defaults.

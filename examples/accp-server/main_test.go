@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"os"
+	"path/filepath"
 	"regexp"
 	"sync"
 	"testing"
@@ -70,7 +71,9 @@ func TestServe(t *testing.T) {
 	defer cancel()
 	log := &watched{changed: make(chan struct{}, 1)}
 	exited := make(chan error, 1)
-	go func() { exited <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, io.Discard, log) }()
+	go func() {
+		exited <- run(ctx, []string{"-addr", "localhost:0", "-token-file", secretFile(t, "open-sesame")}, io.Discard, log)
+	}()
 	url := log.wait(t, `url=(http://\S+)/accp`)
 
 	var out bytes.Buffer
@@ -85,4 +88,11 @@ func TestServe(t *testing.T) {
 func TestUsage(t *testing.T) {
 	require.Error(t, run(t.Context(), []string{"-nonsense"}, io.Discard, io.Discard))
 	require.Error(t, run(t.Context(), []string{"-addr", "nowhere.invalid:1"}, io.Discard, io.Discard))
+}
+
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
 }

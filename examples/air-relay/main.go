@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,8 +46,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	addr := flags.String("addr", "", "serve on this address until interrupted")
 	cert := flags.String("cert", "", "file with the TLS certificate; without it, plain HTTP for a proxy in front")
 	key := flags.String("key", "", "file with its key")
-	pushSecret := flags.String("push-secret", "", "secret that senders must show")
-	inboxSecret := flags.String("inbox-secret", "", "secret for pull and ack of all mailboxes; agents that sign their requests need none")
+	pushFile := flags.String("push-secret-file", "", "file with the secret that senders must show")
+	inboxFile := flags.String("inbox-secret-file", "", "file with the secret for pull and ack of all mailboxes; agents that sign their requests need none")
 	publicURL := flags.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
 	proxyHeader := flags.String("proxy-header", "", "header in which a trusted proxy names the address of the caller")
 	anyRecipient := flags.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
@@ -59,11 +60,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		}
 		return err
 	}
+	pushSecret, err := readSecret(*pushFile)
+	if err != nil {
+		return err
+	}
+	inboxSecret, err := readSecret(*inboxFile)
+	if err != nil {
+		return err
+	}
 	opts := &relay.ServerOptions{
 		Auth: relay.Auth{
-			PushSecret:         *pushSecret,
-			AllowAnonymousPush: *pushSecret == "",
-			InboxSecret:        func(string) string { return *inboxSecret },
+			PushSecret:         pushSecret,
+			AllowAnonymousPush: pushSecret == "",
+			InboxSecret:        func(string) string { return inboxSecret },
 		},
 		Limits:      relay.Limits{RateLimit: *rate},
 		Persistence: relay.Persistence{Retention: *ttl},
@@ -113,7 +122,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		serveErrs <- srv.Serve(l)
 	}()
 	if demo {
-		err = show(ctx, "http://"+l.Addr().String(), *pushSecret, *inboxSecret, out)
+		err = show(ctx, "http://"+l.Addr().String(), pushSecret, inboxSecret, out)
 	} else {
 		fmt.Fprintln(out, "serving on", l.Addr())
 		select {
@@ -130,6 +139,19 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		err = errors.Join(err, served)
 	}
 	return err
+}
+
+// readSecret returns the secret in a file, and none without a file. Other users of the machine would see a secret among the arguments.
+func readSecret(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	secret := strings.TrimSpace(string(text))
+	if err == nil && secret == "" {
+		err = fmt.Errorf("%s: want a secret", file)
+	}
+	return secret, err
 }
 
 // show pushes an envelope, pulls it and acknowledges it, by the requests that any

@@ -25,9 +25,13 @@ func Example() {
 	// GET /inbox/AIR-B0B0-0000-0002/pull: 200 {"envelopes":[],"cursor":"end","has_more":false}
 }
 
-// With a store the relay keeps the mail in a file, which the next process continues.
+// With a store the relay keeps the mail in a file, which the next process continues. Secrets come from files.
 func TestStore(t *testing.T) {
-	args := []string{"-store", filepath.Join(t.TempDir(), "mail.db")}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("open-sesame\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-store", filepath.Join(t.TempDir(), "mail.db"), "-push-secret-file", secret, "-inbox-secret-file", secret}
 	for range 2 {
 		var out bytes.Buffer
 		if err := run(t.Context(), args, &out); err != nil {
@@ -53,7 +57,8 @@ func TestServe(t *testing.T) {
 	if !strings.HasPrefix(out.String(), "serving on 127.0.0.1:") {
 		t.Fatal(out.String())
 	}
-	for _, args := range [][]string{{"-no-such-flag"}, {"-addr", "nowhere:-1"}, {"-addr", "127.0.0.1:0", "-cert", "missing", "-key", "missing"}} {
+	for _, args := range [][]string{{"-no-such-flag"}, {"-addr", "nowhere:-1"}, {"-addr", "127.0.0.1:0", "-cert", "missing", "-key", "missing"},
+		{"-push-secret-file", "missing"}, {"-inbox-secret-file", os.DevNull}} {
 		if err := run(t.Context(), args, &out); err == nil {
 			t.Fatal(args)
 		}

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,13 +36,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("altar-client", flag.ContinueOnError)
 	flags.SetOutput(out)
 	url := flags.String("url", "ws://localhost:8090", "`address` of the Host")
-	key := flags.String("key", "example-client-key", "API `key`")
+	keyFile := flags.String("key-file", "", "`file` with the API key; without it the key is example-client-key")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	key := "example-client-key"
+	if *keyFile != "" { // other users of the machine would see a key among the arguments
+		text, err := os.ReadFile(*keyFile)
+		if err != nil {
+			return err
+		}
+		key = strings.TrimSpace(string(text))
+	}
 
 	client, err := altar.NewClient(func(ctx context.Context) (altar.Conn, error) {
-		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
+		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
 	}, nil)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -49,9 +50,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("altar-host", flag.ContinueOnError)
 	flags.SetOutput(out)
 	addr := flags.String("addr", "localhost:8090", "`address` to listen on")
-	clientKey := flags.String("client-key", "example-client-key", "API `key` of clients")
-	runtimeKey := flags.String("runtime-key", "example-runtime-key", "API `key` of Runtimes")
-	cert := flags.String("cert", "", "`file` with the TLS certificate; without it only addresses of this machine are served")
+	clientFile := flags.String("client-key-file", "", "`file` with the API key of clients; without it the key is example-client-key")
+	runtimeFile := flags.String("runtime-key-file", "", "`file` with the API key of Runtimes; without it the key is example-runtime-key")
+	cert := flags.String("cert", "", "`file` with the TLS certificate; without it and the keys only addresses of this machine are served")
 	key := flags.String("key", "", "`file` with the key of the certificate")
 	span := flags.Duration("for", 0, "how long to run; 0 means until a signal")
 	if err := flags.Parse(args); err != nil {
@@ -73,9 +74,17 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		altar.RoleRule{Tools: "admin/*", Roles: []string{"operator"}},
 	)
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	clientKey, err := readKey(*clientFile, "example-client-key")
+	if err != nil {
+		return err
+	}
+	runtimeKey, err := readKey(*runtimeFile, "example-runtime-key")
+	if err != nil {
+		return err
+	}
 	keys, err := altar.APIKeyAuthenticator(map[string]*altar.Principal{
-		*clientKey:  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
-		*runtimeKey: {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
+		clientKey:  {ID: "alice", Tenant: "example", Roles: []string{"user"}},
+		runtimeKey: {ID: "text-service", Tenant: "example", Roles: []string{"runtime"}},
 	})
 	if err != nil {
 		return err
@@ -101,12 +110,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	isSafe := *cert != "" && *clientFile != "" && *runtimeFile != ""
+	if a, ok := l.Addr().(*net.TCPAddr); !isSafe && (!ok || !a.IP.IsLoopback()) {
+		err := fmt.Errorf("%s can be reached from other machines: it needs -cert, -key, -client-key-file and -runtime-key-file", l.Addr())
+		return errors.Join(err, l.Close(), host.Close())
+	}
 	srv := &http.Server{Handler: host, ReadHeaderTimeout: 10 * time.Second}
 	serve, scheme := func() error { return srv.Serve(l) }, "http"
 	if *cert != "" {
 		serve, scheme = func() error { return srv.ServeTLS(l, *cert, *key) }, "https"
-	} else if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {
-		return errors.Join(fmt.Errorf("%s can be reached from other machines: it needs -cert and -key", l.Addr()), l.Close(), host.Close())
 	}
 	fmt.Fprintf(out, "listening on %s://%s\n", scheme, l.Addr())
 	served := make(chan error, 1)
@@ -122,6 +134,16 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	return errors.Join(err, host.Shutdown(end), srv.Close())
+}
+
+// readKey returns the key in a file, and that of the examples without a file. Other users of the machine would see a key among the
+// arguments.
+func readKey(file, example string) (string, error) {
+	if file == "" {
+		return example, nil
+	}
+	text, err := os.ReadFile(file)
+	return strings.TrimSpace(string(text)), err
 }
 
 func withoutTime(_ []string, a slog.Attr) slog.Attr {

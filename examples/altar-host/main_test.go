@@ -57,10 +57,17 @@ func TestRun(t *testing.T) {
 	require.Error(t, run(t.Context(), []string{"-nonsense"}, io.Discard))
 }
 
-// Other machines are served with TLS only.
+// Other machines are served with TLS only, and not with the keys of the examples.
 func TestTLS(t *testing.T) {
-	require.ErrorContains(t, run(t.Context(), []string{"-addr", ":0"}, io.Discard), "it needs -cert and -key")
-	require.Error(t, run(t.Context(), []string{"-addr", ":0", "-cert", "none.pem", "-key", "none.pem"}, io.Discard))
+	none := filepath.Join(t.TempDir(), "none")
+	client, runtime := secretFile(t, "a client key"), secretFile(t, "a runtime key")
+	for _, args := range [][]string{nil, {"-cert", none, "-key", none}, {"-client-key-file", client, "-runtime-key-file", runtime}} {
+		require.ErrorContains(t, run(t.Context(), append(args, "-addr", ":0"), io.Discard), "it needs -cert, -key")
+	}
+	require.ErrorContains(t, run(t.Context(), []string{"-addr", ":0", "-cert", none, "-key", none, "-client-key-file", client,
+		"-runtime-key-file", runtime}, io.Discard), "no such file")
+	require.ErrorContains(t, run(t.Context(), []string{"-client-key-file", none}, io.Discard), "no such file")
+	require.ErrorContains(t, run(t.Context(), []string{"-client-key-file", secretFile(t, "")}, io.Discard), "key")
 
 	local := httptest.NewTLSServer(nil)
 	defer local.Close()
@@ -98,4 +105,11 @@ func TestTLS(t *testing.T) {
 	require.NoError(t, <-done)
 	require.NoError(t, w.Close())
 	require.Positive(t, <-budgets)
+}
+
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
 }

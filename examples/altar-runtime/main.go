@@ -46,10 +46,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("altar-runtime", flag.ContinueOnError)
 	flags.SetOutput(out)
 	url := flags.String("url", "ws://localhost:8090", "`address` of the Host")
-	key := flags.String("key", "example-runtime-key", "API `key`")
+	keyFile := flags.String("key-file", "", "`file` with the API key; without it the key is example-runtime-key")
 	span := flags.Duration("for", 0, "how long to run; 0 means until a signal")
 	if err := flags.Parse(args); err != nil {
 		return err
+	}
+	key := "example-runtime-key"
+	if *keyFile != "" { // other users of the machine would see a key among the arguments
+		text, err := os.ReadFile(*keyFile)
+		if err != nil {
+			return err
+		}
+		key = strings.TrimSpace(string(text))
 	}
 	if *span > 0 {
 		var cancel context.CancelFunc
@@ -77,6 +85,6 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	})
 
 	return rt.RunWithReconnect(ctx, func(ctx context.Context) (altar.Conn, error) {
-		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {*key}}})
+		return altar.DialWebSocket(ctx, *url, &altar.WebSocketDialOptions{Header: http.Header{altar.APIKeyHeader: {key}}})
 	})
 }

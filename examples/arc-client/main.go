@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,7 +37,7 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("arc-client", flag.ContinueOnError)
 	url := flags.String("url", "http://localhost:8080/arc", "`URL` of the ARC endpoint")
-	token := flags.String("token", "", "access `token`")
+	tokenFile := flags.String("token-file", "", "`file` with the access token")
 	self := flags.String("agent", "example-client-01", "`id` of this agent")
 	text := flags.String("text", "Agents that talk to each other need few words.", "`text` of the report")
 	title := flags.String("title", "Few words", "`title` of the report")
@@ -45,8 +46,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 
 	opts := &arc.ClientOptions{}
-	if *token != "" {
-		opts.TokenSource = arc.StaticTokenSource(*token)
+	if *tokenFile != "" {
+		token, err := os.ReadFile(*tokenFile)
+		if err != nil {
+			return err
+		}
+		opts.TokenSource = arc.StaticTokenSource(strings.TrimSpace(string(token)))
 	}
 	client, err := arc.NewClient(*url, *self, opts)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"context"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -39,9 +41,16 @@ func TestRun(t *testing.T) {
 	defer web.Close()
 
 	var out bytes.Buffer
-	args := []string{"-url", web.URL + "/arc", "-text", "one two", "-title", "Numbers", "-token"}
-	require.NoError(t, run(t.Context(), append(args, "open-sesame"), &out))
+	args := []string{"-url", web.URL + "/arc", "-text", "one two", "-title", "Numbers", "-token-file"}
+	require.NoError(t, run(t.Context(), append(args, secretFile(t, "open-sesame")), &out))
 	require.Regexp(t, `(?s)SUBMITTED.*INPUT_REQUIRED.*Which title.*COMPLETED.*Numbers: one two`, out.String())
 	require.Contains(t, out.String(), "You said: one two\nYou said: And once more.\n")
-	require.ErrorIs(t, run(t.Context(), append(args, "wrong"), &out), arc.ErrTokenInvalid)
+	require.ErrorIs(t, run(t.Context(), append(args, secretFile(t, "wrong")), &out), arc.ErrTokenInvalid)
+}
+
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
 }

@@ -5,7 +5,7 @@
 // and as a tool of MCP. All three fronts share one arc.Server with its tokens, limits, audit and tasks. It is a
 // template to copy.
 //
-//	go run . -addr localhost:8080 -token open-sesame
+//	go run . -addr localhost:8080 -token-file token
 //
 // It ends on Ctrl-C or SIGTERM: new work is rejected, running work may finish.
 package main
@@ -61,12 +61,16 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ur
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
 	public := flags.String("url", "", "`URL` of this server for its callers; the default is the address")
-	token := flags.String("token", "", "access `token` that callers must send; without it every caller is served")
+	tokenFile := flags.String("token-file", "", "`file` with the access token that callers must send; without it every caller is served")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
+	token, err := readToken(*tokenFile)
+	if err != nil {
+		return err
+	}
 	l, err := net.Listen("tcp", *addr)
 	if err != nil {
 		return err
@@ -74,7 +78,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ur
 	if *public == "" {
 		*public = "http://" + l.Addr().String()
 	}
-	engine, handler, err := fronts(*public, *token, logger)
+	engine, handler, err := fronts(*public, token, logger)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -97,6 +101,19 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ur
 	defer cancel()
 	err = engine.Shutdown(end) // the work first, while callers can still fetch its results
 	return errors.Join(err, server.Shutdown(end))
+}
+
+// readToken returns the token in a file, and none without a file. Other users of the machine would see a token among the arguments.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(file)
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s: want a token", file)
+	}
+	return token, err
 }
 
 // fronts returns the engine, and the handler of all three protocols.

@@ -7,6 +7,8 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
@@ -28,7 +30,7 @@ func serve(t *testing.T) string {
 	ctx, stop := context.WithCancel(context.Background())
 	urls, done := make(chan string, 1), make(chan error, 1)
 	go func() {
-		done <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, io.Discard, func(url string) { urls <- url })
+		done <- run(ctx, []string{"-addr", "localhost:0", "-token-file", secretFile(t, "open-sesame")}, io.Discard, func(url string) { urls <- url })
 	}()
 	t.Cleanup(func() {
 		stop()
@@ -113,4 +115,11 @@ func TestMCP(t *testing.T) {
 
 	_, err = connect("guess")
 	require.Error(t, err)
+}
+
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
 }

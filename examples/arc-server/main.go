@@ -41,7 +41,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	flags := flag.NewFlagSet("arc-server", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	addr := flags.String("addr", "localhost:8080", "`address` to listen on")
-	token := flags.String("token", "", "access `token` that callers must send; without it every caller is served")
+	tokenFile := flags.String("token-file", "", "`file` with the access token that callers must send; without it every caller is served")
 	grace := flags.Duration("grace", 20*time.Second, "how long running work may go on after a signal")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -53,9 +53,13 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		Audit:        arc.AuditLog(logger),
 		EnableHealth: true,
 	}
-	opts.Auth.AllowAnonymous = *token == ""
-	if *token != "" { // for JWTs: arc.BearerAuthenticator and package arc/oauth
-		keys := map[string]*arc.Principal{*token: {ID: "operator",
+	opts.Auth.AllowAnonymous = *tokenFile == ""
+	if *tokenFile != "" { // for JWTs: arc.BearerAuthenticator and package arc/oauth
+		token, err := os.ReadFile(*tokenFile)
+		if err != nil {
+			return err
+		}
+		keys := map[string]*arc.Principal{strings.TrimSpace(string(token)): {ID: "operator",
 			Scopes: []string{arc.ScopeTaskController, arc.ScopeChatController, arc.ScopeAgentCaller}}}
 		authenticator, err := arc.APIKeyAuthenticator(keys)
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"regexp"
 	"sync"
 	"testing"
@@ -59,7 +61,9 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	log := &watched{changed: make(chan struct{}, 1)}
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, []string{"-addr", "localhost:0", "-token", "open-sesame"}, log) }()
+	go func() {
+		done <- run(ctx, []string{"-addr", "localhost:0", "-token-file", secretFile(t, "open-sesame")}, log)
+	}()
 	url := log.wait(t, `url=(http://\S+)`)
 
 	client, err := arc.NewClient(url, "you-01", &arc.ClientOptions{TokenSource: arc.StaticTokenSource("open-sesame")})
@@ -93,4 +97,11 @@ func TestRun(t *testing.T) {
 func TestUsage(t *testing.T) {
 	require.Error(t, run(t.Context(), []string{"-nonsense"}, io.Discard))
 	require.Error(t, run(t.Context(), []string{"-addr", "nowhere.invalid:1"}, io.Discard))
+}
+
+// secretFile returns the name of a file with a secret.
+func secretFile(t *testing.T, secret string) string {
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	return file
 }
