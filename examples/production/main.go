@@ -80,7 +80,7 @@ func parse(args []string, stderr io.Writer) (*config, error) {
 	flags.SetOutput(stderr)
 	flags.StringVar(&c.addr, "addr", "localhost:8080", "`address` to listen on")
 	flags.StringVar(&c.debug, "debug", "", "loopback `address` of the debug page; empty means none")
-	flags.StringVar(&c.store, "store", "production.db", "SQLite `file`, or a URL that starts with postgres://")
+	flags.StringVar(&c.store, "store", "production.db", "SQLite `file`, or a URL that starts with postgres://, without the password, which is in PGPASSWORD or a file of PGPASSFILE")
 	flags.StringVar(&c.instance, "instance", "", "`id` of the process; it replaces an earlier one with the same id (empty means a random id)")
 	flags.StringVar(&c.tokens, "tokens", "tokens.txt", "`file` with the name and the token of a caller in each line")
 	flags.StringVar(&c.backend, "backend", "", "`URL` that the texts are sent to; empty means a function in the process")

@@ -136,7 +136,8 @@ type engine interface {
 }
 
 // Open opens the database, creates what it lacks and returns a store on it. A
-// database that starts with postgres:// or postgresql:// is a URL of PostgreSQL;
+// database that starts with postgres:// or postgresql:// is a URL of PostgreSQL,
+// whose password may be in the variable PGPASSWORD or in a file of PGPASSFILE;
 // everything else is the path of an SQLite file, which may have sqlite: before
 // it. Nil options mean the zero [Options].
 //
