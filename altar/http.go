@@ -90,7 +90,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := httpx.CheckRequest(r, nil, APIKeyHeader); err != nil {
-		h.httpError(w, header{}, formFault(reasonInvalidValue, "", "a header occurs more than once"))
+		h.httpError(w, header{}, formFault(reasonInvalidValue, "", httpText(err)))
 		return
 	}
 	if h.origins.Check(r) != nil {
@@ -106,7 +106,7 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := httpx.CheckRequest(r, []string{transport.TypeJSON}); err != nil {
-		h.httpError(w, header{}, formFault(reasonUnsupportedMediaType, "", "the body must be application/json"))
+		h.httpError(w, header{}, formFault(reasonUnsupportedMediaType, "", httpText(err)))
 		return
 	}
 	kind := transport.Acceptable(r.Header.Values("Accept"))
@@ -120,6 +120,12 @@ func (h *Host) serveMessage(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.exchange(w, r, id, body, kind)
+}
+
+// httpText returns the text of a refusal of [httpx.CheckRequest].
+func httpText(err error) string {
+	e, _ := errors.AsType[*httpx.Error](err)
+	return e.Message
 }
 
 // body reads the body of a request. A call in it then reserves the memory of its parameters.

@@ -399,4 +399,11 @@ func TestPythonPeer(t *testing.T) {
 	rec = httptest.NewRecorder()
 	s.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/arc", strings.NewReader("{}")))
 	require.Equal(t, http.StatusUnsupportedMediaType, rec.Code, "a missing media type is what a page can send across sites")
+	require.Contains(t, rec.Body.String(), "Invalid request: body is not application/arc+json")
+	zipped := httptest.NewRequest(http.MethodPost, "/arc", strings.NewReader("{}"))
+	zipped.Header = http.Header{"Content-Type": {arc.MediaType}, "Content-Encoding": {"gzip"}}
+	rec = httptest.NewRecorder()
+	s.ServeHTTP(rec, zipped)
+	require.Equal(t, http.StatusUnsupportedMediaType, rec.Code)
+	require.Contains(t, rec.Body.String(), "Invalid request: body has a content coding")
 }

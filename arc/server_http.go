@@ -51,7 +51,8 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, err := httpx.CheckRequest(r, requestTypes, "Last-Event-Id", "Traceparent", "X-Arc-Path"); err != nil {
-		s.refuse(w, r, statusOf(err), "the media type must be "+MediaType+", and no header field may occur twice")
+		e, _ := errors.AsType[*httpx.Error](err)
+		s.refuse(w, r, e.Status, e.Message)
 		return
 	}
 	x := &exchange{agent: s.opts.ID, startTime: time.Now()}

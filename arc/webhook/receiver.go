@@ -177,7 +177,8 @@ func (r *Receiver) receive(w http.ResponseWriter, req *http.Request) (int, error
 	}
 	types := []string{arc.MediaType, "application/json"}
 	if _, err := httpx.CheckRequest(req, types, signature.HeaderSignature, signature.HeaderDelivery); err != nil {
-		return statusOf(err), arc.Errorf(arc.ErrInvalidRequest, "Unsupported media type or repeated header field")
+		e, _ := errors.AsType[*httpx.Error](err)
+		return e.Status, arc.Errorf(arc.ErrInvalidRequest, "Invalid request: %s", e.Message)
 	}
 	hold, err := httpx.ReserveBody(req, r.budget.Scope(budget.Anonymous(req.RemoteAddr), ""), int64(r.opts.MaxMessage))
 	defer hold.Release()

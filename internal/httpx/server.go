@@ -27,7 +27,7 @@ import (
 // singular are the headers of which a proxy may use another value than the server.
 var singular = [...]string{"Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Origin"}
 
-// CheckRequest refuses a request in which Authorization, Content-Type, Content-Length, Content-Encoding,
+// CheckRequest refuses, with an [*Error], a request in which Authorization, Content-Type, Content-Length, Content-Encoding,
 // Origin or one of the given headers occurs more than once (400), and a body with a content coding or
 // another media type than types (415). Without types it does not check the body. It returns the media type.
 func CheckRequest(r *http.Request, types []string, headers ...string) (string, error) {
@@ -39,8 +39,11 @@ func CheckRequest(r *http.Request, types []string, headers ...string) (string, e
 		}
 	}
 	kind, ok := MediaType(r.Header.Get("Content-Type"), types...)
-	if !ok || len(types) > 0 && hasCoding(r.Header) {
-		return "", refuse(r, http.StatusUnsupportedMediaType, "body is not plain "+strings.Join(types, " or "), nil)
+	switch {
+	case !ok:
+		return "", refuse(r, http.StatusUnsupportedMediaType, "body is not "+strings.Join(types, " or ")+" in UTF-8", nil)
+	case len(types) > 0 && hasCoding(r.Header):
+		return "", refuse(r, http.StatusUnsupportedMediaType, "body has a content coding, such as gzip", nil)
 	}
 	return kind, nil
 }
