@@ -179,13 +179,16 @@ func (e *Tasks) first(ctx context.Context, stream string, head int) ([]byte, err
 	return records[0].Value[head:], nil
 }
 
-// adopt takes over a task of a process that has failed.
-func (e *Tasks) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.Found, error) {
+// adopt takes over a task of a process that has failed, by its index entry for an agent.
+func (e *Tasks) adopt(ctx context.Context, agent, id string, to lease.Owner) (lease.Found, error) {
 	t := e.acquire(id)
 	defer e.release(t)
-	found, r, err := e.adoptRecord(ctx, t, to)
-	if err == nil && found == lease.Absent {
+	found, r, err := e.adoptRecord(ctx, t, agent, to)
+	switch {
+	case err == nil && found == lease.Absent:
 		return found, e.db.Expire(ctx, taskMetadata(id), 0) // of a creation that was cut off
+	case err == nil && r.Agent != agent:
+		return found, nil
 	}
 	if err == nil && len(r.Pending) > 0 {
 		err = e.queue(ctx, t, r)
@@ -210,8 +213,9 @@ func (e *Tasks) adopt(ctx context.Context, id string, _, to lease.Owner) (lease.
 	return found, e.rerunLocked(ctx, t, false) // the run has its own entry
 }
 
-// adoptRecord makes a process the owner of a task, and returns Held if the task has a run or needs one.
-func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease.Found, *record, error) {
+// adoptRecord makes a process the owner of a task, and returns Held if the task has a run or needs one. A creation that was
+// repeated at another agent has left an entry for each of them; that of the agent of the record counts.
+func (e *Tasks) adoptRecord(ctx context.Context, t *task, agent string, to lease.Owner) (lease.Found, *record, error) {
 	t.turn.Lock()
 	defer e.unlock(t)
 	r, err := e.loadLocked(ctx, t)
@@ -220,6 +224,8 @@ func (e *Tasks) adoptRecord(ctx context.Context, t *task, to lease.Owner) (lease
 		return lease.Absent, nil, nil
 	case err != nil:
 		return 0, nil, err
+	case r.Agent != agent:
+		return lease.Held, r, nil
 	case r.IsFinal():
 		return lease.Ended, r, nil
 	case r.Owner != to:

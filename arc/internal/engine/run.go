@@ -409,7 +409,7 @@ func (r *Run) detach() {
 	case errors.Is(context.Cause(&r.work), ErrTakenOver): // and given back, by an input that came here
 		_ = e.life.Go("task taken back", func(ctx context.Context) {
 			_ = e.persist(ctx, func(ctx context.Context) error {
-				_, err := e.adopt(ctx, t.id, r.owner, r.owner)
+				_, err := e.adopt(ctx, rec.Agent, t.id, r.owner)
 				return err
 			})
 		})

@@ -64,7 +64,11 @@ func newTasks(c *core, w *Webhooks, r *Router) *Tasks {
 }
 
 // Serve takes over the unfinished tasks of failed processes for an agent that is served here, from now on.
-func (e *Tasks) Serve(agent string) { e.lease.Adopt(taskKind(agent), e.adopt) }
+func (e *Tasks) Serve(agent string) {
+	e.lease.Adopt(taskKind(agent), func(ctx context.Context, id string, _, to lease.Owner) (lease.Found, error) {
+		return e.adopt(ctx, agent, id, to)
+	})
+}
 
 // taskKind is the kind of work of the tasks of an agent.
 func taskKind(agent string) string { return "task:" + agent }
