@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/altar/internal/cluster"
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/form"
 	"github.com/fivewire/fivewire/altar/internal/ledger"
@@ -123,12 +124,17 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 		h.shards[i].index, h.shards[i].core = i, core.NewShard(i, &own, &h.timerSeq)
 	}
 	h.ledger = ledger.Memory{}
-	if h.opts.Persistence.Store != nil {
-		h.ledger = ledger.NewShared(h.ctx, h.ledgerOptions())
+	network := h.opts.Cluster
+	if db := h.opts.Persistence.Store; db != nil {
+		shared := ledger.NewShared(h.ctx, h.ledgerOptions())
+		h.ledger = shared
 		_ = h.life.Go("store", func(context.Context) { h.ledger.Run() })
+		if network == nil {
+			network = cluster.NewStored(db, shared.Lease)
+		}
 	}
-	if h.opts.Cluster != nil {
-		_ = h.life.Go("cluster", func(ctx context.Context) { h.join(ctx, h.opts.Cluster) })
+	if network != nil {
+		_ = h.life.Go("cluster", func(ctx context.Context) { h.join(ctx, network) })
 	}
 	return h, nil
 }

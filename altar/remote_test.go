@@ -23,6 +23,8 @@ import (
 	"weak"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/store"
 )
 
 // A mesh connects Hosts in memory. It is the [cluster.Network] of all of them.
@@ -52,8 +54,12 @@ func newMesh(t *testing.T, opts HostOptions, names ...string) *mesh {
 	return m
 }
 
+// add starts a Host. With a store it is not in the mesh, but reaches the others by the store.
 func (m *mesh) add(t *testing.T, opts HostOptions, name string) {
-	opts.ID, opts.Cluster = name, m
+	opts.ID = name
+	if opts.Persistence.Store == nil {
+		opts.Cluster = m
+	}
 	h := testHost(t, &opts)
 	m.hosts[name] = h
 }
@@ -164,11 +170,26 @@ func requireNoIDs(t *testing.T, h *Host) {
 	}
 }
 
+// overEach runs a test with Hosts in a mesh, and with Hosts that share a store.
+func overEach(t *testing.T, f func(t *testing.T, persistence Persistence)) {
+	for _, name := range []string{"mesh", "store"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var p Persistence
+				if name == "store" {
+					p.Store = store.NewMemory()
+				}
+				f(t, p)
+			})
+		})
+	}
+}
+
 // A client of one Host calls, lists, streams and cancels the tools of a Runtime
 // that is connected to another.
 func TestRemoteCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b")
+	overEach(t, func(t *testing.T, persistence Persistence) {
+		m := newMesh(t, HostOptions{Persistence: persistence}, "a", "b")
 		cancelled := make(chan error, 1)
 		rt := testRuntime("r1", nil)
 		rt.names["wait"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
@@ -215,9 +236,11 @@ func TestRemoteCalls(t *testing.T) {
 		<-cancelled
 
 		require.Empty(t, m.hosts["b"].sessionIDs(), "the session is no client's over there")
-		thief := connect(t, m.hosts["b"], testUser)
-		thief.send(add("i", "s"))
-		require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
+		if persistence.Store == nil { // otherwise it is a session of both Hosts
+			thief := connect(t, m.hosts["b"], testUser)
+			thief.send(add("i", "s"))
+			require.ErrorIs(t, next[*ToolResult](thief).Error, ReasonUnknownSession)
+		}
 		require.Equal(t, 1, m.hosts["a"].Stats().Sessions)
 		require.Zero(t, m.hosts["b"].Stats().Sessions)
 
@@ -231,8 +254,8 @@ func TestRemoteCalls(t *testing.T) {
 // A call for which a local Runtime exists is never forwarded, and calls are distributed over all
 // Hosts that offer a tool.
 func TestRemoteRouting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{}, "a", "b", "c")
+	overEach(t, func(t *testing.T, persistence Persistence) {
+		m := newMesh(t, HostOptions{Persistence: persistence}, "a", "b", "c")
 		stop := m.attach(t, "a", testRuntime("ra", nil))
 		m.attach(t, "b", testRuntime("rb", nil))
 		m.attach(t, "c", testRuntime("rc", nil))
@@ -256,8 +279,8 @@ func TestRemoteRouting(t *testing.T) {
 // A Host that refuses a call has not run it: another one gets it. If all refuse,
 // the client learns why, and nothing is recorded.
 func TestRemoteRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := newMesh(t, HostOptions{Limits: Limits{MaxConcurrentPerRuntime: 1}}, "a", "b", "c")
+	overEach(t, func(t *testing.T, persistence Persistence) {
+		m := newMesh(t, HostOptions{Persistence: persistence, Limits: Limits{MaxConcurrentPerRuntime: 1}}, "a", "b", "c")
 		m.attach(t, "b", testRuntime("rb", nil))
 		m.attach(t, "c", testRuntime("rc", nil))
 		w := connect(t, m.hosts["a"], testUser)

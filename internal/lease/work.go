@@ -314,6 +314,12 @@ func (r *round) run(ctx context.Context) error {
 	return err
 }
 
+// Owners returns the owners that hold a lease, its own included, in the order of their names. A Private lease has none.
+func (l *Lease) Owners(ctx context.Context) ([]Owner, error) {
+	holders, err := l.holders(ctx)
+	return slices.Sorted(maps.Keys(holders)), err
+}
+
 // holders returns the owners that hold a lease.
 func (l *Lease) holders(ctx context.Context) (map[Owner]bool, error) {
 	holders := map[Owner]bool{}

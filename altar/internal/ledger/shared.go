@@ -142,6 +142,12 @@ func (l *Shared) acquire(ctx context.Context) error {
 	return nil
 }
 
+// Lease returns the lease of the Host.
+func (l *Shared) Lease(ctx context.Context) (*lease.Lease, error) {
+	err := l.begin(ctx)
+	return l.lease, err
+}
+
 // IsShared implements [Ledger].
 func (l *Shared) IsShared() bool { return true }
 
