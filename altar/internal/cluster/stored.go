@@ -108,9 +108,7 @@ func (n *Stored) Join(ctx context.Context, _ string, peers func(ids []string), a
 		m.sayBye()
 	}()
 	for ctx.Err() == nil {
-		if err := m.look(peers); err != nil && ctx.Err() == nil {
-			return err
-		}
+		m.look(peers)
 		t := time.NewTimer(lookInterval)
 		select {
 		case <-m.changed:
@@ -126,10 +124,10 @@ func (n *Stored) Join(ctx context.Context, _ string, peers func(ids []string), a
 func nameOf(o lease.Owner) string { return string(o[:max(0, strings.LastIndexByte(string(o), '@'))]) }
 
 // look greets new Hosts, and calls peers if the Hosts that have greeted this one are others than before.
-func (m *member) look(peers func(ids []string)) error {
+func (m *member) look(peers func(ids []string)) {
 	owners, err := m.l.Owners(m.ctx)
-	if err != nil {
-		return err
+	if err != nil { // the next look may see them
+		return
 	}
 	own := m.l.Owner()
 	next := make(map[string]lease.Owner)
@@ -173,7 +171,6 @@ func (m *member) look(peers func(ids []string)) error {
 			m.mu.Unlock()
 		}
 	}
-	return nil
 }
 
 func (m *member) tell(ctx context.Context, to lease.Owner, topic string, v any) error {
@@ -312,11 +309,11 @@ type stream struct {
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 
-	reading sync.Mutex // guards all below
-	r       *streamlog.Reader
-	buf     []streamlog.Item
-	items   []streamlog.Item // of buf, not taken
-	rest    []byte           // of the item that Read is in
+	turn  chan struct{} // of one Read, or the end, which uses all below; capacity 1
+	r     *streamlog.Reader
+	buf   []streamlog.Item
+	items []streamlog.Item // of buf, not taken
+	rest  []byte           // of the item that Read is in
 }
 
 // newStream returns an end with its writer and the name of the other direction. It cuts the writer after an error.
@@ -329,9 +326,26 @@ func (m *member) newStream(ctx context.Context, w *streamlog.Writer, from string
 		w.Cut(err)
 		return nil, err
 	}
-	s := &stream{w: w, r: r, buf: make([]streamlog.Item, 0, 16)}
-	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(m.ctx))
+	s := &stream{w: w, turn: make(chan struct{}, 1), r: r, buf: make([]streamlog.Item, 0, 16)}
+	s.ctx, s.stop = context.WithCancel(m.ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ctx.Err() != nil { // the Host has left
+		go s.end()
+		return nil, context.Cause(m.ctx)
+	}
+	m.work.Go(s.end)
 	return s, nil
+}
+
+// end ends both directions after Close, or when the Host leaves.
+func (s *stream) end() {
+	<-s.ctx.Done()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), closeTimeout)
+	defer cancel()
+	_ = s.w.Finish(ctx, nil) // or the other Host gets an error
+	s.turn <- struct{}{}
+	s.r.Close()
 }
 
 // Write implements [io.Writer]. It waits while the other Host does not read.
@@ -347,8 +361,12 @@ func (s *stream) Write(p []byte) (n int, err error) {
 
 // Read implements [io.Reader].
 func (s *stream) Read(p []byte) (int, error) {
-	s.reading.Lock()
-	defer s.reading.Unlock()
+	select {
+	case s.turn <- struct{}{}:
+	case <-s.ctx.Done():
+		return 0, context.Cause(s.ctx)
+	}
+	defer func() { <-s.turn }()
 	for len(s.rest) == 0 {
 		if len(s.items) == 0 {
 			var err error
@@ -398,12 +416,6 @@ const retryDelay = 100 * time.Millisecond
 
 // Close implements [io.Closer]. The other Host reads what was written, and then the end.
 func (s *stream) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-	defer cancel()
-	err := s.w.Finish(ctx, nil)
 	s.stop()
-	s.reading.Lock()
-	defer s.reading.Unlock()
-	s.r.Close()
-	return err
+	return nil
 }
