@@ -78,7 +78,9 @@
 // with RUNTIME_UNAVAILABLE, unless their contract is idempotent. Each Host needs a
 // unique ID and keeps it across restarts; a Host whose ID another process takes refuses
 // calls permanently.
-// With a Cluster, a Host forwards calls to Runtimes connected to other Hosts.
+//
+// Hosts on one store forward calls to the Runtimes that are connected to another of them:
+// over the store, or over a Cluster such as that of altar/natsroute, which is faster.
 //
 // # Conformance
 //

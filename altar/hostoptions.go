@@ -43,8 +43,8 @@ type HostOptions struct {
 	// invalid_result. ResultTypes is not part of the manifest and is not sent.
 	ResultTypes map[string]Parameter
 
-	// Cluster reaches the Runtimes of other Hosts, such as a Cluster of altar/natsroute. Nil means that there
-	// are none.
+	// Cluster reaches the Runtimes of other Hosts, such as a Cluster of altar/natsroute. Nil means those of the
+	// Hosts on the same Persistence.Store without a Cluster, which are reached over the store.
 	Cluster cluster.Network
 
 	// DropUnknown removes parameters that the contract does not know instead of refusing them (ALT-D13).
@@ -180,8 +180,8 @@ type Limits struct {
 // Persistence is a group of [HostOptions]. A negative duration never ends.
 type Persistence struct {
 	// Store keeps sessions, outcomes of calls and owners of runtime ids across restarts, and
-	// several Hosts may share it. Each Host needs a unique ID and keeps it across restarts. Nil
-	// keeps the state in memory. See the package documentation.
+	// several Hosts may share it. Each Host needs a unique ID and keeps it across restarts. They forward
+	// calls to each other's Runtimes. Nil keeps the state in memory. See the package documentation.
 	Store store.Store
 
 	// StoreTimeout bounds each access to the store. Zero means 5 seconds.

@@ -28,8 +28,8 @@ const (
 	hostsTopic = "altar/hosts" // of greetings
 	openTopic  = "altar/open"  // of openings
 
-	lookInterval = 5 * time.Second // between two looks at the leases
-	openTimeout  = 5 * time.Second
+	refreshInterval = 5 * time.Second // between two reads of the leases
+	openTimeout     = 5 * time.Second
 )
 
 // A Stored is the [Network] of one Host, which reaches the other Hosts on its store. They know each other by their
@@ -49,7 +49,7 @@ func NewStored(db store.Log, l func(ctx context.Context) (*lease.Lease, error)) 
 	return &Stored{db: db, lease: l}
 }
 
-// A greeting tells another Host that this one has joined, or leaves.
+// A greeting notifies another Host that the sender has joined, or leaves.
 type greeting struct {
 	Owner   lease.Owner `json:"owner"` // the sender
 	IsReply bool        `json:"reply,omitzero"`
@@ -72,12 +72,12 @@ type member struct {
 	changed chan struct{} // a Host has greeted; capacity 1
 	work    sync.WaitGroup
 
-	mu      sync.Mutex               // guards all below
-	others  map[string]lease.Owner   // by name
-	told    map[lease.Owner]bool     // greeted by this Host
-	heard   map[lease.Owner]bool     // have greeted this Host
-	waiting map[string]chan struct{} // for the acceptance of a stream
-	known   lease.Owner              // that the others were told
+	mu        sync.Mutex               // guards all below
+	others    map[string]lease.Owner   // by name
+	greetings map[lease.Owner]bool     // greeted by this Host
+	present   map[lease.Owner]bool     // have greeted this Host
+	waiting   map[string]chan struct{} // for the acceptance of a stream
+	owner     lease.Owner              // in the greetings
 }
 
 // Join implements [Network].
@@ -86,9 +86,9 @@ func (n *Stored) Join(ctx context.Context, _ string, peers func(ids []string), a
 	if err != nil {
 		return err
 	}
-	ctx, leave := context.WithCancel(ctx)
+	ctx, stop := context.WithCancel(ctx)
 	m := &member{l: l, ctx: ctx, accept: accept, changed: make(chan struct{}, 1), others: map[string]lease.Owner{},
-		told: map[lease.Owner]bool{}, heard: map[lease.Owner]bool{}, waiting: map[string]chan struct{}{}}
+		greetings: map[lease.Owner]bool{}, present: map[lease.Owner]bool{}, waiting: map[string]chan struct{}{}}
 	n.mu.Lock()
 	if n.table == nil {
 		n.table = streamlog.New(n.db, l, prefix)
@@ -102,14 +102,14 @@ func (n *Stored) Join(ctx context.Context, _ string, peers func(ids []string), a
 		n.own = nil
 		n.mu.Unlock()
 		m.mu.Lock() // no other stream is accepted
-		leave()
+		stop()
 		m.mu.Unlock()
 		m.work.Wait()
-		m.sayBye()
+		m.depart()
 	}()
 	for ctx.Err() == nil {
-		m.look(peers)
-		t := time.NewTimer(lookInterval)
+		m.refresh(peers)
+		t := time.NewTimer(refreshInterval)
 		select {
 		case <-m.changed:
 		case <-t.C:
@@ -123,32 +123,32 @@ func (n *Stored) Join(ctx context.Context, _ string, peers func(ids []string), a
 // nameOf returns the name of an owner, which is the ID of its Host unless that has odd characters or is long.
 func nameOf(o lease.Owner) string { return string(o[:max(0, strings.LastIndexByte(string(o), '@'))]) }
 
-// look greets new Hosts, and calls peers if the Hosts that have greeted this one are others than before.
-func (m *member) look(peers func(ids []string)) {
+// refresh greets new Hosts, and calls peers if the Hosts that have greeted this one are others than before.
+func (m *member) refresh(peers func(ids []string)) {
 	owners, err := m.l.Owners(m.ctx)
-	if err != nil { // the next look may see them
+	if err != nil { // the next call may read them
 		return
 	}
 	own := m.l.Owner()
 	next := make(map[string]lease.Owner)
 	var toGreet []greeting // with the receiver as its owner
 	m.mu.Lock()
-	if m.known != own { // a new epoch
-		m.known = own
-		clear(m.told)
+	if m.owner != own { // a new epoch
+		m.owner = own
+		clear(m.greetings)
 	}
 	isOver := func(o lease.Owner, _ bool) bool { return !slices.Contains(owners, o) }
-	maps.DeleteFunc(m.told, isOver)
-	maps.DeleteFunc(m.heard, isOver)
+	maps.DeleteFunc(m.greetings, isOver)
+	maps.DeleteFunc(m.present, isOver)
 	for _, o := range owners {
 		if nameOf(o) == nameOf(own) {
 			continue
 		}
-		if m.heard[o] {
+		if m.present[o] {
 			next[nameOf(o)] = o
 		}
-		if !m.told[o] {
-			toGreet = append(toGreet, greeting{Owner: o, IsReply: m.heard[o]})
+		if !m.greetings[o] {
+			toGreet = append(toGreet, greeting{Owner: o, IsReply: m.present[o]})
 		}
 	}
 	kept := maps.Clone(m.others) // a Host that has restarted leaves first
@@ -165,15 +165,15 @@ func (m *member) look(peers func(ids []string)) {
 	for _, g := range toGreet {
 		to := g.Owner
 		g.Owner = own
-		if m.tell(m.ctx, to, hostsTopic, g) == nil { // else at the next look
+		if m.send(m.ctx, to, hostsTopic, g) == nil { // else by the next call
 			m.mu.Lock()
-			m.told[to] = true
+			m.greetings[to] = true
 			m.mu.Unlock()
 		}
 	}
 }
 
-func (m *member) tell(ctx context.Context, to lease.Owner, topic string, v any) error {
+func (m *member) send(ctx context.Context, to lease.Owner, topic string, v any) error {
 	data, err := json.Marshal(v)
 	if err == nil {
 		err = m.l.Tell(ctx, to, topic, data)
@@ -189,12 +189,12 @@ func (m *member) greeted(data []byte) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.heard[g.Owner] = true
+	m.present[g.Owner] = true
 	switch {
 	case g.IsBye:
-		delete(m.heard, g.Owner)
+		delete(m.present, g.Owner)
 	case !g.IsReply:
-		delete(m.told, g.Owner)
+		delete(m.greetings, g.Owner)
 	}
 	m.raise()
 }
@@ -206,15 +206,15 @@ func (m *member) raise() {
 	}
 }
 
-// sayBye tells the other Hosts that this one leaves. They notice it later if they are not told.
-func (m *member) sayBye() {
+// depart notifies the other Hosts that this Host leaves. Without the message they detect it by the end of the lease.
+func (m *member) depart() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), time.Second)
 	defer cancel()
 	m.mu.Lock()
 	others := slices.Collect(maps.Values(m.others))
 	m.mu.Unlock()
 	for _, o := range others {
-		_ = m.tell(ctx, o, hostsTopic, greeting{Owner: m.known, IsBye: true})
+		_ = m.send(ctx, o, hostsTopic, greeting{Owner: m.owner, IsBye: true})
 	}
 }
 
@@ -253,7 +253,7 @@ func (m *member) open(ctx context.Context, to string) (io.ReadWriteCloser, error
 	if err != nil {
 		return nil, err
 	}
-	err = m.tell(ctx, owner, openTopic, opening{Owner: m.l.Owner(), Stream: id})
+	err = m.send(ctx, owner, openTopic, opening{Owner: m.l.Owner(), Stream: id})
 	if err == nil {
 		select {
 		case <-accepted:
@@ -288,7 +288,7 @@ func (m *member) admit(o opening) {
 	if err != nil {
 		return // the other Host tries again
 	}
-	err = m.tell(ctx, o.Owner, openTopic, opening{Owner: m.l.Owner(), Stream: o.Stream, IsDone: true})
+	err = m.send(ctx, o.Owner, openTopic, opening{Owner: m.l.Owner(), Stream: o.Stream, IsDone: true})
 	if s, err := m.newStream(ctx, w, o.Stream+".to", err); err == nil {
 		m.accept(nameOf(o.Owner), s)
 	}
@@ -381,7 +381,7 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next waits for items. A store that fails is asked again, until the writer of this end is lost.
+// next waits for items. It repeats reads that fail, until the writer of this end is lost.
 func (s *stream) next() ([]streamlog.Item, error) {
 	for {
 		items, err := s.r.Next(s.ctx, s.buf)
@@ -414,7 +414,7 @@ func isFinal(err error) bool {
 // retryDelay is the time after which a store that has failed is read again.
 const retryDelay = 100 * time.Millisecond
 
-// Close implements [io.Closer]. The other Host reads what was written, and then the end.
+// Close implements [io.Closer]. The other Host reads all written bytes, and then the end.
 func (s *stream) Close() error {
 	s.stop()
 	return nil

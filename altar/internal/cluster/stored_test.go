@@ -31,7 +31,7 @@ type host struct {
 	network  *Stored
 	lease    *lease.Lease
 	isAway   atomic.Bool // its store fails
-	leave    context.CancelFunc
+	stop     context.CancelFunc
 	left     chan error
 	accepted chan io.ReadWriteCloser
 
@@ -50,7 +50,7 @@ func newHost(t *testing.T, db store.Store, name string) *host {
 	h.lease = l
 	h.network = NewStored(own, func(context.Context) (*lease.Lease, error) { return l, nil })
 	ctx, cancel := context.WithCancel(context.Background())
-	h.leave = cancel
+	h.stop = cancel
 	go func() {
 		h.left <- h.network.Join(ctx, name, func(ids []string) {
 			h.mu.Lock()
@@ -102,15 +102,15 @@ func TestStoredHostsKnowEachOther(t *testing.T) {
 		require.Equal(t, []string{"b,c"}, a.calls())
 		calls := c.calls()
 		require.Equal(t, "a,b", calls[len(calls)-1])
-		b.leave()
+		b.stop()
 		require.Equal(t, []string{"c"}, a.calls(), "it says good-bye")
 
 		c.isAway.Store(true)
-		again := newHost(t, db, "c")
+		restarted := newHost(t, db, "c")
 		require.Equal(t, []string{"", "c"}, a.calls(), "the streams to the former process end first")
-		require.Equal(t, []string{"a"}, again.calls())
-		again.isAway.Store(true)
-		time.Sleep(leaseTTL + lookInterval)
+		require.Equal(t, []string{"a"}, restarted.calls())
+		restarted.isAway.Store(true)
+		time.Sleep(leaseTTL + refreshInterval)
 		require.Equal(t, []string{""}, a.calls(), "it has failed")
 	})
 }
@@ -138,12 +138,12 @@ func TestStoredStream(t *testing.T) {
 				_ = from.Close()
 			}()
 			time.Sleep(20 * time.Second)
-			require.Less(t, written.Load(), int64(512<<10), "nobody reads")
+			require.Less(t, written.Load(), int64(512<<10), "the other Host does not read")
 			got, err := io.ReadAll(to)
 			require.NoError(t, err, "the end follows all bytes")
 			require.True(t, bytes.Equal(sent, got))
 			_, err = to.Write([]byte("x"))
-			require.Error(t, errors.Join(err, sleep(2*time.Minute, func() error { _, err := to.Write([]byte("x")); return err })), "nobody reads there")
+			require.Error(t, errors.Join(err, sleep(2*time.Minute, func() error { _, err := to.Write([]byte("x")); return err })), "the other Host does not read")
 			require.NoError(t, to.Close())
 		}
 	})

@@ -4,7 +4,10 @@
 package altar
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -21,13 +24,14 @@ type variety struct {
 	isOnRequest  bool // Runtimes fulfil their tools for each session
 	isBusy       bool // Runtimes run one call at a time
 	isDisordered bool // chunks arrive in another order, and a few not at all
+	isApart      bool // Hosts do not forward calls
 }
 
 func newVariety(seed uint64) variety {
 	r := rand.New(rand.NewPCG(seed, 5))
 	return variety{
 		hasRouter: r.IntN(2) == 0, hasLittle: r.IntN(3) == 0, isSliding: r.IntN(2) == 0, isOnRequest: r.IntN(2) == 0,
-		isBusy: r.IntN(3) == 0, isDisordered: r.IntN(3) == 0,
+		isBusy: r.IntN(3) == 0, isDisordered: r.IntN(3) == 0, isApart: r.IntN(5) > 0,
 	}
 }
 
@@ -37,6 +41,9 @@ const heartbeat = 4 * time.Second
 func (v *variety) adjust(o *altar.HostOptions) {
 	o.Timing = altar.Timing{Heartbeat: heartbeat, SlidingSessionTTL: v.isSliding, ClientGracePeriod: 8 * time.Second,
 		SlowReaderTimeout: 6 * time.Second}
+	if v.isApart {
+		o.Cluster = apart{}
+	}
 	if v.hasRouter {
 		o.Router = altar.LeastBusyRouter
 	}
@@ -44,6 +51,18 @@ func (v *variety) adjust(o *altar.HostOptions) {
 		o.Limits = altar.Limits{MaxStoredResults: 1 << 10, MaxStoredChunks: 256, ClientQueueLimit: 4, MaxClientQueue: 8 << 10,
 			MaxConcurrentPerSession: 2, MaxMemoryPerSession: 16 << 10}
 	}
+}
+
+// A Host in an apart network has no other Hosts.
+type apart struct{}
+
+func (apart) Join(ctx context.Context, _ string, _ func([]string), _ func(string, io.ReadWriteCloser)) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (apart) Open(context.Context, string, string) (io.ReadWriteCloser, error) {
+	return nil, errors.New("no other Host")
 }
 
 // adjustRuntime sets the options of a Runtime.
