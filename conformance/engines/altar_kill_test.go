@@ -288,6 +288,54 @@ func TestALTARKilled(t *testing.T) {
 	})
 }
 
+// TestALTARHostsForward calls a Runtime at a Host through another Host on its store: calls, and streams without a lost or
+// doubled chunk.
+func TestALTARHostsForward(t *testing.T) {
+	eachShared(t, func(t *testing.T, p *place) {
+		places := make([]*hostPlace, 2)
+		for i := range places {
+			t.Setenv(altarHostEnv, fmt.Sprint("host-", i))
+			host, err := altarHost(p.open(t))
+			require.NoError(t, err)
+			web := httptest.NewServer(host)
+			defer web.Close()
+			defer func() { require.NoError(t, host.Close()) }()
+			places[i] = &hostPlace{}
+			places[i].address.Store(strings.TrimPrefix(web.URL, "http://"))
+		}
+		log := &callLog{runs: map[string]int{}, outcomes: map[string]string{}, failed: map[string]bool{}}
+		ctx, stop := context.WithCancel(t.Context())
+		var runtimes sync.WaitGroup
+		defer runtimes.Wait()
+		defer stop()
+		rt := log.runtime(t, "runtime")
+		runtimes.Go(func() { _ = rt.RunWithReconnect(ctx, places[0].dial("service")) })
+		c, err := altar.NewClient(places[1].dial("alice"), &altar.ClientOptions{Logger: quiet})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		s, err := c.CreateSession(ctx, nil)
+		require.NoError(t, err)
+		soon(t, "the Runtime is known", func() bool {
+			tools, err := s.ListTools(ctx)
+			return err == nil && len(tools) == len(killedTools)
+		})
+		var callers sync.WaitGroup
+		for i := range 8 {
+			callers.Go(func() {
+				for n := range 10 {
+					for _, tool := range killedTools {
+						log.call(t, s, tool, fmt.Sprint(tool, "-", i, "-", n))
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.Empty(t, log.failed)
+		require.Len(t, log.outcomes, 80*len(killedTools))
+		log.ranOnce(t)
+	})
+}
+
 // TestALTARRuntimesKilled kills Runtimes of a Host, which dial again. No call that is not idempotent runs twice, none is
 // refused as if its tool did not exist, and those that fail are disconnected (ALT-D24).
 func TestALTARRuntimesKilled(t *testing.T) {
