@@ -148,6 +148,7 @@ func (m *member) refresh(peers func(ids []string)) {
 			next[nameOf(o)] = o
 		}
 		if !m.greetings[o] {
+			m.greetings[o] = true // before its own greeting, which requests another one
 			toGreet = append(toGreet, greeting{Owner: o, IsReply: m.present[o]})
 		}
 	}
@@ -165,9 +166,9 @@ func (m *member) refresh(peers func(ids []string)) {
 	for _, g := range toGreet {
 		to := g.Owner
 		g.Owner = own
-		if m.send(m.ctx, to, hostsTopic, g) == nil { // else by the next call
+		if m.send(m.ctx, to, hostsTopic, g) != nil {
 			m.mu.Lock()
-			m.greetings[to] = true
+			delete(m.greetings, to) // the next call repeats it
 			m.mu.Unlock()
 		}
 	}
