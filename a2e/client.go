@@ -101,7 +101,8 @@ type ClientLimits struct {
 	// its bound.
 	MaxMessage, MaxDepth, MaxOutput int
 
-	// QueueLimit bounds the queued events of a call. A call above it fails with [ErrSlowReader].
+	// QueueLimit bounds the queued events of a call. A call above it fails with [ErrSlowReader], unless its caller
+	// takes some within 100 ms.
 	// Zero means 1024; a negative value removes the bound.
 	QueueLimit int
 }

@@ -70,12 +70,13 @@ type pending struct {
 	line     *[]byte // until it is sent
 	isActive bool    // counted by the client
 	hasSlot  bool
-	position uint64  // in the queue, of the sent line
-	events   []Event // not delivered yet
-	seen     []Event // delivered, up to QueueLimit and maxEventBytes, for Error.Events
-	size     int     // bytes of events
-	seenSize int     // bytes of all delivered events
-	isSlow   bool    // an event was dropped
+	position uint64        // in the queue, of the sent line
+	events   []Event       // not delivered yet
+	seen     []Event       // delivered, up to QueueLimit and maxEventBytes, for Error.Events
+	size     int           // bytes of events
+	seenSize int           // bytes of all delivered events
+	taken    chan struct{} // closed when events are taken; nil unless the reader waits
+	isSlow   bool          // an event was dropped
 	seq      sequence
 }
 
@@ -464,6 +465,10 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 	defer c.mu.Unlock()
 	events = p.events
 	p.events = nil
+	if p.taken != nil {
+		close(p.taken)
+		p.taken = nil
+	}
 	if space := c.opts.Limits.QueueLimit - len(p.seen); space > 0 && p.seenSize < maxEventBytes {
 		p.seen = append(p.seen, events[:min(space, len(events))]...)
 	}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -195,21 +196,37 @@ func mayLackID(responseType string) bool {
 // maxEventBytes bounds the events that a call holds for its caller.
 const maxEventBytes = 8 << 20
 
+// takeTimeout bounds the wait of the reader for a caller that is behind with its events (A2E-D56).
+const takeTimeout = 100 * time.Millisecond
+
 // deliverEvent queues an event of a call, or ends the call if its caller takes no events.
 func (c *Client) deliverEvent(p *pending, m *Message, size int) {
-	c.mu.Lock()
-	p.isSlow = len(p.events) >= c.opts.Limits.QueueLimit || p.size+size > maxEventBytes && len(p.events) > 0
-	if !p.isSlow {
-		p.events = append(p.events, Event{Message: m, Order: p.seq.next(eventInfo(m).Seq)})
-		p.size += size
+	taken := c.queueEvent(p, m, size)
+	if taken != nil && waitFor(taken, takeTimeout) {
+		taken = c.queueEvent(p, m, size)
 	}
-	isSlow := p.isSlow
-	c.mu.Unlock()
-	if isSlow {
+	if taken != nil {
+		c.mu.Lock()
+		p.isSlow = true
+		c.mu.Unlock()
 		c.conn.replies.Cancel(p.msg.ID) // later events belong to no call
 		return
 	}
 	p.signal()
+}
+
+// queueEvent queues an event of a call. If there is no space, it returns a channel that is closed when the caller takes
+// the queued events.
+func (c *Client) queueEvent(p *pending, m *Message, size int) (taken <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(p.events) >= c.opts.Limits.QueueLimit || p.size+size > maxEventBytes && len(p.events) > 0 {
+		p.taken = make(chan struct{})
+		return p.taken
+	}
+	p.events = append(p.events, Event{Message: m, Order: p.seq.next(eventInfo(m).Seq)})
+	p.size += size
+	return nil
 }
 
 // request answers a request of the host (A2E-D39).

@@ -221,6 +221,53 @@ func TestStream(t *testing.T) {
 	}
 }
 
+// A caller that takes its events keeps its call, however fast they come; one that takes none loses it, and stops other
+// calls for a moment only (A2E-D56).
+func TestFastEvents(t *testing.T) {
+	const events = 5000
+	connect := func(t *testing.T) *a2e.Client {
+		set := a2etest.Must(tools.NewSet(nil))
+		tools.AddTool(set, "flood", "", func(_ context.Context, call *a2e.Call, _ struct{}) (any, error) {
+			for range events {
+				if err := call.Emit(a2e.EventProgress, map[string]int{}); err != nil {
+					return nil, err
+				}
+			}
+			return nil, nil
+		}, nil)
+		return a2etest.Connect(t, a2etest.NewHost(t, nil, set.Plugin()), nil)
+	}
+	flood := func(t *testing.T, c *a2e.Client, onEvent func(a2e.Event)) error {
+		_, err := c.Call(t.Context(), "tool/call/req", &tools.CallRequest{ToolName: "flood", Streaming: true},
+			&a2e.CallOptions{OnEvent: onEvent})
+		return err
+	}
+	t.Run("taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			require.NoError(t, flood(t, connect(t), func(ev a2e.Event) {
+				require.EqualValues(t, n, ev.Header().Seq)
+				n++
+				time.Sleep(10 * time.Microsecond) // the reader is faster
+			}))
+			require.Equal(t, events, n)
+		})
+	})
+	t.Run("not taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			c, start := connect(t), time.Now()
+			require.ErrorIs(t, flood(t, c, func(a2e.Event) {
+				if time.Since(start) == 0 {
+					time.Sleep(1) // until the reader has no space
+					_, _, err := c.Ping(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 100*time.Millisecond, time.Since(start))
+				}
+			}), a2e.ErrSlowReader)
+		})
+	})
+}
+
 // A call of a type that gets no answer fails at once, at both ends.
 func TestCallsNeedTypesOfRequests(t *testing.T) {
 	refuses := func(err error) {
