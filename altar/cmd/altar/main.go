@@ -130,6 +130,8 @@ func prepareTools(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		if err != nil {
 			return err
 		}
+		ctx, cancel := context.WithTimeout(ctx, caller.timeout)
+		defer cancel()
 		return caller.session(ctx, s, url, func(session *altar.Session) error {
 			tools, err := session.ListTools(ctx)
 			if err != nil {

@@ -136,21 +136,50 @@ func (c *silentConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// The end of a session at a Host that does not answer is bounded.
-func TestInterruptEndsCallOfSilentHost(t *testing.T) {
+// silentHost starts a Host that can be silenced.
+func silentHost(t *testing.T, authorize func(listener *silentListener, r *altar.AuthorizeRequest)) (host *altar.Host, listener *silentListener, url string) {
+	t.Helper()
 	manifest, err := altar.DecodeManifest([]byte(contracts))
 	require.NoError(t, err)
-	host, err := altar.NewHost(manifest, &altar.HostOptions{
-		Auth: altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)},
+	listener = &silentListener{}
+	host, err = altar.NewHost(manifest, &altar.HostOptions{
+		Auth: altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(func(_ context.Context, r *altar.AuthorizeRequest) error {
+			authorize(listener, r)
+			return nil
+		})},
 	})
 	require.NoError(t, err)
-	defer host.Close()
+	t.Cleanup(func() { _ = host.Close() })
 	web := httptest.NewUnstartedServer(host)
-	listener := &silentListener{Listener: web.Listener}
+	listener.Listener = web.Listener
 	web.Listener = listener
 	web.Start()
-	defer web.Close()
-	url := "ws" + strings.TrimPrefix(web.URL, "http")
+	t.Cleanup(web.Close)
+	return host, listener, "ws" + strings.TrimPrefix(web.URL, "http")
+}
+
+// The time limit holds for a list of tools, too.
+func TestTimeoutOfTools(t *testing.T) {
+	var isLast atomic.Bool
+	host, _, url := silentHost(t, func(listener *silentListener, _ *altar.AuthorizeRequest) { listener.isSilent.Store(isLast.Load()) })
+	rt, err := altar.NewRuntime("silent-01", nil)
+	require.NoError(t, err)
+	rt.Handle("text/none", altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, nil }))
+	conn, err := host.Dial(&altar.Principal{ID: "runtime"})
+	require.NoError(t, err)
+	go func() { _ = rt.Run(t.Context(), conn) }()
+	until(t, "text/none", "tools", url)
+	isLast.Store(true)
+	start := time.Now()
+	status, _, stderr := do(t, "", "tools", "-timeout", "1s", url)
+	require.Equal(t, command.NotDone, status, stderr)
+	require.Contains(t, stderr, "deadline exceeded")
+	require.Less(t, time.Since(start), 20*time.Second)
+}
+
+// The end of a session at a Host that does not answer is bounded.
+func TestInterruptEndsCallOfSilentHost(t *testing.T) {
+	host, listener, url := silentHost(t, func(*silentListener, *altar.AuthorizeRequest) {})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	rt, err := altar.NewRuntime("silent-01", nil)
