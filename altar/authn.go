@@ -89,6 +89,9 @@ func BearerAuthenticator(v TokenVerifier) Authenticator {
 		if !ok {
 			return nil, nil
 		}
+		if v == nil {
+			return nil, errors.New("altar: no TokenVerifier")
+		}
 		id, err := v.VerifyToken(r.Context(), token)
 		if err == nil && id == nil {
 			err = errBadCredentials

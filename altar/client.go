@@ -95,7 +95,12 @@ func NewClient(dial Dialer, opts *ClientOptions) (*Client, error) {
 	c.call = callTool
 	err := guard.Call("interceptor", func() error {
 		for _, in := range slices.Backward(c.opts.Interceptors) {
-			c.call = in(c.call)
+			if in == nil {
+				return errors.New("nil Interceptor")
+			}
+			if c.call = in(c.call); c.call == nil {
+				return errors.New("interceptor returned no function")
+			}
 		}
 		return nil
 	})

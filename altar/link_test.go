@@ -480,3 +480,34 @@ func TestTimersOfTheWallClock(t *testing.T) {
 		require.Equal(t, []int{1, 2, 0}, fired)
 	})
 }
+
+// A function that is nil is refused when it is given.
+func TestNilFunctionsAreRefused(t *testing.T) {
+	_, err := NewClient(func(context.Context) (Conn, error) { return nil, nil }, &ClientOptions{Interceptors: []Interceptor{nil}})
+	require.EqualError(t, err, "altar: client: nil Interceptor")
+	_, err = NewClient(func(context.Context) (Conn, error) { return nil, nil },
+		&ClientOptions{Interceptors: []Interceptor{func(CallFunc) CallFunc { return nil }}})
+	require.EqualError(t, err, "altar: client: interceptor returned no function")
+	for _, o := range []RuntimeOptions{{Middleware: []Middleware{nil}}, {StreamMiddleware: []StreamMiddleware{nil}}} {
+		_, err = NewRuntime("r1", &o)
+		require.EqualError(t, err, "altar: runtime: nil Middleware")
+	}
+	rt := must(NewRuntime("r1", nil))
+	for text, add := range map[string]func(){
+		`altar: the tool "a" has no handler`: func() { rt.Handle("a", HandlerFunc(nil)) },
+		`altar: the tool "b" has no handler`: func() { rt.HandleStream("b", StreamHandlerFunc(nil)) },
+		`altar: the tool "c" has no handler`: func() { AddTool[struct{}, int](rt, "c", nil) },
+		`altar: the tool "d" has no handler`: func() { AddStreamTool[struct{}](rt, "d", nil) },
+		`altar: nil Contract`:                func() { rt.HandleContract(nil, HandlerFunc(nil)) },
+		`altar: the middleware of tool "e" returned no handler`: func() {
+			rt := must(NewRuntime("r1", &RuntimeOptions{Middleware: []Middleware{func(Handler) Handler { return nil }}}))
+			rt.Handle("e", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return nil, nil }))
+		},
+	} {
+		require.PanicsWithValue(t, text, add)
+	}
+	r := httptest.NewRequest(http.MethodPost, MessagesPath, nil)
+	r.Header.Set("Authorization", "Bearer token")
+	_, err = BearerAuthenticator(nil).Authenticate(r)
+	require.EqualError(t, err, "altar: no TokenVerifier")
+}

@@ -6,6 +6,7 @@ package altar
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -138,6 +139,10 @@ func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
 	if _, ok := parseSemver(r.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: runtime: invalid ProtocolVersion %q", r.opts.ProtocolVersion)
 	}
+	if slices.ContainsFunc(r.opts.Middleware, func(m Middleware) bool { return m == nil }) ||
+		slices.ContainsFunc(r.opts.StreamMiddleware, func(m StreamMiddleware) bool { return m == nil }) {
+		return nil, errors.New("altar: runtime: nil Middleware")
+	}
 	if r.opts.Manifest != nil {
 		if err := r.opts.Manifest.Validate(); err != nil {
 			return nil, fmt.Errorf("altar: runtime: Manifest: %w", err)
@@ -160,6 +165,9 @@ func (r *Runtime) HandleStream(name string, t StreamHandler) {
 // HandleContract adds a tool with a contract that is not in the manifest of this side: parameters
 // that do not match it never reach the tool. It panics like Handle, and if the contract is invalid.
 func (r *Runtime) HandleContract(c *Contract, t Handler) {
+	if c == nil {
+		panic("altar: nil Contract")
+	}
 	r.add(&runtimeTool{name: c.Name, tool: t}, c)
 }
 
@@ -179,7 +187,7 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 	if !validContractName(t.name) {
 		panic(fmt.Sprintf("altar: %q cannot name a contract", t.name))
 	}
-	if t.tool == nil && t.stream == nil {
+	if isNilFunc(t.tool) && isNilFunc(t.stream) {
 		panic(fmt.Sprintf("altar: the tool %q has no handler", t.name))
 	}
 	if r.names[t.name] != nil {
@@ -195,18 +203,40 @@ func (r *Runtime) add(t *runtimeTool, c *Contract) {
 		}
 		t.check = v
 	}
+	t.wrap(r.opts.Middleware, r.opts.StreamMiddleware)
+	r.tools = append(r.tools, t)
+	r.names[t.name] = t
+}
+
+// isNilFunc reports whether there is no handler, or a function that is nil.
+func isNilFunc(handler any) bool {
+	switch f := handler.(type) {
+	case nil:
+		return true
+	case HandlerFunc:
+		return f == nil
+	case StreamHandlerFunc:
+		return f == nil
+	}
+	return false
+}
+
+// wrap puts the middleware around the handler.
+func (t *runtimeTool) wrap(list []Middleware, streams []StreamMiddleware) {
 	if t.tool != nil {
-		for _, m := range slices.Backward(r.opts.Middleware) {
-			t.tool = m(t.tool)
+		for _, m := range slices.Backward(list) {
+			if t.tool = m(t.tool); t.tool == nil {
+				panic(fmt.Sprintf("altar: the middleware of tool %q returned no handler", t.name))
+			}
 		}
 	}
 	if t.stream != nil {
-		for _, m := range slices.Backward(r.opts.StreamMiddleware) {
-			t.stream = m(t.stream)
+		for _, m := range slices.Backward(streams) {
+			if t.stream = m(t.stream); t.stream == nil {
+				panic(fmt.Sprintf("altar: the middleware of tool %q returned no handler", t.name))
+			}
 		}
 	}
-	r.tools = append(r.tools, t)
-	r.names[t.name] = t
 }
 
 func (r *Runtime) find(name string) *runtimeTool {

@@ -22,24 +22,32 @@ import (
 // It panics like [Runtime.Handle], if In is no struct that fits a contract, and if In
 // cannot hold all that the contract of the manifest permits.
 func AddTool[In, Out any](r *Runtime, name string, f func(ctx context.Context, in In) (Out, error)) {
-	r.add(&runtimeTool{name: name, tool: HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
-		var in In
-		if err := call.Decode(&in); err != nil {
-			return nil, err
+	var tool HandlerFunc
+	if f != nil {
+		tool = func(ctx context.Context, call *ToolCall) (any, error) {
+			var in In
+			if err := call.Decode(&in); err != nil {
+				return nil, err
+			}
+			return f(ctx, in)
 		}
-		return f(ctx, in)
-	})}, typedContract[In](r, name))
+	}
+	r.add(&runtimeTool{name: name, tool: tool}, typedContract[In](r, name))
 }
 
 // AddStreamTool is [AddTool] for a tool that answers in chunks.
 func AddStreamTool[In any](r *Runtime, name string, f func(ctx context.Context, in In, out *ChunkWriter) error) {
-	r.add(&runtimeTool{name: name, stream: StreamHandlerFunc(func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
-		var in In
-		if err := call.Decode(&in); err != nil {
-			return err
+	var stream StreamHandlerFunc
+	if f != nil {
+		stream = func(ctx context.Context, call *ToolCall, out *ChunkWriter) error {
+			var in In
+			if err := call.Decode(&in); err != nil {
+				return err
+			}
+			return f(ctx, in, out)
 		}
-		return f(ctx, in, out)
-	})}, typedContract[In](r, name))
+	}
+	r.add(&runtimeTool{name: name, stream: stream}, typedContract[In](r, name))
 }
 
 // typedContract returns the contract of a tool with the parameters In: that of the manifest, if there is one.
