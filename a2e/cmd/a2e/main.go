@@ -72,7 +72,7 @@ func sessionFlags(fs *flag.FlagSet) *session {
 	fs.StringVar(&c.tokenFile, "token-file", "", "`file` with the token; without it, the variable "+tokenVariable)
 	fs.StringVar(&c.record, "record", "", "`file` that gets the messages of the session, without secrets")
 	fs.BoolVar(&c.insecure, "allow-insecure", false, "permit plain http and ws to other machines")
-	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest time of a call")
+	fs.DurationVar(&c.timeout, "timeout", time.Minute, "longest time of the handshake, and of a call")
 	return c
 }
 
@@ -101,6 +101,8 @@ func (c *session) connect(ctx context.Context, s *command.IO, capabilities []str
 	if err != nil {
 		return nil, errors.Join(command.Usage("%w", err), conn.Close(), c.close(nil))
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
 	if _, err := client.Connect(ctx); err != nil {
 		_ = c.close(client)
 		return nil, status(err)

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -117,6 +119,18 @@ func TestCall(t *testing.T) {
 	}
 	status, stdout, stderr := do(t, "", "call", "-url", webSocket, "tool/list")
 	require.Equal(t, command.Failed, status, "without a token: %s", stdout+stderr)
+}
+
+// The time limit of a call holds for the handshake with a silent host, too.
+func TestTimeoutOfHandshake(t *testing.T) {
+	near, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer near.Close()
+	start := time.Now()
+	status, _, stderr := do(t, "", "call", "-timeout", "1s", "-url", "http://"+near.Addr().String(), "tool/list")
+	require.Equal(t, command.NotDone, status, stderr)
+	require.Contains(t, stderr, "deadline exceeded")
+	require.Less(t, time.Since(start), 20*time.Second)
 }
 
 // A session continues after a call that failed, and the exit status reports the failure.
