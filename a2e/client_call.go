@@ -75,7 +75,7 @@ type pending struct {
 	seen     []Event       // delivered, up to QueueLimit and maxEventBytes, for Error.Events
 	size     int           // bytes of events
 	seenSize int           // bytes of all delivered events
-	taken    chan struct{} // closed when events are taken; nil unless the reader waits
+	space    chan struct{} // closed when events are taken; nil unless the reader waits
 	isSlow   bool          // an event was dropped
 	seq      sequence
 }
@@ -465,9 +465,9 @@ func (c *Client) takeEvents(p *pending) (events []Event, isSlow bool) {
 	defer c.mu.Unlock()
 	events = p.events
 	p.events = nil
-	if p.taken != nil {
-		close(p.taken)
-		p.taken = nil
+	if p.space != nil {
+		close(p.space)
+		p.space = nil
 	}
 	if space := c.opts.Limits.QueueLimit - len(p.seen); space > 0 && p.seenSize < maxEventBytes {
 		p.seen = append(p.seen, events[:min(space, len(events))]...)

@@ -201,11 +201,11 @@ const takeTimeout = 100 * time.Millisecond
 
 // deliverEvent queues an event of a call, or ends the call if its caller takes no events.
 func (c *Client) deliverEvent(p *pending, m *Message, size int) {
-	taken := c.queueEvent(p, m, size)
-	if taken != nil && waitFor(taken, takeTimeout) {
-		taken = c.queueEvent(p, m, size)
+	space := c.queueEvent(p, m, size)
+	if space != nil && waitFor(space, takeTimeout) {
+		space = c.queueEvent(p, m, size)
 	}
-	if taken != nil {
+	if space != nil {
 		c.mu.Lock()
 		p.isSlow = true
 		c.mu.Unlock()
@@ -217,12 +217,12 @@ func (c *Client) deliverEvent(p *pending, m *Message, size int) {
 
 // queueEvent queues an event of a call. If there is no space, it returns a channel that is closed when the caller takes
 // the queued events.
-func (c *Client) queueEvent(p *pending, m *Message, size int) (taken <-chan struct{}) {
+func (c *Client) queueEvent(p *pending, m *Message, size int) (space <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(p.events) >= c.opts.Limits.QueueLimit || p.size+size > maxEventBytes && len(p.events) > 0 {
-		p.taken = make(chan struct{})
-		return p.taken
+		p.space = make(chan struct{})
+		return p.space
 	}
 	p.events = append(p.events, Event{Message: m, Order: p.seq.next(eventInfo(m).Seq)})
 	p.size += size

@@ -221,8 +221,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A caller that takes its events keeps its call, however fast they come; one that takes none loses it, and stops other
-// calls for a moment only (A2E-D56).
+// A caller that takes its events keeps its call, however fast the host sends them; one that takes none loses it, and
+// stops other calls for a moment only (A2E-D56).
 func TestFastEvents(t *testing.T) {
 	const events = 5000
 	connect := func(t *testing.T) *a2e.Client {

@@ -278,6 +278,29 @@ func TestBodyOfALeavingAgent(t *testing.T) {
 	})
 }
 
+// The time limit of a request runs while its host is absent: the next host does not start an overdue one (A2E-D28).
+func TestOverdueRequestIsNotStartedByNextHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := store.NewMemory(), &effects{started: map[string]int{}, done: map[string]int{}}
+		owner := newDurableProcess(t, db, e, a2e.Persistence{InstanceID: "one"}, nil)
+		other := newDurableProcess(t, db, e, a2e.Persistence{InstanceID: "two"}, nil)
+		t.Cleanup(func() { _ = owner.host.Close(); _ = other.host.Close() })
+		time.Sleep(time.Second)
+		secret := openDurable(t, owner, `"tools"`)
+		owner.kill()
+		post(t, other, secret, request("tool/call/req", "late", `"tool_name":"work","arguments":{"id":"late"},"timeout":5`),
+			request("tool/call/req", "due", `"tool_name":"work","arguments":{"id":"due"},"timeout":300`))
+		time.Sleep(time.Minute)
+		_, text := serveDurable(other, "GET", "/stream", secret, "")
+		require.Contains(t, text, `"req_id":"late","code":"timeout"`)
+		require.Contains(t, text, `"reason":"deadline"`)
+		started, _ := e.counts("late")
+		require.Zero(t, started)
+		_, done := e.counts("due")
+		require.Equal(t, 1, done)
+	})
+}
+
 // WaitRecovered returns when the sessions of a failed host run in the next one (A2E-D67).
 func TestWaitRecovered(t *testing.T) {
 	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, _ func() *durableProcess) {

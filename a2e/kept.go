@@ -61,7 +61,8 @@ type kept struct {
 type keptBody struct {
 	id      string
 	pos     uint64
-	open    int // unanswered requests; guarded by the mutex of the session
+	arrived time.Time // at a failed host, by the clock of the store; zero for this host
+	open    int       // unanswered requests; guarded by the mutex of the session
 	isFed   bool
 	isAcked bool // guarded by the mutex of the kept
 }
@@ -215,6 +216,9 @@ func (k *kept) take(r store.Record) {
 	s := k.session
 	data, err := state.Data(r.Value)
 	body := &keptBody{id: r.ID, pos: r.Seq}
+	if k.isRecovering {
+		body.arrived = r.Time
+	}
 	switch {
 	case err != nil || len(data) == 0:
 		s.host.log.ErrorContext(s.ctx, "a2e: stored message not readable", "session", k.id, "err", err)

@@ -327,6 +327,9 @@ func (s *Session) budgetScope() *budget.Scope {
 // feed processes one line of the agent. It is called by one goroutine at a time.
 func (s *Session) feed(line []byte) {
 	arrived := time.Now()
+	if s.body != nil && !s.body.arrived.IsZero() && s.body.arrived.Before(arrived) {
+		arrived = s.body.arrived
+	}
 	s.conn.recordIn(line)
 	m, err := s.host.codec.decode(line)
 	switch {

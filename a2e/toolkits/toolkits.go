@@ -28,7 +28,7 @@ const (
 // A Toolkit is a group of tools that are configured together. Its definition holds a JSON Schema of
 // the configuration, or none to accept any configuration. A session that has not configured it cannot
 // list or call the tools that the definition names (A2E-D68), unless another toolkit has them, too, and
-// is configured. Configurations end with their session.
+// is configured. Configurations end with their session, and with their process.
 type Toolkit struct {
 	Definition Definition
 
