@@ -6,6 +6,7 @@ package record_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/catalogue"
 	"github.com/fivewire/fivewire/a2e/record"
+	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
 
@@ -117,6 +119,48 @@ func TestRecordingIsATestOfAHost(t *testing.T) {
 		require.NoError(t, replay("changed ", &record.ReplayOptions{Token: token, Ignore: []string{different.Path}}))
 		require.ErrorAs(t, replay("done ", nil), &different) // the token is not in the recording
 		require.Equal(t, "session_id", different.Path)
+	})
+}
+
+// The ids of subagents and agents match, too, and a request is one whatever its type is called.
+func TestRecordingOfSubagents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var hostFile, agentFile bytes.Buffer
+		serve := func(rw io.ReadWriteCloser, w io.Writer) chan error {
+			crew := a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+				func(context.Context, *subagents.Agent, *subagents.Task) (json.RawMessage, error) { return nil, nil }), nil))
+			h := a2etest.NewHost(t, &a2e.HostOptions{Record: func(string) io.Writer { return w }}, crew)
+			done := make(chan error, 1)
+			go func() { done <- h.Serve(t.Context(), rw) }()
+			return done
+		}
+		use := func(rw io.ReadWriteCloser, w io.Writer) error {
+			c := a2etest.Must(a2e.NewClient(rw, &a2e.ClientOptions{Capabilities: []string{"multi_agent"}, Types: catalogue.Types(), Record: w}))
+			_, err := c.Connect(t.Context())
+			require.NoError(t, err)
+			crew := a2etest.Must(subagents.NewClient(c))
+			worker := a2etest.Must(crew.Spawn(t.Context(), nil, nil))
+			_, err = crew.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: worker.SubagentID, TaskName: "x"}, nil)
+			require.NoError(t, err)
+			_, err = crew.Await(t.Context(), &subagents.AwaitRequest{SubagentID: worker.SubagentID}, nil)
+			require.NoError(t, err)
+			return c.Close()
+		}
+		agent, host := a2e.Pipe()
+		done := serve(host, &hostFile)
+		require.NoError(t, use(agent, &agentFile))
+		require.NoError(t, <-done)
+		atHost, atAgent := a2etest.Must(record.Read(&hostFile)), a2etest.Must(record.Read(&agentFile))
+		agent, host = a2e.Pipe()
+		done = serve(host, io.Discard)
+		require.NoError(t, record.Replay(t.Context(), agent, atHost, nil))
+		require.NoError(t, <-done)
+		agent, host = a2e.Pipe()
+		go func() { done <- record.Replay(t.Context(), host, atAgent, nil) }()
+		require.NoError(t, use(agent, nil))
+		require.NoError(t, <-done)
+		_, err := atAgent.Vector()
+		require.NoError(t, err)
 	})
 }
 

@@ -304,12 +304,19 @@ func (m *matcher) isSameID(recorded, actual string) bool {
 	return true
 }
 
-// isRandomID reports whether an id has the form of those that programs make: 32 hexadecimal digits.
+// isRandomID reports whether an id has the form of those that programs make: 32 hexadecimal digits, or those of a
+// refinement, of an agent without a given id, and of a subagent.
 func isRandomID(s string) bool {
-	if len(s) != 32 {
-		return false
+	n := 32
+	switch prefix, digits, _ := strings.Cut(s, "-"); {
+	case strings.HasPrefix(s, "sub_"):
+		n, s = 8, s[len("sub_"):]
+	case prefix == "agent":
+		n, s = 8, digits
+	case prefix == "plan", prefix == "ref":
+		s = digits
 	}
-	return strings.Trim(s, "0123456789abcdef") == ""
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // translate replaces the recorded ids of the program by its actual ones, and the token.

@@ -22,13 +22,17 @@ import (
 // recorded, host or client. Times and random ids match any others, and each message is sent after those that were sent
 // before it; delays below 100 ms are not kept. A text that has the form of a matcher, such as "$any", is one. It fails at a message that no step of a script can send.
 func (r *Recording) Vector() ([]byte, error) {
-	s := &script{names: map[string]string{}, messages: map[string]int{}, isFromPeer: map[string]bool{}, next: map[string]int64{}}
+	s := &script{names: map[string]string{}, messages: map[string]int{}, isFromPeer: map[string]bool{}, isAnswered: map[string]bool{},
+		next: map[string]int64{}}
 	op := "host_script"
 	add := s.host
 	if r.Role == RoleAgent {
 		op, add = "client_script", s.agent
 	}
 	for _, l := range r.Lines {
+		if id, ok := valueOf(l).Get("req_id").Text(); ok && !l.Sent {
+			s.isAnswered[id] = true
+		}
 		ids := anyString.FindAllString(l.Text, -1)
 		slices.Sort(ids)
 		for _, text := range slices.Compact(ids) {
@@ -70,6 +74,7 @@ type script struct {
 	names      map[string]string // of random ids, by the id
 	messages   map[string]int    // number of those with a random id
 	isFromPeer map[string]bool   // random ids that the peer has chosen
+	isAnswered map[string]bool   // ids of messages that the peer has answered
 	next       map[string]int64  // number of the next event of a call
 	calls      int
 	client     map[string]any // options
@@ -161,7 +166,7 @@ func (s *script) agent(lines []Line, i int) error {
 		input, _ := s.step(lines[i].Time)
 		input["close"] = true
 		return s.sent(lines, i)
-	case strings.HasSuffix(kind, "/req"):
+	case strings.HasSuffix(kind, "/req"), s.isAnswered[id]:
 		s.calls++
 		name = "c" + strconv.Itoa(s.calls)
 	case m.Get("req_id") != nil: // the answer to a request of the host
