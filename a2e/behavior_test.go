@@ -234,6 +234,23 @@ func TestPrincipalExpiryEndsSession(t *testing.T) {
 	})
 }
 
+// A machine that sleeps past the expiry of a principal serves no request of it.
+func TestExpiredPrincipalIsNotServedAfterSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2e.BearerAuthenticator(
+			a2e.TokenVerifierFunc(func(context.Context, string) (*a2e.Principal, error) {
+				return &a2e.Principal{ID: "ann", Expires: time.Now().Add(time.Minute)}, nil
+			}))}}, repeating())
+		r := open(t, h)
+		r.shake(`"demo"`)
+		h.Sessions()[0].StopTimer()
+		time.Sleep(time.Minute)
+		r.send(message("demo/ask/req", "1", ""))
+		_, err := r.in.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+	})
+}
+
 // Each refusal before and after authentication has a record.
 func TestAuditRecordsRefusals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

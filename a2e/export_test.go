@@ -25,6 +25,13 @@ var (
 	KindOf        = kindOf
 )
 
+// StopTimer stops the timer of a session, as the sleep of a machine does.
+func (s *Session) StopTimer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timer.Stop()
+}
+
 // Next returns the next line of valid UTF-8.
 func (r *lineReader) Next() ([]byte, error) {
 	line, err := r.next()

@@ -139,7 +139,7 @@ func (s *Session) finishHandshake(a *handshakeAttempt) {
 		h.AgentID = strings.Clone(a.request.AgentID) // the session does not keep the message
 	}
 	if a.principal != nil {
-		h.Expires = a.principal.Expires
+		h.Expires = a.principal.Expires.Round(0) // by the wall clock
 	}
 	reads, welcome := s.welcome(a, h.SessionID)
 	s.step(func(core *session.Session, _ time.Time) {

@@ -413,6 +413,9 @@ func (s *Session) receive(c *Call) {
 	var after pendingStep
 	now, isAdmitted := time.Now(), false
 	s.mu.Lock()
+	if due := s.core.Due(); !due.IsZero() && !due.After(now) { // the timer is late after the sleep of a machine
+		s.core.Tick(now)
+	}
 	c.scope, c.hold.err = s.scope, s.hold.err
 	if isAdmitted = s.core.Receive(now, &c.core); isAdmitted {
 		c.hold, s.hold = s.hold, requestHold{}
