@@ -315,6 +315,9 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	connected, err := b.connector.Connect(ctx, session, config, func(method string, params json.RawMessage) {
 		_ = session.Send(session.Context(), "mcp/server/push", &ServerPush{ServerID: config.ServerID, Method: method, Params: params})
 	})
+	if err == nil && connected == nil {
+		err = errors.New("mcp: the Connector returned no Server")
+	}
 	if err != nil {
 		var e *a2e.Error
 		if errors.As(err, &e) {

@@ -235,6 +235,20 @@ func TestLateServerIsClosed(t *testing.T) {
 	})
 }
 
+// A Connector that returns no server harms no other request of its session.
+func TestConnectorReturnsNoServer(t *testing.T) {
+	connector := mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
+		return nil, nil
+	})
+	b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+	c := a2etest.Must(mcp.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil).AddPlugin(b.Plugin()), nil)))
+	_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"server_id":"a"}`)}, nil)
+	require.ErrorIs(t, err, a2e.ErrMCPServerUnavailable)
+	list, err := c.ListServers(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Empty(t, list.Servers)
+}
+
 // The configuration of a server is bounded, because its session keeps it.
 func TestConfigurationIsBounded(t *testing.T) {
 	c, _ := connect(t, new(int))
