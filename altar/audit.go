@@ -224,10 +224,17 @@ func (q *auditor) wait(ctx context.Context) {
 
 // runAudit calls the hook with the waiting records, one at a time and in order.
 func (h *Host) runAudit(context.Context) {
+	isOver := false
+	defer func() {
+		if !isOver { // the hook has ended the goroutine
+			_ = h.life.Go("audit", h.runAudit)
+		}
+	}()
 	for e := h.audits.take(); e != nil; e = h.audits.take() {
 		_ = h.guard("Audit", func() error {
 			h.opts.Audit(h.ctx, e)
 			return nil
 		})
 	}
+	isOver = true
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -201,6 +202,21 @@ func TestDialerPanicIsAnError(t *testing.T) {
 	require.NoError(t, c.Close())
 	rt := testRuntime("r1", nil)
 	require.ErrorContains(t, rt.RunWithReconnect(t.Context(), func(context.Context) (Conn, error) { panic("a secret") }), "Dialer panicked")
+}
+
+// A Dialer or a TokenSource that ends its goroutine, as a failed assertion of a test does, keeps no caller waiting.
+func TestDialerEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := testHost(t, nil)
+		for what, c := range map[string]*Client{
+			"Dialer": must(NewClient(func(context.Context) (Conn, error) { runtime.Goexit(); return nil, nil }, nil)),
+			"TokenSource": must(NewClient(directTransport(t, h)(testUser), &ClientOptions{
+				TokenSource: TokenSourceFunc(func(context.Context) (string, error) { runtime.Goexit(); return "", nil })})),
+		} {
+			require.ErrorContains(t, c.Ping(t.Context()), what+" panicked: ")
+			require.NoError(t, c.Close())
+		}
+	})
 }
 
 // A misspelt name in ResultTypes would remove a check.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,55 @@ func TestHookPanics(t *testing.T) {
 	next[*ToolCall](r)
 	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("3")})
 	require.Equal(t, "3", string(next[*ToolResult](c).Payload))
+}
+
+// A hook that ends its goroutine, as a failed assertion of a test does, ends its connection alone (ALT-D34).
+func TestHookEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ends atomic.Bool
+		h := must(newHost(must(DecodeManifest([]byte(testManifest))), AuthorizerFunc(func(context.Context, *AuthorizeRequest) error {
+			if ends.Load() {
+				runtime.Goexit()
+			}
+			return nil
+		}), nil))
+		defer func() { require.NoError(t, h.Close()) }()
+		attachRuntime(t, h, testService, "r1", "math/add")
+		dial := pipeTransport(t, h)(testUser)
+		open := func() Conn {
+			c := must(dial(t.Context()))
+			require.NoError(t, c.Send(&CreateSession{}))
+			s := must(c.Receive()).(*SessionCreated)
+			require.NoError(t, c.Send(&ToolCall{InvocationID: NewID(), SessionID: s.SessionID, ToolName: "math/add", Parameters: raw(addIn{1, 2})}))
+			return c
+		}
+		first := open()
+		synctest.Wait()
+		require.Equal(t, 1, h.Stats().InFlight)
+		ends.Store(true)
+		_, err := open().Receive()
+		require.Error(t, err)
+		synctest.Wait()
+		require.Equal(t, 2, h.Stats().Connections)
+		require.Equal(t, 1, h.Stats().InFlight)
+		require.NoError(t, first.Close())
+	})
+}
+
+// The next record of an audit hook that has ended its goroutine follows.
+func TestAuditEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records atomic.Int64
+		h := testHost(t, &HostOptions{Audit: func(context.Context, *AuditRecord) {
+			records.Add(1)
+			runtime.Goexit()
+		}})
+		for _, id := range []string{"a", "b", "c"} {
+			connect(t, h, testUser).session(id)
+		}
+		synctest.Wait()
+		require.Equal(t, int64(3), records.Load())
+	})
 }
 
 // The text of a hook error that is not an *Error is not sent.

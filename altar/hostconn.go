@@ -265,16 +265,19 @@ func (h *Host) serveConn(ctx context.Context, hc *hostConn) error {
 			close(written)
 		}
 	})
-	err := guard.Call("connection", hc.read)
-	if p, ok := errors.AsType[*guard.PanicError](err); ok { // it ends this connection alone (ALT-D34)
-		h.opts.Logger.ErrorContext(ctx, "altar: connection panicked", "err", p, "stack", string(p.Stack))
-		h.expelNow(hc, goodbyePanic)
-	} else if !errors.Is(err, errOver) {
-		hc.detach()
-	}
-	<-written
-	_ = hc.conn.Close() // the writer may have closed its direction only
-	h.release(hc)
+	var err error
+	guard.Run("connection", hc.read, func(end error) { // also if a hook ends the goroutine
+		err = end
+		if p, ok := errors.AsType[*guard.PanicError](err); ok { // it ends this connection alone (ALT-D34)
+			h.opts.Logger.ErrorContext(ctx, "altar: connection panicked", "err", p, "stack", string(p.Stack))
+			h.expelNow(hc, goodbyePanic)
+		} else if !errors.Is(err, errOver) {
+			hc.detach()
+		}
+		<-written
+		_ = hc.conn.Close() // the writer may have closed its direction only
+		h.release(hc)
+	})
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
@@ -51,7 +50,7 @@ func (r *renewal) send(ctx context.Context) error {
 		return nil
 	}
 	var token string
-	err := guard.Call("TokenSource", func() (err error) {
+	err := callApart("TokenSource", func() (err error) {
 		token, err = r.source.Token(ctx)
 		return err
 	})

@@ -6,10 +6,12 @@ package altar
 import (
 	"context"
 	"encoding/json"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -77,6 +79,30 @@ func TestRuntimeTakesIDAgainAfterChunk(t *testing.T) {
 type panics struct{}
 
 func (panics) MarshalJSON() ([]byte, error) { panic("a secret") }
+
+// ALT-D34: a tool that ends its goroutine, as a failed assertion of a test does, fails at once.
+func TestToolEndsItsGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := must(NewRuntime("r1", &RuntimeOptions{MaxConcurrent: 1}))
+		rt.Handle("fail", HandlerFunc(func(context.Context, *ToolCall) (any, error) { runtime.Goexit(); return nil, nil }))
+		rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+			_ = out.Send(0)
+			runtime.Goexit()
+			return nil
+		}))
+		s := start(t, directTransport, nil, rt)
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		begin := time.Now()
+		for tool, params := range map[string]string{"fail": `{}`, "count": `{"n":1}`} {
+			for range 2 {
+				_, err := sess.Call(t.Context(), tool, json.RawMessage(params), nil)
+				require.ErrorIs(t, err, reasonPanic, tool)
+			}
+		}
+		require.Zero(t, time.Since(begin))
+	})
+}
 
 // ALT-D34: a panic in a method of the returned value is a panic of the tool.
 func TestToolReturnsPanic(t *testing.T) {

@@ -138,6 +138,8 @@ type runtimeCall struct {
 	gate  creditGate // of a stream
 	out   ChunkWriter
 
+	payload json.RawMessage // the result of the tool, if it is not a stream
+
 	answered bool // guarded by the lock of the session
 }
 
@@ -201,12 +203,20 @@ func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 	return out, nil
 }
 
-// run runs the tool and sends how it ended.
+// run runs the tool and sends how it ended, also after [runtime.Goexit].
 func (c *runtimeCall) run() {
+	c.out.ctx, c.out.call = c, c
+	guard.Run("tool", c.invoke, c.conclude)
+}
+
+// conclude sends the result of the tool. A panic is an error (ALT-D34).
+func (c *runtimeCall) conclude(err error) {
 	var ctx context.Context = c
 	out := &c.out
-	out.ctx, out.call = ctx, c
-	payload, err := c.invoke(ctx)
+	if p, ok := errors.AsType[*guard.PanicError](err); ok {
+		c.s.r.opts.Logger.ErrorContext(ctx, "altar: tool panicked", "tool", c.tool.name, "err", p, "stack", string(p.Stack))
+		err = Errorf(ErrExecutionFailed, reasonPanic, "the tool failed unexpectedly")
+	}
 	switch {
 	case out.closed:
 		if err != nil {
@@ -222,7 +232,7 @@ func (c *runtimeCall) run() {
 			meta [48]byte
 		}
 		m := &one.ToolResult
-		*m = ToolResult{InvocationID: c.m.InvocationID, Payload: payload, header: header{CorrelationID: c.m.CorrelationID}}
+		*m = ToolResult{InvocationID: c.m.InvocationID, Payload: c.payload, header: header{CorrelationID: c.m.CorrelationID}}
 		if err != nil {
 			m.Error = c.failure(ctx, err)
 		}
@@ -233,28 +243,16 @@ func (c *runtimeCall) run() {
 	out.closed = true
 }
 
-// invoke runs the tool and converts a panic into an error (ALT-D34), including a panic in a method
-// of the returned value.
-func (c *runtimeCall) invoke(ctx context.Context) (payload json.RawMessage, err error) {
-	err = guard.Call("tool", func() error {
-		if c.tool.stream != nil {
-			return c.tool.stream.ServeALTARStream(ctx, c.m, &c.out)
-		}
-		result, err := c.tool.tool.ServeALTAR(ctx, c.m)
-		if err == nil {
-			payload, err = c.encode(nil, result)
-		}
-		return err
-	})
+// invoke runs the tool.
+func (c *runtimeCall) invoke() error {
+	if c.tool.stream != nil {
+		return c.tool.stream.ServeALTARStream(c, c.m, &c.out)
+	}
+	result, err := c.tool.tool.ServeALTAR(c, c.m)
 	if err == nil {
-		return payload, nil
+		c.payload, err = c.encode(nil, result)
 	}
-	var p *guard.PanicError
-	if errors.As(err, &p) {
-		c.s.r.opts.Logger.ErrorContext(ctx, "altar: tool panicked", "tool", c.tool.name, "err", p, "stack", string(p.Stack))
-		err = Errorf(ErrExecutionFailed, reasonPanic, "the tool failed unexpectedly")
-	}
-	return nil, err
+	return err
 }
 
 // failure returns an error of a tool as it is sent.
