@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -249,6 +250,29 @@ func TestExpiredPrincipalIsNotServedAfterSleep(t *testing.T) {
 		_, err := r.in.ReadByte()
 		require.ErrorIs(t, err, io.EOF)
 	})
+}
+
+// An exit is a writer that ends its goroutine, as a failed assertion of a test does.
+type exit struct{}
+
+func (exit) Write([]byte) (int, error) { runtime.Goexit(); return 0, nil }
+
+// A function of the options that ends its goroutine harms no session.
+func TestOptionsEndTheirGoroutine(t *testing.T) {
+	for _, opts := range []a2e.HostOptions{
+		{Audit: func(context.Context, *a2e.AuditRecord) { runtime.Goexit() }},
+		{Record: func(string) io.Writer { return exit{} }},
+		{Record: func(string) io.Writer { runtime.Goexit(); return nil }},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := open(t, a2etest.NewHost(t, &opts, repeating()))
+			r.shake(`"demo"`)
+			for _, id := range []string{"1", "2"} {
+				r.send(message("demo/ask/req", id, ""))
+				require.Equal(t, id, r.next().ReqID())
+			}
+		})
+	}
 }
 
 // Each refusal before and after authentication has a record.

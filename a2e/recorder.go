@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -62,7 +61,7 @@ func (s *Session) record() {
 	if f == nil {
 		return
 	}
-	err := guard.Call("Record", func() error {
+	err := callApart("Record", func() error {
 		s.conn.recorder = newRecorder(f(s.peer), "host", s.host.log)
 		return nil
 	})
@@ -117,7 +116,7 @@ func (r *recorder) write() {
 		lines := r.lines
 		r.lines, r.size = nil, 0
 		r.mu.Unlock()
-		err := guard.Call("recording writer", func() error {
+		err := callApart("recording writer", func() error {
 			var b []byte
 			for i := range lines {
 				b = lines[i].appendTo(b)
