@@ -100,20 +100,13 @@ func (s *Session) auditLocked(m *Message, arrived time.Time, in int, outcome, co
 	}
 }
 
-// callApart calls user code in a separate goroutine, so that the caller gets an error even if it ends the goroutine.
-func callApart(what string, f func() error) error {
-	done := make(chan error, 1)
-	go guard.Run(what, f, func(err error) { done <- err })
-	return <-done
-}
-
 // audit passes a record to the function of the options. Its panic fails nothing (A2E-145).
 func (h *Host) audit(ctx context.Context, r *AuditRecord) {
 	if h.opts.Audit == nil {
 		return
 	}
 	r.Seq = h.auditSeq.Add(1)
-	err := callApart("audit function", func() error { h.opts.Audit(ctx, r); return nil })
+	err := guard.CallApart("audit function", func() error { h.opts.Audit(ctx, r); return nil })
 	if err != nil {
 		logFailure(ctx, h.log, slog.LevelWarn, "a2e: audit record lost", err, "request_id", r.RequestID)
 	}

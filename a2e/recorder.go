@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -61,7 +62,7 @@ func (s *Session) record() {
 	if f == nil {
 		return
 	}
-	err := callApart("Record", func() error {
+	err := guard.CallApart("Record", func() error {
 		s.conn.recorder = newRecorder(f(s.peer), "host", s.host.log)
 		return nil
 	})
@@ -116,7 +117,7 @@ func (r *recorder) write() {
 		lines := r.lines
 		r.lines, r.size = nil, 0
 		r.mu.Unlock()
-		err := callApart("recording writer", func() error {
+		err := guard.CallApart("recording writer", func() error {
 			var b []byte
 			for i := range lines {
 				b = lines[i].appendTo(b)

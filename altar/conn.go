@@ -56,7 +56,7 @@ func (d Dialer) open(ctx context.Context) (conn Conn, err error) {
 	if d == nil {
 		return nil, errNoDialer
 	}
-	err = callApart("Dialer", func() (err error) {
+	err = guard.CallApart("Dialer", func() (err error) {
 		conn, err = d(ctx)
 		return err
 	})
@@ -64,13 +64,6 @@ func (d Dialer) open(ctx context.Context) (conn Conn, err error) {
 		err = errNoConn
 	}
 	return conn, err
-}
-
-// callApart calls user code in a separate goroutine, so that callers get an error even if it ends the goroutine.
-func callApart(what string, f func() error) error {
-	done := make(chan error, 1)
-	go guard.Run(what, f, func(err error) { done <- err })
-	return <-done
 }
 
 // A frameConn is a Conn that sends messages as frames. All Conns are, but those in one process.

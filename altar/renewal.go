@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/randid"
 )
 
@@ -50,7 +51,7 @@ func (r *renewal) send(ctx context.Context) error {
 		return nil
 	}
 	var token string
-	err := callApart("TokenSource", func() (err error) {
+	err := guard.CallApart("TokenSource", func() (err error) {
 		token, err = r.source.Token(ctx)
 		return err
 	})

@@ -64,6 +64,14 @@ func Run(what string, f func() error, done func(error)) {
 	returned = true
 }
 
+// CallApart is Call on a separate goroutine, for which it waits: the caller gets an
+// error also after runtime.Goexit.
+func CallApart(what string, f func() error) error {
+	outcome := make(chan error, 1)
+	go Run(what, f, func(err error) { outcome <- err })
+	return <-outcome
+}
+
 // Seq is seq with its panic as the last error. It does not recover a panic of the loop.
 func Seq[V any](what string, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 	return func(yield func(V, error) bool) {

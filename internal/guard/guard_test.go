@@ -112,6 +112,17 @@ func TestRunCountsGoexitAsPanic(t *testing.T) {
 	require.Empty(t, outcome)
 }
 
+func TestCallApartReturnsAfterGoexit(t *testing.T) {
+	err := CallApart("hook", func() error {
+		runtime.Goexit()
+		return nil
+	})
+	var p *PanicError
+	require.ErrorAs(t, err, &p)
+	require.Equal(t, ErrGoexit, p.Value)
+	require.NoError(t, CallApart("hook", func() error { return nil }))
+}
+
 func TestCallRunsDeferredCodeOfItsCallerAfterGoexit(t *testing.T) {
 	released := make(chan bool)
 	go func() {
