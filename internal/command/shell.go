@@ -60,6 +60,10 @@ func (s *Shell) Run(ctx context.Context, in []byte) ([]byte, error) {
 		err = cmd.Wait()
 		remove()
 	}
+	if errors.Is(err, exec.ErrWaitDelay) { // the command has succeeded, and a descendant keeps its output open
+		KillGroup(cmd)
+		err = nil
+	}
 	switch {
 	case errors.Is(err, errKilled):
 		return nil, err

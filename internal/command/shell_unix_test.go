@@ -25,6 +25,21 @@ func TestShellEndsDescendants(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
 	_, err := NewShell(&IO{}, "sleep 600 >/dev/null & echo $! >'"+file+"'; wait", time.Second).Run(t.Context(), nil)
 	require.ErrorContains(t, err, "longer than 1s")
+	requireEnded(t, file)
+}
+
+// A command that ends before a descendant that keeps its output open has succeeded. The descendant ends.
+func TestShellEndsDescendantsOfEndedCommand(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pid")
+	out, err := NewShell(&IO{}, "sleep 600 & echo $! >'"+file+"'; echo done", time.Minute).Run(t.Context(), nil)
+	require.NoError(t, err)
+	require.Equal(t, "done\n", string(out))
+	requireEnded(t, file)
+}
+
+// requireEnded waits for the end of the process with the id in a file.
+func requireEnded(t *testing.T, file string) {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
