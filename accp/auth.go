@@ -61,6 +61,9 @@ func BearerAuthenticator(v TokenVerifier) Authenticator {
 		if !ok {
 			return nil, errNoToken
 		}
+		if v == nil {
+			return nil, fmt.Errorf("%w: nil TokenVerifier", errPrincipal)
+		}
 		return v.VerifyToken(r.Context(), token)
 	})
 }

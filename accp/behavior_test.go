@@ -788,6 +788,85 @@ func TestPanicsOfClientOptionsAreFailedCalls(t *testing.T) {
 	}, adapters...)
 }
 
+// A key that a state or one of its maps has twice is refused, and nothing is sent.
+func TestStateWithDuplicateKeyIsRefused(t *testing.T) {
+	d := newDesk(t, nil)
+	c := d.http(t, nil)
+	one, two := accp.Param{Key: "a", Value: accp.Int(1)}, accp.Param{Key: "a", Value: accp.Int(2)}
+	for _, state := range []accp.Params{{one, two}, {{Key: "m", Value: accp.Map(one, two)}},
+		{{Key: "m", Value: accp.Map(one)}, {Key: "m", Value: accp.Map(two)}}} {
+		require.ErrorIs(t, c.Sync(t.Context(), state), accp.ErrParse)
+		require.ErrorIs(t, c.Update(t.Context(), func(accp.Params) (accp.Params, error) { return state, nil }), accp.ErrParse)
+		version, _ := c.Session().State()
+		require.Zero(t, version)
+	}
+	require.NoError(t, c.Sync(t.Context(), accp.Params{two}))
+}
+
+// A panickingTransport panics in its first round trip, or in the first read of a response.
+type panickingTransport struct {
+	base    http.RoundTripper
+	inBody  bool
+	isSpent atomic.Bool
+}
+
+func (p *panickingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !p.inBody && !p.isSpent.Swap(true) {
+		panic("broken transport")
+	}
+	res, err := p.base.RoundTrip(r)
+	if err == nil && p.inBody && !p.isSpent.Swap(true) {
+		res.Body = panickingBody{res.Body}
+	}
+	return res, err
+}
+
+type panickingBody struct{ io.ReadCloser }
+
+func (panickingBody) Read([]byte) (int, error) { panic("broken body") }
+
+// A panic of the transport of the user is one failed call, and the next call succeeds.
+func TestPanicOfTransportIsFailedCall(t *testing.T) {
+	d := newDesk(t, nil)
+	for _, tt := range []struct {
+		url    string
+		inBody bool
+	}{
+		{d.ts.URL + accp.FramesPath, false},
+		{d.ts.URL + accp.FramesPath, true},
+		{"ws" + strings.TrimPrefix(d.ts.URL, "http") + accp.WebSocketPath, false},
+	} {
+		var log testkit.Log
+		c, err := accp.NewClient(tt.url, "client", &accp.ClientOptions{Logger: log.Logger(), Retry: &accp.RetryPolicy{MaxAttempts: -1},
+			HTTPClient: &http.Client{Transport: &panickingTransport{base: d.client.Transport, inBody: tt.inBody}}})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.ErrorIs(t, err, accp.ErrInternal, tt.url)
+		require.Contains(t, log.String(), "stack=")
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+	}
+}
+
+// A panic of the token source is a failed attempt that is logged, and the frame has not been sent.
+func TestPanicOfTokenSourceIsLogged(t *testing.T) {
+	d := newDesk(t, nil)
+	for _, url := range []string{d.ts.URL + accp.FramesPath, "ws" + strings.TrimPrefix(d.ts.URL, "http") + accp.WebSocketPath} {
+		var log testkit.Log
+		c, err := accp.NewClient(url, "client", &accp.ClientOptions{HTTPClient: d.client, Logger: log.Logger(), Retry: &accp.RetryPolicy{MaxAttempts: -1},
+			TokenSource: accp.TokenSourceFunc(func(context.Context) (string, error) { panic("no vault") })})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("req", "echo"), nil)
+		require.ErrorIs(t, err, accp.ErrUnreachable)
+		require.Contains(t, log.String(), "stack=")
+		var failed *accp.CallError
+		require.ErrorAs(t, err, &failed)
+		require.False(t, failed.MayHaveRun)
+		require.NoError(t, c.Close())
+	}
+}
+
 // Zero and negative values of all options are valid: the default, and no bound. Session.Persistence
 // and Session.MaxMemory are refused: they belong to Persistence and Limits.
 func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {
@@ -848,4 +927,63 @@ func TestTypedHandlersAndCalls(t *testing.T) {
 	_, err = accp.CallAs[receipt](t.Context(), c, "order", struct{ Count string }{"many"}, nil)
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 	require.Equal(t, 2, runs)
+}
+
+// A type that no params fit is an error before the request, and a panic when the handler is made.
+func TestTypesThatAreNoStructsAreRefusedEarly(t *testing.T) {
+	d := newDesk(t, nil)
+	runs := 0
+	d.Handle(accp.IntentReq, "tally", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		runs++
+		return nil
+	}))
+	c := d.http(t, nil)
+	ask := struct{ Text string }{"x"}
+	_, err := accp.CallAs[int](t.Context(), c, "tally", ask, nil)
+	require.ErrorContains(t, err, "int")
+	_, err = accp.CallAs[*struct{ N int }](t.Context(), c, "tally", ask, nil)
+	require.Error(t, err)
+	_, err = accp.CallAs[struct {
+		N int `json:"not a name"`
+	}](t.Context(), c, "tally", ask, nil)
+	require.ErrorContains(t, err, "not a name")
+	_, err = accp.CallAs[struct{ N int }](t.Context(), c, "tally", "x", nil)
+	require.Error(t, err)
+	require.Zero(t, runs)
+
+	type pair struct{ A, B int }
+	require.PanicsWithValue(t, "accp: HandlerOf: nil function", func() { accp.HandlerOf[pair, pair](nil) })
+	require.PanicsWithValue(t, "accp: HandlerOf: int is not a struct", func() {
+		accp.HandlerOf(func(context.Context, int) (pair, error) { return pair{}, nil })
+	})
+	require.PanicsWithValue(t, "accp: HandlerOf: []string is not a struct", func() {
+		accp.HandlerOf(func(context.Context, pair) ([]string, error) { return nil, nil })
+	})
+	require.PanicsWithValue(t, "accp: HandlerOf: *accp_test.pair is not a struct", func() {
+		accp.HandlerOf(func(context.Context, *pair) (pair, error) { return pair{}, nil })
+	})
+	d.Handle(accp.IntentReq, "pointer", accp.HandlerOf(func(_ context.Context, in pair) (*pair, error) { return &in, nil }))
+	d.Handle(accp.IntentReq, "any", accp.HandlerOf(func(_ context.Context, in pair) (any, error) { return in, nil }))
+	for _, op := range []string{"pointer", "any"} {
+		out, err := accp.CallAs[pair](t.Context(), c, op, pair{1, 2}, nil)
+		require.NoError(t, err)
+		require.Equal(t, pair{1, 2}, out)
+	}
+}
+
+// A nil function in place of a handler panics when it is registered; one in place of a verifier is named in the log.
+func TestNilFunctionsOfUser(t *testing.T) {
+	var log testkit.Log
+	s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{Authenticator: accp.BearerAuthenticator(nil)}, Logger: log.Logger()})
+	require.NoError(t, err)
+	require.PanicsWithValue(t, "accp: nil handler for req:x", func() { s.Handle("req", "x", accp.HandlerFunc(nil)) })
+	require.PanicsWithValue(t, "accp: nil handler for req:x", func() { s.Handle("req", "x", nil) })
+	r := httptest.NewRequest(http.MethodPost, accp.FramesPath, strings.NewReader("@a>ping:x{}"))
+	r.Header.Set("Content-Type", accp.MediaType)
+	r.Header.Set("Authorization", "Bearer x")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	require.Equal(t, http.StatusInternalServerError, w.Code)
+	require.Contains(t, log.String(), "nil TokenVerifier")
+	require.NoError(t, s.Close())
 }

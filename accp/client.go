@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -133,6 +134,7 @@ func (c *Client) httpOptions() *httpx.ClientOptions {
 			}
 			return err
 		})
+		_ = c.recovered(ctx, err)
 		return retry.Mark(err, retry.Unsent, 0) // the next attempt may get a token
 	}
 	return o
@@ -246,10 +248,18 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions, yie
 	if loop != nil {
 		panic(loop)
 	}
+	if err = c.recovered(ctx, err); err != nil {
+		yield(nil, err)
+	}
+}
+
+// recovered logs a panic of user code and returns its error. Another err is returned as it is.
+func (c *Client) recovered(ctx context.Context, err error) error {
 	if p, ok := errors.AsType[*guard.PanicError](err); ok {
 		c.opts.Logger.ErrorContext(ctx, "accp: panic recovered", "err", p, "stack", string(p.Stack))
-		yield(nil, &Error{Code: ErrInternal, Message: "interceptor panicked", Cause: p})
+		return &Error{Code: ErrInternal, Message: p.What + " panicked", Cause: p}
 	}
+	return err
 }
 
 // Call sends a message and returns the last answer, or nil if nothing answers it, as for ack and
@@ -270,11 +280,14 @@ func (c *Client) Call(ctx context.Context, m *Message, opts *CallOptions) (*Mess
 }
 
 // CallAs sends a req with the params of in, a struct (see [Marshal]), and returns the params of the
-// last answer as a struct (see [Unmarshal]).
+// last answer as a struct (see [Unmarshal]). If Out is no struct, nothing is sent.
 func CallAs[Out any](ctx context.Context, c *Client, op string, in any, opts *CallOptions) (out Out, err error) {
 	var o CallOptions
 	if opts != nil {
 		o = *opts
+	}
+	if err := checkStruct(reflect.TypeFor[Out]()); err != nil {
+		return out, fmt.Errorf("accp: call %s: %w", op, err)
 	}
 	m, err := NewMessage(IntentReq, op, o.Schema, in)
 	if err != nil {

@@ -90,9 +90,13 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	defer work.Finish()
 	r := t.responder()
 	o := &wsconn.DialOptions{Options: r.socketOptions(), HTTP: *t.httpOptions(), Header: t.header()}
-	conn, err := wsconn.Dial(work, t.url.String(), o)
+	var conn *wsconn.Conn
+	err = guard.Call("HTTP client", func() (err error) {
+		conn, err = wsconn.Dial(work, t.url.String(), o)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return nil, t.recovered(work, err)
 	}
 	w := r.newConn(context.Background(), conn, &caller{peer: t.url.Host})
 	w.serve(t.Session())

@@ -4,10 +4,13 @@
 package accp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
+	"strings"
 
 	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/internal/budget"
@@ -37,8 +40,22 @@ func (f HandlerFunc) ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) 
 }
 
 // HandlerOf returns a handler that calls f with the params of the message as a struct (see [Unmarshal]) and sends done with
-// the params of the result (see [Marshal]). Params of another form are [ErrInvalidType], and f does not run.
+// the params of the result (see [Marshal]). Params of another form are [ErrInvalidType], and f does not run. It panics if f
+// is nil, if In is no struct, and if Out is neither a struct, a pointer to one, nor an interface.
 func HandlerOf[In, Out any](f func(ctx context.Context, in In) (Out, error)) Handler {
+	if f == nil {
+		panic("accp: HandlerOf: nil function")
+	}
+	err, result := checkStruct(reflect.TypeFor[In]()), reflect.TypeFor[Out]()
+	if result.Kind() == reflect.Pointer {
+		result = result.Elem()
+	}
+	if result.Kind() != reflect.Interface {
+		err = cmp.Or(err, checkStruct(result))
+	}
+	if err != nil {
+		panic("accp: HandlerOf: " + strings.TrimPrefix(err.Error(), "accp: "))
+	}
 	return HandlerFunc(func(ctx context.Context, w *ReplyWriter, m *Message) error {
 		var in In
 		if err := Unmarshal(m.Params, &in); err != nil {

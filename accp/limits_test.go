@@ -265,7 +265,7 @@ func TestOutcomesAreBounded(t *testing.T) {
 		used, limit := s.used("outcomes", "all")
 		require.LessOrEqual(t, used, limit)
 	}
-	s.Handle(accp.IntentReq, "other", accp.HandlerFunc(nil))
+	s.Handle(accp.IntentReq, "other", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { return nil }))
 	require.Contains(t, answer("honest", "h", 3, "cid:c", "try:2"), "done:echo", "answered by its outcome")
 	require.Contains(t, answer("hostile", "s0", 3, "cid:c", "try:2"), "code:E3002", "only the mark is left")
 	require.Contains(t, answer("hostile", "s119", 3, "cid:c", "try:2"), "done:echo")

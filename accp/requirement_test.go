@@ -12,7 +12,9 @@ import (
 	"go/token"
 	"math"
 	"math/big"
+	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -547,13 +549,59 @@ func TestMarshalRefusesValuesThatNoParamHolds(t *testing.T) {
 	loop.Next = loop
 	list.List[0] = list.List
 	for name, v := range map[string]any{
-		"pointer loop": loop, "list loop": list, "time": struct{ At time.Time }{}, "error": struct{ Err error }{errors.New("x")},
+		"pointer loop": loop, "list loop": list, "error": struct{ Err error }{errors.New("x")},
 		"number": struct{ N big.Int }{},
 	} {
 		_, err := accp.Marshal(v)
 		require.Error(t, err, name)
 	}
-	require.Error(t, accp.Unmarshal(accp.Params{{Key: "at", Value: accp.Map()}}, &struct{ At time.Time }{}))
+}
+
+// A level has its own text.
+type level int
+
+func (l level) MarshalText() ([]byte, error) {
+	if l < 0 {
+		return nil, errors.New("negative level")
+	}
+	return []byte("level " + strconv.Itoa(int(l))), nil
+}
+
+func (l *level) UnmarshalText(text []byte) error {
+	_, err := fmt.Sscanf(string(text), "level %d", (*int)(l))
+	return err
+}
+
+// A value of a type with its own text, such as a time.Time, is a string.
+func TestStructsWithTexts(t *testing.T) {
+	type visit struct {
+		At     time.Time            `json:"at"`
+		From   *netip.Addr          `json:"from"`
+		Level  level                `json:"level"`
+		Levels []level              `json:"levels"`
+		Ends   map[string]time.Time `json:"ends"`
+		Unset  *time.Time           `json:"unset"`
+		Zero   time.Time            `json:"zero,omitempty"`
+	}
+	at, from := time.Date(2026, 11, 30, 6, 0, 0, 5, time.UTC), netip.MustParseAddr("::1")
+	in := visit{At: at, From: &from, Level: 3, Levels: []level{1, 2}, Ends: map[string]time.Time{"a": at}}
+	params, err := accp.Marshal(&in)
+	require.NoError(t, err)
+	require.Equal(t, "2026-11-30T06:00:00.000000005Z", params.Text("at"))
+	require.Equal(t, "::1", params.Text("from"))
+	require.Equal(t, "level 3", params.Text("level"))
+	require.Len(t, params, 5)
+	var out visit
+	require.NoError(t, accp.Unmarshal(params, &out))
+	require.Equal(t, in, out)
+
+	_, err = accp.Marshal(struct{ L level }{-1})
+	require.ErrorContains(t, err, "negative level")
+	require.NoError(t, accp.Unmarshal(accp.Params{{Key: "level", Value: accp.Int(7)}}, &out), "a value of the kind of the type")
+	require.Equal(t, level(7), out.Level)
+	for _, v := range []accp.Value{accp.Map(), accp.Int(5), accp.String("noon")} {
+		require.ErrorIs(t, accp.Unmarshal(accp.Params{{Key: "at", Value: v}}, &out), accp.ErrInvalidType)
+	}
 }
 
 // Structs to params and back, without loss.

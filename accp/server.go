@@ -319,7 +319,7 @@ func (s *Server) Handle(intent Intent, op string, h Handler) { s.handle(intent, 
 func (s *Server) HandleIdempotent(intent Intent, op string, h Handler) { s.handle(intent, op, h, true) }
 
 func (s *Server) handle(intent Intent, op string, h Handler, isIdempotent bool) {
-	if h == nil {
+	if f, isFunc := h.(HandlerFunc); h == nil || isFunc && f == nil {
 		panic("accp: nil handler for " + string(intent) + ":" + op)
 	}
 	h = s.wrap(h)

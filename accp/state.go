@@ -188,8 +188,11 @@ func (u *stateUndo) change(hasRecord bool) (*change, error) {
 }
 
 // Sync sets the shared state and returns the frame with the difference to the last state, or no
-// frame without a difference. Nulls in state count as absent.
+// frame without a difference. Nulls in state count as absent. A duplicate key is [ErrParse].
 func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
+	if key := duplicateKey(state); key != "" {
+		return nil, fail(ErrParse, "key %s given twice", quoted(key))
+	}
 	next := applyDelta(nil, state)
 	return s.sent(ctx, func() (*SendResult, error) {
 		if s.record != nil {
@@ -210,6 +213,17 @@ func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 		}
 		return sent, err
 	})
+}
+
+// duplicateKey returns a key that p, or a map in it, has twice, or "". Encoding detects those in arrays.
+func duplicateKey(p Params) string {
+	key := p.twice()
+	for i := 0; i < len(p) && key == ""; i++ {
+		if v := &p[i].Value; v.kind == KindMap {
+			key = duplicateKey(v.list)
+		}
+	}
+	return key
 }
 
 // hasApplied reports whether the message with this id has changed the shared state.

@@ -4,6 +4,7 @@
 package accp
 
 import (
+	"encoding"
 	"fmt"
 	"math/big"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // Marshal returns the params for a struct. Each exported field becomes a param under the name in its json tag, or
@@ -25,10 +28,10 @@ import (
 //	}
 //
 // Strings, booleans, integers of all sizes, [*big.Int], floats, [Value], slices, maps with string
-// keys, and structs become values of the matching kind; floats become decimals. A nil pointer is
+// keys, and structs become values of the matching kind; floats become decimals. An
+// [encoding.TextMarshaler], such as a [time.Time], becomes a string. A nil pointer is
 // omitted, and so is a zero value with omitempty or omitzero. A nil slice or map becomes an empty one.
-// A struct whose fields are all unexported, such as a [time.Time], is an error, and so is a value that
-// contains itself.
+// Another struct whose fields are all unexported is an error, and so is a value that contains itself.
 // The tag jsonschema has the description of a field for tools, and no effect here.
 func Marshal(v any) (Params, error) {
 	rv := reflect.Indirect(reflect.ValueOf(v))
@@ -36,6 +39,15 @@ func Marshal(v any) (Params, error) {
 		return nil, fmt.Errorf("accp: marshal: %T is not a struct", v)
 	}
 	return structParams(rv, 0)
+}
+
+// checkStruct returns an error unless a type is a struct that params fit.
+func checkStruct(t reflect.Type) error {
+	if t.Kind() != reflect.Struct {
+		return fmt.Errorf("%s is not a struct", t)
+	}
+	_, err := fieldsOf(t)
+	return err
 }
 
 // tagged is a field of a struct with the options of its tag.
@@ -182,6 +194,13 @@ func valueAt(rv reflect.Value, depth int) (Value, error) {
 		}
 		return Value{kind: KindInt, text: rv.Interface().(*big.Int).String()}, nil
 	}
+	if hasText(rv.Type(), typeTextMarshaler) {
+		return textOf(rv)
+	}
+	return valueOfKind(rv, depth)
+}
+
+func valueOfKind(rv reflect.Value, depth int) (Value, error) {
 	switch rv.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		return valueOf(rv.Elem(), depth)
@@ -206,6 +225,38 @@ func valueAt(rv reflect.Value, depth int) (Value, error) {
 		return Value{kind: KindMap, list: list}, err
 	}
 	return Value{}, errNoValue(rv)
+}
+
+var typeTextMarshaler, typeTextUnmarshaler = reflect.TypeFor[encoding.TextMarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()
+
+// hasText reports whether a pointer to a type implements an interface of package encoding. A big.Int is a number.
+func hasText(t, method reflect.Type) bool {
+	return t.PkgPath() != "" && t != typeBigInt.Elem() && reflect.PointerTo(t).Implements(method)
+}
+
+func textOf(rv reflect.Value) (Value, error) {
+	p := reflect.New(rv.Type())
+	p.Elem().Set(rv)
+	var text []byte
+	err := guard.Call("MarshalText", func() (err error) {
+		text, err = p.Interface().(encoding.TextMarshaler).MarshalText()
+		return err
+	})
+	return String(string(text)), err
+}
+
+// setText calls the UnmarshalText of rv with a string.
+func setText(rv reflect.Value, v Value) error {
+	if v.kind != KindString {
+		return errNoFit(rv, v)
+	}
+	err := guard.Call("UnmarshalText", func() error {
+		return rv.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(v.text))
+	})
+	if err != nil {
+		return &Error{Code: ErrInvalidType, Message: "the text does not fit a " + rv.Type().String(), Cause: err}
+	}
+	return nil
 }
 
 func errNoValue(rv reflect.Value) error { return fmt.Errorf("accp: cannot marshal a %s", rv.Type()) }
@@ -239,8 +290,8 @@ func mapOf(rv reflect.Value, depth int) (Value, error) {
 }
 
 // Unmarshal sets the fields of the struct that v points to. It ignores a param without a field, and
-// leaves a field without a param unchanged. A value of another type than the field, or a number out
-// of its range, is [ErrInvalidType].
+// leaves a field without a param unchanged. A value of another type than the field, a number out
+// of its range, or a text that an [encoding.TextUnmarshaler] refuses is [ErrInvalidType].
 func Unmarshal(params Params, v any) error {
 	rv := reflect.ValueOf(v)
 	if rv.Kind() != reflect.Pointer || rv.IsNil() || rv.Elem().Kind() != reflect.Struct {
@@ -288,6 +339,13 @@ func setValue(rv reflect.Value, v Value) error {
 		rv.Set(reflect.ValueOf(n))
 		return nil
 	}
+	if (v.kind == KindString || rv.Kind() == reflect.Struct) && hasText(rv.Type(), typeTextUnmarshaler) {
+		return setText(rv, v)
+	}
+	return setValueOfKind(rv, v)
+}
+
+func setValueOfKind(rv reflect.Value, v Value) error {
 	switch kind := rv.Kind(); {
 	case kind == reflect.Pointer:
 		return setPointer(rv, v)
