@@ -50,6 +50,11 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 		return err
 	}
 	logger := slog.New(slog.NewTextHandler(stderr, nil))
+	l, err := net.Listen("tcp", *addr) // first, so that a second start does not take the tasks of a running process
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
 	db, err := sqlstore.Open(ctx, *file, nil)
 	if err != nil {
 		return err
@@ -67,10 +72,6 @@ func run(ctx context.Context, args []string, stderr io.Writer) error {
 	t := &travel{bookings: *bookings, pause: *pause}
 	srv.HandleTasks("travel-01", arc.TaskHandlerFunc(t.book))
 
-	l, err := net.Listen("tcp", *addr)
-	if err != nil {
-		return err
-	}
 	logger.InfoContext(ctx, "serving ARC", "url", "http://"+l.Addr().String()+"/arc")
 	httpServer := srv.HTTPServer(*addr)
 	served := make(chan error, 1)

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,4 +114,14 @@ func TestTaskSurvivesKills(t *testing.T) {
 	require.Equal(t, arc.TaskCompleted, outcome.Task.Status)
 	require.Equal(t, "payment, ticket", outcome.Task.Artifacts[0].Parts[0].Content)
 	require.Equal(t, []string{"flight to Oslo", "hotel in Oslo", "payment", "ticket"}, bookings())
+}
+
+// A program that is started twice leaves the store to the first one, whose lease it would take otherwise.
+func TestSecondStartLeavesTheStore(t *testing.T) {
+	l, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	defer l.Close()
+	file := filepath.Join(t.TempDir(), "trips.db")
+	require.ErrorContains(t, run(t.Context(), []string{"-addr", l.Addr().String(), "-store", file}, io.Discard), "listen")
+	require.NoFileExists(t, file)
 }

@@ -102,6 +102,11 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, flush()) }()
+	l, err := net.Listen("tcp", c.addr) // first, so that a second start does not take the tasks of a running process
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
 	db, err := sqlstore.Open(ctx, c.store, &sqlstore.Options{Logger: logger})
 	if err != nil {
 		return err
@@ -142,11 +147,11 @@ func run(ctx context.Context, c *config, stdout, stderr io.Writer) (err error) {
 		}
 		defer stop()
 	}
-	return serve(ctx, c, srv, logger)
+	return serve(ctx, c, l, srv, logger)
 }
 
 // serve serves until ctx ends, and then shuts down in the order of the package comment.
-func serve(ctx context.Context, c *config, srv *arc.Server, logger *slog.Logger) error {
+func serve(ctx context.Context, c *config, l net.Listener, srv *arc.Server, logger *slog.Logger) error {
 	var draining atomic.Bool
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -158,10 +163,6 @@ func serve(ctx context.Context, c *config, srv *arc.Server, logger *slog.Logger)
 		fmt.Fprintln(w, "ready")
 	})
 	mux.Handle("/", srv)
-	l, err := net.Listen("tcp", c.addr)
-	if err != nil {
-		return err
-	}
 	// It has time limits for headers and idle connections. The Server limits the reading of bodies and the writing of
 	// responses, since a WriteTimeout would cut streams.
 	httpServer := srv.HTTPServer(c.addr)
@@ -185,7 +186,7 @@ func serve(ctx context.Context, c *config, srv *arc.Server, logger *slog.Logger)
 	}
 	end, cancel := context.WithTimeout(context.Background(), c.grace)
 	defer cancel()
-	err = srv.Shutdown(end) // the tasks first, while callers can still fetch the results
+	err := srv.Shutdown(end) // the tasks first, while callers can still fetch the results
 	if err != nil {
 		logger.WarnContext(ctx, "tasks continue in another process", "err", err)
 	}

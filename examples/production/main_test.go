@@ -380,6 +380,20 @@ func TestTokenFile(t *testing.T) {
 	}
 }
 
+// A program that is started twice leaves the store to the first one, whose lease it would take with its id.
+func TestSecondStartLeavesTheStore(t *testing.T) {
+	l, err := net.Listen("tcp", "localhost:0")
+	require.NoError(t, err)
+	defer l.Close()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokens.txt")
+	require.NoError(t, os.WriteFile(file, []byte("planner "+token), 0o600))
+	c, err := parse([]string{"-addr", l.Addr().String(), "-tokens", file, "-store", filepath.Join(dir, "state.db"), "-instance", "one"}, io.Discard)
+	require.NoError(t, err)
+	require.ErrorContains(t, run(t.Context(), c, io.Discard, io.Discard), "listen")
+	require.NoFileExists(t, c.store)
+}
+
 // The debug page is on a loopback address only.
 func TestDebugAddress(t *testing.T) {
 	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
