@@ -63,7 +63,7 @@
 //
 // Next to an SQLite file, 1 MiB is in reserve in the file with the suffix -reserve. On a full disk, Ack,
 // Delete and Expire use it, so that a full queue can be emptied; other writes fail until the reserve is
-// whole again. A file on a read-only disk serves reads.
+// whole again. A file on a read-only disk, or without the permission to write it, serves reads; Open logs it.
 //
 // # PostgreSQL
 //

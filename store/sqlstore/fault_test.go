@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -467,9 +469,12 @@ func TestReadOnlyDisk(t *testing.T) {
 	readOnly()
 	_, err = sqlstore.Open(t.Context(), filepath.Join(folder, "new.db"), nil)
 	require.ErrorContains(t, err, filepath.Join(folder, "new.db"))
-	s, err = sqlstore.Open(t.Context(), url, nil)
+	require.ErrorIs(t, err, syscall.EROFS)
+	var log strings.Builder
+	s, err = sqlstore.Open(t.Context(), url, &sqlstore.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	require.NoError(t, err)
 	defer s.Close()
+	require.Contains(t, log.String(), "read-only file opened", "a program that writes fails later")
 	_, err = s.Create(t.Context(), "new", nil, 0)
 	require.ErrorContains(t, err, "readonly")
 	_, err = s.Append(t.Context(), "s", "", nil, 0)

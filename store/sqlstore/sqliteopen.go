@@ -104,7 +104,9 @@ func (s *sqliteDB) open(ctx context.Context) (step string, err error) {
 	if err := tryLock(s.marker.file, false); err != nil {
 		return "lock", err
 	}
-	if !s.isReadOnly {
+	if s.isReadOnly {
+		s.opts.Logger.WarnContext(ctx, "sqlstore: read-only file opened", "path", s.path)
+	} else {
 		s.reserve.Lock()
 		err := s.refillLocked(ctx)
 		s.reserve.Unlock()
@@ -126,7 +128,10 @@ func (s *sqliteDB) openFiles() error {
 	f, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission) {
 		s.isReadOnly = true
-		f, err = os.Open(s.path)
+		cause := err
+		if f, err = os.Open(s.path); errors.Is(err, fs.ErrNotExist) {
+			err = cause // a new file cannot be created
+		}
 	}
 	if err != nil {
 		return err
