@@ -867,6 +867,15 @@ func TestPanicOfTokenSourceIsLogged(t *testing.T) {
 	}
 }
 
+func TestPanicOfUpdateIsFailedCall(t *testing.T) {
+	d := newDesk(t, nil)
+	var log testkit.Log
+	c := d.http(t, &accp.ClientOptions{Logger: log.Logger()})
+	require.ErrorIs(t, c.Update(t.Context(), func(accp.Params) (accp.Params, error) { panic("no plan") }), accp.ErrInternal)
+	require.Contains(t, log.String(), "stack=")
+	require.NoError(t, c.Update(t.Context(), func(accp.Params) (accp.Params, error) { return accp.Params{text("k", "v")}, nil }))
+}
+
 // Zero and negative values of all options are valid: the default, and no bound. Session.Persistence
 // and Session.MaxMemory are refused: they belong to Persistence and Limits.
 func TestOptionsAcceptZeroAndNegativeValues(t *testing.T) {

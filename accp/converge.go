@@ -79,21 +79,16 @@ func (c *Client) replace(ctx context.Context, s *Session, state Params) error {
 // part of a later state.
 func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params, error)) error {
 	for {
-		_, current := s.State()
-		var next Params
-		err := guard.Call("update", func() (err error) {
-			next, err = f(current)
-			return err
-		})
+		before, next, err := s.edit(ctx, f)
 		if err != nil {
-			return err
+			return c.recovered(ctx, err)
 		}
 		chain := ""
 		err = c.sendState(ctx, s, true, func() (*SendResult, error) {
 			if err := s.takeBack(ctx, chain); err != nil { // the peer has refused the frame
 				return nil, err
 			}
-			sent, err := s.Sync(ctx, next)
+			sent, err := s.syncAfter(ctx, before, next)
 			if err == nil && sent.Message != nil {
 				chain = sent.Message.Chain()
 			}
@@ -101,6 +96,9 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 		})
 		if e, ok := errors.AsType[*Error](err); err == nil || ok && e.isApplied {
 			return nil
+		}
+		if errors.Is(err, errStateChanged) {
+			continue
 		}
 		if terr := s.takeBack(context.WithoutCancel(ctx), chain); terr != nil || !isOtherState(err) {
 			return cmp.Or(terr, err)
@@ -113,6 +111,19 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 			return err
 		}
 	}
+}
+
+// edit calls f with the present state, also if that is of an earlier process or another one.
+func (s *Session) edit(ctx context.Context, f func(Params) (Params, error)) (before *sharedState, next Params, err error) {
+	if err := s.Reload(ctx); err != nil {
+		return nil, nil, err
+	}
+	before = s.current()
+	err = guard.Call("update", func() (err error) {
+		next, err = f(applyDelta(before.params, nil))
+		return err
+	})
+	return before, next, err
 }
 
 func errNewerState() error { return fail(ErrDuplicate, "the peer has a newer state") }

@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/store"
 )
 
 // An inProcess is a transport to a server that can be replaced. It loses the next requests before or after the server
@@ -170,6 +173,49 @@ func TestUpdateAfterServerLostState(t *testing.T) {
 				require.NoError(t, server.Load().Close())
 				stop()
 			})
+		})
+	}
+}
+
+// Update begins with the state in the store of the client, also if the client was started again or another process has
+// changed the state. No change is lost.
+func TestUpdateBeginsWithStoredState(t *testing.T) {
+	for _, scheme := range []string{"http", "ws"} {
+		t.Run(scheme, func(t *testing.T) {
+			d := newDesk(t, &accp.ServerOptions{Logger: slog.New(slog.DiscardHandler)})
+			db := store.NewMemory()
+			start := func() *accp.Client {
+				path := map[string]string{"http": accp.FramesPath, "ws": accp.WebSocketPath}[scheme]
+				c, err := accp.NewClient(scheme+strings.TrimPrefix(d.ts.URL, "http")+path, "client", &accp.ClientOptions{SessionID: "s1",
+					HTTPClient: d.client, Logger: slog.New(slog.DiscardHandler), Session: accp.SessionOptions{Persistence: accp.Persistence{Store: db}}})
+				require.NoError(t, err)
+				t.Cleanup(func() { require.NoError(t, c.Close()) })
+				return c
+			}
+			set := func(c *accp.Client, key string) {
+				require.NoError(t, c.Update(t.Context(), func(state accp.Params) (accp.Params, error) { return state.Set(key, accp.Int(1)), nil }))
+			}
+			first := start()
+			set(first, "a")
+			if scheme == "ws" { // the connection of another process would replace that of the first
+				require.NoError(t, first.Close())
+			}
+			second := start()
+			set(second, "b")
+			session, _ := d.Session("s1")
+			_, state := session.State()
+			require.Len(t, state, 2)
+			if scheme == "ws" {
+				return
+			}
+			set(first, "c")
+			var once sync.Once
+			require.NoError(t, second.Update(t.Context(), func(state accp.Params) (accp.Params, error) {
+				once.Do(func() { set(first, "d") }) // in the middle of another change
+				return state.Set("e", accp.Int(1)), nil
+			}))
+			_, state = session.State()
+			require.Len(t, state, 5)
 		})
 	}
 }

@@ -79,3 +79,9 @@ func TestTableForms(t *testing.T) {
 		{Key: "rows", Value: accp.Array(accp.Array(accp.String("x")))}})
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 }
+
+func TestRowWithDuplicateKeyIsRefused(t *testing.T) {
+	row := accp.Params{{Key: "a", Value: accp.Int(1)}, {Key: "a", Value: accp.Int(2)}}
+	_, err := profile.TableOf([]accp.Params{row})
+	require.ErrorIs(t, err, accp.ErrParse)
+}

@@ -5,6 +5,7 @@ package accp
 
 import (
 	"context"
+	"errors"
 	"math"
 	"strings"
 
@@ -190,6 +191,23 @@ func (u *stateUndo) change(hasRecord bool) (*change, error) {
 // Sync sets the shared state and returns the frame with the difference to the last state, or no
 // frame without a difference. Nulls in state count as absent. A duplicate key is [ErrParse].
 func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
+	return s.syncAfter(ctx, nil, state)
+}
+
+// errStateChanged reports a change of an earlier state.
+var errStateChanged = errors.New("accp: the shared state has changed")
+
+// current returns the shared state, which does not change.
+func (s *Session) current() *sharedState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.core.shared
+	return &now
+}
+
+// syncAfter is Sync for a state that was made from another one. If that is not nil and not the present one, the error
+// is errStateChanged.
+func (s *Session) syncAfter(ctx context.Context, before *sharedState, state Params) (*SendResult, error) {
 	if key := duplicateKey(state); key != "" {
 		return nil, fail(ErrParse, "key %s given twice", quoted(key))
 	}
@@ -200,6 +218,9 @@ func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
 		}
 		var undo *stateUndo
 		sent, err := s.sendWith(ctx, IntentSync, func(e *change) (*Message, error) {
+			if now := &s.core.shared; before != nil && (before.version != now.version || before.digest != now.digest) {
+				return nil, errStateChanged
+			}
 			c, m, err := s.core.shared.send(next)
 			if err == nil && c != nil {
 				err = e.setState(c, s.record != nil)

@@ -34,6 +34,9 @@ func TableOf[T any](rows []T) (accp.Params, error) {
 		}
 		list[i] = make(map[string]accp.Value, len(params))
 		for _, p := range params {
+			if _, isTwice := list[i][p.Key]; isTwice {
+				return nil, accp.Errorf(accp.ErrParse, "row %d has the key %.80q twice", i, p.Key)
+			}
 			list[i][p.Key] = p.Value
 			columns = append(columns, p.Key)
 		}
