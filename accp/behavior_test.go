@@ -803,6 +803,41 @@ func TestStateWithDuplicateKeyIsRefused(t *testing.T) {
 	require.NoError(t, c.Sync(t.Context(), accp.Params{two}))
 }
 
+// A call with an intent that has no answer ends when the frame is sent, also in the chain of an open call.
+func TestCallsWithoutAnswer(t *testing.T) {
+	d := newDesk(t, nil)
+	both(t, d, func(t *testing.T, c caller) {
+		for _, intent := range []accp.Intent{accp.IntentAck, "pong"} {
+			answer, err := c.Call(t.Context(), msg(intent, "echo"), &accp.CallOptions{Timeout: time.Hour})
+			require.NoError(t, err)
+			require.Nil(t, answer)
+		}
+	})
+	c := d.dial(t, nil)
+	m := msg("req", "slow")
+	m.Meta = &accp.Meta{CID: "chain"}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { _, _ = c.Call(ctx, m, nil) })
+	<-d.began
+	receipt := msg("ack", "slow")
+	receipt.Meta = &accp.Meta{CID: "chain"}
+	_, err := c.Call(t.Context(), receipt, nil)
+	require.NoError(t, err)
+	cancel()
+	work.Wait()
+}
+
+// A param without a key is refused, and not omitted.
+func TestParamWithoutKeyIsRefused(t *testing.T) {
+	m := msg("req", "echo", text("", "lost"), text("k", "v"))
+	var c accp.Codec
+	_, err := c.Append(nil, m)
+	require.ErrorIs(t, err, accp.ErrParse)
+	_, err = newDesk(t, nil).http(t, nil).Call(t.Context(), m, nil)
+	require.ErrorIs(t, err, accp.ErrParse)
+}
+
 // A panickingTransport panics in its first round trip, or in the first read of a response.
 type panickingTransport struct {
 	base    http.RoundTripper

@@ -215,8 +215,8 @@ func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 // its outcome. Every error is a [*CallError], which reports whether the message may have run (ACCP-D29).
 //
 // Over HTTP, the loop must not wait for another exchange of the same client, unless the client has
-// several sessions (see [ClientOptions]). Over WebSocket, a cancel is sent without waiting for an
-// answer. It ends the calls of its chain.
+// several sessions (see [ClientOptions]). Over WebSocket, cancel, ack and pong are sent without waiting for
+// an answer. A cancel ends the calls of its chain.
 func (c *Client) Replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
 	return func(yield func(*Message, error) bool) { c.replies(ctx, m, opts, yield) }
 }

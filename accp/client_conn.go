@@ -293,9 +293,8 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 	if err != nil {
 		return nil, err
 	}
-	isCancel := m.Intent == IntentCancel // sent without waiting for an answer
 	cid := ""
-	if m.Meta != nil && !isCancel {
+	if m.Meta != nil && !isOneWay(m.Intent) {
 		cid = m.Meta.CID
 	}
 	var sent *SendResult
@@ -307,7 +306,7 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 			return nil, fail(ErrBudgetExceeded, "more than %d open calls", maxCalls)
 		}
 		var err error
-		if sent, err = a.number(s, m); err == nil && len(sent.Frames) > 0 && !isCancel {
+		if sent, err = a.number(s, m); err == nil && len(sent.Frames) > 0 && !isOneWay(m.Intent) {
 			// The call is registered before its frames are sent.
 			a.call, err = w.addCall(sent)
 		}
@@ -325,6 +324,9 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 	}
 	return sent, nil // numbered; the frames are sent over the next connection
 }
+
+// isOneWay reports whether a message with this intent is sent without waiting for an answer.
+func isOneWay(i Intent) bool { return i == IntentCancel || i == IntentAck || i == intentPong }
 
 // redial returns the connection. An error of a peer that cannot be reached, or not in time, is errUnsent.
 func (t *connTransport) redial(a *attempt) (*wsConn, error) {
@@ -357,7 +359,7 @@ func isRefusal(err error) bool {
 
 // transmit sends the frames unless send has queued them. After a failure, all are sent again.
 func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first int) (int, error) {
-	if a.m.Intent == IntentCancel {
+	if isOneWay(a.m.Intent) {
 		return first, nil
 	}
 	k := a.call

@@ -73,6 +73,9 @@ func (p *prepared) param(i int, m *Message, keepsDefaults bool) (full, short str
 	x, s := &m.Params[i], p.schema
 	f := s.form(x.Key)
 	if f == nil {
+		if x.Key == "" { // an empty key stands for an omitted param
+			return "", "", fail(ErrParse, "param without a key")
+		}
 		if s != nil && x.Key == keySchema && x.Value.text != s.Code {
 			p.set(i, String(s.Code), m)
 		}
