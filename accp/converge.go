@@ -22,7 +22,7 @@ func (c *Client) Sync(ctx context.Context, state Params) error {
 // Update changes the shared state of the session by f, which returns the next state. If the peer has a
 // newer state, it calls f again on that, until ctx ends, so no change of another writer is lost. A change
 // is applied once: if its answer is lost, the server recognizes the repeated frame. After an error whose
-// MayHaveRun is true, the peer may have applied the change.
+// MayHaveRun is true, the peer may have applied the change, or a later change may carry it.
 func (c *Client) Update(ctx context.Context, f func(state Params) (Params, error)) error {
 	return c.converge(ctx, func(s *Session) error { return c.update(ctx, s, f) })
 }
@@ -94,14 +94,11 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 			}
 			return sent, err
 		})
-		if e, ok := errors.AsType[*Error](err); err == nil || ok && e.isApplied {
-			return nil
-		}
 		if errors.Is(err, errStateChanged) {
 			continue
 		}
-		if terr := s.takeBack(context.WithoutCancel(ctx), chain); terr != nil || !isOtherState(err) {
-			return cmp.Or(terr, err)
+		if err = c.finishChange(ctx, s, chain, err); !isOtherState(err) {
+			return err
 		}
 		isOwnNewer, err := c.queryState(ctx, s)
 		if isOwnNewer { // the peer has lost its state
@@ -111,6 +108,20 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 			return err
 		}
 	}
+}
+
+// finishChange takes back a change that the peer has not applied, and returns the error of the change. If this
+// side may still have it, so that a later change carries it, the error reports that it may have run.
+func (c *Client) finishChange(ctx context.Context, s *Session, chain string, err error) error {
+	if e, ok := errors.AsType[*Error](err); err == nil || ok && e.isApplied {
+		return nil
+	}
+	terr := s.takeBack(context.WithoutCancel(ctx), chain)
+	if terr == nil && (chain != "" || !errors.Is(err, ErrInternal)) {
+		return err
+	}
+	return &CallError{Intent: IntentSync, Op: opState, Peer: c.peer(), MayHaveRun: true,
+		Cause: &Error{Code: ErrInternal, Message: "not taken back after: " + err.Error(), Cause: terr}}
 }
 
 // edit calls f with the present state, also if that is of an earlier process or another one.

@@ -5,6 +5,7 @@ package accp_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -218,4 +219,46 @@ func TestUpdateBeginsWithStoredState(t *testing.T) {
 			require.Len(t, state, 5)
 		})
 	}
+}
+
+// If the store of the client fails, so that a change cannot be taken back, or may be stored, the error of Update reports
+// that it may run.
+func TestUpdateWithoutStoreMayRun(t *testing.T) {
+	server, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, server.Close()) }()
+	network := &inProcess{server: server}
+	isDown := false
+	db := &meddler{store.NewMemory(), func(string, string) error {
+		if isDown || len(network.losses) == 1 { // the frame was sent
+			return errors.New("disk failed")
+		}
+		return nil
+	}}
+	c, err := accp.NewClient("http://localhost"+accp.FramesPath, "client", &accp.ClientOptions{HTTPClient: &http.Client{Transport: network},
+		Session: accp.SessionOptions{Persistence: accp.Persistence{Store: db}}, Retry: &accp.RetryPolicy{MaxAttempts: -1}, Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	set := func(key string) error {
+		return c.Update(t.Context(), func(state accp.Params) (accp.Params, error) { return state.Set(key, accp.Int(1)), nil })
+	}
+	require.NoError(t, set("a"))
+	mayHaveRun := func(err error) bool {
+		var failed *accp.CallError
+		require.ErrorAs(t, err, &failed)
+		require.ErrorIs(t, err, accp.ErrInternal)
+		return failed.MayHaveRun
+	}
+	network.losses = []string{"before", "before"}
+	require.True(t, mayHaveRun(set("b")))
+	network.losses = nil
+	isDown = true
+	require.True(t, mayHaveRun(set("c")))
+	isDown = false
+	require.NoError(t, set("d"))
+	version, state := c.Session().State()
+	session, _ := server.Session(c.Session().ID())
+	v, got := session.State()
+	require.Equal(t, version, v)
+	require.True(t, got.Equal(state))
 }
