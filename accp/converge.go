@@ -79,7 +79,7 @@ func (c *Client) replace(ctx context.Context, s *Session, state Params) error {
 // part of a later state.
 func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params, error)) error {
 	for {
-		before, next, err := s.edit(ctx, f)
+		before, next, err := edit(ctx, s, f)
 		if err != nil {
 			return c.recovered(ctx, err)
 		}
@@ -88,7 +88,7 @@ func (c *Client) update(ctx context.Context, s *Session, f func(Params) (Params,
 			if err := s.takeBack(ctx, chain); err != nil { // the peer has refused the frame
 				return nil, err
 			}
-			sent, err := s.syncAfter(ctx, before, next)
+			sent, err := syncAfter(ctx, s, before, next)
 			if err == nil && sent.Message != nil {
 				chain = sent.Message.Chain()
 			}
@@ -125,7 +125,7 @@ func (c *Client) finishChange(ctx context.Context, s *Session, chain string, err
 }
 
 // edit calls f with the present state, also if that is of an earlier process or another one.
-func (s *Session) edit(ctx context.Context, f func(Params) (Params, error)) (before *sharedState, next Params, err error) {
+func edit(ctx context.Context, s *Session, f func(Params) (Params, error)) (before *sharedState, next Params, err error) {
 	if err := s.Reload(ctx); err != nil {
 		return nil, nil, err
 	}

@@ -191,23 +191,23 @@ func (u *stateUndo) change(hasRecord bool) (*change, error) {
 // Sync sets the shared state and returns the frame with the difference to the last state, or no
 // frame without a difference. Nulls in state count as absent. A duplicate key is [ErrParse].
 func (s *Session) Sync(ctx context.Context, state Params) (*SendResult, error) {
-	return s.syncAfter(ctx, nil, state)
+	return syncAfter(ctx, s, nil, state)
 }
 
 // errStateChanged reports a change of an earlier state.
 var errStateChanged = errors.New("accp: the shared state has changed")
 
 // current returns the shared state, which does not change.
-func (s *Session) current() *sharedState {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.core.shared
+func (h *history) current() *sharedState {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.core.shared
 	return &now
 }
 
 // syncAfter is Sync for a state that was made from another one. If that is not nil and not the present one, the error
 // is errStateChanged.
-func (s *Session) syncAfter(ctx context.Context, before *sharedState, state Params) (*SendResult, error) {
+func syncAfter(ctx context.Context, s *Session, before *sharedState, state Params) (*SendResult, error) {
 	if key := duplicateKey(state); key != "" {
 		return nil, fail(ErrParse, "key %s given twice", quoted(key))
 	}
