@@ -46,13 +46,17 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, http.StatusMethodNotAllowed, "only POST is allowed")
 		return
 	}
-	if err := s.origins.Check(r); err != nil {
-		s.refuse(w, r, http.StatusForbidden, "the origin is not allowed")
-		return
+	_, err := httpx.CheckRequest(r, requestTypes, "Last-Event-Id", "Traceparent", "X-Arc-Path")
+	if err == nil && !httpx.IsUTF8(r.Header.Get("Content-Type")) {
+		err = &httpx.Error{Status: http.StatusUnsupportedMediaType, Message: "charset is not utf-8"}
 	}
-	if _, err := httpx.CheckRequest(r, requestTypes, "Last-Event-Id", "Traceparent", "X-Arc-Path"); err != nil {
+	if err != nil {
 		e, _ := errors.AsType[*httpx.Error](err)
 		s.refuse(w, r, e.Status, e.Message)
+		return
+	}
+	if err := s.origins.Check(r); err != nil {
+		s.refuse(w, r, http.StatusForbidden, "the origin is not allowed")
 		return
 	}
 	x := &exchange{agent: s.opts.ID, startTime: time.Now()}

@@ -24,28 +24,33 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// singular are the headers of which a proxy may use another value than the server.
-var singular = [...]string{"Authorization", "Content-Type", "Content-Length", "Content-Encoding", "Origin"}
+// singular are the headers of which a proxy may use another value than the server. The first two describe the body.
+var singular = [...]string{"Content-Type", "Content-Encoding", "Authorization", "Content-Length", "Origin"}
 
-// CheckRequest refuses, with an [*Error], a request in which Authorization, Content-Type, Content-Length, Content-Encoding,
-// Origin or one of the given headers occurs more than once (400), and a body with a content coding or
-// another media type than types (415). Without types it does not check the body. It returns the media type.
+// CheckRequest refuses, with an [*Error], a body with a content coding or another media type than types (415), and a request in
+// which Authorization, Content-Type, Content-Length, Content-Encoding, Origin or one of the given headers occurs
+// more than once (400). Without types it does not check the body. It returns the media type.
 func CheckRequest(r *http.Request, types []string, headers ...string) (string, error) {
-	for _, names := range [2][]string{singular[:], headers} {
-		for _, name := range names {
-			if len(r.Header.Values(name)) > 1 {
-				return "", refuse(r, http.StatusBadRequest, "header "+name+" occurs more than once", nil)
-			}
-		}
+	if err := occurOnce(r, singular[:2]); err != nil {
+		return "", err
 	}
 	kind, ok := MediaType(r.Header.Get("Content-Type"), types...)
 	switch {
 	case !ok:
-		return "", refuse(r, http.StatusUnsupportedMediaType, "body is not "+strings.Join(types, " or ")+" in UTF-8", nil)
+		return "", refuse(r, http.StatusUnsupportedMediaType, "body is not "+strings.Join(types, " or "), nil)
 	case len(types) > 0 && hasCoding(r.Header):
 		return "", refuse(r, http.StatusUnsupportedMediaType, "body has a content coding, such as gzip", nil)
 	}
-	return kind, nil
+	return kind, cmp.Or(occurOnce(r, singular[2:]), occurOnce(r, headers))
+}
+
+func occurOnce(r *http.Request, headers []string) error {
+	for _, name := range headers {
+		if len(r.Header.Values(name)) > 1 {
+			return refuse(r, http.StatusBadRequest, "header "+name+" occurs more than once", nil)
+		}
+	}
+	return nil
 }
 
 func hasCoding(h http.Header) bool {
@@ -54,14 +59,23 @@ func hasCoding(h http.Header) bool {
 }
 
 // MediaType returns the media type of a Content-Type header in lower case, and whether it is one of
-// types, in UTF-8. Parameters other than charset are ignored. Without types every value is right.
+// types. Parameters are ignored. Without types every value is right.
 func MediaType(value string, types ...string) (string, bool) {
 	if len(types) == 0 || slices.Contains(types, value) {
 		return value, true
 	}
-	kind, params, err := mime.ParseMediaType(value)
-	charset := cmp.Or(params["charset"], "utf-8")
-	return kind, err == nil && slices.Contains(types, kind) && strings.EqualFold(charset, "utf-8")
+	kind, _, _ := strings.Cut(value, ";")
+	kind = strings.ToLower(strings.TrimSpace(kind))
+	return kind, slices.Contains(types, kind)
+}
+
+// IsUTF8 reports whether the parameters of a Content-Type header are well formed and name no other charset than UTF-8.
+func IsUTF8(value string) bool {
+	if !strings.Contains(value, ";") {
+		return true
+	}
+	_, params, err := mime.ParseMediaType(value)
+	return err == nil && strings.EqualFold(cmp.Or(params["charset"], "utf-8"), "utf-8")
 }
 
 // Bound limits the time in which a body arrives, also one that net/http discards after the

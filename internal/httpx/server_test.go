@@ -367,9 +367,8 @@ func TestCheckRequestRefusals(t *testing.T) {
 		{http.Header{"Content-Type": {""}}, 415},
 		{http.Header{"Content-Type": {"text/event-streamx"}}, 415},
 		{http.Header{"Content-Type": {"text/event-stream, application/json"}}, 415},
-		{http.Header{"Content-Type": {"application/json; charset=latin1"}}, 415},
-		{http.Header{"Content-Type": {"application/json; charset=utf-8; charset=latin1"}}, 415},
-		{http.Header{"Content-Type": {"application/json; charset"}}, 415},
+		{http.Header{"Content-Type": {"application/json; charset=latin1"}}, 0},
+		{http.Header{"Content-Type": {"application/json; charset"}}, 0},
 		{http.Header{"Content-Type": {"text/plain"}}, 415},
 		{http.Header{"Content-Type": {"application/json"}, "Content-Encoding": {"gzip"}}, 415},
 		{http.Header{"Content-Type": {"application/json", "application/json"}}, 400},
@@ -394,6 +393,24 @@ func TestCheckRequestRefusals(t *testing.T) {
 		require.Equal(t, tt.status, e.Status, "%v: %v", tt.header, err)
 		_, err = CheckRequest(r, nil, "X-Path")
 		require.Equal(t, tt.status == 400, err != nil, "without types: %v: %v", tt.header, err)
+	}
+}
+
+func TestCheckRequestChecksTheBodyFirst(t *testing.T) {
+	r := httptest.NewRequest("POST", "/", nil)
+	r.Header = http.Header{"Content-Type": {"text/plain"}, "Authorization": {"a", "b"}}
+	_, err := CheckRequest(r, []string{"application/json"})
+	var e *Error
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, http.StatusUnsupportedMediaType, e.Status)
+}
+
+func TestIsUTF8(t *testing.T) {
+	for value, want := range map[string]bool{
+		"": true, "a/b": true, "a/b;": true, "a/b; x=y": true, `a/b; CHARSET="UTF-8"`: true,
+		"a/b; charset=latin1": false, "a/b; charset=utf-8; charset=latin1": false, "a/b; charset": false,
+	} {
+		require.Equal(t, want, IsUTF8(value), value)
 	}
 }
 
