@@ -92,10 +92,10 @@ func (c checker) checkElements(path string, p *Parameter, v strictjson.Value) er
 	return nil
 }
 
-// itemsOf returns the member items of an array, whose members are all optional, or nil.
+// itemsOf returns the member items of the parameter of an array, whose members are all optional, or nil.
 func itemsOf(p *Parameter) (*Parameter, error) {
 	raw := strictjson.Value(p.Extra.Get("items"))
-	if p.Type != "array" || !raw.IsObject() {
+	if !raw.IsObject() {
 		return nil, nil
 	}
 	type schema struct {
