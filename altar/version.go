@@ -29,7 +29,7 @@ func parseSemver(s string) (v semver, ok bool) {
 		return v, false
 	}
 	parts := strings.Split(core, ".")
-	if len(parts) == 2 {
+	if len(parts) == 2 && !hasPre && !hasBuild {
 		parts = append(parts, "0") // ALT-D17
 	}
 	if len(parts) != 3 {
