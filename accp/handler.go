@@ -170,6 +170,11 @@ func byDefault(_ context.Context, w *ReplyWriter, m *Message) error {
 		IntentStream, IntentEnd, IntentSync, IntentCancel:
 		return nil
 	}
+	return noHandler(m)
+}
+
+// noHandler returns the error for a message that no handler takes.
+func noHandler(m *Message) error {
 	return &Error{Code: ErrInvalidIntent, Message: fmt.Sprintf("no handler for %s:%s", m.Intent, m.Op), Cause: errNoHandler}
 }
 
@@ -327,6 +332,9 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 			return nil
 		}
 		e.failed = sent == 0
+		if codeOf(err) == ErrInvalidIntent { // a handler that dispatches further
+			err = noHandler(m)
+		}
 		return e.sendError(err, m)
 	}
 	switch {
