@@ -52,10 +52,13 @@ type accpDesk struct {
 	self, sid string
 	opts      accp.SessionOptions
 	private   store.Store
+	summaries *Input             // of the summarizer, or nil
+	kill      context.CancelFunc // ends the process
 }
 
-func openACCPSession(_ *testing.T, in *Input) (Step, error) {
-	d := &accpDesk{private: store.NewMemory(), self: in.StringOr("self", "server"), sid: in.StringOr("sid", "s1")}
+func openACCPSession(t *testing.T, in *Input) (Step, error) {
+	d := &accpDesk{private: store.NewMemory(), self: in.StringOr("self", "server"), sid: in.StringOr("sid", "s1"), kill: func() {}}
+	t.Cleanup(func() { d.kill() })
 	d.opts = accp.SessionOptions{Lenient: accpLenient(in), Persistence: accp.Persistence{Store: d.private},
 		DisableAutoCheckpoint: !in.BoolOr("autoCheckpoint", true)}
 	accptest.SetIDs(&d.opts, accpIDs("ac"))
@@ -80,7 +83,7 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 		d.opts.Persistence.SharedStore = store.NewMemory()
 	}
 	if in.Has("summarizer") {
-		d.opts.Summaries.Summarizer = accpSummarizer(in.Object("summarizer"))
+		d.summaries = in.Object("summarizer")
 	}
 	d.opts.MaxCheckpoints = in.IntOr("maxCheckpoints", 0)
 	d.opts.Summaries.AdoptFromPeer = in.BoolOr("adopt", false)
@@ -92,15 +95,21 @@ func openACCPSession(_ *testing.T, in *Input) (Step, error) {
 	return d.step, d.open()
 }
 
-// open opens the session on the stores of the fixture.
+// open opens the session on the stores of the fixture, in a new process.
 func (d *accpDesk) open() error {
+	d.kill()
+	life, kill := context.WithCancel(context.Background())
+	d.kill = kill
+	if d.summaries != nil {
+		d.opts.Summaries.Summarizer = accpSummarizer(life, d.summaries)
+	}
 	s, err := accp.NewSession(d.self, d.sid, &d.opts)
 	d.s = s
 	return err
 }
 
-// accpSummarizer answers each call with a text after a time.
-func accpSummarizer(in *Input) func(context.Context, []accp.Fact, []string, int) (string, error) {
+// accpSummarizer answers each call with a text after a time, unless its process ends before.
+func accpSummarizer(life context.Context, in *Input) func(context.Context, []accp.Fact, []string, int) (string, error) {
 	delay, text := time.Duration(in.Int64Or("delay", 0))*time.Millisecond, in.String("text")
 	return func(ctx context.Context, _ []accp.Fact, _ []string, _ int) (string, error) {
 		select {
@@ -108,6 +117,8 @@ func accpSummarizer(in *Input) func(context.Context, []accp.Fact, []string, int)
 			return text, nil
 		case <-ctx.Done():
 			return "", ctx.Err()
+		case <-life.Done():
+			return "", life.Err()
 		}
 	}
 }

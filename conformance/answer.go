@@ -113,6 +113,9 @@ func normal(path string, v any) (got, error) {
 	case json.Number:
 		return checked(path, []byte(v))
 	case json.Marshaler:
+		if p := reflect.ValueOf(v); p.Kind() == reflect.Pointer && p.IsNil() {
+			return checked(path, []byte("null"))
+		}
 		text, err := v.MarshalJSON()
 		if err != nil {
 			return got{}, fmt.Errorf("%s: %w", path, err)

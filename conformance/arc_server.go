@@ -175,7 +175,11 @@ func (f *arcServers) stop(in *Input) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	start := time.Now()
-	if err := p.server.Shutdown(ctx); err != nil {
+	err := p.server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = p.server.Close() // the limit is part of an orderly end
+	}
+	if err != nil {
 		return nil, err
 	}
 	return Answer{"ms": time.Since(start).Milliseconds()}.Optional(), p.mem.HTTPServer.Close()
