@@ -483,7 +483,7 @@ func (m *Message) appendBody(b []byte, extra strictjson.Value) ([]byte, *jsonmap
 		return b, (&jsonmap.Fault{Reason: jsonmap.WrongType}).In("body")
 	}
 	start := len(b)
-	b, err := jsonmap.Append(b, m.Body)
+	b, err := jsonmap.AppendRest(b, m.Body, jsonmap.Members(m.Extra))
 	if f := asFault(err); f != nil {
 		return b, f
 	}

@@ -29,9 +29,10 @@ type Message struct {
 	// message, whose type is not registered.
 	Body any
 
-	// Extra are the members that Body does not know. In a generic message these
-	// are all members in the order of the text, the envelope among them; where
-	// it differs from the fields above, the fields are sent.
+	// Extra are the members that Body does not know, and the empty strings of members with
+	// a default that were received. In a generic message these are all members in the order
+	// of the text, the envelope among them; where it differs from the fields above, the
+	// fields are sent.
 	Extra Members
 
 	typ           *Type  // as which it was decoded

@@ -12,7 +12,8 @@
 //   - The zero value of an optional field is not written and means the default of its
 //     protocol; a real zero needs a pointer. The tag jsonmap has options, separated by
 //     commas: with always an optional member is written even if it is zero. With default=30
-//     the zero value is written as 30, and an absent member is read as 30. With not a boolean
+//     the zero value is written as 30, and an absent member is read as 30; an empty string that
+//     was read for a string is kept with the unknown members and written again. With not a boolean
 //     is the opposite of its member, for members that are true if they are absent. With
 //     object raw JSON, or each element of a list of it, is an object; nil is written as {}.
 //     With unset null is the same as an absent member for raw JSON, too.
@@ -146,6 +147,21 @@ func Append(b []byte, src any) ([]byte, error) {
 		return b, f
 	}
 	return out, nil
+}
+
+// AppendRest is [Append] for a pointer to a struct that [ReadRest] read with rest. It does not append rest.
+func AppendRest(b []byte, src any, rest Members) ([]byte, error) {
+	v := reflect.ValueOf(src).Elem()
+	m, _ := mappingOf(v.Type())
+	p, ok := m.(*plan)
+	if !ok || p.kept != nil || p.extra != nil {
+		return Append(b, src)
+	}
+	out, f := p.appendFields(b, v, 0, rest)
+	if f != nil {
+		return b, f
+	}
+	return append(out, '}'), nil
 }
 
 // Check reports whether values of a type can be read and written. It is for the time at

@@ -167,3 +167,36 @@ func TestAppendWritesDeepRawJSON(t *testing.T) {
 	_, err := Append(nil, json.RawMessage("["+strings.Repeat("[", 10000)+strings.Repeat("]", 10000)+"]"))
 	require.Error(t, err)
 }
+
+// An empty string that was read for a string with a default is written again, and no other zero value.
+func TestEmptyStringsAreKept(t *testing.T) {
+	type inner struct {
+		Kind  string `json:"kind,omitzero" jsonmap:"default=status"`
+		Extra Members
+	}
+	type outer struct {
+		Name  string  `json:"name,omitzero" jsonmap:"default=none"`
+		Size  int     `json:"size,omitzero" jsonmap:"default=3"`
+		Inner []inner `json:"inner,omitzero"`
+	}
+	for text, want := range map[string]string{
+		`{}`:                     `{"name":"none","size":3}`,
+		`{"name":null,"size":0}`: `{"name":"none","size":3}`,
+		`{"z":1,"name":""}`:      `{"name":"","size":3}`,
+		`{"inner":[{"y":1,"kind":""},{"kind":""},{}]}`: `{"name":"none","size":3,"inner":[{"kind":"","y":1},{"kind":""},{"kind":"status"}]}`,
+	} {
+		var v outer
+		var rest Members
+		c := strictjson.NewCursor([]byte(text), strictjson.Options{})
+		require.Nil(t, ReadRest(c, &v, &rest, nil), text)
+		got, err := AppendRest(nil, &v, rest)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got), text)
+		if v.Name == "" {
+			v.Name = "new"
+			got, err = AppendRest(nil, &v, rest)
+			require.NoError(t, err)
+			require.Contains(t, string(got), `"name":"new"`)
+		}
+	}
+}

@@ -142,6 +142,7 @@ type field struct {
 
 	defaultValue reflect.Value // for an absent member, or invalid
 	defaultText  []byte        // written for the zero value, or nil
+	keepsEmpty   bool          // an empty string that was read is kept with the unknown members
 }
 
 // Bounds of a struct.
@@ -266,6 +267,7 @@ func (b *builder) setDefault(f *field, root reflect.Type, sf reflect.StructField
 		return
 	}
 	f.defaultValue, f.defaultText = v, []byte(text)
+	f.keepsEmpty = sf.Type.Kind() == reflect.String
 }
 
 // setDefault stores what an absent member means. Values do not share a pointer or a slice, which is used again by the
@@ -410,6 +412,12 @@ func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Ot
 		}
 		r.seen[i/64] |= 1 << (i % 64)
 		r.note(i, bad)
+		if bad == nil && f.keepsEmpty && r.rest != nil && in(dst, f.index).Len() == 0 {
+			if extra == nil {
+				extra = append(extra, '{')
+			}
+			extra = f.appendEmpty(extra)
+		}
 	}
 	if extra != nil {
 		r.rest.text = append(extra, '}')
@@ -451,12 +459,25 @@ func (p *plan) join(faults []*Fault, max int) *Fault {
 }
 
 func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
+	if p.kept != nil {
+		return p.appendKept(b, src, depth)
+	}
+	var rest Members
+	if p.extra != nil {
+		rest = *membersAt(in(src, p.extra))
+	}
+	b, ft := p.appendFields(b, src, depth, rest)
+	if ft != nil {
+		return b, ft
+	}
+	return append(rest.append(b, p), '}'), nil
+}
+
+// appendFields appends an object without its unknown members, rest, and its last bracket.
+func (p *plan) appendFields(b []byte, src reflect.Value, depth int, rest Members) ([]byte, *Fault) {
 	var model any
 	if p.checks {
 		model = addressable(src).Interface()
-	}
-	if p.kept != nil {
-		return p.appendKept(b, src, depth)
 	}
 	b = append(b, '{')
 	for i := range p.fields {
@@ -471,14 +492,24 @@ func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
 				return b, ft.In(f.name)
 			}
 		}
+		if f.keepsEmpty && rest.text != nil && v.Len() == 0 && rest.text.Get(f.name) != nil {
+			b = f.appendEmpty(b)
+			continue
+		}
 		if b, ft = f.append(b, v, depth); ft != nil {
 			return b, ft
 		}
 	}
-	if p.extra != nil {
-		b = membersAt(in(src, p.extra)).append(b, p)
+	return b, nil
+}
+
+// appendEmpty appends an empty string behind other members of its object.
+func (f *field) appendEmpty(b []byte) []byte {
+	prefix := f.prefix
+	if b[len(b)-1] == '{' {
+		prefix = prefix[1:]
 	}
-	return append(b, '}'), nil
+	return append(append(b, prefix...), `""`...)
 }
 
 // append appends a member behind others of its object.
