@@ -30,7 +30,10 @@ func Public(addr netip.Addr) bool {
 // loopback reports whether a connection to addr ends on this host. That is also
 // so for the unspecified address, which systems take for the loopback address.
 func loopback(addr netip.Addr) bool {
-	addr = embedded(addr)
+	return isLocal(embedded(addr))
+}
+
+func isLocal(addr netip.Addr) bool {
 	return addr.IsLoopback() || addr.IsUnspecified() || addr.Is4() && addr.As4()[0] == 0
 }
 

@@ -75,13 +75,12 @@ func (e *Error) Is(target error) bool { return target == ErrForbidden }
 // and a nil Guard, allow public addresses only. A Guard may be used by several
 // goroutines as long as none changes its fields.
 type Guard struct {
-	// AllowLoopback allows this host as well: the loopback addresses and the
-	// names under localhost.
+	// AllowLoopback allows this host as well: the loopback addresses, the unspecified
+	// ones, which lead to this host, too, and the names under localhost.
 	AllowLoopback bool
 
-	// AllowPrivate allows all addresses but loopback addresses, and names of
-	// any kind but those under localhost. The unspecified address, which leads
-	// to this host, needs both.
+	// AllowPrivate allows all other addresses, and names of any kind but those under
+	// localhost.
 	AllowPrivate bool
 
 	// Lookup resolves names, for tests. Nil means the system's resolver. The
@@ -104,12 +103,10 @@ func (g *Guard) Addr(addr netip.Addr) error {
 	var allowed bool
 	switch {
 	case g == nil || !addr.IsValid():
-	case !loopback(addr):
-		allowed = g.AllowPrivate
-	case embedded(addr).IsLoopback():
+	case loopback(addr):
 		allowed = g.AllowLoopback
 	default:
-		allowed = g.AllowLoopback && g.AllowPrivate
+		allowed = g.AllowPrivate
 	}
 	if !allowed {
 		return &Error{Host: addr.String(), Reason: ReasonAddress}
@@ -449,11 +446,11 @@ type proxyFunc = func(*http.Request) (*url.URL, error)
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Loopback reports whether host, the host of a URL without its port, is by its
-// very name this host: localhost, a name under it, or a loopback address.
+// very name this host: localhost, a name under it, or a loopback or unspecified address.
 func Loopback(host string) bool {
 	name, addr := parse(host)
 	if addr.IsValid() {
-		return addr.Unmap().IsLoopback()
+		return isLocal(addr.Unmap())
 	}
 	return under(name, "localhost")
 }

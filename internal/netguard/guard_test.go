@@ -81,13 +81,13 @@ func TestHost(t *testing.T) {
 		{"[::1%lo]", l, ReasonAddress},
 		{"[::ffff:127.0.0.1%lo]", l, ReasonAddress},
 		{"[64:ff9b::127.0.0.1%lo]", l, ReasonAddress},
-		{"[::%lo]", lp, ReasonAddress}, // leads to ::1, as :: does
+		{"[::%lo]", l, ReasonAddress}, // leads to ::1, as :: does
 		{"[64:ff9b::10.0.0.1%eth0]", p, ReasonAddress},
 		{"[2606:4700::1%eth0]", p, ReasonAddress},
-		{"0.0.0.0", lp, ReasonAddress},
-		{"0.0.0.1", lp, ReasonAddress},
-		{"[::]", lp, ReasonAddress},
-		{"[::ffff:0.0.0.0]", lp, ReasonAddress},
+		{"0.0.0.0", l, ReasonAddress},
+		{"0.0.0.1", l, ReasonAddress},
+		{"[::]", l, ReasonAddress},
+		{"[::ffff:0.0.0.0]", l, ReasonAddress},
 	}
 	for _, tt := range tests {
 		t.Run(tt.host, func(t *testing.T) {
@@ -108,10 +108,10 @@ func TestHost(t *testing.T) {
 }
 
 func TestLoopback(t *testing.T) {
-	for _, host := range []string{"localhost", "LocalHost.", "a.localhost", "127.0.0.1", "127.3.2.1", "::1", "[::1]", "::ffff:127.0.0.1"} {
+	for _, host := range []string{"localhost", "LocalHost.", "a.localhost", "127.0.0.1", "127.3.2.1", "::1", "[::1]", "::ffff:127.0.0.1", "0.0.0.0", "::"} {
 		require.True(t, Loopback(host), host)
 	}
-	for _, host := range []string{"", "example.com", "localhost.example", "xlocalhost", "0.0.0.0", "::", "127.1", "10.0.0.1", "2130706433"} {
+	for _, host := range []string{"", "example.com", "localhost.example", "xlocalhost", "64:ff9b::127.0.0.1", "127.1", "10.0.0.1", "2130706433"} {
 		require.False(t, Loopback(host), host)
 	}
 }

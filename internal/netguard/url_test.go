@@ -26,6 +26,7 @@ var urlTests = []struct {
 	{"ws://example.com", true, strict, ""},
 	{"http://127.0.0.1:80/", false, loop, ""},
 	{"ws://localhost:1/", false, loop, ""},
+	{"http://0.0.0.0", false, loop, ""},
 	{"ws://[::1]:65535/", false, loop, ""},
 	{"https://10.0.0.1/", false, priv, ""},
 	{"https://xn--bcher-kva.example/", false, strict, ""},
@@ -33,7 +34,6 @@ var urlTests = []struct {
 	{"http://example.com", false, both, ReasonScheme},
 	{"ws://example.com", false, both, ReasonScheme}, // as http
 	{"http://10.0.0.1", false, both, ReasonScheme},
-	{"http://0.0.0.0", false, both, ReasonScheme},
 	{"http://localhost.example", false, both, ReasonScheme},
 	{"ftp://example.com", true, both, ReasonScheme},
 	{"file://localhost/etc/passwd", true, both, ReasonScheme},
