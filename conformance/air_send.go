@@ -150,9 +150,9 @@ func (s *airSender) act(in *Input) (Answer, error) {
 		}
 		return Answer{"delivered": n}, nil
 	case in.Has("retry"):
-		return Answer{}, s.client.Retry(s.ctx, in.String("retry"))
+		return Answer{}, ifInOutbox(s.client.Retry(s.ctx, in.String("retry")))
 	default:
-		return Answer{}, s.client.Discard(s.ctx, in.String("discard"))
+		return Answer{}, ifInOutbox(s.client.Discard(s.ctx, in.String("discard")))
 	}
 	var e *air.Error
 	switch {
@@ -162,6 +162,14 @@ func (s *airSender) act(in *Input) (Answer, error) {
 		return Answer{"result": string(e.Code), "status": e.RemoteStatus}, nil
 	}
 	return nil, err
+}
+
+// ifInOutbox returns err, or nil if it says that the outbox does not have the message: then the step changes nothing.
+func ifInOutbox(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
 }
 
 // addOutbox adds the messages of the outbox.

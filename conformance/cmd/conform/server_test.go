@@ -234,7 +234,7 @@ func TestServerOwnPackage(t *testing.T) {
 		suite     string // the one suite with the race detector
 		transport string
 	}{
-		{"arc", []string{"serve_script"}, 3, 4, "10 cases did not run: several processes", "conduct", ""},
+		{"arc", []string{"serve_script"}, 3, 4, "11 cases did not run: several processes", "conduct", ""},
 		{"a2e", []string{"host_script", "http_script"}, 3, 4, "2 cases did not run: several processes", "http", ""},
 		{"a2e", []string{"host_script", "http_script"}, 3, 5, "own option, ", "lifecycle", "stdio"},
 		{"altar", []string{"host_script"}, 3, 4, "2 cases did not run: several processes", "scripts", ""},
