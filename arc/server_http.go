@@ -4,9 +4,11 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"mime"
 	"net/http"
 	"os"
 	"strconv"
@@ -47,7 +49,7 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, err := httpx.CheckRequest(r, requestTypes, "Last-Event-Id", "Traceparent", "X-Arc-Path")
-	if err == nil && !httpx.IsUTF8(r.Header.Get("Content-Type")) {
+	if err == nil && !isUTF8(r.Header.Get("Content-Type")) {
 		err = &httpx.Error{Status: http.StatusUnsupportedMediaType, Message: "charset is not utf-8"}
 	}
 	if err != nil {
@@ -71,6 +73,15 @@ func (s *Server) serveEndpoint(w http.ResponseWriter, r *http.Request) {
 	a := s.decodeAndServe(r.Context(), x, fault)
 	defer x.output.Release()
 	s.respond(w, r, x, a)
+}
+
+// isUTF8 reports whether the parameters of a Content-Type are well formed and name no other charset (ARC-D10).
+func isUTF8(contentType string) bool {
+	if !strings.Contains(contentType, ";") {
+		return true
+	}
+	_, params, err := mime.ParseMediaType(contentType)
+	return err == nil && strings.EqualFold(cmp.Or(params["charset"], "utf-8"), "utf-8")
 }
 
 // requestOf returns a request without its body.

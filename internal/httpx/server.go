@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net/http"
 	"os"
 	"slices"
@@ -67,15 +66,6 @@ func MediaType(value string, types ...string) (string, bool) {
 	kind, _, _ := strings.Cut(value, ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
 	return kind, slices.Contains(types, kind)
-}
-
-// IsUTF8 reports whether the parameters of a Content-Type header are well formed and name no other charset than UTF-8.
-func IsUTF8(value string) bool {
-	if !strings.Contains(value, ";") {
-		return true
-	}
-	_, params, err := mime.ParseMediaType(value)
-	return err == nil && strings.EqualFold(cmp.Or(params["charset"], "utf-8"), "utf-8")
 }
 
 // Bound limits the time in which a body arrives, also one that net/http discards after the

@@ -405,15 +405,6 @@ func TestCheckRequestChecksTheBodyFirst(t *testing.T) {
 	require.Equal(t, http.StatusUnsupportedMediaType, e.Status)
 }
 
-func TestIsUTF8(t *testing.T) {
-	for value, want := range map[string]bool{
-		"": true, "a/b": true, "a/b;": true, "a/b; x=y": true, `a/b; CHARSET="UTF-8"`: true,
-		"a/b; charset=latin1": false, "a/b; charset=utf-8; charset=latin1": false, "a/b; charset": false,
-	} {
-		require.Equal(t, want, IsUTF8(value), value)
-	}
-}
-
 func FuzzMediaType(f *testing.F) {
 	for _, s := range []string{"text/event-stream", "text/event-streamx", "TEXT/EVENT-STREAM ; a=\"b;\""} {
 		f.Add(s)
