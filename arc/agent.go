@@ -4,6 +4,7 @@
 package arc
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -204,8 +205,13 @@ const (
 // method name breaks the grammar: two or more words of letters, digits and
 // underscores, with dots between them.
 func (s *Server) Register(a Agent) {
-	if f := checkAgentID("agentId", a.AgentID); f != nil {
-		panic(fmt.Sprintf("arc: Register: agent id %q: %s", a.AgentID, f.Message))
+	for _, name := range []string{a.AgentID, cmp.Or(a.Group, a.AgentID)} {
+		if f := checkAgentID("agentId", name); f != nil {
+			panic(fmt.Sprintf("arc: Register: agent id %q: %s", name, f.Message))
+		}
+	}
+	if isNilFunc(a.TaskHandler) || isNilFunc(a.ChatHandler) || isNilFunc(a.NotificationHandler) {
+		panic(fmt.Sprintf("arc: Register: agent %q: a handler is a nil function", a.AgentID))
 	}
 	if a.Status == "" {
 		a.Status = "active"
@@ -248,9 +254,24 @@ func (e *agentEntry) setMethods(methods map[string]*methodEntry) {
 
 // checkHandler panics if a custom method has no valid name or no handler.
 func checkHandler(op, agentID, method string, h Handler) {
-	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil {
+	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil || isNilFunc(h) {
 		panic(fmt.Sprintf("arc: %s: agent %q: bad method %q", op, agentID, method))
 	}
+}
+
+// isNilFunc reports whether a handler is a function that is nil.
+func isNilFunc(handler any) bool {
+	switch f := handler.(type) {
+	case HandlerFunc:
+		return f == nil
+	case TaskHandlerFunc:
+		return f == nil
+	case ChatHandlerFunc:
+		return f == nil
+	case NotificationHandlerFunc:
+		return f == nil
+	}
+	return false
 }
 
 // entries returns the entries of methods, except standard ones that the agent excludes.
@@ -268,11 +289,13 @@ func (s *Server) entries(e *agentEntry, handlers map[string]Handler, b builtin) 
 
 // wrap puts the middleware of the agent and of the server around a handler.
 func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
-	for _, m := range slices.Backward(e.Middleware) {
-		h = m(h)
-	}
-	for _, m := range slices.Backward(s.opts.Middleware) {
-		h = m(h)
+	for _, m := range slices.Backward(slices.Concat(s.opts.Middleware, e.Middleware)) {
+		if m == nil {
+			panic(fmt.Sprintf("arc: agent %q: nil Middleware", e.AgentID))
+		}
+		if h = m(h); h == nil {
+			panic(fmt.Sprintf("arc: agent %q: middleware returned no handler", e.AgentID))
+		}
 	}
 	return &methodEntry{handler: h, builtin: b, direct: b != custom && len(e.Middleware) == 0 && len(s.opts.Middleware) == 0}
 }
@@ -280,7 +303,7 @@ func (s *Server) wrap(e *agentEntry, h Handler, b builtin) *methodEntry {
 // HandleTasks serves the tasks of an agent, which it registers if it is new. It panics like
 // [Server.Register], if h is nil, and if the agent serves tasks already.
 func (s *Server) HandleTasks(agentID string, h TaskHandler) {
-	if h == nil {
+	if h == nil || isNilFunc(h) {
 		panic(fmt.Sprintf("arc: HandleTasks: agent %q: the handler is nil", agentID))
 	}
 	e := s.registry.lookup(agentID)
@@ -295,7 +318,7 @@ func (s *Server) HandleTasks(agentID string, h TaskHandler) {
 // HandleChats serves the chats of an agent, which it registers if it is new. It panics like
 // [Server.Register], if h is nil, and if the agent serves chats already.
 func (s *Server) HandleChats(agentID string, h ChatHandler) {
-	if h == nil {
+	if h == nil || isNilFunc(h) {
 		panic(fmt.Sprintf("arc: HandleChats: agent %q: the handler is nil", agentID))
 	}
 	e := s.registry.lookup(agentID)

@@ -6,6 +6,8 @@ package arc
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"net/http"
@@ -15,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/endpoint"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
@@ -138,15 +141,33 @@ func NewClient(target, self string, opts *ClientOptions) (*Client, error) {
 		MaxResponse: int64(o.Limits.MaxMessage)})
 	c.life = life.New(life.Options{Logger: o.Logger, Closed: ErrClosed})
 	c.buffers.New = func() any { return new(buffers) }
-	c.call = c.send
-	for i := len(o.Interceptors) - 1; i >= 0; i-- {
-		c.call = o.Interceptors[i](c.call)
-	}
-	c.stream = c.openStream
-	for i := len(o.StreamInterceptors) - 1; i >= 0; i-- {
-		c.stream = o.StreamInterceptors[i](c.stream)
+	if err := guard.Call("interceptor", c.intercept); err != nil {
+		return nil, fmt.Errorf("arc: client: %w", err)
 	}
 	return c, nil
+}
+
+// intercept puts the interceptors around calls and streams.
+func (c *Client) intercept() error {
+	c.call = c.send
+	for _, i := range slices.Backward(c.opts.Interceptors) {
+		if i == nil {
+			return errors.New("nil Interceptor")
+		}
+		if c.call = i(c.call); c.call == nil {
+			return errors.New("interceptor returned no function")
+		}
+	}
+	c.stream = c.openStream
+	for _, i := range slices.Backward(c.opts.StreamInterceptors) {
+		if i == nil {
+			return errors.New("nil StreamInterceptor")
+		}
+		if c.stream = i(c.stream); c.stream == nil {
+			return errors.New("stream interceptor returned no function")
+		}
+	}
+	return nil
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -316,6 +317,8 @@ func checkName(code Code, field, text string) *Error {
 		return fieldError(code, field, "must have 1 to 256 bytes")
 	case wire.HasControl(text):
 		return fieldError(code, field, "must not hold control characters")
+	case !utf8.ValidString(text):
+		return fieldError(code, field, "must be UTF-8")
 	}
 	return nil
 }
@@ -356,6 +359,7 @@ func (req *Request) check(scratch []byte) *Error {
 // AppendRequest appends the request as JSON. It refuses an invalid request with
 // the [*Error] that a server returns.
 func AppendRequest(dst []byte, req *Request) ([]byte, error) {
+	req = orZero(req)
 	if f := req.check(dst); f != nil {
 		return dst, f
 	}

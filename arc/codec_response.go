@@ -134,6 +134,7 @@ func decodeError(v strictjson.Value) (*Error, bool) {
 // included, the unused one null (ARC-D05). It fails with [ErrInvalidResponse] unless
 // exactly one of them is set and the result is an object.
 func AppendResponse(dst []byte, res *Response) ([]byte, error) {
+	res = orZero(res)
 	if (res.Result == nil) == (res.Error == nil) {
 		return dst, fmt.Errorf("%w: needs exactly one of result and error", ErrInvalidResponse)
 	}

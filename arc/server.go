@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -274,6 +275,31 @@ type Persistence struct {
 	StreamRetention time.Duration
 }
 
+// check returns an error if a server cannot have the options.
+func (o *ServerOptions) check() error {
+	if o.Auth.Authenticator == nil && !o.Auth.AllowAnonymous {
+		return errors.New("no Auth.Authenticator; Auth.AllowAnonymous serves without one")
+	}
+	if v, err := wire.Check(o.AgentCard); o.AgentCard != nil && (err != nil || !v.IsObject()) {
+		return errors.New("AgentCard is not a JSON object")
+	}
+	for _, origin := range o.AllowedOrigins {
+		if !isOrigin(origin) {
+			return fmt.Errorf("AllowedOrigins: %q is not an origin such as https://app.example", origin)
+		}
+	}
+	if slices.ContainsFunc(o.Middleware, func(m Middleware) bool { return m == nil }) {
+		return errors.New("nil Middleware")
+	}
+	return nil
+}
+
+// isOrigin reports whether a text can be the origin that a browser sends, which is compared exactly.
+func isOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return text == "*" || text == "null" || err == nil && u.Host != "" && text == strings.ToLower(u.Scheme+"://"+u.Host)
+}
+
 // withDefaults returns the options with every default filled in.
 func (o ServerOptions) withDefaults() ServerOptions {
 	o.ID = cmp.Or(o.ID, "arc-server")
@@ -332,19 +358,16 @@ type Server struct {
 }
 
 // NewServer returns a server without agents. It fails without an authenticator, unless
-// the options allow anonymous callers, for invalid webhooks or an invalid card, and if the Store
-// does not answer.
+// the options allow anonymous callers, for invalid webhooks, origins, middleware or an invalid card,
+// and if the Store does not answer.
 // The server needs a Close.
 func NewServer(opts *ServerOptions) (*Server, error) {
 	s := &Server{mediaType: []string{MediaType}, jsonType: []string{"application/json"}}
 	if opts != nil {
 		s.opts = *opts
 	}
-	if s.opts.Auth.Authenticator == nil && !s.opts.Auth.AllowAnonymous {
-		return nil, errors.New("arc: server: no Auth.Authenticator; Auth.AllowAnonymous serves without one")
-	}
-	if v, err := wire.Check(s.opts.AgentCard); s.opts.AgentCard != nil && (err != nil || !v.IsObject()) {
-		return nil, errors.New("arc: server: AgentCard is not a JSON object")
+	if err := s.opts.check(); err != nil {
+		return nil, fmt.Errorf("arc: server: %w", err)
 	}
 	s.opts = s.opts.withDefaults()
 	o := &s.opts

@@ -92,6 +92,9 @@ func BearerAuthenticator(v TokenVerifier) Authenticator {
 		if !ok {
 			return nil, ErrAuthenticationFailed
 		}
+		if v == nil {
+			return nil, errors.New("arc: no TokenVerifier")
+		}
 		return v.VerifyToken(ctx, token)
 	})
 }

@@ -128,7 +128,7 @@ func (x *exchange) request(call *Call) *engine.Request {
 // Cancelling ctx ends the work of the handler, but not the task that a
 // task.create has begun (ARC-D16).
 func (s *Server) ServeMessage(ctx context.Context, in *ServerRequest, open func() EventSink) *ServerResponse {
-	return s.exchange(ctx, &exchange{in: in, open: open})
+	return s.exchange(ctx, &exchange{in: orZero(in), open: open})
 }
 
 // exchange answers the request of x.
@@ -274,12 +274,16 @@ func (s *Server) draining(x *exchange) *Error {
 func (s *Server) work(work *life.Work, x *exchange) *ServerResponse {
 	x.isLate = true
 	var a *ServerResponse
+	var failure error
 	work.Run(x.call.Method, func(context.Context) error {
 		a = s.answer(&x.ctx, x)
 		return nil
-	}, func(error) { x.isLate = false })
+	}, func(err error) { x.isLate, failure = false, err })
+	if a == nil { // a panic of the transport
+		return s.failure(x, s.internal(work, &x.call, failure))
+	}
 	isCustom := x.call.method.builtin == custom
-	if x.isLate && isCustom && !x.streamed && a != nil && a.Error == nil {
+	if x.isLate && isCustom && !x.streamed && a.Error == nil {
 		return s.failure(x, s.draining(x))
 	}
 	return a

@@ -392,9 +392,28 @@ func TestRegistrationPanics(t *testing.T) {
 		"bad word":           func() { s.Handle("a-01", "echo.a-b", arc.HandlerFunc(echo)) },
 		"method twice":       func() { s.Handle("a-01", "task.info", arc.HandlerFunc(echo)) },
 		"nil handler":        func() { s.Handle("a-01", "x.y", nil) },
+		"nil function":       func() { s.Handle("a-01", "x.y", arc.HandlerFunc(nil)) },
+		"nil task function":  func() { s.HandleTasks("c-01", arc.TaskHandlerFunc(nil)) },
+		"nil chat function":  func() { s.HandleChats("c-01", arc.ChatHandlerFunc(nil)) },
+		"nil field": func() {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "c-01"}, NotificationHandler: arc.NotificationHandlerFunc(nil)})
+		},
+		"no UTF-8":       func() { s.HandleTasks("c\xff", arctest.ScriptedTask()) },
+		"group no UTF-8": func() { s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "c-01"}, Group: "c\xff"}) },
+		"nil middleware": func() {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "c-01"}, TaskHandler: arctest.ScriptedTask(), Middleware: []arc.Middleware{nil}})
+		},
+		"no handler from middleware": func() {
+			s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "c-01"}, TaskHandler: arctest.ScriptedTask(),
+				Middleware: []arc.Middleware{func(arc.Handler) arc.Handler { return nil }}})
+		},
 	} {
-		require.Panics(t, f, name)
+		func() {
+			defer func() { require.Contains(t, recover(), "arc: ", name) }()
+			f()
+		}()
 	}
+	require.False(t, s.Unregister("c-01"))
 	require.True(t, s.Unregister("a-01"))
 	require.False(t, s.Unregister("a-01"))
 	fault(t, post(s, call("task.info", "a-01", "{}")), arc.ErrAgentNotFound)

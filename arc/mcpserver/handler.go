@@ -55,10 +55,15 @@ func NewHandler(server *arc.Server, agents []arc.AgentInfo, opts *Options) (http
 	if opts != nil {
 		h.opts = *opts
 	}
+	names := map[string]bool{}
 	for _, a := range agents {
 		if !toolName.MatchString(a.AgentID) {
 			return nil, fmt.Errorf("mcpserver: %q cannot be the name of a tool", a.AgentID)
 		}
+		if names[a.AgentID] {
+			return nil, fmt.Errorf("mcpserver: the agent %q is listed twice", a.AgentID)
+		}
+		names[a.AgentID] = true
 	}
 	h.opts.Name = cmp.Or(h.opts.Name, "arc")
 	h.opts.RequestAgent = cmp.Or(h.opts.RequestAgent, "mcp-client")

@@ -364,6 +364,8 @@ func TestRefusals(t *testing.T) {
 	require.Error(t, err)
 	_, err = mcpserver.NewHandler(f.engine, []arc.AgentInfo{{AgentID: "a b"}}, nil)
 	require.Error(t, err)
+	_, err = mcpserver.NewHandler(f.engine, []arc.AgentInfo{{AgentID: "a"}, {AgentID: "a"}}, nil)
+	require.ErrorContains(t, err, `"a" is listed twice`)
 }
 
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
