@@ -43,6 +43,9 @@ type EnvelopeOptions struct {
 // its form, in canonical form. An empty InReplyTo is omitted in [ProfileSpec] and sent as null in
 // [ProfileDeployed], as the deployed peers expect (AIR-D20).
 func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelope, error) {
+	if d == nil {
+		d = &Draft{}
+	}
 	timestamp := d.Timestamp
 	if timestamp == "" {
 		timestamp = formatTime(d.Time)

@@ -61,6 +61,9 @@ func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) 
 	if _, err := parseDID(did, ProfileDeployed); err != nil {
 		return nil, err
 	}
+	if signer == nil {
+		return nil, ErrBadKey.err("signer missing")
+	}
 	pub, ok := signer.Public().(ed25519.PublicKey)
 	if !ok {
 		return nil, ErrBadKey.err("not an Ed25519 key")
@@ -118,7 +121,7 @@ func (id *Identity) open(b Binding, body []byte) (plain []byte, retired bool, er
 
 // SaveIdentity atomically writes an identity to a file that only its owner may read.
 func SaveIdentity(path string, id *Identity) error {
-	if id.seed == nil {
+	if id == nil || id.seed == nil {
 		return errors.New("air: saving the identity: no seed")
 	}
 	text := strictjson.AppendString([]byte(`{"did":`), id.did)

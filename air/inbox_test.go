@@ -489,7 +489,7 @@ func TestPullMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		alice, bob := w.join(t, 1), w.join(t, 2)
-		_, err := air.NewInbox(bob, air.HandlerFunc(nil), &air.InboxOptions{Timing: air.Timing{MaxPullAge: time.Hour}})
+		_, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }), &air.InboxOptions{Timing: air.Timing{MaxPullAge: time.Hour}})
 		require.ErrorContains(t, err, "needs a Store")
 		in := w.inbox(t, bob, air.InboxOptions{Timing: air.Timing{MaxPullAge: time.Hour}, Persistence: air.Persistence{Store: store.NewMemory()}})
 		data := signedOffer(t, alice, bob.DID(), nil)

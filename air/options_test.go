@@ -5,6 +5,7 @@ package air_test
 
 import (
 	"context"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,15 @@ func TestMisspeltOptions(t *testing.T) {
 	require.ErrorContains(t, err, "client: identity missing")
 	_, err = air.NewInbox(alice, nil, nil)
 	require.ErrorContains(t, err, "inbox: identity or handler missing")
+	_, err = air.NewAgent(alice, air.HandlerFunc(nil), nil)
+	require.ErrorContains(t, err, "inbox: identity or handler missing")
+	_, err = air.NewIdentityFromSigner(alice.DID(), nil)
+	require.ErrorIs(t, err, air.ErrBadKey)
+	_, err = air.Sign([]byte("{}"), nil, air.FormSpec)
+	require.ErrorIs(t, err, air.ErrBadKey)
+	_, err = air.NewEnvelope(nil, nil, nil)
+	require.ErrorIs(t, err, air.ErrInvalidEnvelope)
+	require.ErrorContains(t, air.SaveIdentity(filepath.Join(t.TempDir(), "id.json"), nil), "no seed")
 
 	signed := signedOffer(t, alice, alice.DID(), nil)
 	_, err = air.Verify(signed, alice.PublicKey(), "")

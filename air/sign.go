@@ -105,6 +105,9 @@ func signBytes(signer crypto.Signer, text []byte) ([]byte, error) {
 	if key, ok := signer.(ed25519.PrivateKey); ok && len(key) == ed25519.PrivateKeySize {
 		return ed25519.Sign(key, text), nil
 	}
+	if signer == nil {
+		return nil, ErrBadKey.err("signer missing")
+	}
 	sig, err := signer.Sign(rand.Reader, text, crypto.Hash(0))
 	if err != nil {
 		return nil, ErrBadKey.because("the signer failed", err)
