@@ -228,6 +228,20 @@ func TestEndedTaskKeepsLifetimeDespiteSkew(t *testing.T) {
 	}
 }
 
+// A subscription to an ended task changes nothing, and so not the lifetime of the task.
+func TestSubscriptionToEndedTaskKeepsLifetime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &hooks{}
+		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
+		sub := canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+		pass(23 * time.Hour)
+		res := post(s, call("task.subscribe", "a-01", `{"taskId":"`+sub.TaskID+`","callbackUrl":"https://two.test/"}`))
+		require.Equal(t, 200, res.Code, res.Body)
+		pass(2 * time.Hour)
+		fault(t, post(s, call("task.info", "a-01", `{"taskId":"`+sub.TaskID+`"}`)), arc.ErrTaskNotFound)
+	})
+}
+
 // ARC-D44: while the second queue has items, a notification has one attempt in the first.
 func TestWebhookFailingEventStepsAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -286,7 +286,13 @@ func (e *Tasks) changeSubsLocked(ctx context.Context, t *task, f func(r *record)
 	for err == nil {
 		ttl, isFinal := time.Duration(0), r.IsFinal()
 		if isFinal {
-			if ttl, err = e.lifeLeft(ctx, t); err != nil {
+			if _, err = f(r); err == nil { // else lifeLeft must not write the record
+				ttl, err = e.lifeLeft(ctx, t)
+			}
+			if errors.Is(err, store.ErrUnchanged) {
+				return nil
+			}
+			if err != nil {
 				break
 			}
 		}
