@@ -294,10 +294,13 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 func (c *Client) validate(d *Draft, seal bool) (*Envelope, error) {
 	e := *d
 	if seal {
-		if err := c.checkSealable(d.Body); err != nil {
+		bodyType, err := c.checkSealable(d.Body)
+		if err != nil {
 			return nil, err
 		}
-		e.Body = &Raw{Type: bodyTypeEncrypted, JSON: []byte(emptyBox)}
+		if !isNegotiation(bodyType) { // a move has the rules of a plain one
+			e.Body = &Raw{Type: bodyTypeEncrypted, JSON: []byte(emptyBox)}
+		}
 	}
 	first, err := c.compose(&e)
 	if err != nil {
@@ -395,27 +398,22 @@ func (c *Client) compose(d *Draft) (*Envelope, error) {
 	return NewEnvelope(&e, c.id.Load().signer, opts)
 }
 
-// checkSealable validates a body to be sealed (AIR-D37).
-func (c *Client) checkSealable(b Body) error {
-	bodyType := moveOf(b).bodyType()
-	if p := c.opts.Profile; p != ProfileDeployed && !knownBody(bodyType, c.opts.BodyTypes) {
-		return unsupported(bodyType)
-	}
-	body := b.appendJSON(nil)
+// checkSealable validates a body to be sealed (AIR-D37) and returns its type.
+func (c *Client) checkSealable(b Body) (string, error) {
 	cn := getScratch()
-	_, ok := cn.Append(nil, body)
-	err, ambiguous := cn.refuse(ok), cn.IsAmbiguous
-	putScratch(cn)
-	if err != nil {
-		return err
+	defer putScratch(cn)
+	out, ok := cn.Append(nil, b.appendJSON(nil))
+	if err := cn.refuse(ok); err != nil {
+		return "", err
 	}
-	if ambiguous {
-		return errAmbiguous()
+	if cn.IsAmbiguous {
+		return "", errAmbiguous()
 	}
-	if isNegotiation(bodyType) {
-		_, err = DecodeBody(body, c.opts.Profile)
+	bodyType, _ := fields{string(out), cn.Top}.str("type")
+	if bodyType == bodyTypeEncrypted || c.opts.Profile != ProfileDeployed && !knownBody(bodyType, c.opts.BodyTypes) {
+		return "", unsupported(bodyType)
 	}
-	return err
+	return bodyType, nil
 }
 
 // seal replaces the body by one that is sealed to the recipient's present key.
