@@ -253,7 +253,7 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		return t.suspend(t.before, retryable(ErrRelay.because("", err)))
 	}
 	var thread core.Thread // before the message
-	if isMove(d.Body) {
+	if isMove(d.Body) && !t.opts.ignoresThreads {
 		d.Expired = isExpired(d.Body, time.Now())
 		if d.Expired && t.opts.RejectExpired {
 			return t.done(ErrInvalidEnvelope.err("expires_at has passed"))

@@ -22,7 +22,7 @@ func (e *earlyError) Unwrap() error { return e.error }
 // checkEarly lets a pulled or queued move wait that names a message which the thread has not seen, and a Withdraw
 // until the message that it names is handled (AIR-D77).
 func (r *receiver) checkEarly(ctx context.Context, a *arrival) error {
-	if a.via == viaPush || !isMove(a.d.Body) {
+	if a.via == viaPush || r.opts.ignoresThreads || !isMove(a.d.Body) {
 		return nil
 	}
 	env, isLate := a.env, time.Since(a.pulled) >= maxEarlyWait

@@ -71,6 +71,8 @@ type InboxOptions struct {
 
 	// Logger receives events that no error reports. Nil means slog.Default().
 	Logger *slog.Logger
+
+	ignoresThreads bool // of the command air: its process has not seen the earlier moves
 }
 
 // Auth is a group of [InboxOptions].

@@ -26,6 +26,7 @@ func init() {
 			o.random = random
 		}
 	}
+	hook.IgnoreThreads = func(opts any) { opts.(*InboxOptions).ignoresThreads = true }
 	hook.Apply = func(thread any, isOwn bool, id, inReplyTo string, body any) error {
 		th := thread.(*Thread)
 		next, err := applyOnce(th.state, isOwn, id, inReplyTo, body.(Body))

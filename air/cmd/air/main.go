@@ -21,11 +21,13 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/internal/hook"
 	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/probe"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
+	"github.com/fivewire/fivewire/store"
 )
 
 func main() { program.Main() }
@@ -529,6 +531,7 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 	dialect := choiceFlag(fs, "dialect", air.DialectSpec, "`dialect` of the relay: spec or deployed", air.DialectDeployed)
 	secret := fs.String("secret-file", "", "`file` with the secret of the mailbox; without it, the variable "+inboxVariable+", or signed requests")
 	once := fs.Bool("once", false, "end when the mailbox is empty")
+	maxAge := fs.Duration("max-age", 0, "accept mail of this `age`, up to 720h; older mail stays at the relay (default 5m)")
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		if len(args) > 0 {
 			return command.Usage("%q: one argument too many", args[0])
@@ -558,7 +561,12 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 			*relayURL = endpoint.URL
 		}
 		log := slog.New(slog.NewTextHandler(s.Err, nil))
-		inbox, err := air.NewInbox(id, printer(s), &air.InboxOptions{Resolver: resolver, BodyTypes: []string{air.AnyBodyType}, Logger: log})
+		opts := &air.InboxOptions{Resolver: resolver, BodyTypes: []string{air.AnyBodyType}, Logger: log}
+		hook.IgnoreThreads(opts)
+		if *maxAge != 0 {
+			opts.Timing.MaxPullAge, opts.Persistence.Store = *maxAge, pullStore{store.NewMemory()}
+		}
+		inbox, err := air.NewInbox(id, printer(s), opts)
 		if err != nil {
 			return command.CouldNot(err)
 		}
@@ -579,6 +587,18 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		}
 		return nil
 	}
+}
+
+// A pullStore is the memory of a pull. It takes no dead letters, which would end with the process: their mail stays at
+// the relay.
+type pullStore struct{ store.Store }
+
+// Create stores a value unless it is that of a dead letter.
+func (s pullStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if strings.Contains(key, "/dead/") {
+		return 0, fmt.Errorf("%w: no place for dead letters", store.ErrInvalid)
+	}
+	return s.Store.Create(ctx, key, value, ttl)
 }
 
 // printer prints what is received.

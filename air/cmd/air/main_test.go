@@ -4,12 +4,16 @@
 package main
 
 import (
+	"bytes"
+	"crypto/ed25519"
 	"encoding/hex"
 	"encoding/json"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -155,6 +159,47 @@ func TestSendAndPull(t *testing.T) {
 
 	status, _, stderr := do(t, body, append([]string{"send", "-key", files[alice], "-timeout", "1s"}, append(here, airtest.DID("AIR-N0NE-0000-0003"))...)...)
 	require.Equal(t, command.Failed, status, stderr)
+}
+
+// Mail over five minutes old stays at the relay until a pull accepts its age. A pull prints an answer to a message that its
+// process has not seen.
+func TestPullOfOldMail(t *testing.T) {
+	network, err := airtest.NewNetwork(nil)
+	require.NoError(t, err)
+	defer network.Close()
+	seed := bytes.Repeat([]byte{7}, ed25519.SeedSize)
+	sender, err := air.NewIdentity(airtest.DID(alice), seed)
+	require.NoError(t, err)
+	network.Registry.Register(sender, network.RelayURL)
+	id, err := network.RegisterAgent(bob)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "bob.json")
+	require.NoError(t, air.SaveIdentity(file, id))
+	e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), ThreadID: air.NewID(), From: sender.DID(), To: id.DID(), Time: time.Now().Add(-24 * time.Hour),
+		Body: &air.Decline{}, InReplyTo: air.NewID()}, ed25519.NewKeyFromSeed(seed), nil)
+	require.NoError(t, err)
+	resp, err := http.Post(network.RelayURL+"/inbox/"+bob, "application/json", bytes.NewReader(e.Bytes()))
+	require.NoError(t, err)
+	require.Equal(t, 202, resp.StatusCode)
+	require.NoError(t, resp.Body.Close())
+	pull := func(flags ...string) (stdout, stderr string) {
+		args := append([]string{"pull", "-key", file, "-once", "-registry", network.RegistryURL, "-allow-local"}, flags...)
+		status, stdout, stderr := do(t, "", args...)
+		require.Zero(t, status, stderr)
+		return stdout, stderr
+	}
+	for _, flags := range [][]string{nil, {"-max-age", "23h"}, nil} {
+		stdout, stderr := pull(flags...)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "stale_timestamp")
+	}
+	stdout, _ := pull("-max-age", "25h")
+	require.Contains(t, stdout, "Decline")
+	stdout, stderr := pull("-max-age", "25h")
+	require.Empty(t, stdout+stderr, "it was acknowledged")
+	status, _, stderr := do(t, "", "pull", "-key", file, "-once", "-max-age", "721h", "-registry", network.RegistryURL, "-allow-local")
+	require.Equal(t, command.NotDone, status)
+	require.Contains(t, stderr, "30 days")
 }
 
 // The relay serves until it is interrupted, and accepts mail for known agents only.

@@ -15,6 +15,9 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 // Jitter replaces the source of random numbers in *air.ResolverOptions or *air.PollerOptions.
 var Jitter func(opts any, random func() float64)
 
+// IgnoreThreads makes an inbox of *air.InboxOptions pass each move to its handler, whatever happened in the thread.
+var IgnoreThreads func(opts any)
+
 // Apply changes a *air.Thread by a message with an air.Body, or returns an *air.Error and leaves it unchanged. A
 // body outside negotiations changes nothing.
 var Apply func(thread any, isOwn bool, id, inReplyTo string, body any) error
