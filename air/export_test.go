@@ -3,7 +3,11 @@
 
 package air
 
-import "context"
+import (
+	"context"
+
+	"github.com/fivewire/fivewire/internal/budget"
+)
 
 // Unexported parts for the tests of package air_test.
 var (
@@ -34,6 +38,11 @@ func (k *boxKey) Open(b Binding, body []byte) ([]byte, error) { return k.openBod
 func (k *PublicKey) X25519() []byte { return k.x.Bytes() }
 
 const DefaultMaxMessage = defaultMaxMessage
+
+// BoundStorage replaces the bound of a peer in the store.
+func (t *ThreadStore) BoundStorage(n int64) {
+	t.ledger.budget = budget.New(budget.Limits{Storage: budget.Limit{Principal: n}}, t.ledger.evict)
+}
 
 // Note applies a move to its thread, without the network.
 func (t *ThreadStore) Note(ctx context.Context, e *Envelope, body Body) error {

@@ -120,7 +120,7 @@ func (t *ThreadStore) Get(ctx context.Context, threadID, peer string) (Thread, e
 
 // change applies f to the stored thread, and returns it before and after. f is called again after each
 // conflict with another writer. A change in doubt is repeated for 10 s, whatever becomes of ctx. Without room for the thread the
-// error is a [*budget.Error], unless the move is an own one.
+// error is a [*budget.Error], unless the move is an own one or closes the thread, which can be removed then.
 func (t *ThreadStore) change(ctx context.Context, threadID, peer string, isOwn bool, f func(core.Thread) (core.Thread, error)) (before, after core.Thread, err error) {
 	ctx, cancel := storeContext(ctx)
 	defer cancel()
@@ -145,7 +145,7 @@ func (t *ThreadStore) change(ctx context.Context, threadID, peer string, isOwn b
 			return nil, err
 		}
 		size = len(value)
-		if full := t.ledger.reserve(counted, size, after.IsClosed()); full != nil && !isOwn {
+		if full := t.ledger.reserve(counted, size, after.IsClosed()); full != nil && !isOwn && !after.IsClosed() {
 			refusal = full
 			return nil, refusal
 		}

@@ -255,6 +255,33 @@ func testThreadsOfPeer(t *testing.T, opts *air.ThreadStoreOptions) {
 	})
 }
 
+// A thread beyond the storage of its peer is refused. A move that closes a thread is accepted, and makes room.
+func TestStorageOfPeerIsBounded(t *testing.T) {
+	threads, err := air.NewThreadStore(airtest.DID(airIDOf(2)), &air.ThreadStoreOptions{Store: store.NewMemory()})
+	require.NoError(t, err)
+	threads.BoundStorage(7680)
+	open := func(n int) *air.Envelope {
+		e := &air.Envelope{ID: air.NewID(), From: airtest.DID(airIDOf(n)), To: airtest.DID(airIDOf(2)), ThreadID: air.NewID()}
+		err = threads.Note(t.Context(), e, offer(5))
+		return e
+	}
+	first := open(1)
+	for n := 0; err == nil; n++ {
+		require.Less(t, n, 16)
+		open(1)
+	}
+	require.ErrorContains(t, err, "storage")
+	open(3)
+	require.NoError(t, err, "another peer")
+	withdrawal := &air.Envelope{ID: air.NewID(), From: first.From, To: first.To, ThreadID: first.ThreadID}
+	require.NoError(t, threads.Note(t.Context(), withdrawal, &air.Withdraw{WithdrawnID: first.ID}))
+	open(1)
+	require.NoError(t, err)
+	th, err := threads.Get(t.Context(), first.ThreadID, first.From)
+	require.NoError(t, err)
+	require.Equal(t, air.ThreadPending, th.State, "it made room")
+}
+
 // Closed threads make room for others, the oldest first.
 func TestClosedThreadsMakeRoom(t *testing.T) {
 	limit := debug.SetMemoryLimit(12 << 20) // a third for threads in memory
