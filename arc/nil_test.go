@@ -58,6 +58,9 @@ func TestNilOfCallerIsError(t *testing.T) {
 	s := newServer(t, nil)
 	s.HandleChats("a-01", arctest.EchoChat())
 	require.ErrorIs(t, s.ServeMessage(t.Context(), nil, nil).Error, arc.ErrParse)
+	for _, err := range s.WatchTask(t.Context(), nil) {
+		require.ErrorIs(t, err, arc.ErrParse)
+	}
 	chat := call("chat.start", "a-01", `{"stream":true,"initialMessage":{"role":"user","parts":[{"type":"TextPart","content":"x"}]}}`)
 	res := s.ServeMessage(t.Context(), &arc.ServerRequest{Data: []byte(chat)}, func() arc.EventSink { return nil })
 	require.ErrorIs(t, res.Error, arc.ErrInternal)

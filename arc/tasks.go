@@ -353,7 +353,7 @@ func ackOf(message string) *ready {
 // task.send is refused and has no effect; another request yields the task once before the error.
 func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Task, error] {
 	return func(yield func(*Task, error) bool) {
-		x := &exchange{in: in, isWatched: true}
+		x := &exchange{in: orZero(in), isWatched: true}
 		defer func() { x.watch.Release() }()
 		id, err := s.watched(ctx, x)
 		if err != nil {
@@ -437,7 +437,7 @@ const methodTaskList = "task.list"
 // handler of the caller.
 func (s *Server) ListTasks(ctx context.Context, in *ServerRequest) iter.Seq2[*Task, error] {
 	return func(yield func(*Task, error) bool) {
-		x := &exchange{in: in, startTime: time.Now(), agent: s.opts.ID}
+		x := &exchange{in: orZero(in), startTime: time.Now(), agent: s.opts.ID}
 		fault := s.admitList(ctx, x)
 		defer x.place.Release()
 		if fault != nil {

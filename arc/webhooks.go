@@ -125,7 +125,8 @@ func (s *Server) DeadLetters(ctx context.Context) iter.Seq2[DeadLetter, error] {
 	}
 }
 
-// Redeliver queues a dead letter again, with all attempts, also after status 410. It returns
+// Redeliver queues a dead letter again, with all attempts, also after status 410. A receiver of package
+// webhook refuses one over 24 h old unless its MaxAge is longer. It returns
 // [store.ErrNotFound] if the letter is absent, and an error if the subscriber has removed the subscription.
 func (s *Server) Redeliver(ctx context.Context, id string) error {
 	if err := s.engine.Webhooks.Redeliver(ctx, id); err != nil {
