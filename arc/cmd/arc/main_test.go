@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/arc/discovery"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
 )
@@ -28,6 +30,18 @@ func do(t *testing.T, in string, args ...string) (status int, stdout, stderr str
 func serve(t *testing.T, args ...string) (url string) {
 	t.Helper()
 	return "http://" + commandtest.Serve(t, program, append([]string{"serve", "-agent", "child-01"}, args...)...) + "/arc"
+}
+
+// Discovery, which needs no token, does not show the command line, which may have secrets.
+func TestServeHidesCommandLine(t *testing.T) {
+	url := serve(t, "-exec", "cat # secret", "-allow-anonymous")
+	client, err := discovery.NewClient(nil, url)
+	require.NoError(t, err)
+	defer client.Close()
+	agents, err := client.Agents(t.Context())
+	require.NoError(t, err)
+	require.Len(t, agents, 1)
+	require.NotContains(t, fmt.Sprint(agents), "secret")
 }
 
 func TestServeAndCall(t *testing.T) {

@@ -48,7 +48,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 		c := &child{shell: command.NewShell(s, *line, *timeout)}
 		err = guardID(func() {
 			srv.Register(arc.Agent{
-				AgentInfo:   arc.AgentInfo{AgentID: *agent, Description: *line},
+				AgentInfo:   arc.AgentInfo{AgentID: *agent},
 				TaskHandler: arc.TaskHandlerFunc(c.task),
 				ChatHandler: arc.ChatHandlerFunc(c.chat),
 			})
