@@ -62,9 +62,16 @@ type Client struct {
 	endpoints []*url.URL
 	http      *httpx.Client
 
-	turns  []chan struct{} // held during a request to the endpoint of this index
-	mu     sync.Mutex
-	caches []knownAgents // by endpoint; guarded by mu
+	turns    []chan struct{} // held during a request to the endpoint of this index
+	mu       sync.Mutex
+	caches   []knownAgents // by endpoint; guarded by mu
+	failures []failure     // by endpoint; guarded by mu
+}
+
+// A failure is the last failed request to an endpoint.
+type failure struct {
+	err error
+	at  time.Time
 }
 
 type knownAgents struct {
@@ -74,7 +81,7 @@ type knownAgents struct {
 
 // NewClient returns a Client for these ARC endpoints. It does no I/O.
 func NewClient(opts *ClientOptions, endpoints ...string) (*Client, error) {
-	d := &Client{caches: make([]knownAgents, len(endpoints))}
+	d := &Client{caches: make([]knownAgents, len(endpoints)), failures: make([]failure, len(endpoints))}
 	if opts != nil {
 		d.opts = *opts
 	}
@@ -167,11 +174,12 @@ func (d *Client) Invalidate() {
 	clear(d.caches)
 }
 
-// ask returns the agents behind one endpoint. One caller asks, others wait for it.
+// ask returns the agents behind one endpoint. One caller asks, others wait for its result.
 func (d *Client) ask(ctx context.Context, i int) ([]Agent, error) {
 	if agents, ok := d.cached(i); ok {
 		return agents, nil
 	}
+	start, caller := time.Now(), ctx
 	select {
 	case d.turns[i] <- struct{}{}:
 		defer func() { <-d.turns[i] }()
@@ -181,6 +189,9 @@ func (d *Client) ask(ctx context.Context, i int) ([]Agent, error) {
 	if agents, ok := d.cached(i); ok {
 		return agents, nil
 	}
+	if err := d.failedSince(i, start); err != nil {
+		return nil, err
+	}
 	ctx, cancel := d.bounded(ctx)
 	defer cancel()
 	base := d.endpoints[i]
@@ -189,7 +200,13 @@ func (d *Client) ask(ctx context.Context, i int) ([]Agent, error) {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("arc: discovery at %s: %w", endpoint.Name(base), err)
+		err = fmt.Errorf("arc: discovery at %s: %w", endpoint.Name(base), err)
+		if caller.Err() == nil {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.failures[i] = failure{err, time.Now()}
+		}
+		return nil, err
 	}
 	agents := make([]Agent, len(infos))
 	for j, info := range infos {
@@ -199,6 +216,16 @@ func (d *Client) ask(ctx context.Context, i int) ([]Agent, error) {
 	defer d.mu.Unlock()
 	d.caches[i] = knownAgents{agents, time.Now().Add(d.opts.CacheTTL)}
 	return agents, nil
+}
+
+// failedSince returns the error of a request to an endpoint that has failed since start.
+func (d *Client) failedSince(i int, start time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if f := &d.failures[i]; f.at.After(start) {
+		return f.err
+	}
+	return nil
 }
 
 func (d *Client) cached(i int) ([]Agent, bool) {

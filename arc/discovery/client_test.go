@@ -201,6 +201,39 @@ func TestClientCache(t *testing.T) {
 	})
 }
 
+// The callers that wait for a silent endpoint share one timeout, but not the end of the context of another caller.
+func TestSilentEndpointDelaysCallersOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		peer := &docPeer{hold: time.Hour}
+		d := newTestClient(t, peer, ClientOptions{}, "https://a.example/arc")
+		canceled, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() {
+			_, err := d.Agents(canceled)
+			first <- err
+		}()
+		synctest.Wait()
+		errs := make(chan error, 5)
+		for range cap(errs) {
+			go func() {
+				_, err := d.Agents(t.Context())
+				errs <- err
+			}()
+		}
+		time.Sleep(5 * time.Second)
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		start := time.Now()
+		for range cap(errs) {
+			require.ErrorIs(t, <-errs, arc.ErrTimeout)
+		}
+		require.Equal(t, 10*time.Second, time.Since(start))
+		_, err := d.Agents(t.Context())
+		require.ErrorIs(t, err, arc.ErrTimeout)
+		require.Equal(t, 20*time.Second, time.Since(start), "a later caller asks again")
+	})
+}
+
 func TestNewClient(t *testing.T) {
 	_, err := NewClient(nil, "http://h.test/arc")
 	require.ErrorContains(t, err, "https")
