@@ -38,16 +38,19 @@ func StaticTokenSource(token string) TokenSource {
 }
 
 // refreshingTokens keeps a token. One of several goroutines gets the new token, the others
-// wait for it.
+// wait for it or for its error.
 type refreshingTokens struct {
 	refresh func(ctx context.Context) (token string, expires time.Time, err error)
 	early   time.Duration
 	turn    chan struct{} // held during a refresh
 
 	mu      sync.Mutex
-	token   string    // guarded by mu, as the two below
+	token   string    // guarded by mu, as all below
 	begins  time.Time // when it was got
 	expires time.Time
+
+	failure  error // of the last failed refresh
+	failedAt time.Time
 }
 
 // NewRefreshingTokens returns a source that calls refresh for a new token the given
@@ -68,6 +71,7 @@ func (r *refreshingTokens) Token(ctx context.Context, _ string) (string, error) 
 	if t := r.present(); t != "" {
 		return t, nil
 	}
+	start := time.Now()
 	select {
 	case r.turn <- struct{}{}:
 		defer func() { <-r.turn }()
@@ -77,15 +81,31 @@ func (r *refreshingTokens) Token(ctx context.Context, _ string) (string, error) 
 	if t := r.present(); t != "" { // refreshed by a concurrent call
 		return t, nil
 	}
-	begins := time.Now()
-	token, expires, err := r.refresh(ctx)
-	if err != nil {
+	if err := r.failedSince(start); err != nil {
 		return "", err
 	}
+	begins := time.Now()
+	token, expires, err := r.refresh(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			r.failure, r.failedAt = err, time.Now()
+		}
+		return "", err
+	}
 	r.token, r.begins, r.expires = token, begins, expires
 	return token, nil
+}
+
+// failedSince returns the error of a concurrent call whose refresh has failed since start.
+func (r *refreshingTokens) failedSince(start time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failedAt.After(start) {
+		return r.failure
+	}
+	return nil
 }
 
 func (r *refreshingTokens) present() string {

@@ -123,6 +123,43 @@ func TestRefreshTokensShortLife(t *testing.T) {
 	})
 }
 
+// The callers that wait during a failed refresh share its error, unless the context of its caller has ended.
+func TestRefreshTokensFailTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := errors.New("no answer")
+		src := NewRefreshingTokens(func(ctx context.Context) (string, time.Time, error) {
+			select {
+			case <-time.After(10 * time.Second):
+				return "", time.Time{}, silent
+			case <-ctx.Done():
+				return "", time.Time{}, ctx.Err()
+			}
+		}, 0)
+		canceled, cancel := context.WithCancel(t.Context())
+		errs := make(chan error, 6)
+		get := func(ctx context.Context) {
+			_, err := src.Token(ctx, "b")
+			errs <- err
+		}
+		go get(canceled)
+		synctest.Wait()
+		for range 5 {
+			go get(t.Context())
+		}
+		time.Sleep(time.Second)
+		cancel()
+		require.ErrorIs(t, <-errs, context.Canceled)
+		start := time.Now()
+		for range 5 {
+			require.ErrorIs(t, <-errs, silent)
+		}
+		require.Equal(t, 10*time.Second, time.Since(start))
+		get(t.Context())
+		require.ErrorIs(t, <-errs, silent)
+		require.Equal(t, 20*time.Second, time.Since(start), "a later caller refreshes again")
+	})
+}
+
 // A refused token is replaced, but the call that it failed is not repeated.
 func TestRefusedToken(t *testing.T) {
 	n := 0
