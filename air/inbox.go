@@ -130,11 +130,20 @@ func (r *receiver) release(ctx context.Context) {
 	_ = r.ledger.memory.Close()
 }
 
-// abandon is release while a handler ignores the end of its context: the lease expires after its process has ended.
+// abandon is release while handlers ignore the end of their contexts: the lease is held until they return, so that no other
+// process calls the handler meanwhile, or expires after the end of the process.
 func (r *receiver) abandon(context.Context) {
 	if r.instance != nil {
 		r.instance.abandon()
 	}
+	go func() {
+		for len(r.life.Stuck()) > 0 {
+			time.Sleep(time.Second)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+		defer cancel()
+		r.release(ctx)
+	}()
 }
 
 // Shutdown refuses further envelopes and waits for the running handlers. If ctx ends first, it cuts

@@ -484,6 +484,36 @@ func TestSenderDocuments(t *testing.T) {
 	require.Nil(t, w.inbox(t, bob, air.InboxOptions{}).Receive(t.Context(), data, true).Err)
 }
 
+// An inbox whose handler ignores the end of its context holds its lease until the handler returns, and not for longer.
+func TestCloseReleasesLeaseAfterStuckHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		db := store.NewMemory()
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+			time.Sleep(time.Minute)
+			return nil
+		}), &air.InboxOptions{Resolver: w.resolver(t), Persistence: air.Persistence{Store: db}})
+		require.NoError(t, err)
+		go in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false)
+		time.Sleep(time.Second)
+		require.NoError(t, in.Close())
+		leases := func() (n int) {
+			for e, err := range db.List(t.Context(), "") {
+				require.NoError(t, err)
+				if strings.Contains(e.Key, "/lease/") {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(50 * time.Second)
+		require.Equal(t, 1, leases())
+		time.Sleep(20 * time.Second)
+		require.Zero(t, leases())
+	})
+}
+
 // MaxPullAge accepts old pulled envelopes (AIR-037, AIR-D68).
 func TestPullMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
