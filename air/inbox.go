@@ -130,8 +130,8 @@ func (r *receiver) release(ctx context.Context) {
 	_ = r.ledger.memory.Close()
 }
 
-// abandon is release while handlers ignore the end of their contexts: the lease is held until they return, so that no other
-// process calls the handler meanwhile, or expires after the end of the process.
+// abandon is release while handlers ignore the end of their contexts. The lease is held until they return, since another
+// process would call the handler for the same envelope.
 func (r *receiver) abandon(context.Context) {
 	if r.instance != nil {
 		r.instance.abandon()
