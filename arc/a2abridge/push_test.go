@@ -365,7 +365,9 @@ func TestPushConfigMadeAgain(t *testing.T) {
 				if tt.isDeleted {
 					require.NoError(t, c.DeleteTaskPushConfig(ctx, &a2a.DeleteTaskPushConfigRequest{TaskID: task.ID, ID: "x"}))
 				}
+				synctest.Wait() // no attempt is in progress
 				configure(t, c, ctx, task, tt.url)
+				synctest.Wait()
 				r.setDown(false)
 				time.Sleep(time.Hour)
 				hosts := map[string]int{}
@@ -474,7 +476,10 @@ func TestPushOfDeletedConfigIsNotRedelivered(t *testing.T) {
 			return ids
 		}
 		require.Len(t, letters(), 3)
-		require.EqualError(t, f.engine.Redeliver(t.Context(), letters()[0]), "arc: redeliver: the subscription was removed")
-		require.Len(t, letters(), 3)
+		for range 3 {
+			require.EqualError(t, f.engine.Redeliver(t.Context(), letters()[0]), "arc: redeliver: the subscription was removed")
+			require.Len(t, letters(), 3)
+			time.Sleep(12 * 24 * time.Hour) // the task has been removed since
+		}
 	})
 }

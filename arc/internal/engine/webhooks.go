@@ -243,23 +243,42 @@ func (w *Webhooks) hasSpace(ctx context.Context, stream string) error {
 	return err
 }
 
-// removedKey is the key of a removed subscription with waiting notifications.
+// removedKey is the key of a removed subscription with waiting notifications or dead letters, and letterKey that of one with
+// dead letters.
 func removedKey(id string) string { return prefix + "removed/" + id }
 
-// noteRemoved notes that the waiting notifications of a subscription are not sent. The task notes that too, but it may be
-// removed before, or have too many notes.
+func letterKey(id string) string { return prefix + "letter/" + id }
+
+// letterLife is how long dead letters are kept.
+const letterLife = 30 * 24 * time.Hour
+
+// noteRemoved notes that the waiting notifications and dead letters of a subscription are not sent. The task notes that too,
+// but it may be removed before, or have too many notes.
 func (w *Webhooks) noteRemoved(ctx context.Context, id string) error {
-	stream := (&Subscription{ID: id}).stream()
-	hasItems, err := w.box.Has(ctx, stream)
-	if err == nil && !hasItems {
-		hasItems, err = w.box.Has(ctx, lateStream(stream))
+	_, err := w.db.Get(ctx, letterKey(id))
+	hasItems, life := err == nil, letterLife
+	if errors.Is(err, store.ErrNotFound) {
+		stream := (&Subscription{ID: id}).stream()
+		life = maxWebhookAge + time.Hour
+		if hasItems, err = w.box.Has(ctx, stream); err == nil && !hasItems {
+			hasItems, err = w.box.Has(ctx, lateStream(stream))
+		}
 	}
 	if err == nil && hasItems {
-		_, err = w.db.Create(ctx, removedKey(id), nil, maxWebhookAge+time.Hour)
+		_, err = w.db.Create(ctx, removedKey(id), nil, life)
 	}
 	if errors.Is(err, store.ErrExists) {
 		return nil
 	}
+	return err
+}
+
+// noteLetter notes that a subscription that can be removed has a dead letter.
+func (w *Webhooks) noteLetter(ctx context.Context, d *Delivery) error {
+	if d.Dialect == nil {
+		return nil
+	}
+	_, err := w.modify(ctx, letterKey(d.SubscriptionID), letterLife, func(store.Entry, bool) ([]byte, error) { return []byte{}, nil })
 	return err
 }
 
@@ -389,6 +408,9 @@ func (w *Webhooks) move(ctx context.Context, item outbox.Item, d *Delivery, age 
 
 // dead gives up an item.
 func (w *Webhooks) dead(ctx context.Context, item outbox.Item, d *Delivery, reason string, err error) outbox.Verdict {
+	if failed := w.noteLetter(ctx, d); failed != nil {
+		return outbox.Later(storeDelay, errors.Join(err, failed))
+	}
 	_ = w.count(d, -len(item.Data)) // always succeeds
 	w.giveUp(ctx, d, letterID(item.Stream, item.Seq), d.Attempts+made(item.Attempt, reason), cmp.Or(err, errors.New("arc: webhook: "+reason)))
 	return outbox.Dead(reason, err)
