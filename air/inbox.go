@@ -57,9 +57,9 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.life = life.New(life.Options{Closed: ErrClosed, Logger: o.Logger, Release: in.receiver.release, Abandon: in.receiver.abandon})
-	in.reports.opts, in.reports.log = o, o.Logger
 	r := &in.receiver
+	in.life = life.New(life.Options{Closed: ErrClosed, Logger: o.Logger, Release: r.release, Abandon: r.abandon, Settle: r.settle})
+	in.reports.opts, in.reports.log = o, o.Logger
 	r.self, r.opts, r.life, r.reports, r.handler, r.threads = &in.self, o, in.life, &in.reports, h, o.Persistence.ThreadStore
 	r.verifier = verifier{did: id.did, resolver: o.Resolver, opts: o, reports: &in.reports}
 	r.opener = opener{self: &in.self, opts: o}
@@ -136,14 +136,13 @@ func (r *receiver) abandon(context.Context) {
 	if r.instance != nil {
 		r.instance.abandon()
 	}
-	go func() {
-		for len(r.life.Stuck()) > 0 {
-			time.Sleep(time.Second)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
-		defer cancel()
-		r.release(ctx)
-	}()
+}
+
+// settle is release after abandon, once the handlers have returned.
+func (r *receiver) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	r.release(ctx)
 }
 
 // Shutdown refuses further envelopes and waits for the running handlers. If ctx ends first, it cuts

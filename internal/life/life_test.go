@@ -279,15 +279,19 @@ func TestShutdownKeepsOrderOfItsSteps(t *testing.T) {
 
 func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		released, abandoned := false, false
+		released, abandoned, settled := false, false, false
 		l := New(Options{Logger: discard, Release: func(context.Context) { released = true },
-			Abandon: func(ctx context.Context) { abandoned = ctx.Err() != nil }})
+			Abandon: func(ctx context.Context) { abandoned = ctx.Err() != nil },
+			Settle:  func(ctx context.Context) { settled = ctx.Err() == nil }})
 		run(start(t, l, Request), ignore(time.Hour))
 		require.NoError(t, l.Close())
 		synctest.Wait()
 		require.False(t, released)
 		require.True(t, abandoned)
+		require.False(t, settled)
 		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.True(t, settled)
 		require.False(t, released, "the lease is left to expire")
 	})
 }
