@@ -77,3 +77,37 @@ func debugPage(srv debuggable) (status int, text string) {
 	srv.DebugHandler().ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", nil))
 	return rec.Code, rec.Body.String()
 }
+
+// Each server refuses an allowed origin that no browser can send.
+func TestServersRefuseOddOrigins(t *testing.T) {
+	id, err := air.GenerateIdentity("did:air:AIR-0000-0000-0001")
+	require.NoError(t, err)
+	host, err := a2e.NewHost(&a2e.HostOptions{Auth: a2e.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	defer host.Close()
+	odd := []string{"*", "app.example"}
+	handle := air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil })
+	for name, create := range map[string]func() (any, error){
+		"arc": func() (any, error) {
+			return arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}, AllowedOrigins: odd})
+		},
+		"a2e over HTTP":      func() (any, error) { return a2e.NewHTTPHandler(host, &a2e.HTTPHandlerOptions{AllowedOrigins: odd}) },
+		"a2e over WebSocket": func() (any, error) { return a2e.NewWebSocketHandler(host, &a2e.WebSocketOptions{AllowedOrigins: odd}) },
+		"altar": func() (any, error) {
+			auth := altar.Auth{AllowAnonymous: true, Authorizer: altar.AuthorizerFunc(altar.AllowAll)}
+			return altar.NewHost(&altar.Manifest{}, &altar.HostOptions{Auth: auth, AllowedOrigins: odd})
+		},
+		"accp": func() (any, error) {
+			return accp.NewServer("desk", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, AllowedOrigins: odd})
+		},
+		"air": func() (any, error) { return air.NewInbox(id, handle, &air.InboxOptions{AllowedOrigins: odd}) },
+		"air relay": func() (any, error) {
+			return relay.NewServer(&relay.ServerOptions{AnyRecipient: true, Auth: relay.Auth{AllowAnonymous: true}, AllowedOrigins: odd})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := create()
+			require.ErrorContains(t, err, `"app.example" is not an origin`)
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -88,6 +89,9 @@ func NewHTTPHandler(h *Host, opts *HTTPHandlerOptions) (*HTTPHandler, error) {
 		return nil, errors.New("a2e: new http handler: no host")
 	}
 	o := opts.withDefaults()
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("a2e: new http handler: %w", err)
+	}
 	if h.durable != nil {
 		h.mu.Lock()
 		h.serving = true

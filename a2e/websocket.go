@@ -16,6 +16,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -59,6 +60,9 @@ func NewWebSocketHandler(h *Host, opts *WebSocketOptions) (http.Handler, error) 
 	accept := wsconn.AcceptOptions{Options: wsconn.Options{MaxMessage: lineLimit(limit),
 		MaxOutput: -1, Heartbeat: o.Heartbeat, WriteTimeout: o.WriteTimeout, Subprotocols: []string{Subprotocol}, Parts: true},
 		Origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts}, RefuseOthers: true}
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("a2e: new websocket handler: %w", err)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := h.ready(); err != nil {
 			refused := unavailable(w, err, "Too many sessions")

@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
@@ -274,6 +275,9 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		conns:    map[*wsConn]struct{}{},
 		origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts,
 			Methods: "POST", Headers: "Authorization, Content-Type"},
+	}
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("accp: new server: %w", err)
 	}
 	err := guard.Call("middleware", func() error {
 		s.fallback = s.wrap(HandlerFunc(byDefault))

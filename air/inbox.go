@@ -6,6 +6,7 @@ package air
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
@@ -57,6 +59,10 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	in.front.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("air: inbox: %w", err)
+	}
 	r := &in.receiver
 	in.life = life.New(life.Options{Closed: ErrClosed, Logger: o.Logger, Release: r.release, Abandon: r.abandon, Settle: r.settle})
 	in.reports.opts, in.reports.log = o, o.Logger
@@ -66,7 +72,6 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 	in.front.opts, in.front.receiver, in.front.reports = o, r, &in.reports
 	in.front.guests = server.NewGuests(o.Limits.RateLimit, o.Limits.AddressRateLimit)
 	in.front.budget = budget.New(o.Limits.budget(o.Logger), nil)
-	in.front.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
 	r.persist()
 	return in, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
 )
 
 // A Host routes tool calls from clients to Runtimes (ALT-010). It keeps the contracts, and checks,
@@ -99,6 +100,9 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	}
 	h.manifest.Store(manifest)
 	h.origins = httpx.Origins{AllowedOrigins: h.opts.AllowedOrigins, AllowedHosts: h.opts.AllowedHosts}
+	if err := netguard.CheckOrigins(h.opts.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("altar: host: %w", err)
+	}
 	limits := h.opts.Limits.budget(h.opts.Logger)
 	h.budget = budget.New(limits, nil)
 	h.places = budget.New(budget.Limits{Items: limits.Items, Logger: h.opts.Logger}, nil)

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
@@ -283,21 +283,13 @@ func (o *ServerOptions) check() error {
 	if v, err := wire.Check(o.AgentCard); o.AgentCard != nil && (err != nil || !v.IsObject()) {
 		return errors.New("AgentCard is not a JSON object")
 	}
-	for _, origin := range o.AllowedOrigins {
-		if !isOrigin(origin) {
-			return fmt.Errorf("AllowedOrigins: %q is not an origin such as https://app.example", origin)
-		}
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return err
 	}
 	if slices.ContainsFunc(o.Middleware, func(m Middleware) bool { return m == nil }) {
 		return errors.New("nil Middleware")
 	}
 	return nil
-}
-
-// isOrigin reports whether a text can be the origin that a browser sends, which is compared exactly.
-func isOrigin(text string) bool {
-	u, err := url.Parse(text)
-	return text == "*" || text == "null" || err == nil && u.Host != "" && text == strings.ToLower(u.Scheme+"://"+u.Host)
 }
 
 // withDefaults returns the options with every default filled in.

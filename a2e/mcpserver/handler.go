@@ -28,6 +28,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -80,6 +81,9 @@ func NewHandler(host *a2e.Host, opts *Options) (http.Handler, error) {
 			principal, err := b.connect(r)
 			return r.Context(), principal, err
 		}}
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("mcpserver: %w", err)
+	}
 	server := mcpserver.Server{Name: o.Name, Version: o.Version, Logger: o.Logger}
 	next := front.Handler(server.Handler(func(r *http.Request) mcpserver.Backend { return backendOf(r) }))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/seen"
 )
@@ -75,6 +77,9 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	s.output = budget.New(budget.Limits{Memory: o.Limits.budget(nil).Memory,
 		Work: budget.Limit{Session: -1, Principal: streams, All: streams}, Logger: o.Logger}, nil)
 	s.origins = server.Origins(o.AllowedOrigins, o.AllowedHosts)
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("air: relay: %w", err)
+	}
 	s.nonces, s.refetches = seen.New(seen.Options{}), seen.New(seen.Options{})
 	public, err := url.Parse(o.Auth.PublicURL)
 	if err != nil || (public.Host == "") != (o.Auth.PublicURL == "") {

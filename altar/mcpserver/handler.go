@@ -20,6 +20,7 @@ import (
 	"github.com/fivewire/fivewire/altar/llm"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
+	"github.com/fivewire/fivewire/internal/netguard"
 )
 
 // Options adjust a handler, which copies them. The zero value is right for production, except that one of
@@ -85,6 +86,9 @@ func NewHandler(host *altar.Host, opts *Options) (http.Handler, error) {
 			}
 			return context.WithValue(r.Context(), principalKey{}, id), strconv.Quote(id.Tenant) + "/" + id.ID, err
 		}}
+	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
+		return nil, fmt.Errorf("mcpserver: %w", err)
+	}
 	server := mcpserver.Server{Name: o.Name, Version: o.Version, Logger: o.Logger}
 	return front.Handler(server.Handler(func(r *http.Request) mcpserver.Backend {
 		id, _ := r.Context().Value(principalKey{}).(*altar.Principal)

@@ -445,6 +445,17 @@ type proxyFunc = func(*http.Request) (*url.URL, error)
 // address, and would carry the request's headers there.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
+// CheckOrigins returns an error for an allowed origin that no browser can send, since servers compare exactly.
+func CheckOrigins(allowed []string) error {
+	for _, text := range allowed {
+		u, err := url.Parse(text)
+		if text != "*" && text != "null" && (err != nil || u.Host == "" || strings.Contains(text, "*") || text != strings.ToLower(u.Scheme+"://"+u.Host)) {
+			return fmt.Errorf("AllowedOrigins: %q is not an origin such as https://app.example", text)
+		}
+	}
+	return nil
+}
+
 // Loopback reports whether host, the host of a URL without its port, is by its
 // very name this host: localhost, a name under it, or a loopback or unspecified address.
 func Loopback(host string) bool {

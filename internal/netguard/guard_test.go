@@ -6,6 +6,7 @@ package netguard
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -291,4 +292,12 @@ func errIfHarsher(host string) error {
 		}
 	}
 	return nil
+}
+
+func TestCheckOrigins(t *testing.T) {
+	require.NoError(t, CheckOrigins(nil))
+	require.NoError(t, CheckOrigins([]string{"*", "null", "https://app.example", "http://localhost:8080", "http://[::1]:1", "app://x"}))
+	for _, text := range []string{"", "app.example", "https://", "https://app.example/", "https://App.example", "https://u@app.example", "https://app.example?x", "https://*.app.example"} {
+		require.ErrorContains(t, CheckOrigins([]string{"*", text}), fmt.Sprintf("%q is not an origin", text))
+	}
 }
