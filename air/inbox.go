@@ -64,7 +64,7 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 		return nil, fmt.Errorf("air: inbox: %w", err)
 	}
 	r := &in.receiver
-	in.life = life.New(life.Options{Closed: ErrClosed, Logger: o.Logger, Release: r.release, Abandon: r.abandon, Settle: r.settle})
+	in.life = life.New(life.Options{Closed: ErrClosed, Logger: o.Logger, Release: r.release, Abandon: r.abandon, Finish: r.releaseLate})
 	in.reports.opts, in.reports.log = o, o.Logger
 	r.self, r.opts, r.life, r.reports, r.handler, r.threads = &in.self, o, in.life, &in.reports, h, o.Persistence.ThreadStore
 	r.verifier = verifier{did: id.did, resolver: o.Resolver, opts: o, reports: &in.reports}
@@ -143,8 +143,8 @@ func (r *receiver) abandon(context.Context) {
 	}
 }
 
-// settle is release after abandon, once the handlers have returned.
-func (r *receiver) settle(ctx context.Context) {
+// releaseLate is release after abandon, once the handlers have returned.
+func (r *receiver) releaseLate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	r.release(ctx)

@@ -39,7 +39,7 @@ type Options struct {
 	Flush   func(ctx context.Context) // empties the queues, after a drain
 	Release func(ctx context.Context) // releases the leases, unless work is stuck
 	Abandon func(ctx context.Context) // lets the leases expire, if work is stuck; ctx has ended
-	Settle  func(ctx context.Context) // after Abandon, once the stuck work has ended
+	Finish  func(ctx context.Context) // after Abandon, once the stuck work has ended
 	Grace   time.Duration             // for work to end after a cut; zero means 1 s
 	Logger  *slog.Logger              // nil means slog.Default()
 	Closed  error                     // replaces ErrClosed, if not nil
@@ -159,7 +159,7 @@ func (l *Life) shutdown() {
 	case <-ctx.Done():
 		l.report(true)
 		l.call(ctx, "abandon", l.opts.Abandon)
-		context.AfterFunc(l.empty, func() { l.call(context.Background(), "settle", l.opts.Settle) })
+		context.AfterFunc(l.empty, func() { l.call(context.Background(), "finish", l.opts.Finish) })
 	}
 }
 

@@ -282,7 +282,7 @@ func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 		released, abandoned, settled := false, false, false
 		l := New(Options{Logger: discard, Release: func(context.Context) { released = true },
 			Abandon: func(ctx context.Context) { abandoned = ctx.Err() != nil },
-			Settle:  func(ctx context.Context) { settled = ctx.Err() == nil }})
+			Finish:  func(ctx context.Context) { settled = ctx.Err() == nil }})
 		run(start(t, l, Request), ignore(time.Hour))
 		require.NoError(t, l.Close())
 		synctest.Wait()
