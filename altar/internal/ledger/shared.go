@@ -144,8 +144,10 @@ func (l *Shared) acquire(ctx context.Context) error {
 
 // Lease returns the lease of the Host.
 func (l *Shared) Lease(ctx context.Context) (*lease.Lease, error) {
-	err := l.begin(ctx)
-	return l.lease, err
+	if err := l.begin(ctx); err != nil {
+		return nil, err
+	}
+	return l.lease, nil
 }
 
 // IsShared implements [Ledger].
