@@ -138,10 +138,11 @@ func join(a, b net.Conn) {
 	wg.Wait()
 }
 
-// A fleet is a set of Hosts on one store and one Cluster behind a balancer, with two Runtimes and their callers.
+// A fleet is a set of Hosts on one store behind a balancer, with two Runtimes and their callers. The Hosts forward calls
+// over one Cluster, or over the store.
 type fleet struct {
 	t        *testing.T
-	url      string // of NATS
+	url      string // of NATS; empty means over the store
 	store    store.Store
 	lease    time.Duration
 	balancer *balancer
@@ -208,8 +209,14 @@ type replica struct {
 	place      *place // of a Runtime
 }
 
-func newFleet(t *testing.T, lease time.Duration) *fleet {
-	f := &fleet{t: t, url: startServer(t).ClientURL(), store: store.NewMemory(), lease: lease, balancer: newBalancer(t),
+// overBoth runs a test with Hosts that forward calls over NATS, and over their store.
+func overBoth(t *testing.T, lease time.Duration, test func(t *testing.T, f *fleet)) {
+	t.Run("NATS", func(t *testing.T) { test(t, newFleet(t, startServer(t).ClientURL(), lease)) })
+	t.Run("store", func(t *testing.T) { test(t, newFleet(t, "", lease)) })
+}
+
+func newFleet(t *testing.T, url string, lease time.Duration) *fleet {
+	f := &fleet{t: t, url: url, store: store.NewMemory(), lease: lease, balancer: newBalancer(t),
 		hosts: make(map[string]*replica), runtimes: make(map[string]*replica), runs: make(map[string]int),
 		at: make(map[string]string), running: make(map[string]runningCall), met: make(map[string]bool)}
 	for _, id := range []string{"a", "b", "c"} {
@@ -226,23 +233,39 @@ type dialerFunc func(network, address string) (net.Conn, error)
 // Dial implements [nats.CustomDialer].
 func (f dialerFunc) Dial(network, address string) (net.Conn, error) { return f(network, address) }
 
-func (f *fleet) startHost(id string) {
-	t, plan := f.t, &fault.Plan{}
-	dial := fault.Dialer(nil, plan)
+// connect adds the Cluster of a Host to its options, and returns the function that ends it.
+func (f *fleet) connect(o *altar.HostOptions, plan *fault.Plan) (end func()) {
+	if f.url == "" {
+		return func() {}
+	}
+	t, dial := f.t, fault.Dialer(nil, plan)
 	nc, err := nats.Connect(f.url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.IgnoreDiscoveredServers(),
 		nats.SetCustomDialer(dialerFunc(func(network, address string) (net.Conn, error) { return dial(context.Background(), network, address) })))
 	require.NoError(t, err)
 	cluster, err := natsroute.NewCluster(nc, &natsroute.Options{Logger: quiet})
 	require.NoError(t, err)
+	o.Cluster = cluster
+	return func() {
+		if err := cluster.Close(); err != nil {
+			t.Errorf("cluster of %s: %v", o.ID, err)
+		}
+		nc.Close()
+	}
+}
+
+func (f *fleet) startHost(id string) {
+	t, plan := f.t, &fault.Plan{}
 	m, err := altar.DecodeManifest([]byte(rollingManifest))
 	require.NoError(t, err)
-	h, err := altar.NewHost(m, &altar.HostOptions{ID: id, Cluster: cluster, Logger: quiet,
+	o := &altar.HostOptions{ID: id, Logger: quiet,
 		Auth: altar.Auth{Authorizer: altar.AuthorizerFunc(altar.AllowAll), Authenticator: altar.AuthenticatorFunc(func(r *http.Request) (*altar.Principal, error) {
 			return &altar.Principal{ID: r.Header.Get(altar.APIKeyHeader)}, nil
 		})},
 		// A Runtime comes back after 20 other calls, which may take longer than the default on a slow machine.
 		Timing:      altar.Timing{RuntimeGracePeriod: 30 * time.Second},
-		Persistence: altar.Persistence{Store: fault.Store(f.store, plan), LeaseTTL: f.lease}})
+		Persistence: altar.Persistence{Store: fault.Store(f.store, plan), LeaseTTL: f.lease}}
+	disconnect := f.connect(o, plan)
+	h, err := altar.NewHost(m, o)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -266,10 +289,7 @@ func (f *fleet) startHost(id string) {
 			_ = srv.Close()
 			<-served
 			_ = h.Close()
-			if err := cluster.Close(); err != nil {
-				t.Errorf("cluster of %s: %v", id, err)
-			}
-			nc.Close()
+			disconnect()
 		})
 	}
 	r := &replica{stop: func() { finish(true) }, addr: addr}
@@ -474,8 +494,9 @@ func rounds() int {
 }
 
 // Three Hosts on one store and two Runtimes are replaced one after the other, and no call fails or runs twice.
-func TestRolling(t *testing.T) {
-	f := newFleet(t, 0)
+func TestRolling(t *testing.T) { overBoth(t, 0, replaceAll) }
+
+func replaceAll(t *testing.T, f *fleet) {
 	f.awaitTools()
 	stop := f.run()
 	f.goOn(64)
@@ -508,7 +529,10 @@ func TestRollingKilled(t *testing.T) {
 	if os.Getenv("FIVEWIRE_LONG") != "" {
 		lease, hosts, runtimes = 0, []string{"a", "b", "c"}, []string{"r1", "r2"}
 	}
-	f := newFleet(t, lease)
+	overBoth(t, lease, func(t *testing.T, f *fleet) { killAll(t, f, hosts, runtimes) })
+}
+
+func killAll(t *testing.T, f *fleet, hosts, runtimes []string) {
 	f.mayLose = true
 	f.awaitTools()
 	stop := f.run()
