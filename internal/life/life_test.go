@@ -279,20 +279,20 @@ func TestShutdownKeepsOrderOfItsSteps(t *testing.T) {
 
 func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		released, abandoned, settled := false, false, false
-		l := New(Options{Logger: discard, Release: func(context.Context) { released = true },
-			Abandon: func(ctx context.Context) { abandoned = ctx.Err() != nil },
-			Finish:  func(ctx context.Context) { settled = ctx.Err() == nil }})
+		var released, abandoned, finished atomic.Bool
+		l := New(Options{Logger: discard, Release: func(context.Context) { released.Store(true) },
+			Abandon: func(ctx context.Context) { abandoned.Store(ctx.Err() != nil) },
+			Finish:  func(ctx context.Context) { finished.Store(ctx.Err() == nil) }})
 		run(start(t, l, Request), ignore(time.Hour))
 		require.NoError(t, l.Close())
 		synctest.Wait()
-		require.False(t, released)
-		require.True(t, abandoned)
-		require.False(t, settled)
+		require.False(t, released.Load())
+		require.True(t, abandoned.Load())
+		require.False(t, finished.Load())
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		require.True(t, settled)
-		require.False(t, released, "the lease is left to expire")
+		require.True(t, finished.Load())
+		require.False(t, released.Load(), "the lease is left to expire")
 	})
 }
 
