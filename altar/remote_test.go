@@ -170,6 +170,18 @@ func requireNoIDs(t *testing.T, h *Host) {
 	}
 }
 
+// A Host in an apart network has no other Hosts.
+type apart struct{}
+
+func (apart) Join(ctx context.Context, _ string, _ func([]string), _ func(string, io.ReadWriteCloser)) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (apart) Open(context.Context, string, string) (io.ReadWriteCloser, error) {
+	return nil, errors.New("no other Host")
+}
+
 // overEach runs a test with Hosts in a mesh, and with Hosts that share a store.
 func overEach(t *testing.T, f func(t *testing.T, persistence Persistence)) {
 	for _, name := range []string{"mesh", "store"} {

@@ -594,7 +594,7 @@ func TestInvalidSessionIDsAreNotRead(t *testing.T) {
 func TestOwnersStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		st, runs := store.NewMemory(), new(atomic.Int64)
-		opts := HostOptions{Persistence: Persistence{LeaseTTL: time.Hour}}
+		opts := HostOptions{Persistence: Persistence{LeaseTTL: time.Hour}, Cluster: apart{}} // five idle days
 		a, b := live(t, st, "a", runs, opts), live(t, st, "b", runs, opts)
 		try := func() *Error {
 			w := connect(t, b.h, &Principal{ID: "thief"})
