@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"runtime"
 	"sync"
@@ -87,8 +88,18 @@ func TestAllocs(t *testing.T) {
 	}
 }
 
-// perRun returns the allocations and their bytes of one of n runs of f, after one that is not counted.
+// perRun returns the allocations and their bytes of one of n runs of f, after one that is not counted. It counts three times
+// and takes the least, since goroutines that a busy machine holds up make others allocate.
 func perRun(n int, f func()) (allocs, bytes float64) {
+	allocs, bytes = math.MaxFloat64, math.MaxFloat64
+	for range 3 {
+		a, b := countRuns(n, f)
+		allocs, bytes = min(allocs, a), min(bytes, b)
+	}
+	return allocs, bytes
+}
+
+func countRuns(n int, f func()) (allocs, bytes float64) {
 	f()
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	var before, after runtime.MemStats
