@@ -382,17 +382,18 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next waits for items. It repeats reads that fail, until the writer of this end is lost.
+// next waits for items. It repeats reads that fail, until the writer of this end is lost. After an error of the stream it
+// cuts the writer; at the end of s.ctx, end finishes it.
 func (s *stream) next() ([]streamlog.Item, error) {
 	for {
 		items, err := s.r.Next(s.ctx, s.buf)
 		switch {
 		case err == nil:
 			return items, nil
-		case isFinal(err), s.ctx.Err() != nil:
-			if err != io.EOF {
-				s.w.Cut(err)
-			}
+		case errors.Is(err, io.EOF), s.ctx.Err() != nil:
+			return nil, err
+		case isFinal(err):
+			s.w.Cut(err)
 			return nil, err
 		}
 		select {
@@ -404,12 +405,12 @@ func (s *stream) next() ([]streamlog.Item, error) {
 	}
 }
 
-// isFinal reports whether Next returns an error again.
+// isFinal reports whether Next returns an error of a stream again.
 func isFinal(err error) bool {
 	_, isCut := errors.AsType[*streamlog.CutError](err)
 	_, isGap := errors.AsType[*streamlog.GapError](err)
-	return isCut || isGap || errors.Is(err, io.EOF) || errors.Is(err, streamlog.ErrSlowReader) ||
-		errors.Is(err, streamlog.ErrUnknown) || errors.Is(err, streamlog.ErrClosed)
+	return isCut || isGap || errors.Is(err, streamlog.ErrSlowReader) || errors.Is(err, streamlog.ErrUnknown) ||
+		errors.Is(err, streamlog.ErrClosed)
 }
 
 // retryDelay is the time after which a store that has failed is read again.

@@ -149,6 +149,31 @@ func TestStoredStream(t *testing.T) {
 	})
 }
 
+// Close ends a stream in order while this end reads, as a Host does all the time.
+func TestStoredStreamClosedWhileRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		a, b := newHost(t, db, "a"), newHost(t, db, "b")
+		for range 20 { // the order of two goroutines is chance
+			near, far := connect(t, a, b, "b")
+			read := make(chan error, 1)
+			go func() {
+				_, err := near.Read(make([]byte, 1))
+				read <- err
+			}()
+			synctest.Wait()
+			_, err := near.Write([]byte("last"))
+			require.NoError(t, err)
+			require.NoError(t, near.Close())
+			require.Error(t, <-read)
+			got, err := io.ReadAll(far)
+			require.NoError(t, err)
+			require.Equal(t, "last", string(got))
+			require.NoError(t, far.Close())
+		}
+	})
+}
+
 func sleep(d time.Duration, f func() error) error {
 	time.Sleep(d)
 	return f()
