@@ -220,12 +220,17 @@ func TestWrappersRunInOrder(t *testing.T) {
 	require.Len(t, order, 4)
 }
 
+// newExpiringHost returns a host whose agents are authenticated for a minute.
+func newExpiringHost(t *testing.T) *a2e.Host {
+	verifier := a2e.TokenVerifierFunc(func(context.Context, string) (*a2e.Principal, error) {
+		return &a2e.Principal{ID: "ann", Expires: time.Now().Add(time.Minute)}, nil
+	})
+	return a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2e.BearerAuthenticator(verifier)}}, repeating())
+}
+
 func TestPrincipalExpiryEndsSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2e.BearerAuthenticator(
-			a2e.TokenVerifierFunc(func(context.Context, string) (*a2e.Principal, error) {
-				return &a2e.Principal{ID: "ann", Expires: time.Now().Add(time.Minute)}, nil
-			}))}}, repeating())
+		h := newExpiringHost(t)
 		r := open(t, h)
 		r.shake(`"demo"`)
 		start := time.Now()
@@ -238,10 +243,7 @@ func TestPrincipalExpiryEndsSession(t *testing.T) {
 // A machine that sleeps past the expiry of a principal serves no request of it.
 func TestExpiredPrincipalIsNotServedAfterSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2e.BearerAuthenticator(
-			a2e.TokenVerifierFunc(func(context.Context, string) (*a2e.Principal, error) {
-				return &a2e.Principal{ID: "ann", Expires: time.Now().Add(time.Minute)}, nil
-			}))}}, repeating())
+		h := newExpiringHost(t)
 		r := open(t, h)
 		r.shake(`"demo"`)
 		h.Sessions()[0].StopTimer()

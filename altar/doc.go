@@ -80,7 +80,7 @@
 // calls permanently.
 //
 // Hosts on one store forward calls to the Runtimes that are connected to another of them:
-// over the store, or over a Cluster such as that of altar/natsroute, which is faster.
+// over the store, or over a Cluster such as that of altar/natsroute, which writes nothing there.
 //
 // # Conformance
 //

@@ -131,7 +131,7 @@ func (m *member) refresh(peers func(ids []string)) {
 	}
 	own := m.l.Owner()
 	next := make(map[string]lease.Owner)
-	var toGreet []greeting // with the receiver as its owner
+	greetings := make(map[lease.Owner]greeting) // by receiver
 	m.mu.Lock()
 	if m.owner != own { // a new epoch
 		m.owner = own
@@ -149,7 +149,7 @@ func (m *member) refresh(peers func(ids []string)) {
 		}
 		if !m.greetings[o] {
 			m.greetings[o] = true // before its own greeting, which requests another one
-			toGreet = append(toGreet, greeting{Owner: o, IsReply: m.present[o]})
+			greetings[o] = greeting{Owner: own, IsReply: m.present[o]}
 		}
 	}
 	kept := maps.Clone(m.others) // a Host that has restarted leaves first
@@ -163,12 +163,10 @@ func (m *member) refresh(peers func(ids []string)) {
 	if isMore {
 		peers(slices.Sorted(maps.Keys(next)))
 	}
-	for _, g := range toGreet {
-		to := g.Owner
-		g.Owner = own
-		if m.send(m.ctx, to, hostsTopic, g) != nil {
+	for _, o := range slices.Sorted(maps.Keys(greetings)) {
+		if m.send(m.ctx, o, hostsTopic, greetings[o]) != nil {
 			m.mu.Lock()
-			delete(m.greetings, to) // the next call repeats it
+			delete(m.greetings, o) // the next call repeats it
 			m.mu.Unlock()
 		}
 	}
