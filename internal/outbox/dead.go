@@ -16,10 +16,10 @@ import (
 	"github.com/fivewire/fivewire/store"
 )
 
-const (
-	deadTTL    = 30 * 24 * time.Hour
-	maxLetters = 64 // dead letters of a sender from one trim to the next
-)
+// DeadTTL is how long dead letters are kept.
+const DeadTTL = 30 * 24 * time.Hour
+
+const maxLetters = 64 // dead letters of a sender from one trim to the next
 
 // A Letter is an item that was given up, for 30 days. Attempt is the number of attempts.
 type Letter struct {
@@ -119,7 +119,7 @@ func (o *Outbox) addLetter(ctx context.Context, s *sender, a *attempt) error {
 		Last: cmp.Or(a.verdict.last, a.rec.Last), Time: time.Now()}
 	key := o.letterKey(s.stream, a.Seq)
 	write := func(value []byte) error {
-		_, err := store.Modify(ctx, o.db, key, deadTTL, func(_ store.Entry, found bool) ([]byte, error) {
+		_, err := store.Modify(ctx, o.db, key, DeadTTL, func(_ store.Entry, found bool) ([]byte, error) {
 			if found {
 				return nil, store.ErrUnchanged
 			}

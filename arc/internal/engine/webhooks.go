@@ -249,14 +249,11 @@ func removedKey(id string) string { return prefix + "removed/" + id }
 
 func letterKey(id string) string { return prefix + "letter/" + id }
 
-// letterLife is how long dead letters are kept.
-const letterLife = 30 * 24 * time.Hour
-
 // noteRemoved notes that the waiting notifications and dead letters of a subscription are not sent. The task notes that too,
 // but it may be removed before, or have too many notes.
 func (w *Webhooks) noteRemoved(ctx context.Context, id string) error {
 	_, err := w.db.Get(ctx, letterKey(id))
-	hasItems, life := err == nil, letterLife
+	hasItems, life := err == nil, outbox.DeadTTL
 	if errors.Is(err, store.ErrNotFound) {
 		stream := (&Subscription{ID: id}).stream()
 		life = maxWebhookAge + time.Hour
@@ -278,7 +275,7 @@ func (w *Webhooks) noteLetter(ctx context.Context, d *Delivery) error {
 	if d.Dialect == nil {
 		return nil
 	}
-	_, err := w.modify(ctx, letterKey(d.SubscriptionID), letterLife, func(store.Entry, bool) ([]byte, error) { return []byte{}, nil })
+	_, err := w.modify(ctx, letterKey(d.SubscriptionID), outbox.DeadTTL, func(store.Entry, bool) ([]byte, error) { return []byte{}, nil })
 	return err
 }
 
