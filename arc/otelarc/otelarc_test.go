@@ -105,6 +105,7 @@ func TestOneTrace(t *testing.T) {
 		require.NoError(t, err)
 		_, err = c.SubscribeTask(t.Context(), "worker-01", &arc.SubscribeParams{TaskID: task.ID, CallbackURL: "https://hooks.example/"}, nil)
 		require.NoError(t, err)
+		synctest.Wait() // the handler asks
 		require.NoError(t, c.SendTaskInput(t.Context(), "worker-01", &arc.SendTaskParams{TaskID: task.ID, Message: arc.UserText("red")}, nil))
 		require.Equal(t, "TASK_COMPLETED", <-received)
 		synctest.Wait()
