@@ -4,10 +4,12 @@
 package a2e_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -381,4 +383,64 @@ func TestIncompleteAnswersReachTheirCall(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A fragile text panics while "bad" is read, and while "worse" is written.
+type fragile string
+
+func (f *fragile) UnmarshalText(text []byte) error {
+	if *f = fragile(text); *f == "bad" {
+		panic("a secret")
+	}
+	return nil
+}
+
+func (f fragile) MarshalText() ([]byte, error) {
+	if f == "worse" {
+		panic("a secret")
+	}
+	return []byte(f), nil
+}
+
+type fragileBody struct {
+	Text fragile `json:"text"`
+}
+
+// A method of a type of the user that panics fails one message, and is logged with its stack, on both sides.
+func TestMethodsOfTypesPanic(t *testing.T) {
+	var hostLog, clientLog bytes.Buffer
+	p := &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+		a2e.NewRoute("demo/give/req", func(_ context.Context, _ *a2e.Call, r *recorder) (*fragileBody, error) {
+			return &fragileBody{Text: fragile(r.How)}, nil
+		}),
+		a2e.NewRoute("demo/take/req", func(_ context.Context, _ *a2e.Call, r *fragileBody) (*recorder, error) {
+			return &recorder{How: string(r.Text)}, nil
+		}),
+	}}
+	h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&hostLog, nil))}, p)
+	c := a2etest.Connect(t, h, &a2e.ClientOptions{Logger: slog.New(slog.NewTextHandler(&clientLog, nil)), Types: []a2e.Type{
+		a2e.TypeOf[recorder]("demo/give/req"), a2e.TypeOf[fragileBody]("demo/give/resp"), a2e.TypeOf[recorder]("demo/take/req"), a2e.TypeOf[recorder]("demo/take/resp")}})
+
+	give := func(text string) error {
+		_, err := c.Call(t.Context(), "demo/give/req", &recorder{How: text}, nil)
+		return err
+	}
+	take := func(text string) error {
+		_, err := c.Call(t.Context(), "demo/take/req", &struct {
+			Text string `json:"text"`
+		}{text}, nil)
+		return err
+	}
+	var refused *a2e.Error
+	require.ErrorIs(t, give("bad"), a2e.ErrInvalidResponse)
+	require.Contains(t, clientLog.String(), "(*fragile).UnmarshalText")
+	require.ErrorAs(t, give("worse"), &refused)
+	require.Equal(t, a2e.ErrRuntime, refused.Code)
+	require.Contains(t, hostLog.String(), "fragile.MarshalText")
+	require.ErrorAs(t, take("bad"), &refused)
+	require.Equal(t, a2e.ErrSchemaViolation, refused.Code)
+	require.NotContains(t, refused.Error(), "secret")
+	require.Contains(t, hostLog.String(), "(*fragile).UnmarshalText")
+	require.NoError(t, give("good"))
+	require.NoError(t, take("good"))
 }

@@ -221,7 +221,7 @@ func (c *Call) serve(ctx context.Context) error {
 	}
 	c.line, err = c.Session.conn.boundedLine(c.response(body), ErrRuntime)
 	if err != nil && !isOverBound(err) {
-		c.Session.host.log.ErrorContext(ctx, "a2e: answer not encoded", "type", c.Message.Type, "err", err)
+		logFailure(ctx, c.Session.host.log, slog.LevelError, "a2e: answer not encoded", err, "type", c.Message.Type)
 		err = reasoned(ErrRuntime, ReasonInternal, "internal error")
 	}
 	return err

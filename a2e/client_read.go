@@ -105,6 +105,7 @@ func (c *Client) noteLine(line []byte) {
 
 // reject answers a message that cannot be decoded, and fails its call (A2E-D37).
 func (c *Client) reject(err *Error) {
+	logMethod(c.ctx, c.log, err)
 	if err.msgType == typeError { // which gets no answer
 		c.conn.dropped.Add(1)
 	} else {

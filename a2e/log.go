@@ -11,6 +11,13 @@ import (
 	"github.com/fivewire/fivewire/internal/guard"
 )
 
+// logMethod logs a method of a type of the user that has panicked while a message was read.
+func logMethod(ctx context.Context, l *slog.Logger, err *Error) {
+	if err.Cause != nil {
+		logFailure(ctx, l, slog.LevelError, "a2e: message not read", err.Cause, "type", err.msgType, "field", err.Field)
+	}
+}
+
 // logFailure logs a failed function of the user at a level, but a panic at Error with its stack.
 func logFailure(ctx context.Context, l *slog.Logger, level slog.Level, msg string, err error, args ...any) {
 	args = append(args, "err", err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -57,7 +58,7 @@ func (m *Members) Set(name string, value any) error {
 	raw, ok := value.(json.RawMessage)
 	if !ok {
 		var err error
-		if raw, err = strictjson.Encode(value); err != nil {
+		if raw, err = guard.Encode(value); err != nil {
 			return fmt.Errorf("a2e: member %q: %w", name, err)
 		}
 	}

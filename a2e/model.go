@@ -73,6 +73,7 @@ func faultError(f *jsonmap.Fault) *Error {
 		reason = ReasonType
 	}
 	e := violation(f.Path, reason)
+	e.Cause = f.Cause
 	if f.Want != "" {
 		e.Message += ", want " + clip(f.Want, 120)
 	}

@@ -11,7 +11,7 @@ import (
 	"slices"
 
 	"github.com/fivewire/fivewire/a2e/internal/session"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // A Handler answers requests. It returns the body of the answer, a pointer to the model of the
@@ -188,7 +188,7 @@ func toObject(v any) (json.RawMessage, error) {
 	case json.RawMessage:
 		return v, nil
 	}
-	raw, err := strictjson.Encode(v)
+	raw, err := guard.Encode(v)
 	if err != nil {
 		return nil, err
 	}

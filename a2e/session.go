@@ -449,6 +449,7 @@ func (s *Session) refuseLine(err *Error, arrived time.Time, in int) {
 	if s.isClosed() {
 		return
 	}
+	logMethod(s.ctx, s.host.log, err)
 	if err.Code == ErrVersionMismatch && err.msgType == typeHandshakeRequest {
 		s.finishHandshake(&handshakeAttempt{message: &Message{Type: err.msgType, ID: err.ReqID}, arrived: arrived, in: in,
 			refusal: session.RefusedVersion})

@@ -18,8 +18,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/altar/nonfinite"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/jsonmap"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // everything is a struct of every type of the specification (ALT-005, ALT-024).
@@ -118,7 +118,7 @@ func TestValidatedRoundTrip(t *testing.T) {
 			})).Draw(t, "sub"),
 		}
 		x.S = strings.ToValidUTF8(x.S, "?")
-		text, err := strictjson.Encode(x)
+		text, err := guard.Encode(x)
 		require.NoError(t, err)
 		normal, err := v.Append(nil, text)
 		require.NoError(t, err)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -126,12 +127,11 @@ const (
 	reasonHookPanic        Reason = "hook_panic"
 	ReasonDraining         Reason = "draining"
 
-	reasonInvalidName           Reason = "invalid_name"
-	reasonDuplicateName         Reason = "duplicate_name"
-	reasonInvalidType           Reason = "invalid_type"
-	reasonPropertiesNotAllowed  Reason = "properties_not_allowed"
-	reasonUnknownField          Reason = "unknown_field"
-	reasonUnsupportedConstraint Reason = "unsupported_constraint"
+	reasonInvalidName          Reason = "invalid_name"
+	reasonDuplicateName        Reason = "duplicate_name"
+	reasonInvalidType          Reason = "invalid_type"
+	reasonPropertiesNotAllowed Reason = "properties_not_allowed"
+	reasonUnknownField         Reason = "unknown_field"
 )
 
 // An Error is an error of the protocol (ALT-098 to ALT-100): received from a peer, or returned by a
@@ -312,7 +312,7 @@ func (f ParamError) text() string {
 // paramsError returns the error of parameters. Its text has every entry, so that a caller that
 // reads nothing else can repair all of them (ALT-D13).
 func paramsError(faults []ParamError) *Error {
-	list, err := strictjson.Encode(faults)
+	list, err := guard.Encode(faults)
 	if err != nil {
 		return formFault(faults[0].Reason, faults[0].Path, faults[0].text()) // not reached
 	}

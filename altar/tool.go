@@ -181,7 +181,7 @@ func encodeJSON(short []byte, v any) ([]byte, error) {
 	case int:
 		return appendInt(short, int64(v)), nil
 	}
-	return strictjson.Encode(v)
+	return guard.Encode(v)
 }
 
 // encode writes a value of a tool as JSON that may be sent. See encodeJSON.

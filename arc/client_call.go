@@ -144,7 +144,7 @@ func encodeParams(params any) (json.RawMessage, error) {
 	}
 	var text []byte
 	err := guard.Call("params", func() (err error) {
-		text, err = strictjson.Encode(params)
+		text, err = guard.Encode(params)
 		return err
 	})
 	if err != nil {

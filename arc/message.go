@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/jsonmap"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -218,7 +219,7 @@ func TextPart(text string) Part { return Part{Type: PartTypeText, Content: text}
 // DataPart returns a part that holds v as JSON. It fails for values that have no
 // JSON form, such as functions or infinite numbers.
 func DataPart(v any) (Part, error) {
-	b, err := strictjson.Encode(v)
+	b, err := guard.Encode(v)
 	if err != nil {
 		return Part{}, fmt.Errorf("arc: data part: %w", err)
 	}

@@ -35,10 +35,10 @@ func encodePrincipal(p *Principal) []byte {
 	if p == nil {
 		return nil
 	}
-	text, err := strictjson.Encode(p)
+	text, err := guard.Encode(p)
 	if err != nil {
 		p = &Principal{ID: p.ID, Tenant: p.Tenant, AgentID: p.AgentID, Scopes: p.Scopes}
-		text, _ = strictjson.Encode(p) // texts only
+		text, _ = guard.Encode(p) // texts only
 	}
 	return text
 }

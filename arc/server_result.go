@@ -40,7 +40,7 @@ func resultBytes(result any, p Profile) ([]byte, error) {
 	}
 	var b []byte
 	err := guard.Call("result", func() (err error) {
-		b, err = strictjson.Encode(result)
+		b, err = guard.Encode(result)
 		return err
 	})
 	if err != nil {

@@ -164,7 +164,7 @@ func Step[T any](ctx context.Context, r *TaskRun, name string, f func(ctx contex
 		if err != nil {
 			return nil, err
 		}
-		return strictjson.Encode(v)
+		return guard.Encode(v)
 	})
 	if err != nil {
 		return result, public(err)

@@ -30,6 +30,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/planning"
 	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
 )
@@ -163,7 +164,7 @@ func a2eRunner(ctx context.Context, _ *subagents.Agent, task *subagents.Task) (j
 	if err := a2eSleep(ctx, ms); err != nil {
 		return nil, err
 	}
-	return strictjson.Encode(map[string]int64{"slept": ms})
+	return guard.Encode(map[string]int64{"slept": ms})
 }
 
 // a2eSleep waits for milliseconds, or returns the error of ctx at its end.
@@ -354,7 +355,7 @@ func a2eBig(_ context.Context, call *a2e.Call, arguments json.RawMessage) (any, 
 	if event, _ := v.Get("event").Bool(); !event {
 		return json.RawMessage(strictjson.AppendString(nil, text)), nil
 	}
-	log, err := strictjson.Encode(map[string]string{"level": "info", "message": text})
+	log, err := guard.Encode(map[string]string{"level": "info", "message": text})
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +380,7 @@ func a2eSlow(ctx context.Context, _ *a2e.Call, arguments json.RawMessage) (any, 
 	if err := a2eSleep(ctx, ms); err != nil {
 		return nil, err
 	}
-	data, err := strictjson.Encode(map[string]int64{"slept": ms})
+	data, err := guard.Encode(map[string]int64{"slept": ms})
 	if err != nil {
 		return nil, err
 	}

@@ -123,7 +123,7 @@ func (r *runner) run(ctx context.Context, call *a2e.Call, req *Request) (*Respon
 	resp := &Response{ChainID: req.ChainID, Success: err == nil, Outputs: c.scope.outputText(), FinalOutput: c.final,
 		DurationMs: time.Since(start).Milliseconds(), NodesRun: c.run}
 	if err != nil {
-		resp.Error, err = strictjson.Encode(failureOf(err))
+		resp.Error, err = guard.Encode(failureOf(err))
 	}
 	return resp, err
 }

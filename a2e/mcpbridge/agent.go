@@ -15,6 +15,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -84,7 +85,7 @@ func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.
 		q.Temperature = &p.Temperature
 	}
 	for _, m := range p.Messages {
-		raw, err := strictjson.Encode(m)
+		raw, err := guard.Encode(m)
 		if err != nil {
 			return nil, err
 		}
@@ -104,7 +105,7 @@ func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.
 		return nil, fmt.Errorf("%w: %s", errRefused, clip(resp.Error, 200))
 	}
 	// The content is a choice of types, which the SDK reads within its result.
-	raw, err := strictjson.Encode(map[string]any{"role": resp.Role, "model": resp.Model, "stopReason": resp.StopReason, "content": resp.Content})
+	raw, err := guard.Encode(map[string]any{"role": resp.Role, "model": resp.Model, "stopReason": resp.StopReason, "content": resp.Content})
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +118,7 @@ func (s *server) sample(ctx context.Context, r *sdk.CreateMessageRequest) (*sdk.
 
 // objectOf returns v as text if it is an object.
 func objectOf(v any) json.RawMessage {
-	raw, err := strictjson.Encode(v)
+	raw, err := guard.Encode(v)
 	if err != nil || len(raw) == 0 || raw[0] != '{' {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -75,7 +76,7 @@ func (s *server) notify(method string, params any) {
 	s.work.Add(1) // Close waits for it
 	s.mu.Unlock()
 	defer s.work.Done()
-	raw, err := strictjson.Encode(params)
+	raw, err := guard.Encode(params)
 	if err != nil || len(raw) == 0 || raw[0] != '{' {
 		raw = []byte("{}")
 	}
@@ -293,7 +294,7 @@ func (s *server) Resources(ctx context.Context, cursor string) ([]mcp.Resource, 
 		}
 		own := mcp.Resource{URI: r.URI, Name: r.Name, Description: r.Description, MimeType: r.MIMEType}
 		if r.Annotations != nil {
-			own.Annotations, _ = strictjson.Encode(r.Annotations)
+			own.Annotations, _ = guard.Encode(r.Annotations)
 		}
 		if r.Title != "" {
 			_ = own.Extra.Set("title", r.Title)
@@ -503,7 +504,7 @@ func (s *server) Prompts(ctx context.Context, cursor string) ([]mcp.Prompt, stri
 		}
 		own := mcp.Prompt{Name: p.Name, Description: p.Description}
 		for _, a := range p.Arguments {
-			raw, err := strictjson.Encode(a)
+			raw, err := guard.Encode(a)
 			if err != nil || a == nil {
 				continue
 			}

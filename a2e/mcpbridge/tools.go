@@ -16,6 +16,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -50,7 +51,7 @@ func (s *server) listTools(ctx context.Context, l *link) ([]*sdk.Tool, error) {
 		if err != nil {
 			return nil, err
 		}
-		text, err := strictjson.Encode(t)
+		text, err := guard.Encode(t)
 		if err != nil {
 			return nil, err
 		}
@@ -93,7 +94,7 @@ func definition(t *sdk.Tool) tools.Definition {
 	if title != "" {
 		_ = d.Extra.Set("title", title)
 	}
-	if schema, err := strictjson.Encode(t.InputSchema); err == nil && t.InputSchema != nil {
+	if schema, err := guard.Encode(t.InputSchema); err == nil && t.InputSchema != nil {
 		_ = d.Extra.Set("input_schema", json.RawMessage(schema))
 	}
 	return d
@@ -143,7 +144,7 @@ func parameter(name string, schema any, required bool) tools.Parameter {
 		for _, v := range values {
 			if text, ok := v.(string); ok {
 				p.Enum = append(p.Enum, text)
-			} else if raw, err := strictjson.Encode(v); err == nil {
+			} else if raw, err := guard.Encode(v); err == nil {
 				p.Enum = append(p.Enum, string(raw))
 			}
 		}
@@ -254,12 +255,12 @@ func result(got *sdk.CallToolResult, took time.Duration) (*tools.Result, error) 
 	text := strings.Join(texts, "\n")
 	var err error
 	if r.Data = exact(got.StructuredContent, texts); r.Data == nil {
-		if r.Data, err = strictjson.Encode(blocks); err != nil {
+		if r.Data, err = guard.Encode(blocks); err != nil {
 			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent content that cannot be read")
 		}
 	}
 	if text != "" {
-		if r.Summary, err = strictjson.Encode(text); err != nil {
+		if r.Summary, err = guard.Encode(text); err != nil {
 			return nil, a2e.Errorf(a2e.ErrMCPProtocol, "the MCP server sent text that is not UTF-8")
 		}
 	}
@@ -288,7 +289,7 @@ func exact(content any, texts []string) json.RawMessage {
 	if strictjson.Rounded(content) {
 		return nil
 	}
-	raw, err := strictjson.Encode(content)
+	raw, err := guard.Encode(content)
 	if err != nil {
 		return nil
 	}

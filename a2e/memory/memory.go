@@ -21,6 +21,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 	"github.com/fivewire/fivewire/store"
@@ -173,7 +174,7 @@ func save(_ context.Context, state any) (json.RawMessage, error) {
 	for _, which := range m.list {
 		out.Memories = append(out.Memories, [2]string{which.namespace, which.scope})
 	}
-	return strictjson.Encode(out)
+	return guard.Encode(out)
 }
 
 func restore(_ context.Context, state any, object json.RawMessage) error {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // A Memory is an open memory of a host. Its keys are values that encoding/json writes as objects. It is
@@ -122,7 +122,7 @@ func (m *Memory) retrieve(ctx context.Context, r *RetrieveRequest) ([]*Entry, er
 func encodeAll(values ...any) ([]json.RawMessage, error) {
 	var texts []json.RawMessage
 	for _, v := range values {
-		text, err := strictjson.Encode(v)
+		text, err := guard.Encode(v)
 		if err != nil {
 			return nil, fmt.Errorf("memory: encode: %w", err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // maxChainOutput bounds each output of a program of a chain.
@@ -77,7 +77,7 @@ func Execute(ctx context.Context, call *a2e.Call, _ string, input json.RawMessag
 	if *code != 0 {
 		return nil, failure(a2e.ErrChainNode, fmt.Sprintf("exit status %d: %s", *code, wire.Clip(string(stderr))))
 	}
-	return strictjson.Encode(struct {
+	return guard.Encode(struct {
 		Code   int64  `json:"code"`
 		Stdout string `json:"stdout"`
 		Stderr string `json:"stderr"`

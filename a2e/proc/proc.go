@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
-	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // States of a process.
@@ -409,7 +409,7 @@ func (m *manager) status(_ context.Context, call *a2e.Call) (any, error) {
 		procs = append(procs, raw)
 	}
 	answer := a2e.NewMessage("proc/status/resp", &StatusResponse{ReqID: call.Message.ID, Status: "ok"})
-	text, err := strictjson.Encode(procs)
+	text, err := guard.Encode(procs)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // A process is one that an agent has started.
@@ -199,7 +199,7 @@ func (p *process) push(stream string, data any) {
 	seq := p.seq
 	p.seq++
 	p.mu.Unlock()
-	raw, err := strictjson.Encode(data)
+	raw, err := guard.Encode(data)
 	if err != nil {
 		return
 	}

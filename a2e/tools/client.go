@@ -11,6 +11,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -53,7 +54,7 @@ func CallAs[Out any](ctx context.Context, c *a2e.Client, name string, in any, op
 	if in == nil {
 		in = struct{}{}
 	}
-	arguments, err := strictjson.Encode(in)
+	arguments, err := guard.Encode(in)
 	if err != nil {
 		return out, fmt.Errorf("tools: arguments of %s: %w", name, err)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // TimeLimit returns the time limit of the request.
@@ -263,7 +263,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, name string, arguments js
 	case json.RawMessage:
 		result.Data = out
 	default:
-		if result.Data, err = strictjson.Encode(out); err != nil {
+		if result.Data, err = guard.Encode(out); err != nil {
 			return fmt.Errorf("tools: the result of %q: %w", name, err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/name"
 	"github.com/fivewire/fivewire/air/registry"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -84,7 +85,7 @@ func document(did, publicKey string, services []registry.Service) []byte {
 type object = map[string]any
 
 func encode(v any) []byte {
-	text, err := strictjson.Encode(v)
+	text, err := guard.Encode(v)
 	if err != nil {
 		panic(err) // v has texts, numbers and lists of them only
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/exchange"
 	"github.com/fivewire/fivewire/air/internal/name"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -471,7 +472,7 @@ func (f *fields) services(list []Service) error {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		text, err := strictjson.Encode(s)
+		text, err := guard.Encode(s)
 		if err != nil {
 			return fmt.Errorf("air: encoding a service: %w", err)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/fivewire/fivewire/altar/internal/cluster"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -255,7 +256,7 @@ func (r *Cluster) publish(subject string, v any) {
 	var body []byte
 	var err error
 	if v != nil {
-		body, err = strictjson.Encode(v)
+		body, err = guard.Encode(v)
 	}
 	if err == nil {
 		err = r.nc.Publish(subject, body)
@@ -287,7 +288,7 @@ func (r *Cluster) Open(ctx context.Context, from, to string) (io.ReadWriteCloser
 	if err != nil {
 		return nil, err
 	}
-	body, err := strictjson.Encode(&opening{Host: from, Subject: s.sub.Subject})
+	body, err := guard.Encode(&opening{Host: from, Subject: s.sub.Subject})
 	if err != nil {
 		return nil, err
 	}

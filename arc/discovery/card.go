@@ -18,6 +18,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/wire"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -216,7 +217,7 @@ func (c AgentCard) MarshalJSON() ([]byte, error) {
 	if len(c.Tags) > 0 || c.Category != "" || c.Popularity != "" || c.LastUpdated != "" {
 		card.Metadata = &metadata{append([]string{}, c.Tags...), c.Category, c.Popularity, c.LastUpdated}
 	}
-	b, err := strictjson.Encode(card)
+	b, err := guard.Encode(card)
 	if err != nil {
 		return nil, fmt.Errorf("arc: agent card: %w", err)
 	}

@@ -6,6 +6,7 @@
 package guard
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -95,14 +96,16 @@ func Seq[V any](what string, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 	}
 }
 
-// Encode is json.Marshal for a value of the user, whose MarshalJSON and MarshalText
-// methods may panic.
-func Encode(v any) (data []byte, err error) {
-	err = Call("encoding", func() (err error) {
-		data, err = json.Marshal(v)
-		return err
-	})
-	return data, err
+// Encode returns v as JSON by the rules of encoding/json, without the escaping that is meant for HTML
+// pages. The MarshalJSON and MarshalText methods of v may panic.
+func Encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := Call("encoding", func() error { return enc.Encode(v) }); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
 func newPanicError(what string, value any) *PanicError {

@@ -59,28 +59,26 @@ func (b *buffer) at(i int) reflect.Value {
 }
 
 // readParts reads the elements of an array, or the members of an object if keys is not
-// nil, into buffers, and returns their number.
-func readParts(c *strictjson.Cursor, elem mapping, keys, values *buffer, max int) (n int, f *Fault) {
-	var faults chain
-	for ; keys == nil && c.Element() || keys != nil && c.Name(); n++ {
-		if faults.n >= max {
-			n--
+// nil, into buffers, and returns their number or the first fault.
+func readParts(c *strictjson.Cursor, elem mapping, keys, values *buffer) (n int, f *Fault) {
+	for keys == nil && c.Element() || keys != nil && c.Name() {
+		if f != nil {
 			continue // the rest is only checked
 		}
 		if keys != nil {
 			keys.at(n).SetString(string(c.Key()))
 		}
-		f := elem.read(c, values.at(n), max)
-		for e := f; e != nil; e = e.next {
-			if keys != nil {
-				e.In(keys.at(n).String())
-			} else {
-				e.At(n)
-			}
+		f = elem.read(c, values.at(n))
+		switch {
+		case f == nil:
+		case keys != nil:
+			f.In(keys.at(n).String())
+		default:
+			f.At(n)
 		}
-		faults.add(f, max)
+		n++
 	}
-	return n, faults.first
+	return n, f
 }
 
 type sliceMapping struct {
@@ -91,12 +89,12 @@ type sliceMapping struct {
 
 func (m *sliceMapping) want() string { return "array" }
 
-func (m *sliceMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault {
+func (m *sliceMapping) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	if !c.Array() {
 		return wrongType(c, "array")
 	}
 	values := m.values.get()
-	n, f := readParts(c, m.elem, nil, values, max)
+	n, f := readParts(c, m.elem, nil, values)
 	if f == nil && n == 0 {
 		dst.Set(m.empty)
 	} else if f == nil {
@@ -133,12 +131,12 @@ type mapMapping struct {
 
 func (m *mapMapping) want() string { return "object" }
 
-func (m *mapMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault {
+func (m *mapMapping) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	if !c.Object() {
 		return wrongType(c, "object")
 	}
 	keys, values := m.keys.get(), m.values.get()
-	n, f := readParts(c, m.elem, keys, values, max)
+	n, f := readParts(c, m.elem, keys, values)
 	if f == nil {
 		out := reflect.MakeMapWithSize(m.typ, n)
 		for i := range n {

@@ -4,9 +4,11 @@
 package jsonmap
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -31,9 +33,11 @@ type Fault struct {
 	Reason  Reason
 	Want    string // may be empty
 	Got     string // the JSON type of the value; for an invalid string, how it begins
-
-	next *Fault // the next one in the order of the type
+	Cause   error  // a *guard.PanicError if a method of the Go type panicked
 }
+
+// Unwrap returns Cause.
+func (f *Fault) Unwrap() error { return f.Cause }
 
 // Error returns path, reason, wanted and got.
 func (f *Fault) Error() string {
@@ -69,29 +73,6 @@ func (f *Fault) below(step, token string) *Fault {
 	return f
 }
 
-// A chain is a list of faults in order.
-type chain struct {
-	first, last *Fault
-	n           int
-}
-
-// add appends the list that begins with f, up to a number of faults in all.
-func (l *chain) add(f *Fault, max int) {
-	for f != nil && l.n < max {
-		if l.last == nil {
-			l.first = f
-		} else {
-			l.last.next = f
-		}
-		l.last = f
-		l.n++
-		f = f.next
-	}
-	if l.last != nil {
-		l.last.next = nil
-	}
-}
-
 // wrongType returns the fault of the value at c, which it skips.
 func wrongType(c *strictjson.Cursor, want string) *Fault {
 	f := &Fault{Reason: WrongType, Want: want, Got: kindNames[c.Kind()]}
@@ -103,10 +84,24 @@ var kindNames = map[byte]string{
 	'{': "object", '[': "array", '"': "string", '0': "number", 't': "boolean", 'f': "boolean", 'n': "null",
 }
 
+// callMethod calls a method of a Go type that may be of the user, and returns its fault.
+func callMethod(name string, method func() error) *Fault {
+	return methodFault(guard.Call(name, method))
+}
+
+// methodFault returns the error of a method as a fault.
+func methodFault(err error) *Fault {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*guard.PanicError](err); ok {
+		return &Fault{Reason: Invalid, Cause: err}
+	}
+	return &Fault{Reason: Invalid, Want: err.Error()}
+}
+
 // maxGot bounds the part of a string that a fault repeats.
 const maxGot = 64
 
-func invalid(text []byte, want string) *Fault {
-	got := string(text[:min(len(text), maxGot)])
-	return &Fault{Reason: Invalid, Want: want, Got: strings.ToValidUTF8(got, "")}
-}
+// begin returns the begin of a text for Got.
+func begin(text []byte) string { return strings.ToValidUTF8(string(text[:min(len(text), maxGot)]), "") }

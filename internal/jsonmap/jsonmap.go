@@ -50,9 +50,6 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// maxFaults bounds the result of [ReadAll].
-const maxFaults = 64
-
 // Bounds of the nesting of written values, so that a cycle is an error, and of raw JSON in them,
 // which is bounded where it is read.
 const (
@@ -65,18 +62,12 @@ const (
 // text, the fault is [Malformed] and c.Err has the reason. Members that the text does not
 // have keep what dst holds, and slices with enough capacity are used again. After a fault dst is
 // not to be used.
-func Read(c *strictjson.Cursor, dst any) *Fault { return read(c, dst, 1) }
-
-// ReadAll is [Read], but returns all faults in the order of the type, at most 64.
-func ReadAll(c *strictjson.Cursor, dst any) []*Fault {
-	var all []*Fault
-	for f := read(c, dst, maxFaults); f != nil; {
-		next := f.next
-		f.next = nil
-		all = append(all, f)
-		f = next
+func Read(c *strictjson.Cursor, dst any) *Fault {
+	f := readAny(c, dst)
+	if c.Failed() {
+		return &Fault{Reason: Malformed}
 	}
-	return all
+	return f
 }
 
 // An Other reads members for [ReadRest]: ReadOther reads the value of the current member of c, or
@@ -94,22 +85,14 @@ func ReadRest(c *strictjson.Cursor, dst any, rest *Members, other Other) *Fault 
 	if !ok || !c.Object() {
 		return Read(c, dst)
 	}
-	f := p.readRest(c, v, 1, rest, other)
+	f := p.readRest(c, v, rest, other)
 	if c.Failed() {
 		return &Fault{Reason: Malformed}
 	}
 	return f
 }
 
-func read(c *strictjson.Cursor, dst any, max int) *Fault {
-	f := readAny(c, dst, max)
-	if c.Failed() {
-		return &Fault{Reason: Malformed}
-	}
-	return f
-}
-
-func readAny(c *strictjson.Cursor, dst any, max int) *Fault {
+func readAny(c *strictjson.Cursor, dst any) *Fault {
 	if r, ok := dst.(selfReader); ok {
 		return r.ReadJSON(c)
 	}
@@ -124,7 +107,7 @@ func readAny(c *strictjson.Cursor, dst any, max int) *Fault {
 		c.Skip()
 		return &Fault{Reason: BadType, Want: err.Error()}
 	}
-	return m.read(c, v, max)
+	return m.read(c, v)
 }
 
 // Append appends src as JSON without white space: the members of structs in the order of

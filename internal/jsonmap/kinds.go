@@ -39,7 +39,7 @@ var (
 
 func (l *leaf) want() string { return l.name }
 
-func (l *leaf) read(c *strictjson.Cursor, dst reflect.Value, _ int) *Fault {
+func (l *leaf) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	f, ok := l.get(c, dst)
 	if !ok {
 		return wrongType(c, l.name)
@@ -170,7 +170,7 @@ func readBytes(c *strictjson.Cursor, dst reflect.Value) (*Fault, bool) {
 	out := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	n, err := base64.StdEncoding.Strict().Decode(out, text)
 	if err != nil {
-		return invalid(text, "base64"), true
+		return &Fault{Reason: Invalid, Want: "base64", Got: begin(text)}, true
 	}
 	dst.SetBytes(out[:n])
 	return nil, true
@@ -235,7 +235,7 @@ type anyMapping struct{}
 
 func (anyMapping) want() string { return "any value" }
 
-func (anyMapping) read(c *strictjson.Cursor, dst reflect.Value, _ int) *Fault {
+func (anyMapping) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	v, _, ok := c.Raw()
 	if !ok {
 		return wrongType(c, "any value")
@@ -277,14 +277,14 @@ type pointerMapping struct {
 
 func (m *pointerMapping) want() string { return m.elem.want() }
 
-func (m *pointerMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault {
+func (m *pointerMapping) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	if c.Null() {
 		dst.SetZero()
 		return nil
 	}
 	p := reflect.New(m.typ)
 	dst.Set(p)
-	return m.elem.read(c, p.Elem(), max)
+	return m.elem.read(c, p.Elem())
 }
 
 func (m *pointerMapping) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {

@@ -71,7 +71,7 @@ func (p *plan) keepUnknown(c *strictjson.Cursor, dst reflect.Value) {
 // readKept reads a member of a lossless struct.
 func (p *plan) readKept(c *strictjson.Cursor, dst reflect.Value, f *field) {
 	start, v := c.Offset(), in(dst, f.index)
-	bad := f.mapping.read(c, v, 1)
+	bad := f.mapping.read(c, v)
 	if c.Failed() {
 		return
 	}

@@ -17,8 +17,8 @@ import (
 // A mapping reads and writes the values of one Go type.
 type mapping interface {
 	// read reads the value at c, which it passes in any case, into an addressable dst, and
-	// returns at most max faults.
-	read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault
+	// returns the first fault.
+	read(c *strictjson.Cursor, dst reflect.Value) *Fault
 	append(b []byte, src reflect.Value, depth int) ([]byte, *Fault)
 	want() string // the name of the type in faults
 }
@@ -262,7 +262,7 @@ func (b *builder) setDefault(f *field, root reflect.Type, sf reflect.StructField
 	}
 	v := reflect.New(sf.Type).Elem()
 	c := strictjson.NewCursor([]byte(text), strictjson.Options{})
-	if bad := f.mapping.read(c, v, 1); bad != nil || c.Err() != nil || v.IsZero() {
+	if bad := f.mapping.read(c, v); bad != nil || c.Err() != nil || v.IsZero() {
 		b.fail("%v.%s: the default does not fit", root, sf.Name)
 		return
 	}
@@ -316,16 +316,16 @@ func in(v reflect.Value, index []int) reflect.Value {
 
 func (p *plan) want() string { return "object" }
 
-func (p *plan) read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault {
+func (p *plan) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	if !c.Object() {
 		return wrongType(c, "object")
 	}
-	return p.readRest(c, dst, max, nil, nil)
+	return p.readRest(c, dst, nil, nil)
 }
 
 // readRest is the method read behind the bracket of an object; see [ReadRest].
-func (p *plan) readRest(c *strictjson.Cursor, dst reflect.Value, max int, rest *Members, other Other) *Fault {
-	r := structReader{plan: p, max: max, rest: rest}
+func (p *plan) readRest(c *strictjson.Cursor, dst reflect.Value, rest *Members, other Other) *Fault {
+	r := structReader{plan: p, rest: rest}
 	if rest == nil && p.extra != nil {
 		r.rest = membersAt(in(dst, p.extra))
 	}
@@ -346,36 +346,35 @@ func (p *plan) readRest(c *strictjson.Cursor, dst reflect.Value, max int, rest *
 	if p.checks && !c.Failed() {
 		model := dst.Addr().Interface()
 		for i := range p.fields {
-			if r.has(i) && (r.faults == nil || r.faults[i] == nil) {
+			if r.fault != nil && i >= r.at {
+				break
+			}
+			if r.has(i) {
 				r.note(i, check(model, p.fields[i].name))
 			}
 		}
 	}
-	if r.faults == nil {
+	if r.fault == nil {
 		return nil
 	}
-	return p.join(r.faults, max)
+	return r.fault.In(p.fields[r.at].name)
 }
 
 // A structReader is the state of reading one struct.
 type structReader struct {
 	*plan
-	max    int
-	rest   *Members               // for unknown members, or nil
-	seen   [maxFields / 64]uint64 // bits by field
-	faults []*Fault               // by field
+	rest  *Members               // for unknown members, or nil
+	seen  [maxFields / 64]uint64 // bits by field
+	fault *Fault                 // that of the first field with one
+	at    int                    // the field of the fault
 }
 
 func (r *structReader) has(i int) bool { return r.seen[i/64]&(1<<(i%64)) != 0 }
 
 func (r *structReader) note(i int, f *Fault) {
-	if f == nil {
-		return
+	if f != nil && (r.fault == nil || i <= r.at) {
+		r.fault, r.at = f, i
 	}
-	if r.faults == nil {
-		r.faults = make([]*Fault, len(r.fields))
-	}
-	r.faults[i] = f
 }
 
 func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Other) {
@@ -406,7 +405,7 @@ func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Ot
 			continue
 		}
 		start := c.Offset()
-		bad := f.mapping.read(c, in(dst, f.index), r.max)
+		bad := f.mapping.read(c, in(dst, f.index))
 		if bad != nil && r.readsOther(bad, dst, f.name, c, start) {
 			continue
 		}
@@ -430,7 +429,18 @@ func (p *plan) readsOther(bad *Fault, dst reflect.Value, name string, c *strictj
 		return false
 	}
 	value := c.Since(start)
-	return value != nil && dst.Addr().Interface().(memberReader).ReadMember(name, json.RawMessage(value))
+	if value == nil {
+		return false
+	}
+	isRead := false
+	f := callMethod("ReadMember", func() error {
+		isRead = dst.Addr().Interface().(memberReader).ReadMember(name, json.RawMessage(value))
+		return nil
+	})
+	if f != nil {
+		bad.Cause = f.Cause
+	}
+	return isRead
 }
 
 // check checks a member of a struct, to which model points.
@@ -439,23 +449,11 @@ func check(model any, name string) *Fault {
 	case checker:
 		return k.CheckMember(name)
 	case errorChecker:
-		if k.CheckMember(name) != nil {
-			return &Fault{Reason: Invalid}
+		if f := callMethod("CheckMember", func() error { return k.CheckMember(name) }); f != nil {
+			return &Fault{Reason: Invalid, Cause: f.Cause}
 		}
 	}
 	return nil
-}
-
-// join returns the faults of the fields as one list.
-func (p *plan) join(faults []*Fault, max int) *Fault {
-	var all chain
-	for i, f := range faults {
-		for e := f; e != nil; e = e.next {
-			e.In(p.fields[i].name)
-		}
-		all.add(f, max)
-	}
-	return all.first
 }
 
 func (p *plan) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {

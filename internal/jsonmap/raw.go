@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"reflect"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -147,7 +148,7 @@ func (m *methodMapping) want() string {
 	return ""
 }
 
-func (m *methodMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *Fault {
+func (m *methodMapping) read(c *strictjson.Cursor, dst reflect.Value) *Fault {
 	self := dst.Addr().Interface()
 	switch {
 	case m.readsSelf:
@@ -157,21 +158,23 @@ func (m *methodMapping) read(c *strictjson.Cursor, dst reflect.Value, max int) *
 		if !ok {
 			return wrongType(c, "any value")
 		}
-		if err := self.(json.Unmarshaler).UnmarshalJSON(v); err != nil {
-			return &Fault{Reason: Invalid, Want: err.Error(), Got: kindNames[v.Kind()]}
+		f := callMethod("UnmarshalJSON", func() error { return self.(json.Unmarshaler).UnmarshalJSON(v) })
+		if f != nil {
+			f.Got = kindNames[v.Kind()]
 		}
-		return nil
+		return f
 	case m.readsText:
 		text, ok := c.TextBytes()
 		if !ok {
 			return wrongType(c, "string")
 		}
-		if err := self.(encoding.TextUnmarshaler).UnmarshalText(text); err != nil {
-			return invalid(text, err.Error())
+		f := callMethod("UnmarshalText", func() error { return self.(encoding.TextUnmarshaler).UnmarshalText(text) })
+		if f != nil {
+			f.Got = begin(text)
 		}
-		return nil
+		return f
 	}
-	return m.rest.read(c, dst, max)
+	return m.rest.read(c, dst)
 }
 
 func (m *methodMapping) append(b []byte, src reflect.Value, depth int) ([]byte, *Fault) {
@@ -179,9 +182,9 @@ func (m *methodMapping) append(b []byte, src reflect.Value, depth int) ([]byte, 
 	case m.writesSelf:
 		return addressable(src).Interface().(selfAppender).AppendJSON(b)
 	case m.writesOther:
-		text, err := strictjson.Encode(addressable(src).Interface())
+		text, err := guard.Encode(addressable(src).Interface())
 		if err != nil {
-			return b, &Fault{Reason: Invalid, Want: err.Error()}
+			return b, methodFault(err)
 		}
 		return appendChecked(b, text)
 	}

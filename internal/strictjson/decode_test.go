@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // An own reads itself, by the method that encoding/json calls.
@@ -104,7 +106,7 @@ func TestDecodeLikeEncodingJSON(t *testing.T) {
 	}
 }
 
-// Decode reads the output of Encode back.
+// Decode reads the output of guard.Encode back.
 func TestEncodeDecode(t *testing.T) {
 	five := 5
 	pointer := &five
@@ -116,7 +118,7 @@ func TestEncodeDecode(t *testing.T) {
 		IP: netip.MustParseAddr("192.0.2.1"), Any: map[string]any{"n": stdjson.Number("1.50")}, Anys: []any{}, Small: -5, Float: 0.25,
 		Ptr: &pointer, Raw: &raw, Plain: "p", Odd: "o", Dash: "d",
 	}
-	text, err := Encode(in)
+	text, err := guard.Encode(in)
 	require.NoError(t, err)
 	var out everything
 	require.NoError(t, Decode(check(t, string(text)), &out))

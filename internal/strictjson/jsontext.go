@@ -149,15 +149,3 @@ func FaultOf(err error) (path, goType string) {
 	}
 	return e.Field, e.Type.String()
 }
-
-// Encode returns v as JSON by the rules of encoding/json, without the escaping
-// that is meant for HTML pages.
-func Encode(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := stdjson.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}

@@ -227,14 +227,6 @@ func TestDecode(t *testing.T) {
 	require.Error(t, Decode(check(t, `{}`), (*target)(nil)))
 }
 
-func TestEncode(t *testing.T) {
-	b, err := Encode(map[string]string{"a": "<&>"})
-	require.NoError(t, err)
-	require.Equal(t, `{"a":"<&>"}`, string(b))
-	_, err = Encode(func() {})
-	require.Error(t, err)
-}
-
 func TestAllocations(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")

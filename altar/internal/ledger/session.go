@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -36,7 +36,7 @@ func (l *Shared) fulfillments(ctx context.Context, session string) (list []Fulfi
 func (l *Shared) PutFulfillment(session string, f Fulfillment) error {
 	ctx, cancel := l.bounded()
 	defer cancel()
-	value, err := strictjson.Encode(f.Contracts)
+	value, err := guard.Encode(f.Contracts)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func (l *Shared) CreateSession(id string, s *Session) error {
 	if err := l.begin(ctx); err != nil {
 		return err
 	}
-	value, err := strictjson.Encode(s)
+	value, err := guard.Encode(s)
 	if err == nil {
 		_, err = l.opts.Store.Create(ctx, sessionKey(id), value, time.Duration(s.TTL)+l.opts.TombstoneTTL)
 	}
@@ -107,7 +107,7 @@ func (l *Shared) changeSession(id string, change func(s *Session)) error {
 			return err
 		}
 		change(s)
-		value, err := strictjson.Encode(s)
+		value, err := guard.Encode(s)
 		if err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (l *Shared) Own(runtimeID, name, tenant string) (isOwn bool, err error) {
 		return false, err
 	}
 	own := owner{name, tenant}
-	value, err := strictjson.Encode(&own)
+	value, err := guard.Encode(&own)
 	if err != nil {
 		return false, err
 	}
