@@ -178,13 +178,3 @@ func seconds(digits string) time.Duration {
 	}
 	return time.Duration(n) * time.Second
 }
-
-// Origin returns the origin of a valid URL, in lower case and without a default port.
-func Origin(text string) string {
-	u, err := url.Parse(text)
-	if err != nil {
-		return ""
-	}
-	port := map[string]string{"https": ":443", "http": ":80"}[u.Scheme]
-	return u.Scheme + "://" + strings.TrimSuffix(strings.ToLower(u.Host), port)
-}

@@ -124,12 +124,3 @@ func TestClientGuardsOwnClientOfCaller(t *testing.T) {
 	require.Nil(t, own.CheckRedirect)
 	require.Nil(t, own.Transport.(*http.Transport).DialContext)
 }
-
-func TestOriginIsLowerCaseWithoutDefaultPort(t *testing.T) {
-	for text, want := range map[string]string{
-		"https://Relay.Example:443/inbox?x=1": "https://relay.example", "https://relay.example:8443/": "https://relay.example:8443",
-		"http://[::1]:80/x": "http://[::1]", "http://relay.example:443": "http://relay.example:443", ":": "",
-	} {
-		require.Equal(t, want, Origin(text), text)
-	}
-}
