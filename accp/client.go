@@ -253,9 +253,10 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions, yie
 	}
 }
 
-// recovered logs a panic of user code and returns its error. Another err is returned as it is.
+// recovered logs a panic of user code and returns its error. Another err is returned as it is, and one that is marked as unsent,
+// which was logged before.
 func (c *Client) recovered(ctx context.Context, err error) error {
-	if p, ok := errors.AsType[*guard.PanicError](err); ok {
+	if p, ok := errors.AsType[*guard.PanicError](err); ok && retry.ClassOf(err) != retry.Unsent {
 		c.opts.Logger.ErrorContext(ctx, "accp: panic recovered", "err", p, "stack", string(p.Stack))
 		return &Error{Code: ErrInternal, Message: p.What + " panicked", Cause: p}
 	}

@@ -90,11 +90,7 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	defer work.Finish()
 	r := t.responder()
 	o := &wsconn.DialOptions{Options: r.socketOptions(), HTTP: *t.httpOptions(), Header: t.header()}
-	var conn *wsconn.Conn
-	err = guard.Call("HTTP client", func() (err error) {
-		conn, err = wsconn.Dial(work, t.url.String(), o)
-		return err
-	})
+	conn, err := wsconn.Dial(work, t.url.String(), o)
 	if err != nil {
 		return nil, t.recovered(work, err)
 	}

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 )
@@ -126,12 +125,9 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 
 // transmitFrame sends a frame and delivers its answers. More is false at the end of the loop of the caller.
 func (t *postTransport) transmitFrame(work *life.Work, a *attempt, s *Session, chain string, frame []byte, isLast bool) (isAnswered, more bool, err error) {
-	for r, err := range guard.Seq("HTTP client", t.post(work, s, chain, frame, a.timeout)) {
+	for r, err := range t.post(work, s, chain, frame, a.timeout) {
 		if err != nil {
-			if _, isOther := errors.AsType[*httpx.Error](err); !isOther {
-				err = t.recovered(work, err)
-			}
-			return false, false, err
+			return false, false, t.recovered(work, err)
 		}
 		isAnswered = true
 		m := r.Message

@@ -255,10 +255,7 @@ func (r *Resolver) runFlight(ctx context.Context, airID string, f *flight, isFor
 		f.err = ErrBadGateway.because("the registry did not answer in time", ctx.Err())
 		return
 	}
-	f.err = guard.Call("HTTP client", func() (err error) {
-		f.entry, err = r.fetch(ctx, airID, isForced)
-		return err
-	})
+	f.entry, f.err = r.fetch(ctx, airID, isForced)
 	var p *guard.PanicError
 	if errors.As(f.err, &p) {
 		logPanic(ctx, r.log, f.err)

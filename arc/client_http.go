@@ -15,7 +15,6 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/arc/internal/endpoint"
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -174,14 +173,10 @@ type transfer struct {
 	buf    [512]byte   // part of the transfer, because a failed connection may still read it
 }
 
-// do makes one attempt to send the request. A panic of the user's transport is its error.
-func (x *transfer) do(ctx context.Context, limit int64) (resp *http.Response, err error) {
-	err = guard.Call("transport", func() (err error) {
-		resp, err = endpoint.Do(ctx, x.c.http, &httpx.Request{Op: x.out.Method, Method: http.MethodPost,
-			URL: x.c.endpoint, Header: x.header, Body: x.data, Limit: limit})
-		return err
-	})
-	return resp, err
+// do makes one attempt to send the request.
+func (x *transfer) do(ctx context.Context, limit int64) (*http.Response, error) {
+	return endpoint.Do(ctx, x.c.http, &httpx.Request{Op: x.out.Method, Method: http.MethodPost,
+		URL: x.c.endpoint, Header: x.header, Body: x.data, Limit: limit})
 }
 
 // read reads a response, into the buffer of the call if there is one.

@@ -297,15 +297,11 @@ func (d *Client) get(ctx context.Context, base *url.URL, path string) ([]byte, e
 		}
 	}
 	var data []byte
-	err := guard.Call("transport", func() error {
-		resp, err := endpoint.Do(ctx, d.http, &httpx.Request{Op: "discovery", Method: http.MethodGet, URL: to, Header: header})
-		if err != nil {
-			return err
-		}
+	resp, err := endpoint.Do(ctx, d.http, &httpx.Request{Op: "discovery", Method: http.MethodGet, URL: to, Header: header})
+	if err == nil {
 		defer resp.Body.Close()
 		data, err = io.ReadAll(resp.Body)
-		return err
-	})
+	}
 	var e *httpx.Error
 	switch {
 	case errors.Is(err, httpx.ErrTooLarge):

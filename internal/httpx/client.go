@@ -163,7 +163,11 @@ func (c *Client) Do(ctx context.Context, r *Request) (*http.Response, error) {
 	if err := x.prepare(ctx, req); err != nil {
 		return nil, x.failed(err, true)
 	}
-	res, err := c.roundTrip(req)
+	var res *http.Response
+	err := guard.Call("HTTP client", func() (err error) {
+		res, err = c.roundTrip(req)
+		return err
+	})
 	if err != nil {
 		return nil, x.failed(err, c.isTraced)
 	}
@@ -171,11 +175,12 @@ func (c *Client) Do(ctx context.Context, r *Request) (*http.Response, error) {
 	if r.Upgrade && res.StatusCode == http.StatusSwitchingProtocols {
 		return res, nil
 	}
+	x.ReadCloser = res.Body
 	if err := x.check(res); err != nil {
-		_ = res.Body.Close()
+		_ = x.Close()
 		return nil, err
 	}
-	x.ReadCloser, res.Body = res.Body, x
+	res.Body = x
 	return res, nil
 }
 
@@ -293,8 +298,11 @@ func (x *exchange) check(res *http.Response) error {
 	e := &Error{Op: x.client.opts.Prefix + x.Op, Method: x.Method, URL: bare(x.URL), Status: res.StatusCode, Header: h,
 		class: retry.Unknown}
 	e.Message = "got " + got + ", want " + want
-	t := time.AfterFunc(errorTimeout, func() { _ = guard.Call("HTTP client", res.Body.Close) }) // a stream has no deadline
-	e.Body, _ = readAll(io.LimitReader(res.Body, maxPart), -1, -1)
+	t := time.AfterFunc(errorTimeout, func() { _ = x.Close() }) // a stream has no deadline
+	_ = guard.Call("HTTP client", func() error {
+		e.Body, _ = readAll(io.LimitReader(res.Body, maxPart), -1, -1)
+		return nil
+	})
 	t.Stop()
 	if res.StatusCode/100 == 2 {
 		return e // the peer may have processed the request
@@ -305,8 +313,11 @@ func (x *exchange) check(res *http.Response) error {
 }
 
 // Read reads from the body of the response.
-func (x *exchange) Read(p []byte) (int, error) {
-	n, err := x.ReadCloser.Read(p)
+func (x *exchange) Read(p []byte) (n int, err error) {
+	err = guard.Call("HTTP client", func() (err error) {
+		n, err = x.ReadCloser.Read(p)
+		return err
+	})
 	if uint64(n) > x.left {
 		return int(x.left), x.failed(ErrTooLarge, true)
 	}
@@ -316,3 +327,6 @@ func (x *exchange) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// Close closes the body of the response.
+func (x *exchange) Close() error { return guard.Call("HTTP client", x.ReadCloser.Close) }

@@ -26,6 +26,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/netguard"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/retry"
@@ -615,4 +616,47 @@ func TestClientGuardsAgainstTransport(t *testing.T) {
 	data, _, err := c.Fetch(t.Context(), r)
 	require.NoError(t, err)
 	require.Empty(t, data)
+}
+
+// A panicking body panics in a method of its own.
+type panickingBody struct{ in string }
+
+func (b panickingBody) Read(p []byte) (int, error) {
+	if b.in == "Read" {
+		panic("Read failed")
+	}
+	return copy(p, "{}"), io.EOF
+}
+
+func (b panickingBody) Close() error {
+	if b.in == "Close" {
+		panic("Close failed")
+	}
+	return nil
+}
+
+func TestClientSurvivesPanicsOfTransport(t *testing.T) {
+	for in, isSent := range map[string]bool{"RoundTrip": false, "Read": true, "Close": true} {
+		for _, status := range []int{http.StatusOK, http.StatusTeapot} {
+			user := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+				if !isSent {
+					panic("RoundTrip failed")
+				}
+				return &http.Response{StatusCode: status, Header: http.Header{}, Body: panickingBody{in}}, nil
+			})}
+			c := NewClient(&ClientOptions{HTTPClient: user, AllowInsecure: true})
+			_, _, err := c.Fetch(t.Context(), &Request{Method: http.MethodGet, URL: &url.URL{Scheme: "http", Host: "peer.example"}})
+			if in == "Close" && status == http.StatusOK {
+				require.NoError(t, err)
+				continue
+			}
+			var e *Error
+			require.ErrorAs(t, err, &e, "%s %d", in, status)
+			if !isSent || status == http.StatusOK {
+				var p *guard.PanicError
+				require.ErrorAs(t, err, &p, "%s %d", in, status)
+				require.NotEqual(t, retry.Unsent, retry.ClassOf(err), "it may have been sent")
+			}
+		}
+	}
 }
