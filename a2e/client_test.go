@@ -366,6 +366,68 @@ func TestNoise(t *testing.T) {
 	require.Contains(t, log.String(), "Traceback")
 }
 
+// A panic of the transport of the user is the error of its connection.
+func TestPanicOfTransportEndsConnection(t *testing.T) {
+	conn, err := a2e.DialHTTP(t.Context(), "http://localhost", &a2e.HTTPDialOptions{HTTPClient: &http.Client{
+		Transport: roundTrip(func(*http.Request) (*http.Response, error) { panic("broken transport") })}})
+	require.NoError(t, err)
+	c := a2etest.Must(a2e.NewClient(conn, nil))
+	_, err = c.Connect(t.Context())
+	require.ErrorContains(t, err, "HTTP client panicked: broken transport")
+	require.NoError(t, c.Close())
+}
+
+// A panickingStream panics in one of its methods.
+type panickingStream struct {
+	io.ReadWriteCloser
+	in string
+}
+
+func (p panickingStream) Read(b []byte) (int, error) {
+	if p.in == "Read" {
+		panic("a broken stream")
+	}
+	return p.ReadWriteCloser.Read(b)
+}
+
+func (p panickingStream) Write(b []byte) (int, error) {
+	if p.in == "Write" {
+		panic("a broken stream")
+	}
+	return p.ReadWriteCloser.Write(b)
+}
+
+func (p panickingStream) Close() error {
+	_ = p.ReadWriteCloser.Close()
+	if p.in == "Close" {
+		panic("a broken stream")
+	}
+	return nil
+}
+
+// A panic of the stream of the user, on one side or on the other, is the end of its connection.
+func TestPanicOfStreamEndsConnection(t *testing.T) {
+	for _, in := range []string{"Read", "Write", "Close"} {
+		for _, isHost := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				h := a2etest.NewHost(t, nil)
+				hostEnd, clientEnd := net.Pipe()
+				ends := [2]io.ReadWriteCloser{hostEnd, panickingStream{clientEnd, in}}
+				if isHost {
+					ends = [2]io.ReadWriteCloser{panickingStream{hostEnd, in}, clientEnd}
+				}
+				served := make(chan error, 1)
+				go func() { served <- h.Serve(t.Context(), ends[0]) }()
+				c := a2etest.Must(a2e.NewClient(ends[1], nil))
+				_, err := c.Connect(t.Context())
+				require.Equal(t, in == "Close", err == nil, "%s %v", in, err)
+				require.NoError(t, c.Close())
+				<-served
+			})
+		}
+	}
+}
+
 // The stream of an HTTP session breaks and comes back without loss (A2E-137,
 // A2E-138, A2E-D13, A2E-D42).
 func TestHTTPReconnect(t *testing.T) {

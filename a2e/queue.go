@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
 
@@ -45,7 +46,7 @@ func (o *lineQueue) close() {
 	o.once.Do(func() {
 		go func() {
 			defer close(o.closed)
-			_ = o.rw.Close()
+			_ = guard.Call("stream", o.rw.Close)
 		}()
 	})
 }

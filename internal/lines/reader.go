@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 var (
@@ -181,7 +183,11 @@ func (r *Reader) fill() error {
 		}
 	}
 	for range maxEmpty {
-		n, err := r.r.Read(r.buf[r.end:])
+		n := 0
+		err := guard.Call("stream", func() (err error) {
+			n, err = r.r.Read(r.buf[r.end:])
+			return err
+		})
 		if n < 0 || n > len(r.buf)-r.end {
 			n, err = 0, errBadRead
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // item is one answer of Next.
@@ -121,6 +122,23 @@ func TestReaderBrokenStream(t *testing.T) {
 	require.Equal(t, io.ErrUnexpectedEOF, err)
 	require.NotErrorIs(t, err, ErrUnterminated)
 	require.ErrorIs(t, ErrUnterminated, io.ErrUnexpectedEOF)
+}
+
+type panickingReader struct{}
+
+func (panickingReader) Read([]byte) (int, error) { panic("Read failed") }
+
+// A panic of the stream is its error.
+func TestReaderSurvivesPanicOfStream(t *testing.T) {
+	r := NewReader(io.MultiReader(strings.NewReader("a\nhal"), panickingReader{}), 0)
+	line, err := r.Next()
+	require.NoError(t, err)
+	require.Equal(t, "a", string(line))
+	for range 2 {
+		_, err = r.Next()
+		var p *guard.PanicError
+		require.ErrorAs(t, err, &p)
+	}
 }
 
 func TestReaderEndStays(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 )
 
@@ -347,7 +348,11 @@ func (q *Queue) output(c *chunk) error {
 				n = c.sizes[i]
 			}
 			q.Progress()
-			written, err := q.w.Write(rest[:n])
+			written := 0
+			err := guard.Call("stream", func() (err error) {
+				written, err = q.w.Write(rest[:n])
+				return err
+			})
 			if err == nil && written < n {
 				err = io.ErrShortWrite
 			}

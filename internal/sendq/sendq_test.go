@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
@@ -695,6 +696,22 @@ func TestWriteErrorCuts(t *testing.T) {
 		q = New(short{}, Options{})
 		require.NoError(t, q.Write(t.Context(), []byte("ab"), 0))
 		require.Equal(t, io.ErrShortWrite, q.Put(nil, 0))
+	})
+}
+
+type panickingWriter struct{}
+
+func (panickingWriter) Write([]byte) (int, error) { panic("Write failed") }
+
+// A panic of the stream cuts the queue.
+func TestPanicOfStreamCuts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cut error
+		q := New(panickingWriter{}, Options{OnCut: func(err error) { cut = err }})
+		require.NoError(t, q.Put([]byte("a"), 0))
+		var p *guard.PanicError
+		require.ErrorAs(t, q.Flush(t.Context()), &p)
+		require.ErrorAs(t, cut, &p)
 	})
 }
 

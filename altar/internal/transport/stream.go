@@ -94,13 +94,7 @@ func NewStream(rwc io.ReadWriteCloser, maxFrame, maxOutput int) *Stream {
 func (c *Stream) Limit() (maxOutput int, isSeparate bool) { return c.maxOutput, false }
 
 // Write writes whole frames.
-func (c *Stream) Write(frames []byte) (n int, err error) {
-	err = guard.Call("stream", func() (err error) {
-		n, err = c.rwc.Write(frames)
-		return err
-	})
-	return n, err
-}
+func (c *Stream) Write(frames []byte) (n int, err error) { return c.rwc.Write(frames) }
 
 // HangUp closes the sending direction, where the stream has two. A refused peer can read why: what it still
 // sends is read and discarded for a moment, because closing before would cost the answer.
