@@ -61,7 +61,7 @@ type durable struct {
 }
 
 func newDurable(h *Host, db store.Store) *durable {
-	d := &durable{host: h, db: db, acquired: make(chan struct{}), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
+	d := &durable{host: h, db: state.Guard(db), acquired: make(chan struct{}), sessions: map[string]*kept{}, readers: map[string]*streamReader{},
 		storage: storage{bodies: map[string][]*storedBody{}, polled: map[string]bool{}}}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d

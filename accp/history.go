@@ -14,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/state"
 )
 
 // A core is the state of a session that its record has. It changes by changes only, so processes with
@@ -75,7 +76,7 @@ func (h *history) open(self, id string, o *SessionOptions, codec *Codec) {
 	h.refs = references{sid: id, retention: o.Persistence.Retention, log: h.logger, mu: &h.mu, tiers: &h.core.tiers, grants: map[string]bool{}}
 	h.refs.newMemory()
 	if o.Persistence.SharedStore != nil {
-		h.refs.shared = entries{o.Persistence.SharedStore, "accp-shared/"}
+		h.refs.shared = entries{state.GuardKV(o.Persistence.SharedStore), "accp-shared/"}
 	}
 	h.holds = holdings{schemaBytes: h.registry.tables().bytes,
 		memory:  meter{limit: option.Bytes(o.MaxMemory, 16<<20), size: h.memorySize},
@@ -84,7 +85,7 @@ func (h *history) open(self, id string, o *SessionOptions, codec *Codec) {
 	marks := max(int(min(h.holds.memory.limit/(4*markBytes), maxSeen)), minSeen)
 	h.core = core{numbers: order.New(marks, o.SeqPerSender), shared: emptyState()}
 	h.hotLimit = maxHotFrames
-	if db := o.Persistence.Store; db != nil {
+	if db := state.Guard(o.Persistence.Store); db != nil {
 		t := entries{db, "accp/"}
 		h.refs.private = t
 		h.record = record.New(db, record.Options{Stream: t.key(id, "session", self), Sides: t.key(id, "side", ""), Self: self,

@@ -20,6 +20,7 @@ import (
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/state"
 )
 
 // A Host routes tool calls from clients to Runtimes (ALT-010). It keeps the contracts, and checks,
@@ -129,7 +130,8 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	}
 	h.ledger = ledger.Memory{}
 	network := h.opts.Cluster
-	if db := h.opts.Persistence.Store; db != nil {
+	if db := state.Guard(h.opts.Persistence.Store); db != nil {
+		h.opts.Persistence.Store = db
 		shared := ledger.NewShared(h.ctx, h.ledgerOptions())
 		h.ledger = shared
 		_ = h.life.Go("store", func(context.Context) { h.ledger.Run() })

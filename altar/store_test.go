@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/ledger"
 	"github.com/fivewire/fivewire/internal/strictjson"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -822,4 +823,36 @@ func TestClientSurvivesRestart(t *testing.T) {
 		stop()
 		require.NoError(t, <-done)
 	})
+}
+
+// A panic of the store, in whatever access, fails at most one message, and no later call.
+func TestPanicOfStoreFailsOneAccess(t *testing.T) {
+	isLast := false
+	for skip := int64(0); !isLast; skip++ {
+		synctest.Test(t, func(t *testing.T) {
+			db, hook := testkit.PanickingStore(store.NewMemory(), skip)
+			h := testHost(t, &HostOptions{Persistence: Persistence{Store: db}})
+			rt := testRuntime("r1", nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { _ = rt.RunWithReconnect(ctx, func(context.Context) (Conn, error) { return h.Dial(testService) }) }()
+			c := must(NewClient(func(context.Context) (Conn, error) { return h.Dial(testUser) }, nil))
+			synctest.Wait()
+			for range 3 { // the panic fails one of these at most
+				if sess, err := c.CreateSession(t.Context(), nil); err == nil {
+					_, _ = sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+					_ = sess.Destroy(t.Context())
+				}
+				time.Sleep(20 * time.Second)
+			}
+			isLast = hook.Count.Load() == 0
+			hook.Left.Store(0)
+			sess, err := c.CreateSession(t.Context(), nil)
+			require.NoError(t, err, skip)
+			res, err := sess.Call(t.Context(), "math/add", addIn{1, 2}, nil)
+			require.NoError(t, err, skip)
+			require.Equal(t, "3", string(res.Payload))
+			require.NoError(t, c.Close())
+		})
+	}
 }

@@ -78,7 +78,7 @@ type Table struct {
 // New returns the Table of an instance, with streams under a prefix, for example "arc/". A lease has one Table.
 // A nil logger means slog.Default().
 func New(db store.Log, l *lease.Lease, prefix string, logger *slog.Logger) *Table {
-	t := &Table{db: db, lease: l, prefix: prefix, logger: cmp.Or(logger, slog.Default()), runs: map[string]*Run{}}
+	t := &Table{db: state.GuardLog(db), lease: l, prefix: prefix, logger: cmp.Or(logger, slog.Default()), runs: map[string]*Run{}}
 	l.Listen(topic, t.notify)
 	return t
 }

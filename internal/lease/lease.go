@@ -103,7 +103,7 @@ func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 		o.TTL = defaultTTL
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	l := &Lease{db: db, opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
+	l := &Lease{db: state.Guard(db), opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
 		due: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
 		kinds: map[string]adoptFunc{}, topics: map[string]func([]byte){}, verdicts: map[Owner]time.Time{}}
 	l.base, l.stop = context.WithCancelCause(context.Background())

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -1101,4 +1102,35 @@ func TestClosedStoreEndsTheLease(t *testing.T) {
 		advance(ttl)
 		require.ErrorIs(t, context.Cause(l.Context()), lease.ErrLost)
 	})
+}
+
+// A panic of the store, in whatever access, is one failed access: the lease goes on, and the work of a failed process is adopted.
+func TestPanicOfStoreFailsOneAccess(t *testing.T) {
+	isLast := false
+	for skip := int64(0); !isLast; skip++ {
+		synctest.Test(t, func(t *testing.T) {
+			memory, plan := store.NewMemory(), &fault.Plan{}
+			t.Cleanup(plan.Close)
+			failed := acquire(t, fault.Store(memory, plan), lease.Options{})
+			_, err := failed.Start(t.Context(), "task", "a")
+			require.NoError(t, err)
+			plan.Crash()
+			db, hook := testkit.PanickingStore(memory, skip)
+			l, err := lease.Acquire(t.Context(), db, lease.Options{Logger: quiet, InstanceID: "next"})
+			if err != nil {
+				require.NotZero(t, hook.Count.Load(), err)
+				return
+			}
+			adopted := 0
+			l.Adopt("task", func(context.Context, string, lease.Owner, lease.Owner) (lease.Found, error) {
+				adopted++
+				return lease.Ended, nil
+			})
+			time.Sleep(10 * ttl)
+			require.NoError(t, l.Context().Err(), skip)
+			require.NotZero(t, adopted, skip)
+			isLast = hook.Count.Load() == 0
+			require.NoError(t, l.Release(t.Context()))
+		})
+	}
 }

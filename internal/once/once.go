@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/option"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -179,7 +180,7 @@ type Table struct {
 // New returns a Table on db. Instances that share db have each their lease l. With a
 // nil db the claims are in memory, and l is ignored.
 func New(db store.KV, l *lease.Lease, o Options) *Table {
-	t := &Table{db: db, lease: l, opts: o.withDefaults(db != nil), start: time.Now()}
+	t := &Table{db: state.GuardKV(db), lease: l, opts: o.withDefaults(db != nil), start: time.Now()}
 	t.entries, t.running, t.principals = map[name]*entry{}, map[*entry]bool{}, map[string]*queue{}
 	t.ctx, t.cancel = context.WithCancelCause(context.Background())
 	if db != nil {

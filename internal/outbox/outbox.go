@@ -140,7 +140,7 @@ func New(db store.Store, l *lease.Lease, o Options) *Outbox {
 	o.MaxItems, o.MaxBytes = option.Bytes(o.MaxItems, 10_000), option.Bytes(o.MaxBytes, 64<<20)
 	o.MaxLetters = option.Bytes(o.MaxLetters, o.MaxItems)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	b := &Outbox{db: db, lease: l, opts: o, life: o.MaxAge + spare,
+	b := &Outbox{db: state.Guard(db), lease: l, opts: o, life: o.MaxAge + spare,
 		funcs: map[string]sendFunc{}, senders: map[string]*sender{}}
 	b.base, b.stop = context.WithCancel(context.Background())
 	l.Listen(topic, b.receive)

@@ -37,7 +37,7 @@ type Table struct {
 // New returns a table of streams in db, under names that begin with prefix. The lease l has to be in the
 // same store, and has one table only. If db and l are nil, streams are kept in memory.
 func New(db store.Log, l *lease.Lease, prefix string) *Table {
-	t := &Table{db: db, lease: l, prefix: prefix + kind + "/", streams: map[string]*stream{}}
+	t := &Table{db: state.GuardLog(db), lease: l, prefix: prefix + kind + "/", streams: map[string]*stream{}}
 	if db != nil {
 		l.Listen(kind, t.receive)
 		l.Adopt(kind, t.adopt)

@@ -17,12 +17,16 @@ import (
 // A Hook is a function or an interface of options that panics with its path.
 type Hook struct {
 	Path  string       // such as Auth.Authenticator
+	Skip  atomic.Int64 // calls before the first panic
 	Left  atomic.Int64 // panics before the hook works as in the other options; negative: without end
 	Count atomic.Int64 // panics until now
 }
 
 // panics counts a call and panics if it is due.
 func (h *Hook) panics() {
+	if h.Skip.Add(-1) >= 0 {
+		return
+	}
 	for n := h.Left.Load(); n >= 0; n = h.Left.Load() {
 		if n == 0 {
 			return
@@ -65,6 +69,14 @@ func Hooks[O any](t *testing.T, base func() *O, use func(t *testing.T, o *O, h *
 	if tested == 0 {
 		t.Fatalf("%T has no hooks", *new(O))
 	}
+}
+
+// PanickingStore returns db with one access that panics: the first one after a number of others.
+func PanickingStore(db store.Store, skip int64) (panicking store.Store, h *Hook) {
+	h = &Hook{Path: "store"}
+	h.Skip.Store(skip)
+	h.Left.Store(1)
+	return hookedStore{db, h}, h
 }
 
 // isHook reports whether a field is code of the user.
