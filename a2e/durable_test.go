@@ -26,6 +26,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -288,4 +289,31 @@ func TestSessionsMoveToTheOtherHost(t *testing.T) {
 	inDurableProcesses(t, 2, 4, 10, 3*time.Second, 2*time.Second, func(int) a2e.Persistence {
 		return a2e.Persistence{LeaseTTL: time.Second}
 	})
+}
+
+// A panic of the store, in whatever access, is one failed access: later calls succeed.
+func TestPanicOfStoreFailsOneAccess(t *testing.T) {
+	isLast := false
+	for skip := int64(0); !isLast; skip++ {
+		synctest.Test(t, func(t *testing.T) {
+			db, hook := testkit.PanickingStore(store.NewMemory(), skip)
+			p := newDurableProcess(t, db, &effects{started: map[string]int{}, done: map[string]int{}}, a2e.Persistence{}, nil)
+			b := &balancer{processes: []*durableProcess{p}}
+			c := connectDurable(t, b)
+			client := a2etest.Must(tools.NewClient(c))
+			call := func(id string) error {
+				_, err := client.Call(t.Context(), &tools.CallRequest{ToolName: "work", Arguments: json.RawMessage(`{"id":"` + id + `"}`)}, nil)
+				return err
+			}
+			for i := range 3 { // the panic fails one of these at most
+				_ = call(strconv.Itoa(i))
+				time.Sleep(20 * time.Second)
+			}
+			isLast = hook.Count.Load() == 0
+			hook.Left.Store(0)
+			require.NoError(t, call("last"), skip)
+			require.NoError(t, c.Close())
+			require.NoError(t, p.host.Close())
+		})
+	}
 }
