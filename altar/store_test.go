@@ -835,7 +835,9 @@ func TestPanicOfStoreFailsOneAccess(t *testing.T) {
 			rt := testRuntime("r1", nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			go func() { _ = rt.RunWithReconnect(ctx, func(context.Context) (Conn, error) { return h.Dial(testService) }) }()
+			go func() {
+				_ = rt.RunWithReconnect(ctx, func(context.Context) (Conn, error) { return h.Dial(testService) })
+			}()
 			c := must(NewClient(func(context.Context) (Conn, error) { return h.Dial(testUser) }, nil))
 			synctest.Wait()
 			for range 3 { // the panic fails one of these at most

@@ -618,7 +618,7 @@ func TestClientGuardsAgainstTransport(t *testing.T) {
 	require.Empty(t, data)
 }
 
-// A panicking body panics in a method of its own.
+// A panickingBody panics in one of its methods.
 type panickingBody struct{ in string }
 
 func (b panickingBody) Read(p []byte) (int, error) {

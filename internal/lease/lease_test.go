@@ -1104,7 +1104,7 @@ func TestClosedStoreEndsTheLease(t *testing.T) {
 	})
 }
 
-// A panic of the store, in whatever access, is one failed access: the lease goes on, and the work of a failed process is adopted.
+// A panic of the store, in whatever access, fails that access alone: the lease stays, and the work of a failed process is adopted.
 func TestPanicOfStoreFailsOneAccess(t *testing.T) {
 	isLast := false
 	for skip := int64(0); !isLast; skip++ {

@@ -13,7 +13,7 @@ import (
 )
 
 // Guard returns db with methods that return a panic of db as their error: a call without an answer. So do
-// [GuardKV] and [GuardLog]. What is guarded or nil is returned as it is.
+// [GuardKV] and [GuardLog]. A guarded or nil db is returned as it is.
 func Guard(db store.Store) store.Store {
 	switch db.(type) {
 	case nil, guardedStore:

@@ -71,7 +71,7 @@ func Hooks[O any](t *testing.T, base func() *O, use func(t *testing.T, o *O, h *
 	}
 }
 
-// PanickingStore returns db with one access that panics: the first one after a number of others.
+// PanickingStore returns db with one access that panics: that after skip other ones.
 func PanickingStore(db store.Store, skip int64) (panicking store.Store, h *Hook) {
 	h = &Hook{Path: "store"}
 	h.Skip.Store(skip)
