@@ -6,6 +6,7 @@ package altar
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -125,4 +126,35 @@ func TestToolReturnsPanic(t *testing.T) {
 			require.NotContains(t, err.Error(), "secret")
 		}
 	})
+}
+
+// A tool may use the buffer of a chunk again as soon as Send has returned, on every transport.
+func TestToolReusesBufferOfChunks(t *testing.T) {
+	for _, tr := range transports {
+		t.Run(tr.name, func(t *testing.T) {
+			rt := must(NewRuntime("r1", nil))
+			rt.HandleStream("count", StreamHandlerFunc(func(_ context.Context, _ *ToolCall, out *ChunkWriter) error {
+				var buf []byte
+				for i := range 50 {
+					buf = fmt.Appendf(buf[:0], `"%0100d"`, i)
+					if err := out.Send(json.RawMessage(buf)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+			s := start(t, tr.dial, nil, rt)
+			sess, err := s.c.CreateSession(t.Context(), nil)
+			require.NoError(t, err)
+			for range 2 { // the second one reads the chunks that are kept for repeats
+				n := 0
+				for c, err := range sess.Stream(t.Context(), "count", countIn{50}, &CallOptions{InvocationID: "i"}) {
+					require.NoError(t, err)
+					require.Equal(t, fmt.Sprintf(`"%0100d"`, n), string(c))
+					n++
+				}
+				require.Equal(t, 50, n)
+			}
+		})
+	}
 }

@@ -21,7 +21,8 @@ import (
 // A Handler answers calls with one result. It must be safe for concurrent use and must not change
 // the call.
 //
-// The result is encoded by the rules of encoding/json; bytes become base64. An [*Error] with one of
+// The result is encoded by the rules of encoding/json; bytes become base64. A [json.RawMessage] is sent as it is, and must
+// not change afterwards. An [*Error] with one of
 // the eight codes is sent unchanged. The text of any other error is sent as EXECUTION_FAILED, so it
 // must not contain secrets. A panic is recovered, and its value is not sent (ALT-D34). The context
 // ends when the call is cancelled, times out or has no caller.
@@ -86,8 +87,8 @@ type shortChunk struct {
 	text [32]byte
 }
 
-// Send sends the next payload. It blocks while the readers of the stream are behind (ALT-D37), and
-// fails if the call has ended or the value cannot be encoded as JSON.
+// Send sends the next payload, which may change afterwards. It blocks while the readers of the stream are behind (ALT-D37),
+// and fails if the call has ended or the value cannot be encoded as JSON.
 func (w *ChunkWriter) Send(v any) error { return w.send(v, false) }
 
 // SendLast sends the last part. Nothing can follow.
@@ -108,6 +109,9 @@ func (w *ChunkWriter) send(v any, final bool) error {
 	one := &w.sent
 	if w.call.s.direct != nil { // in one process the receiver keeps it
 		one = new(shortChunk)
+		if raw, ok := v.(json.RawMessage); ok {
+			v = json.RawMessage(bytes.Clone(raw))
+		}
 	}
 	payload, err := w.call.encode(one.text[:0], v)
 	if err != nil {
