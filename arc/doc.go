@@ -51,7 +51,7 @@
 // [Persistence], by default in memory. Several processes may share a durable store
 // behind a proxy that routes each request to any of them, and take over the unfinished
 // work of processes whose lease has expired, also after a restart. A task continues by
-// running its handler again, which repeats no [Step], input, message or artifact.
+// running its handler again, which repeats no [Step], sleep, input, message or artifact.
 //
 // Subscribers receive each queued event at least once. An event is queued directly
 // after the write of its task. If the process exits in between, the next owner queues

@@ -265,3 +265,62 @@ func TestStepKeepsNoError(t *testing.T) {
 	require.Eventually(t, func() bool { return taskOf(t, s, "a-01", id).Status.Final() }, time.Minute, time.Millisecond)
 	require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", id).Status)
 }
+
+// A sleep lasts once: a deployment does not wait for it, and the process that continues the task waits for the rest of it.
+func TestSleepLastsOnce(t *testing.T) {
+	for _, isCrash := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var steps atomic.Int32
+			c := newCluster(t, func(ctx context.Context, run *arc.TaskRun) error {
+				for range 2 {
+					if _, err := arc.Step(ctx, run, "count", func(context.Context, string) (int32, error) { return steps.Add(1), nil }); err != nil {
+						return err
+					}
+					if err := run.Sleep(ctx, "nap", 20*time.Minute); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			begin := time.Now()
+			first, db := c.start()
+			id := c.create(first)
+			time.Sleep(5 * time.Minute)
+			if isCrash {
+				db.crash()
+			} else {
+				require.NoError(t, first.Shutdown(t.Context()))
+				require.Equal(t, 5*time.Minute, time.Since(begin))
+			}
+			second, _ := c.start()
+			time.Sleep(40*time.Minute - time.Since(begin) - time.Millisecond)
+			require.Equal(t, arc.TaskWorking, c.task(second, id).Status)
+			require.EqualValues(t, 2, steps.Load())
+			time.Sleep(time.Second)
+			require.Equal(t, arc.TaskCompleted, c.task(second, id).Status)
+		})
+	}
+}
+
+// A sleeping task has no place, so that another one runs, and its cancellation wakes it.
+func TestSleepingTaskHasNoPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxTasks: 1}})
+		results := make(chan error, 2)
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			err := run.Sleep(ctx, "nap", 10*time.Minute)
+			results <- err
+			return err
+		}))
+		first, second := createTask(t, s, "a-01", "x"), createTask(t, s, "a-01", "y")
+		synctest.Wait()
+		require.Equal(t, arc.TaskWorking, taskOf(t, s, "a-01", second).Status)
+		require.Nil(t, cancelTask(s, "a-01", first).Error)
+		synctest.Wait()
+		require.Error(t, <-results)
+		time.Sleep(10 * time.Minute)
+		require.NoError(t, <-results)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", second).Status)
+	})
+}

@@ -151,6 +151,13 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 	return read[Message](text)
 }
 
+// Sleep waits for d. If the process ends before, the handler runs again in any process that serves the agent, and Sleep waits for
+// the rest. The n-th Sleep of a name is the same one in each run. The task stays WORKING, so its time limit counts, and other tasks
+// may take its place. No shutdown waits for it.
+func (r *TaskRun) Sleep(ctx context.Context, name string, d time.Duration) error {
+	return public(r.run.Sleep(ctx, name, d))
+}
+
 // Step runs f once in the life of a task and returns its result, which is JSON of at most 1 MiB. If the
 // process ends, the task runs again from the beginning in any process that serves the agent, and a
 // Step with a kept result returns that without running f. An error of f is not kept. If the process ends

@@ -275,6 +275,23 @@ func (r *Run) Step(ctx context.Context, name string, f func(ctx context.Context,
 	return j.Step(ctx, name, f)
 }
 
+// Sleep waits for d once in the life of a task: a later run waits for the rest. While it sleeps, the run needs no place, and no
+// shutdown waits for it.
+func (r *Run) Sleep(ctx context.Context, name string, d time.Duration) error {
+	j, err := r.openJournal()
+	if err != nil {
+		return err
+	}
+	r.work.Park()
+	r.pausePlace()
+	defer r.resumePlace()
+	err = j.Sleep(ctx, name, d)
+	if failed := r.work.Resume(); failed != nil {
+		return failed // in a shutdown the next owner continues
+	}
+	return err
+}
+
 // openJournal opens the journal of the run before its first use. The record has to mention it (ARC-D74).
 func (r *Run) openJournal() (*journal.Run, error) {
 	r.opening.Lock()

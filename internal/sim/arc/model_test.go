@@ -24,6 +24,7 @@ import (
 //	   It fails if its handler fails, and if it was interrupted before its first step, unless these run again.
 //	T5 A call or a shutdown ends at the latest 5 s after its deadline.
 //	T6 A task has an artifact for each consumed input, in order, and once.
+//	T7 A handler passes a sleep no earlier than its length after the first run began it.
 //	N1 An acknowledged subscription gets the end of its task, N2 once per request.
 //	C1 A chat has one order of turns, in which each acknowledged message has its answer. A repeat of a message
 //	   whose answer was not stored is another turn.
@@ -38,6 +39,7 @@ type model struct {
 	count int
 	tasks []*task
 	chats []*chat
+	naps  map[string]time.Time // the beginning of each
 }
 
 type task struct {
@@ -65,7 +67,18 @@ type exchange struct {
 	text, answer string
 }
 
-func newModel(w *sim.World) *model { return &model{sim: w} }
+func newModel(w *sim.World) *model { return &model{sim: w, naps: map[string]time.Time{}} }
+
+// beginNap returns the time at which the first run of a task began its sleep i.
+func (m *model) beginNap(id string, i int) time.Time {
+	key := fmt.Sprint(id, " ", i)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.naps[key].IsZero() {
+		m.naps[key] = time.Now()
+	}
+	return m.naps[key]
+}
 
 func (m *model) next(name string) string {
 	m.mu.Lock()

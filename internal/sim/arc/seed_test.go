@@ -304,6 +304,7 @@ func TestBrokenVariantsAreFound(t *testing.T) {
 		"turns are not stored":          {"C1", defect{store: without(isTurn)}},
 		"a piece of a stream is lost":   {"C2", defect{chat: gap}},
 		"artifacts are added twice":     {"T6", defect{handler: withTwins}},
+		"a task does not sleep":         {"T7", defect{isSleepless: true}},
 		"a chat does not end":           {"C3", defect{call: withoutEnd}},
 		"a resource is over its limit":  {"B1", defect{extraUse: 1 << 50}},
 		"an ended task is not removed":  {"B1", defect{store: permanently, isGroup: true}},

@@ -51,6 +51,7 @@ type defect struct {
 
 	hasStoreErrors bool
 	isGroup        bool // the agent is a group of instances
+	isSleepless    bool // handlers do not sleep
 	extraUse       int64
 }
 
@@ -213,6 +214,25 @@ func (w *world) limits() arc.Limits {
 	return arc.Limits{MaxTasksPerPrincipal: 2, TaskQueueLimit: 1}
 }
 
+// nap sleeps in one of five worlds. The sleep begins in the first run that calls it.
+func (w *world) nap(ctx context.Context, run *arc.TaskRun, i int) error {
+	if w.Seed()%5 != 0 {
+		return nil
+	}
+	d := time.Duration(i+1) * 300 * time.Millisecond
+	begin := w.beginNap(run.ID(), i)
+	err := w.retry(ctx, func() error {
+		if w.broken.isSleepless {
+			return nil
+		}
+		return run.Sleep(ctx, "nap", d)
+	})
+	if err == nil && time.Since(begin) < d {
+		w.Failf("T7", "", "task %s slept for %v in place of %v", run.ID(), time.Since(begin), d)
+	}
+	return err
+}
+
 // serveTask waits for the number of inputs in the first message, with a step before each, and answers each of them with
 // a message and an artifact. At the end it fails if the first message wants that.
 func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
@@ -230,6 +250,9 @@ func (w *world) serveTask(ctx context.Context, run *arc.TaskRun) error {
 			return err
 		})
 		if err != nil {
+			return err
+		}
+		if err = w.nap(ctx, run, i); err != nil {
 			return err
 		}
 		var m *arc.Message
