@@ -77,7 +77,6 @@ type ClientOptions struct {
 	HTTPClient    *http.Client // nil means one that takes headers of up to 64 KiB and connects within 10 s
 	Prefix        string       // of Op in errors
 	AllowInsecure bool         // permits http to other hosts than this host
-	AllowGzip     bool         // accepts compressed responses
 	MaxResponse   int64        // bytes of a response body; zero means 64 MiB, a negative value removes the bound
 
 	// Guard decides which hosts a stranger may name, at each dial as far as
@@ -253,7 +252,7 @@ func (x *exchange) prepare(ctx context.Context, req *http.Request) error {
 		return err
 	}
 	accepts := len(x.Accept) > 0 && req.Header["Accept"] == nil
-	refusesGzip := !o.AllowGzip && !x.Upgrade && !x.client.isPlain
+	refusesGzip := !x.Upgrade && !x.client.isPlain
 	if accepts || refusesGzip || o.Secrets != nil || req.Header == nil {
 		req.Header = make(http.Header, len(x.Header)+4)
 		maps.Copy(req.Header, x.Header)
