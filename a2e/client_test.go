@@ -1087,3 +1087,28 @@ func TestCauseOfEndedContextIsUnchanged(t *testing.T) {
 		require.False(t, c.Supports("gadget"))
 	})
 }
+
+// A stream that ends inside a message is truncated, for the calls of a client and for Serve of a host.
+func TestStreamEndsInsideMessage(t *testing.T) {
+	peer, rw := net.Pipe()
+	go func() {
+		_, _ = bufio.NewReader(peer).ReadString('\n')
+		_, _ = io.WriteString(peer, `{"a2e":"1.0","type":"handshake/resp","id":"`)
+		_ = peer.Close()
+	}()
+	c := a2etest.Must(a2e.NewClient(rw, nil))
+	_, err := c.Connect(t.Context())
+	require.ErrorIs(t, err, a2e.ErrTruncated)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.NoError(t, c.Close())
+
+	agent, rw := net.Pipe()
+	go func() {
+		_, _ = io.WriteString(agent, `{"a2e":"1.0","type":`)
+		_ = agent.Close()
+	}()
+	require.ErrorIs(t, a2etest.NewHost(t, nil).Serve(t.Context(), rw), a2e.ErrTruncated)
+
+	_, err = new(a2e.Codec).Decode([]byte(`{"a2e":"1.0","type":"`))
+	require.NotErrorIs(t, err, a2e.ErrTruncated, "a whole line")
+}

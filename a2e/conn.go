@@ -339,8 +339,9 @@ func (c *conn) failCall(id string, err error) bool {
 }
 
 // readLines reads the lines of a stream to its end, each for take, or its error for refuse. It returns nil at
-// the end of the stream, or after isClosed.
+// the end of the stream, [ErrTruncated] if that was inside a line, and nil after isClosed.
 func (c *conn) readLines(in *lineReader, isClosed func() bool, take func(line []byte), refuse func(e *Error)) error {
+	var end error
 	for {
 		line, err := in.next()
 		if isClosed() {
@@ -351,9 +352,11 @@ func (c *conn) readLines(in *lineReader, isClosed func() bool, take func(line []
 		case err == nil:
 			take(line)
 		case errors.As(err, &e):
-			refuse(e)
+			if refuse(e); e.Reason == reasonTruncated {
+				end = ErrTruncated
+			}
 		case isEnd(err):
-			return nil
+			return end
 		default:
 			return err
 		}

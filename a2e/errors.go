@@ -224,6 +224,8 @@ func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrTooLarge:
 		return e.Reason == ReasonTooLarge
+	case ErrTruncated:
+		return e.Reason == reasonTruncated
 	case ErrUnsupported:
 		switch {
 		case e.Code == ErrInvalidMessage:
