@@ -1121,14 +1121,14 @@ func TestPanicOfStoreFailsOneAccess(t *testing.T) {
 				require.NotZero(t, hook.Count.Load(), err)
 				return
 			}
-			adopted := 0
+			var adopted atomic.Int32
 			l.Adopt("task", func(context.Context, string, lease.Owner, lease.Owner) (lease.Found, error) {
-				adopted++
+				adopted.Add(1)
 				return lease.Ended, nil
 			})
 			time.Sleep(10 * ttl)
 			require.NoError(t, l.Context().Err(), skip)
-			require.NotZero(t, adopted, skip)
+			require.NotZero(t, adopted.Load(), skip)
 			isLast = hook.Count.Load() == 0
 			require.NoError(t, l.Release(t.Context()))
 		})
