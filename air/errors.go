@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -136,8 +137,10 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Is reports whether target is the code of e.
-func (e *Error) Is(target error) bool { return target == e.Code }
+// Is reports whether target is the code of e, or [ErrTruncated] and its cause is an early end.
+func (e *Error) Is(target error) bool {
+	return target == e.Code || target == ErrTruncated && errors.Is(e.Cause, io.ErrUnexpectedEOF)
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Cause }

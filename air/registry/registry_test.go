@@ -556,3 +556,17 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+func TestTruncatedAnswer(t *testing.T) {
+	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Content-Length", "100")
+		_, _ = io.WriteString(w, `{"air_id":`)
+	}))
+	defer ts.Close()
+	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: ts.URL, AllowLoopback: true})
+	require.NoError(t, err)
+	_, err = resolver.Resolve(t.Context(), "did:air:AIR-A11C-E000-0001")
+	require.ErrorIs(t, err, air.ErrTruncated)
+	require.ErrorIs(t, err, air.ErrBadGateway)
+}
