@@ -9,6 +9,7 @@ import (
 	"iter"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -322,5 +323,39 @@ func TestSleepingTaskHasNoPlace(t *testing.T) {
 		require.NoError(t, <-results)
 		synctest.Wait()
 		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", second).Status)
+	})
+}
+
+// A task that sleeps and waits for input at once waits until both have ended: it has no place, and no shutdown waits for it.
+func TestTaskSleepsAndWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxTasks: 1}, Persistence: arc.Persistence{Store: store.NewMemory()}})
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			var reminder sync.WaitGroup
+			defer reminder.Wait()
+			reminder.Go(func() {
+				if run.Sleep(ctx, "reminder", 10*time.Minute) == nil {
+					_ = run.AddProgress(ctx, "still waiting")
+				}
+			})
+			_, err := run.WaitInput(ctx, "more")
+			return err
+		}))
+		ids := []string{createTask(t, s, "a-01", "x"), createTask(t, s, "a-01", "y"), createTask(t, s, "a-01", "z")}
+		synctest.Wait()
+		require.Nil(t, send(s, "a-01", ids[0], "early").Error)
+		time.Sleep(20 * time.Minute)
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", ids[0]).Status)
+		for _, id := range ids[1:] {
+			task := taskOf(t, s, "a-01", id)
+			require.Equal(t, arc.TaskInputRequired, task.Status)
+			require.Equal(t, "still waiting", task.Messages[1].Text())
+		}
+		require.Nil(t, send(s, "a-01", ids[1], "late").Error)
+		synctest.Wait()
+		require.Equal(t, arc.TaskCompleted, taskOf(t, s, "a-01", ids[1]).Status)
+		begin := time.Now()
+		require.NoError(t, s.Shutdown(t.Context()))
+		require.Equal(t, begin, time.Now())
 	})
 }

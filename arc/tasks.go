@@ -153,7 +153,7 @@ func (r *TaskRun) WaitInput(ctx context.Context, required string) (*Message, err
 
 // Sleep waits for d. If the process ends before, the handler runs again in any process that serves the agent, and Sleep waits for
 // the rest. The n-th Sleep of a name is the same one in each run. The task stays WORKING, so its time limit counts, and other tasks
-// may take its place. No shutdown waits for it.
+// may take its place. No shutdown waits for it, whatever other goroutines of the handler do.
 func (r *TaskRun) Sleep(ctx context.Context, name string, d time.Duration) error {
 	return public(r.run.Sleep(ctx, name, d))
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,9 @@ type Run struct {
 	readTo   uint64      // position of the last item among which they were found; likewise
 	earlier  *replay     // nil until used; guarded by t.turn
 	limit    *time.Timer // of the time in this state; guarded by t.turn
+
+	waiting sync.Mutex // held for park and unpark
+	waits   int        // of the handler, at once; guarded by waiting
 
 	opening objectLock   // guards the two below
 	journal *journal.Run // nil until opened
@@ -282,11 +286,9 @@ func (r *Run) Sleep(ctx context.Context, name string, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	r.work.Park()
-	r.pausePlace()
-	defer r.resumePlace()
+	r.park()
 	err = j.Sleep(ctx, name, d)
-	if failed := r.work.Resume(); failed != nil {
+	if failed := r.unpark(); failed != nil {
 		return failed // in a shutdown the next owner continues
 	}
 	return err

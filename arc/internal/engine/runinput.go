@@ -37,23 +37,43 @@ func (r *Run) WaitInput(ctx context.Context, required string) ([]byte, error) {
 	if err := r.apply(&change{Change: Change{Action: RequireInput, At: Now(), Required: required}}); err != nil {
 		return nil, err
 	}
-	r.work.Park()
-	r.pausePlace()
-	defer r.resumePlace()
+	r.park()
 	err := r.wait(ctx)
 	if err != nil && !r.hasInput() {
 		failed := r.apply(&change{Change: Change{Action: Resume, At: Now()}})
 		switch {
 		case failed == nil:
-			return nil, errors.Join(r.work.Resume(), err)
+			return nil, errors.Join(r.unpark(), err)
 		case !r.hasInput():
+			_ = r.unpark()
 			return nil, failed
 		} // it was accepted at the last moment
 	}
-	if err := r.work.Resume(); err != nil {
+	if err := r.unpark(); err != nil {
 		return nil, err // in a shutdown the next owner continues
 	}
 	return r.nextInput()
+}
+
+// park begins a wait of the handler: no shutdown waits for the run, and its place is free. unpark ends it, and with the last
+// one of several the run has a place again. In a shutdown unpark returns an error.
+func (r *Run) park() {
+	r.waiting.Lock()
+	defer r.waiting.Unlock()
+	if r.waits++; r.waits == 1 {
+		r.work.Park()
+		r.pausePlace()
+	}
+}
+
+func (r *Run) unpark() error {
+	r.waiting.Lock()
+	defer r.waiting.Unlock()
+	if r.waits--; r.waits > 0 {
+		return nil
+	}
+	r.resumePlace()
+	return r.work.Resume()
 }
 
 // wait waits until the task has an input.
