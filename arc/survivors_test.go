@@ -359,3 +359,43 @@ func TestTaskSleepsAndWaits(t *testing.T) {
 		require.Equal(t, begin, time.Now())
 	})
 }
+
+// A sleep that has ended gives no place back when the handler runs again.
+func TestPastSleepKeepsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := store.NewMemory()
+		rerun, end := make(chan struct{}), make(chan struct{})
+		start := func(db store.Store) *arc.Server {
+			s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxTasks: 1}, Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				if run.Redelivered() {
+					<-rerun
+				}
+				if err := run.Sleep(ctx, "nap", time.Second); err != nil {
+					return err
+				}
+				select {
+				case <-end:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}))
+			return s
+		}
+		db := &crashStore{Store: memory}
+		id := createTask(t, start(db), "a-01", "x")
+		time.Sleep(2 * time.Second)
+		db.crash()
+		second := start(memory)
+		time.Sleep(5 * time.Second)
+		queued := createTask(t, second, "a-01", "y")
+		close(rerun)
+		time.Sleep(5 * time.Second)
+		require.Equal(t, arc.TaskWorking, taskOf(t, second, "a-01", id).Status)
+		require.Equal(t, arc.TaskSubmitted, taskOf(t, second, "a-01", queued).Status)
+		close(end)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", queued).Status)
+	})
+}

@@ -44,8 +44,9 @@ type Run struct {
 	earlier  *replay     // nil until used; guarded by t.turn
 	limit    *time.Timer // of the time in this state; guarded by t.turn
 
-	waiting sync.Mutex // held for park and unpark
-	waits   int        // of the handler, at once; guarded by waiting
+	waiting sync.Mutex  // held for park and unpark
+	waits   int         // of the handler, at once; guarded by waiting
+	isLeft  atomic.Bool // to the next owner: a sleep has ended in a shutdown
 
 	opening objectLock   // guards the two below
 	journal *journal.Run // nil until opened
@@ -283,15 +284,22 @@ func (r *Run) Step(ctx context.Context, name string, f func(ctx context.Context,
 // shutdown waits for it.
 func (r *Run) Sleep(ctx context.Context, name string, d time.Duration) error {
 	j, err := r.openJournal()
-	if err != nil {
-		return err
+	if err == nil {
+		err = j.Sleep(ctx, name, d)
 	}
-	r.park()
-	err = j.Sleep(ctx, name, d)
-	if failed := r.unpark(); failed != nil {
-		return failed // in a shutdown the next owner continues
+	if err == nil && r.isLeft.Load() {
+		return r.e.opts.Closed
 	}
 	return err
+}
+
+// onWait is called before and after each wait of the journal.
+func (r *Run) onWait(isWaiting bool) {
+	if isWaiting {
+		r.park()
+	} else if r.unpark() != nil {
+		r.isLeft.Store(true)
+	}
 }
 
 // openJournal opens the journal of the run before its first use. The record has to mention it (ARC-D74).
@@ -307,7 +315,7 @@ func (r *Run) openJournal() (*journal.Run, error) {
 	if err := r.noteJournal(); err != nil {
 		return nil, err
 	}
-	j, err := r.e.steps.Open(&r.work, r.t.id, journal.RunOptions{})
+	j, err := r.e.steps.Open(&r.work, r.t.id, journal.RunOptions{OnWait: r.onWait})
 	if err == nil {
 		r.journal = j
 	}
