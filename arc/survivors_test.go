@@ -399,3 +399,30 @@ func TestPastSleepKeepsPlace(t *testing.T) {
 		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", queued).Status)
 	})
 }
+
+// A wait that a handler leaves in another goroutine ends with the task, and takes no place.
+func TestWaitEndsWithHandler(t *testing.T) {
+	for name, wait := range map[string]func(ctx context.Context, run *arc.TaskRun) error{
+		"sleep": func(ctx context.Context, run *arc.TaskRun) error { return run.Sleep(ctx, "nap", time.Hour) },
+		"input": func(ctx context.Context, run *arc.TaskRun) error {
+			_, err := run.WaitInput(ctx, "more")
+			return err
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxTasks: 1}})
+			results := make(chan error, 3)
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(_ context.Context, run *arc.TaskRun) error {
+				go func() { results <- wait(context.Background(), run) }()
+				time.Sleep(time.Second)
+				return nil
+			}))
+			for range 3 {
+				id := createTask(t, s, "a-01", "x")
+				time.Sleep(2 * time.Second)
+				require.Contains(t, []arc.TaskStatus{arc.TaskCompleted, arc.TaskFailed}, taskOf(t, s, "a-01", id).Status, name)
+				require.Error(t, <-results, name)
+			}
+		})
+	}
+}

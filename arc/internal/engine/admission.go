@@ -189,7 +189,11 @@ func (e *Tasks) dismissLocked(t *task) {
 
 // pausePlace gives the places of a run back, if it has them.
 func (r *Run) pausePlace() {
-	if r.hasPlace.CompareAndSwap(true, false) {
+	r.placing.Lock()
+	had := r.hasPlace
+	r.hasPlace = false
+	r.placing.Unlock()
+	if had {
 		r.place.free()
 		r.e.places.release(r.request.Account)
 	}
@@ -208,19 +212,24 @@ func (r *Run) returnPlace() {
 func (r *Run) resumePlace() { _, _ = r.takePlace(false) }
 
 func (r *Run) takePlace(isBounded bool) (isTaken bool, err error) {
-	if !r.hasPlace.CompareAndSwap(false, true) {
+	r.placing.Lock()
+	defer r.placing.Unlock()
+	if r.hasPlace || r.hasEnded {
 		return false, nil
 	}
 	if err := r.e.places.resume(r.request.Target, r.request.Account, isBounded); err != nil {
-		r.hasPlace.Store(false)
 		return false, err
 	}
 	r.place.enter()
+	r.hasPlace = true
 	return true, nil
 }
 
-// releasePlaces ends what a run holds.
+// releasePlaces ends what a run holds. It takes nothing later.
 func (r *Run) releasePlaces() {
+	r.placing.Lock()
+	r.hasEnded = true
+	r.placing.Unlock()
 	r.pausePlace()
 	r.place.releaseHolds()
 }

@@ -35,7 +35,6 @@ type Run struct {
 	unwatch   func() bool     // ends the supervision of the lease; nil with a private store
 	epoch     context.Context // of the lease; nil with a private store
 	place     Place
-	hasPlace  atomic.Bool // it has one of the places of running tasks; not while it waits for input
 	isWaiting atomic.Bool
 
 	consumed int         // inputs; guarded by t.mu
@@ -43,6 +42,10 @@ type Run struct {
 	readTo   uint64      // position of the last item among which they were found; likewise
 	earlier  *replay     // nil until used; guarded by t.turn
 	limit    *time.Timer // of the time in this state; guarded by t.turn
+
+	placing  sync.Mutex // guards the two below
+	hasPlace bool       // it has one of the places of running tasks; not while it waits
+	hasEnded bool
 
 	waiting sync.Mutex  // held for park and unpark
 	waits   int         // of the handler, at once; guarded by waiting
@@ -102,7 +105,7 @@ func (e *Tasks) newRun(ctx context.Context, t *task, q *Request, message, metada
 func (r *Run) startLocked() {
 	r.e.acquire(r.t.id)
 	r.owner = r.t.rec.Owner
-	r.hasPlace.Store(true)
+	r.hasPlace = true                                                // nothing else has the run yet
 	if err := r.work.Start(r.ctx, r.e.life, life.Part); err != nil { // in a shutdown: the next server takes the task over
 		r.releasePlaces()
 		r.e.release(r.t)
