@@ -156,13 +156,16 @@ func (e *Tasks) queueLocked(t *task, w *ticket, r *Run) {
 	e.acquire(t.id)
 }
 
-// begin runs a task that has got its place, unless it has ended or was not created.
+// begin runs a task that has got its place, unless it has ended, has another owner or was not created.
 func (e *Tasks) begin(w *ticket) {
 	t := w.t
 	t.turn.Lock()
 	defer e.unlock(t)
 	if w.run != nil {
 		defer e.release(t)
+	}
+	if w.run != nil && t.ticket == w && t.rec.Owner != w.run.owner {
+		e.dismissLocked(t)
 	}
 	if w.run == nil || t.ticket != w {
 		e.places.release(w.Principal)
