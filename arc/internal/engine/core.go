@@ -26,6 +26,7 @@ import (
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/retry"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -87,7 +88,7 @@ type core struct {
 func New(opts Options) (*Engine, error) {
 	c := &core{opts: opts, log: opts.Logger, life: opts.Life, isShared: opts.Store != nil, db: store.NewMemory()}
 	if c.isShared {
-		c.db = guardedStore{opts.Store}
+		c.db = boundedStore{state.Guard(opts.Store)}
 	}
 	e := &Engine{core: c}
 	c.ledger = newLedger(c)
