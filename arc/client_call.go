@@ -142,11 +142,7 @@ func encodeParams(params any) (json.RawMessage, error) {
 		})
 		return text, err
 	}
-	var text []byte
-	err := guard.Call("params", func() (err error) {
-		text, err = guard.Encode(params)
-		return err
-	})
+	text, err := guard.Encode(params)
 	if err != nil {
 		return nil, fmt.Errorf("arc: params: %w", err)
 	}

@@ -38,11 +38,7 @@ func resultBytes(result any, p Profile) ([]byte, error) {
 	case json.RawMessage:
 		return objectBytes(r)
 	}
-	var b []byte
-	err := guard.Call("result", func() (err error) {
-		b, err = guard.Encode(result)
-		return err
-	})
+	b, err := guard.Encode(result)
 	if err != nil {
 		return nil, fmt.Errorf("arc: result: %w", err)
 	}
