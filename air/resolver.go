@@ -247,7 +247,7 @@ func (r *Resolver) runFlight(ctx context.Context, airID string, f *flight, isFor
 		r.mu.Unlock()
 		close(f.done)
 	}()
-	f.isCanceled = true // also if the transport panics
+	f.isCanceled = true // also if the transport ends the goroutine
 	select {
 	case r.slots <- struct{}{}:
 		defer func() { <-r.slots }()

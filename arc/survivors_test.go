@@ -426,3 +426,14 @@ func TestWaitEndsWithHandler(t *testing.T) {
 		})
 	}
 }
+
+// The time limit of a task counts while it sleeps.
+func TestSleepEndsAtTaskTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{TaskTimeout: time.Minute}})
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error { return run.Sleep(ctx, "nap", time.Hour) }))
+		id := createTask(t, s, "a-01", "x")
+		time.Sleep(time.Minute + time.Second)
+		require.Equal(t, arc.ErrTaskTimeout, taskOf(t, s, "a-01", id).Error.Code)
+	})
+}
