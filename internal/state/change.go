@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/store"
@@ -20,17 +19,17 @@ import (
 // outage is the time of one call of the store.
 const outage = 10 * time.Second
 
-// call calls op for at most 10 s. A panic of the store is a call without an answer.
+// call calls op for at most 10 s.
 func call(ctx context.Context, op func(ctx context.Context) error) error {
 	if due, ok := ctx.Deadline(); !ok || time.Until(due) > outage {
 		var cancel context.CancelFunc
 		ctx, cancel = lazy.WithTimeout(ctx, outage)
 		defer cancel()
 	}
-	return guard.Call("store", func() error { return op(ctx) })
+	return op(ctx)
 }
 
-// Change is [store.Persist] with a bound for each call of op. The error has the cause of the end of ctx.
+// Change is [store.Persist] with a bound for each call of op, which uses a guarded store. The error has the cause of the end of ctx.
 func Change(ctx context.Context, op func(ctx context.Context) error) error {
 	err := store.Persist(ctx, func(ctx context.Context) error { return call(ctx, op) })
 	if err != nil && ctx.Err() != nil {
@@ -39,7 +38,7 @@ func Change(ctx context.Context, op func(ctx context.Context) error) error {
 	return err
 }
 
-// Read calls op, which changes nothing, until the store answers: with nil, [store.ErrNotFound],
+// Read calls op, which uses a guarded store and changes nothing, until the store answers: with nil, [store.ErrNotFound],
 // [store.ErrInvalid] or [store.ErrCorrupt]. The end of ctx and [store.ErrClosed] end it too.
 func Read(ctx context.Context, op func(ctx context.Context) error) error {
 	for n := 1; ; n++ {

@@ -74,7 +74,7 @@ func TestChangeHasTheCauseOfItsEnd(t *testing.T) {
 	})
 }
 
-// A panic is a call without an answer, damage is an answer, and the end of the store ends a Read.
+// An unknown error is a call without an answer, damage is an answer, and the end of the store ends a Read.
 func TestReadEndsWithAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, answer := range []error{nil, store.ErrNotFound, store.ErrInvalid, store.ErrCorrupt, store.ErrClosed} {
@@ -83,7 +83,7 @@ func TestReadEndsWithAnAnswer(t *testing.T) {
 				calls++
 				switch calls {
 				case 1:
-					panic("no answer")
+					return errors.New("no answer")
 				case 2:
 					return store.ErrUnknown
 				}
