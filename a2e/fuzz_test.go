@@ -14,6 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // The reader of the beginning of a line agrees with the reader of messages on every valid line (A2E-D06).
@@ -82,7 +83,7 @@ func FuzzLongLine(f *testing.F) {
 		}
 		line := &longLine{head: head, rest: int(limit+more) + 4}
 		r := a2e.NewLineReader(line, &a2e.Codec{MaxMessage: int(limit)})
-		line.base = heap()
+		line.base = testkit.Heap()
 		_, err := r.Next()
 		require.ErrorIs(t, err, a2e.ErrTooLarge)
 		next, err := r.Next()
@@ -110,7 +111,7 @@ type longLine struct {
 
 func (l *longLine) Read(p []byte) (int, error) {
 	if l.reads++; l.reads&(l.reads-1) == 0 || l.rest > 0 && l.rest < 2*len(p) {
-		l.peak = max(l.peak, heap()-l.base)
+		l.peak = max(l.peak, testkit.Heap()-l.base)
 	}
 	switch {
 	case len(l.head) > 0:
@@ -132,12 +133,4 @@ func (l *longLine) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return 0, io.EOF
-}
-
-// heap returns the bytes of the reachable objects.
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }

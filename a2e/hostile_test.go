@@ -27,6 +27,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // Ten thousand sessions of strangers, from many addresses, delay no agent with a token.
@@ -79,9 +80,9 @@ func TestTenThousandStrangers(t *testing.T) {
 
 // heapGrowth returns by how much f increases the live heap.
 func heapGrowth(f func()) int64 {
-	before := heap()
+	before := testkit.Heap()
 	f()
-	return heap() - before
+	return testkit.Heap() - before
 }
 
 // A thousand calls to a host that reads nothing hold at most 64 MiB and end with the cause.

@@ -26,6 +26,7 @@ import (
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -85,14 +86,6 @@ func (s *userServer) used(resource, scope string) (used, limit int64) {
 	return -1, -1
 }
 
-func heap() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // The counted bytes of sessions are close to those of the heap.
 func TestUsageCountsMemoryOfSessions(t *testing.T) {
 	if race.Enabled {
@@ -124,9 +117,9 @@ func TestUsageCountsMemoryOfSessions(t *testing.T) {
 			s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
 				Limits: accp.Limits{MaxMemoryPerPrincipal: 200 << 20, MaxMemory: -1}})
 			s.post("a", "s", "req:echo{}")
-			before := heap()
+			before := testkit.Heap()
 			run(s)
-			got := heap() - before
+			got := testkit.Heap() - before
 			used, _ := s.used("memory", "all")
 			kept, _ := s.used("outcomes", "all")
 			used += kept
@@ -505,7 +498,7 @@ func TestNamelessSessionsAreCounted(t *testing.T) {
 func TestServerServesHonestCallerDuringAttack(t *testing.T) {
 	s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
 		Limits: accp.Limits{MaxMemory: 8 << 20, MaxItems: 200, MaxItemsPerPrincipal: -1}})
-	before := heap()
+	before := testkit.Heap()
 	var work sync.WaitGroup
 	stop := make(chan struct{})
 	long := strings.Repeat("x", 30000)
@@ -529,7 +522,7 @@ func TestServerServesHonestCallerDuringAttack(t *testing.T) {
 	}
 	close(stop)
 	work.Wait()
-	require.Less(t, heap()-before, int64(32<<20))
+	require.Less(t, testkit.Heap()-before, int64(32<<20))
 	used, limit := s.used("memory", "all")
 	require.LessOrEqual(t, used, limit)
 }
@@ -957,17 +950,17 @@ func TestSessionReleasesFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := session(t, &accp.SessionOptions{MaxMemory: 2 << 20})
-			before := heap()
+			before := testkit.Heap()
 			for i := int64(1); i <= frames; i++ {
 				receive(t, s, frame(f(i), i))
 			}
-			require.Less(t, heap()-before, int64(5<<20))
+			require.Less(t, testkit.Heap()-before, int64(5<<20))
 			runtime.KeepAlive(s)
 		})
 	}
 	t.Run("schemas", func(t *testing.T) {
 		s := session(t, nil)
-		before := heap()
+		before := testkit.Heap()
 		for i := range int64(frames) {
 			peer := benchPeer(t, int(i), 1)
 			hello, err := new(accp.Codec).AppendValue(nil, peer.Delta())
@@ -976,16 +969,16 @@ func TestSessionReleasesFrames(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Len(t, s.Registry().Codes(), frames)
-		require.Less(t, heap()-before, int64(5<<20))
+		require.Less(t, testkit.Heap()-before, int64(5<<20))
 		runtime.KeepAlive(s)
 	})
 	t.Run("session ids", func(t *testing.T) {
 		s := newUserServer(t, accp.ServerOptions{})
-		before := heap()
+		before := testkit.Heap()
 		for i := range frames {
 			require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "sync:registry{hash:e6ff026ba263|v:1"+junk+"}").Code)
 		}
-		require.Less(t, heap()-before, int64(5<<20))
+		require.Less(t, testkit.Heap()-before, int64(5<<20))
 	})
 }
 
@@ -1022,11 +1015,11 @@ func TestStreamReleasesChunks(t *testing.T) {
 		return nil
 	}))
 	c := d.http(t, &accp.ClientOptions{Session: accp.SessionOptions{MaxMemory: 2 << 20}})
-	before, n := heap(), 0
+	before, n := testkit.Heap(), 0
 	for _, err := range c.Stream(t.Context(), msg("req", "long"), nil) {
 		require.NoError(t, err)
 		if n++; n == chunks {
-			require.Less(t, heap()-before, int64(12<<20))
+			require.Less(t, testkit.Heap()-before, int64(12<<20))
 		}
 	}
 	require.Equal(t, chunks, n)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -441,9 +442,7 @@ func TestCheckpointTooLongForTheStore(t *testing.T) {
 func TestMemoryOfASession(t *testing.T) {
 	s := session(t, &accp.SessionOptions{Lenient: true, DisableAutoCheckpoint: true, Budget: accp.BudgetOff})
 	var streams accp.StreamAssembler
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	before := testkit.Heap()
 	long := strings.Repeat("x", 30000)
 	var c accp.Codec
 	for i := int64(1); i <= 150; i++ {
@@ -459,11 +458,9 @@ func TestMemoryOfASession(t *testing.T) {
 			require.NoError(t, err)
 		}
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
 	// The frames lie in cold state: that is what is left, and nothing more.
 	kept := int64(150 * 60000)
-	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), kept*3/2)
+	require.Less(t, testkit.Heap()-before, kept*3/2)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(&streams)
 }

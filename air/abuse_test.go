@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // The published bound for abuse.
@@ -116,14 +116,6 @@ func (s *siege) attack(ctx context.Context, addr, url string, pause time.Duratio
 	}
 }
 
-func heapOf() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC() // pools keep buffers for one more cycle
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // One hostile address and one hostile registered agent, with a full mailbox and lookups of 50 ms, delay an
 // honest message by at most 120 s, cost at most 64 MiB and 16 lookups at a time, at the relay with its
 // poller and at a direct inbox.
@@ -158,7 +150,7 @@ func TestAbuseIsBounded(t *testing.T) {
 
 		var running sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
-		before := heapOf()
+		before := testkit.Heap()
 
 		large := strings.Repeat("x", 55_000)
 		forged := func(to *air.Identity) func(n int) string {
@@ -200,11 +192,11 @@ func TestAbuseIsBounded(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 			if n%12 == 0 {
-				peak = max(peak, heapOf()-before)
+				peak = max(peak, testkit.Heap()-before)
 			}
 		}
 		time.Sleep(abuseDelay)
-		peak = max(peak, heapOf()-before)
+		peak = max(peak, testkit.Heap()-before)
 		cancel()
 		running.Wait()
 		s.mu.Lock()

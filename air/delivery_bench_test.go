@@ -12,7 +12,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/internal/bench/pair"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -267,13 +267,6 @@ func TestIdleAgentIsSmall(t *testing.T) {
 	resolver, err := air.NewResolver(&air.ResolverOptions{RegistryURL: "http://127.0.0.1:1", AllowLoopback: true})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, resolver.Close()) }()
-	used := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc + m.StackInuse)
-	}
 	db := store.NewMemory()
 	for _, c := range []struct {
 		persistence air.Persistence
@@ -284,7 +277,7 @@ func TestIdleAgentIsSmall(t *testing.T) {
 		{air.Persistence{Store: db}, 36 << 10},
 	} {
 		var agents []*air.Agent
-		before := used()
+		before := testkit.HeapAndStacks()
 		for i := range n {
 			id, err := air.GenerateIdentity(airtest.DID(airIDOf(i)))
 			require.NoError(t, err)
@@ -293,7 +286,7 @@ func TestIdleAgentIsSmall(t *testing.T) {
 			require.NoError(t, err)
 			agents = append(agents, a)
 		}
-		each := (used() - before) / n
+		each := (testkit.HeapAndStacks() - before) / n
 		t.Logf("%d bytes", each)
 		require.Less(t, each, c.bound)
 		for _, a := range agents {

@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/transport"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -133,16 +134,9 @@ func TestRouteAllocatesNothing(t *testing.T) {
 
 // heapOf returns the bytes of heap and stacks that remain of each of n things that f makes.
 func heapOf(n int, f func()) int64 {
-	used := func() int64 {
-		runtime.GC()
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc + m.StackInuse)
-	}
-	before := used()
+	before := testkit.HeapAndStacks()
 	f()
-	return (used() - before) / int64(n)
+	return (testkit.HeapAndStacks() - before) / int64(n)
 }
 
 // The memory of an idle session and of a call in flight is bounded.

@@ -156,7 +156,7 @@ func TestUnsentCallHoldsNothing(t *testing.T) {
 	defer func() { require.NoError(t, c.Close()) }()
 	s := must(c.CreateSession(t.Context(), nil))
 	large := textIn{strings.Repeat("x", 1<<20)}
-	const n = 20
+	const n = 60
 	size := heapOf(n, func() {
 		for range n {
 			_, err := s.Call(t.Context(), "math/add", large, &CallOptions{Timeout: time.Hour})

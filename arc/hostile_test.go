@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -301,7 +302,7 @@ func TestHostileFlood(t *testing.T) {
 	// The id of a chat whose start panicked is free again (ARC-D34).
 	require.Equal(t, 200, post(s, call("chat.start", "a-01", `{"chatId":"p1","initialMessage":`+hello("x")+`}`)).Code)
 	tr.CloseIdleConnections()
-	var after [2]uint64
+	var after [2]int64
 	require.Eventually(t, func() bool {
 		after = goroutinesAndHeap()
 		return after[0] <= before[0]+4
@@ -309,11 +310,8 @@ func TestHostileFlood(t *testing.T) {
 	require.Less(t, after[1], before[1]+32<<20, "heap")
 }
 
-func goroutinesAndHeap() [2]uint64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return [2]uint64{uint64(runtime.NumGoroutine()), m.HeapAlloc}
+func goroutinesAndHeap() [2]int64 {
+	return [2]int64{int64(runtime.NumGoroutine()), testkit.Heap()}
 }
 
 // A client that trickles a body is cut off in time and does not block others (ARC-D18).

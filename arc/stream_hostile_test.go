@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -91,14 +91,6 @@ func inStreamModes(t *testing.T, f func(t *testing.T, mode string, s *arc.Server
 	}
 }
 
-// heapNow is the size of the heap without garbage.
-func heapNow() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // aheadOfReader bounds the pieces of a stream that its reader has not taken: the window of the stream, and the bytes
 // that the writer of the response holds.
 const aheadOfReader = (256<<10 + 3*64<<10) / 1000
@@ -112,7 +104,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 		if mode == "durable" {
 			n = 1
 		}
-		heap, start := heapNow(), time.Now()
+		heap, start := testkit.Heap(), time.Now()
 		limited, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		var stalled []*arc.StreamReader
@@ -146,7 +138,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 			require.Greater(t, h.mostSent("stalled"), aheadOfReader, "it is no longer attached")
 		}
 		if !race.Enabled {
-			require.Less(t, heapNow()-heap, int64(2*n*(max(retained*1000, 256<<10)*3/2+64<<10))+8<<20)
+			require.Less(t, testkit.Heap()-heap, int64(2*n*(max(retained*1000, 256<<10)*3/2+64<<10))+8<<20)
 		}
 		time.Sleep(5*time.Minute + time.Second)
 		synctest.Wait()
@@ -160,7 +152,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 			require.LessOrEqual(t, len(text), aheadOfReader*1000)
 		}
 		if !race.Enabled && mode != "durable" { // a store in memory without writes keeps expired records
-			require.Less(t, heapNow()-heap, int64(8<<20), "nothing is left")
+			require.Less(t, testkit.Heap()-heap, int64(8<<20), "nothing is left")
 		}
 	})
 }
@@ -231,7 +223,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		if race.Enabled {
 			n = 12
 		}
-		heap, start := heapNow(), time.Now()
+		heap, start := testkit.Heap(), time.Now()
 		var wg sync.WaitGroup
 		for i := range n {
 			body := open(t, t.Context(), mem, streamed("a-01", fmt.Sprintf("slow-%02d", i), fmt.Sprint(pieces))).Body
@@ -245,7 +237,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.LessOrEqual(t, h.mostSent("slow"), 6*rate/1000+aheadOfReader, "the handlers wait")
 		if !race.Enabled {
-			require.Less(t, heapNow()-heap, int64(n)*(2<<20))
+			require.Less(t, testkit.Heap()-heap, int64(n)*(2<<20))
 		}
 		text, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "honest", "2000")).Body, 0, nil))
 		require.NoError(t, err)

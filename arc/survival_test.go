@@ -22,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -293,20 +294,14 @@ func TestStrangersLeaveNothing(t *testing.T) {
 			post(s, call("chat.message", "g", fmt.Sprintf(`{"chatId":"%0200d","message":%s}`, i, hello("x"))))
 		}
 	}
-	measure := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
-	}
 	probe(1000)
-	before := measure()
+	before := testkit.Heap()
 	many := 20_000
 	if race.Enabled {
 		many = 4000
 	}
 	probe(many)
-	require.Less(t, int64(measure())-int64(before), int64(12<<20))
+	require.Less(t, int64(testkit.Heap())-int64(before), int64(12<<20))
 }
 
 func TestEventsAreOrdered(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // Bounds of the cost of a hostile caller, for a server with default options.
@@ -89,7 +90,7 @@ func run(t *testing.T, a attack, d time.Duration) string {
 	ctx, cancel := context.WithTimeout(t.Context(), honestLimit)
 	defer cancel()
 	require.NoError(t, v.honest(ctx), "honest call before the attack")
-	before := liveHeap()
+	before := testkit.Heap()
 	attackContext, stop := context.WithTimeout(t.Context(), d)
 	defer stop()
 	var hostile, refused atomic.Int64
@@ -115,8 +116,8 @@ func run(t *testing.T, a attack, d time.Duration) string {
 	})
 	times, failures := callHonestly(t, attackContext, v)
 	wg.Wait()
-	growth := liveHeap() - before
-	for end := time.Now().Add(2 * time.Second); growth > maxHeld && time.Now().Before(end); growth = liveHeap() - before {
+	growth := testkit.Heap() - before
+	for end := time.Now().Add(2 * time.Second); growth > maxHeld && time.Now().Before(end); growth = testkit.Heap() - before {
 		time.Sleep(100 * time.Millisecond) // servers end the calls that the end of the attack has cut off
 	}
 	slices.Sort(times)
@@ -154,15 +155,6 @@ func callHonestly(t *testing.T, ctx context.Context, v *victim) (times []time.Du
 		cancel()
 		times = append(times, time.Since(begin))
 	}
-}
-
-func liveHeap() int64 {
-	var m runtime.MemStats
-	for range 3 {
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // serve serves until the end of the test.

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/learn"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -211,9 +211,7 @@ func TestScoresAreBoundedForEachOwner(t *testing.T) {
 		return a2etest.Must(learn.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: id})))
 	}
 	one, two := agent("one"), agent("two")
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
+	before := testkit.Heap()
 	for i := range 20 {
 		var r learn.FeedbackRequest
 		for j := range 1000 {
@@ -223,9 +221,7 @@ func TestScoresAreBoundedForEachOwner(t *testing.T) {
 		_, err := one.RecordFeedback(t.Context(), &r, nil)
 		require.NoError(t, err)
 	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(10<<20))
+	require.Less(t, testkit.Heap()-before, int64(10<<20))
 	for _, want := range []float64{0.5, 0.25} {
 		resp, err := two.RecordFeedback(t.Context(), feedback(func(f *learn.Feedback) { f.Score = 2*want - 0.5 }), nil)
 		require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -62,14 +63,6 @@ func fillShelf(t testing.TB, kv store.KV, isShared bool, n int, vocabulary int) 
 	return s
 }
 
-func heap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // An index takes at most twice the bytes of the entries, with words of a vocabulary and with words that
 // are all different (A2E-D65).
 func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
@@ -80,15 +73,15 @@ func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
 		kv := store.NewMemory()
 		s := fillShelf(t, kv, false, 3000, vocabulary)
 		size := s.size()
-		before := heap()
+		before := testkit.Heap()
 		s.index = nil
-		used := before - heap()
+		used := before - testkit.Heap()
 		t.Logf("%d words: %d bytes of entries, %d bytes of the index, %.2f", vocabulary, size, used, float64(used)/float64(size))
 		require.Less(t, used, 2*size)
 		runtime.KeepAlive(kv)
 		started := time.Now()
 		require.NoError(t, s.refresh(t.Context()))
-		used = heap() - before + used
+		used = testkit.Heap() - before + used
 		t.Logf("loaded in %v: %.2f", time.Since(started), float64(used)/float64(size))
 		require.Less(t, used, 2*size)
 		runtime.KeepAlive(s)

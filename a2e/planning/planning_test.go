@@ -19,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/planning"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -254,13 +255,7 @@ func TestPlansKeepNoMessages(t *testing.T) {
 	c := a2etest.Connect(t, h, nil)
 	plan, err := a2e.CallAs[planning.PlanCreateResponse](t.Context(), c, "planning/plan/create", a2e.Members{}, nil)
 	require.NoError(t, err)
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
+	before := testkit.Heap()
 	for range 50 {
 		body := a2e.Members{}
 		for name, value := range map[string]any{"plan_id": plan.PlanID, "title": "t", "metadata": map[string]int{"a": 1}, "pad": strings.Repeat("x", 1<<20)} {
@@ -269,7 +264,7 @@ func TestPlansKeepNoMessages(t *testing.T) {
 		_, err := c.Call(t.Context(), "planning/task/add", body, nil)
 		require.NoError(t, err)
 	}
-	require.Less(t, heap()-before, int64(20<<20))
+	require.Less(t, testkit.Heap()-before, int64(20<<20))
 }
 
 // The dependencies of dependencies are visited once.

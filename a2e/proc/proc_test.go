@@ -26,6 +26,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // escape makes the test binary a program that leaves a process behind which is not in
@@ -318,14 +319,8 @@ func TestEscapedProcess(t *testing.T) {
 // The processes of a session keep neither the messages nor the arguments that started them.
 func TestProcessesKeepNoMessages(t *testing.T) {
 	_, _, agent := connect(t, &proc.Options{AllowedCommands: []string{"true"}, MaxProcesses: -1})
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
 	long := strings.Repeat("x", 100<<10)
-	before := heap()
+	before := testkit.Heap()
 	for range 60 {
 		body := a2e.Members{}
 		for name, value := range map[string]any{"cmd": []string{"true", long, long, long}, "pad": strings.Repeat("x", 1<<20)} {
@@ -335,5 +330,5 @@ func TestProcessesKeepNoMessages(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, answer.OK, answer.Error)
 	}
-	require.Less(t, heap()-before, int64(15<<20))
+	require.Less(t, testkit.Heap()-before, int64(15<<20))
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func shell(script string) *proc.SpawnRequest {
@@ -226,13 +227,7 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrSlowReader)
 	require.LessOrEqual(t, len(text), 1<<20)
 
-	heap := func() int64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	before := heap()
+	before := testkit.Heap()
 	for range 100 { // whose output is not read
 		p, err := c.Start(t.Context(), shell("x"), nil)
 		require.NoError(t, err)
@@ -243,7 +238,7 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 		require.NoError(t, send(map[string]any{"code": 0}))
 		require.NoError(t, p.Wait(t.Context()))
 	}
-	require.Less(t, heap()-before, int64(8<<20), "the output of 100 ended processes, 25 MiB, is kept")
+	require.Less(t, testkit.Heap()-before, int64(8<<20), "the output of 100 ended processes, 25 MiB, is kept")
 
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {

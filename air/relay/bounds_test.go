@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -53,20 +54,12 @@ func TestIndexIsSmall(t *testing.T) {
 		require.NoError(t, err)
 	}
 	push(0)
-	before := liveHeap()
+	before := testkit.Heap()
 	for i := 1; i <= count; i++ {
 		push(i)
 	}
-	require.LessOrEqual(t, (liveHeap()-before)/count, int64(256))
+	require.LessOrEqual(t, (testkit.Heap()-before)/count, int64(256))
 	runtime.KeepAlive(srv)
-}
-
-func liveHeap() int64 {
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
 
 // The known ids of acknowledged envelopes are bounded in all, and the oldest are the first to go. Queued

@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/natsroute"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 const serverChild = "NATSROUTE_TEST_SERVER" // makes this program a NATS server
@@ -69,14 +69,6 @@ func startServerProcess(t *testing.T) string {
 	return strings.TrimSpace(line)
 }
 
-func liveHeap() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // manyChunks is the number of chunks in the tests of memory.
 func manyChunks() int64 {
 	if os.Getenv("FIVEWIRE_LONG") != "" {
@@ -109,7 +101,7 @@ func TestManyChunks(t *testing.T) {
 	s := a.session(t)
 	for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
 		t.Run(fmt.Sprint("pause ", pause), func(t *testing.T) {
-			total, before, n := manyChunks(), liveHeap(), int64(0)
+			total, before, n := manyChunks(), testkit.Heap(), int64(0)
 			for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 				require.NoError(t, err)
 				if want := fmt.Sprintf("%018d", n); text != want {
@@ -120,7 +112,7 @@ func TestManyChunks(t *testing.T) {
 					time.Sleep(pause)
 				}
 				if n%(total/4) == 0 {
-					require.Less(t, liveHeap()-before, int64(16<<20))
+					require.Less(t, testkit.Heap()-before, int64(16<<20))
 				}
 			}
 			require.Equal(t, total, n)
@@ -177,7 +169,7 @@ func testCutChunks(t *testing.T, total int64, digits int) {
 	if os.Getenv("FIVEWIRE_LONG") != "" {
 		all = 60
 	}
-	before, n, done := liveHeap(), int64(0), 0
+	before, n, done := testkit.Heap(), int64(0), 0
 	for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 		require.NoError(t, err)
 		if want := fmt.Sprintf("%0*d", digits, n); text != want {
@@ -192,7 +184,7 @@ func testCutChunks(t *testing.T, total int64, digits int) {
 			}
 		}
 		if n%(total/4) == 0 {
-			require.Less(t, liveHeap()-before, int64(32<<20))
+			require.Less(t, testkit.Heap()-before, int64(32<<20))
 		}
 	}
 	require.Equal(t, total, n)

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +31,7 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/kit"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -308,10 +308,9 @@ func TestListTasksOmitsRemoved(t *testing.T) {
 // A list keeps no more tasks than its page, however many there are.
 func TestListTasksKeepsOnePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var before, after runtime.MemStats
+		var after int64
 		f := newFixture(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: slowList{store.NewMemory(), func() {
-			runtime.GC()
-			runtime.ReadMemStats(&after)
+			after = testkit.Heap()
 		}}}}, func(context.Context, *arc.TaskRun) error { return nil })
 		bridge, err := a2abridge.NewServer(f.engine, "worker-01", nil)
 		require.NoError(t, err)
@@ -328,11 +327,10 @@ func TestListTasksKeepsOnePage(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		runtime.GC()
-		runtime.ReadMemStats(&before)
+		before := testkit.Heap()
 		res, err := bridge.ListTasks(ctx, &a2a.ListTasksRequest{PageSize: 3})
 		require.NoError(t, err)
-		require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(tasks*256))
+		require.Less(t, after-before, int64(tasks*256))
 		require.Equal(t, tasks, res.TotalSize)
 		require.Len(t, res.Tasks, 3)
 		for _, task := range res.Tasks {
@@ -518,9 +516,7 @@ func TestStreamKeepsNoContent(t *testing.T) {
 		require.NoError(t, err)
 		id := res.TaskInfo().TaskID
 		res = nil
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.ReadMemStats(&before)
+		before := testkit.Heap()
 		var streams sync.WaitGroup
 		for range 8 {
 			streams.Go(func() {
@@ -529,9 +525,7 @@ func TestStreamKeepsNoContent(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(2*size))
+		require.Less(t, testkit.Heap()-before, int64(2*size))
 		cancel()
 		streams.Wait()
 	})

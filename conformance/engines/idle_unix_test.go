@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -35,13 +36,13 @@ func TestIdleCallersAreSmall(t *testing.T) {
 			connect := p.serve(t, e)
 			call := connect(t)
 			require.NoError(t, call(t.Context()))
-			before := heap()
+			before := testkit.HeapAndStacks()
 			calls := make([]func(context.Context) error, callers)
 			for i := range calls {
 				calls[i] = connect(t)
 				require.NoError(t, calls[i](t.Context()))
 			}
-			each := (heap() - before) / int64(callers)
+			each := (testkit.HeapAndStacks() - before) / int64(callers)
 			t.Logf("%s: %d bytes for an idle caller, both sides", p.name, each)
 			require.Less(t, each, p.idle)
 			if isLong {
@@ -62,14 +63,4 @@ func processorTime(t *testing.T) time.Duration {
 	var u syscall.Rusage
 	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// heap returns the bytes in use by objects and stacks after a collection.
-func heap() int64 {
-	var m runtime.MemStats
-	for range 3 {
-		runtime.GC()
-	}
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // sequences is the number of random sequences of a model.
@@ -297,13 +298,13 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 func TestUnansweredIDsAreSmall(t *testing.T) {
 	for _, isKept := range []bool{false, true} {
 		const limit = 2 << 20
-		before := heap()
+		before := testkit.Heap()
 		records, scope, rt := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}, &Runtime{}
 		for i := range 40_000 {
 			r := &Record{Scope: &scope, Run: unique.Make(Run{"math/add", "r1"}), Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
 			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
 		}
-		size := heap() - before
+		size := testkit.Heap() - before
 		require.Less(t, size, 2*records.Bytes()+limit/4, "with the free space of maps")
 		require.LessOrEqual(t, records.Bytes(), int64(limit))
 		require.Greater(t, records.Bytes(), int64(limit*9/10))
@@ -314,39 +315,32 @@ func TestUnansweredIDsAreSmall(t *testing.T) {
 	}
 }
 
-func heap() int64 {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
-}
-
 // An id whose record is forgotten holds little more memory than it counts.
 func TestUsedIDsAreSmall(t *testing.T) {
 	const limit = 1 << 20
-	before := heap()
+	before := testkit.Heap()
 	records, scope := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}
 	for i := range 200_000 {
 		records.Add(fmt.Sprintf("%036d", i), &Record{Scope: &scope, EndedAt: int64(i) * int64(time.Millisecond)}, 0, true, nil)
 	}
 	ids := records.Len()
 	require.InDelta(t, limit/costShort, ids, limit/costShort/epochShare)
-	require.Less(t, heap()-before, int64(ids*2*costShort))
+	require.Less(t, testkit.Heap()-before, int64(ids*2*costShort))
 	require.True(t, records.Find(&scope, fmt.Sprintf("%036d", 180_000)).isShort)
 	records.Expire(time.Unix(400_000, 0), time.Minute)
 	require.Zero(t, records.Len())
-	require.Less(t, heap()-before, int64(limit))
+	require.Less(t, testkit.Heap()-before, int64(limit))
 }
 
 // A short text does not keep the memory of a long one, whose record may have been dropped.
 func TestShortTextsKeepNoLongOnes(t *testing.T) {
 	sh, long := &Shard{}, make([]byte, 1<<20-100)
-	before := heap()
+	before := testkit.Heap()
 	short := make([]string, 50)
 	for i := range short {
 		_ = sh.text(long)
 		short[i] = sh.text([]byte("text"))
 	}
-	require.Less(t, heap()-before, int64(1<<20))
+	require.Less(t, testkit.Heap()-before, int64(1<<20))
 	runtime.KeepAlive(short)
 }
