@@ -7,7 +7,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -201,4 +205,34 @@ func TestAddressLeavesRoomInMailbox(t *testing.T) {
 		require.EqualValues(t, 3*minShare/2, fill("one", 0))
 		require.EqualValues(t, 3*minShare/2, fill("", 0), "with a secret up to the bound")
 	}
+}
+
+// The end of a relay or of a connection ends the requests in progress. The log has no error for them.
+func TestEndOfRequestIsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testkit.Log
+		srv := newServer(t, ServerOptions{Logger: log.Logger(), Directory: DirectoryFunc(func(ctx context.Context, _ string) (string, error) {
+			<-ctx.Done()
+			return "", ctx.Err()
+		})})
+		pull := func(ctx context.Context) {
+			rec := httptest.NewRecorder()
+			srv.ServeHTTP(rec, httptest.NewRequestWithContext(ctx, http.MethodGet, "/inbox/AIR-TEST-0000-0001/pull", nil))
+			if rec.Code < 500 {
+				t.Errorf("status %d", rec.Code)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { pull(ctx) })
+		running.Go(func() { pull(t.Context()) })
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.NoError(t, srv.Close())
+		running.Wait()
+		pull(t.Context())
+		require.Equal(t, 3, strings.Count(log.String(), "level=INFO"), log.String())
+		require.NotContains(t, log.String(), "level=ERROR")
+	})
 }

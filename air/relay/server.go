@@ -266,19 +266,22 @@ func (s *Server) operate(w http.ResponseWriter, req *http.Request) error {
 	return x.op(s, w, req, x)
 }
 
-// logError logs a failure as an error, and the first refusal with a code in each minute as a warning.
+// logError logs a failure as an error, the first refusal with a code in each minute as a warning, and the end of a
+// request by its caller or by the end of the relay as information.
 func (s *Server) logError(ctx context.Context, r *air.AuditRecord, err error) {
 	var p *guard.PanicError
 	var e *air.Error
-	level, message, stack := slog.LevelError, "air: relay failed", ""
+	level, message := slog.LevelError, "air: relay failed"
+	attrs := []any{"operation", r.Operation, "mailbox", r.Object, "peer", r.Peer, "err", err}
 	switch {
 	case errors.As(err, &p):
-		message, stack = "air: "+p.What+" panicked", string(p.Stack)
+		message, attrs = "air: "+p.What+" panicked", append(attrs, "stack", string(p.Stack))
+	case errors.Is(err, air.ErrClosed), errors.Is(err, context.Canceled):
+		level, message = slog.LevelInfo, "air: request ended"
 	case errors.As(err, &e) && e.HTTPStatus() < http.StatusInternalServerError:
 		level, message = s.refusals.Level(string(e.Code)), "air: request refused"
 	}
-	s.opts.Logger.Log(ctx, level, message,
-		"operation", r.Operation, "mailbox", r.Object, "peer", r.Peer, "err", err, "stack", stack)
+	s.opts.Logger.Log(ctx, level, message, attrs...)
 }
 
 // audit completes and reports a record.

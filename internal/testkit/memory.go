@@ -21,13 +21,13 @@ func HeapAndStacks() int64 {
 // finalizer its object.
 func reachable() (heap, stacks int64) {
 	var m runtime.MemStats
-	for round, least := 0, uint64(0); round < 10; round++ {
+	for round, low := 0, uint64(0); round < 10; round++ {
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		if round >= 2 && m.HeapAlloc >= least {
+		if round >= 2 && m.HeapAlloc >= low {
 			break
 		}
-		least = m.HeapAlloc
+		low = m.HeapAlloc
 	}
 	return int64(m.HeapAlloc), int64(m.StackInuse)
 }
