@@ -61,12 +61,21 @@ func TestRun(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	p, err := c.Start(t.Context(), shell("read x"), nil)
 	require.NoError(t, err)
-	time.AfterFunc(100*time.Millisecond, cancel)
+	isRunning := func() (isRunning, isKnown bool) {
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-4"}, nil)
+		return err == nil && status.Status == proc.StateRunning, err == nil
+	}
+	go func() {
+		for started := false; !started && t.Context().Err() == nil; started, _ = isRunning() {
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
 	_, err = c.Run(ctx, shell("sleep 100"), nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Eventually(t, func() bool {
-		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-4"}, nil)
-		return err == nil && status.Status != proc.StateRunning
+		isRunning, isKnown := isRunning()
+		return isKnown && !isRunning
 	}, 30*time.Second, time.Millisecond, "the end of the context ends the process")
 	require.NoError(t, p.Signal(t.Context(), "SIGTERM"))
 	require.ErrorAs(t, p.Wait(t.Context()), &exit)
