@@ -4,10 +4,13 @@
 package arc
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -200,4 +203,15 @@ func FuzzCallbackURL(f *testing.F) {
 			require.True(t, strings.HasPrefix(strings.ToLower(u), "https:"))
 		}
 	})
+}
+
+// A secret that is logged or formatted by mistake does not show.
+func TestWebhookSecretIsHidden(t *testing.T) {
+	var out bytes.Buffer
+	for _, h := range []slog.Handler{slog.NewJSONHandler(&out, nil), slog.NewTextHandler(&out, nil)} {
+		slog.New(h).Info("x", "secret", secret)
+	}
+	fmt.Fprintf(&out, "%v %s %q %+v", secret, secret, secret, struct{ Secrets []WebhookSecret }{[]WebhookSecret{secret}})
+	require.NotContains(t, out.String(), string(secret))
+	require.Equal(t, 6, strings.Count(out.String(), "whsec_..."))
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -90,8 +91,14 @@ type StaticWebhook struct {
 // in every other use its bytes are the key.
 type WebhookSecret string
 
-// Format hides the secret, so that it gets into no log.
-func (WebhookSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "whsec_...") }
+// Format hides the secret in formatted text.
+func (WebhookSecret) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, hiddenSecret) }
+
+// LogValue hides the secret in every handler of log/slog. Of a larger value that has a secret, a handler that writes
+// JSON shows it.
+func (WebhookSecret) LogValue() slog.Value { return slog.StringValue(hiddenSecret) }
+
+const hiddenSecret = "whsec_..."
 
 // A DeadLetter is a notification that was given up. It is kept for 30 days.
 type DeadLetter struct {
