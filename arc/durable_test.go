@@ -326,6 +326,29 @@ func TestStepAfterEnd(t *testing.T) {
 	}
 }
 
+// A goroutine that outlives the handler of a completed task gets the same error from all that a run can do.
+func TestRunOfCompletedTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		results := make(chan []error, 1)
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			go func() {
+				time.Sleep(time.Second)
+				ctx := context.WithoutCancel(ctx)
+				_, errStep := arc.Step(ctx, run, "x", func(context.Context, string) (int, error) { return 1, nil })
+				_, errWait := run.WaitInput(ctx, "x")
+				results <- []error{run.AddMessage(ctx, arc.AgentText("late")), run.AddArtifact(ctx, &arc.Artifact{}),
+					run.Sleep(ctx, "x", time.Second), errStep, errWait}
+			}()
+			return run.Sleep(ctx, "x", time.Millisecond)
+		}))
+		createTask(t, s, "a-01", "x")
+		for _, err := range <-results {
+			require.ErrorIs(t, err, arc.ErrTaskAlreadyCompleted)
+		}
+	})
+}
+
 // The steps of a task are kept as long as it waits for its input, over a restart.
 func TestStepsOfLongWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -40,9 +40,9 @@ type TaskHandlerFunc func(ctx context.Context, run *TaskRun) error
 // ServeTask calls f.
 func (f TaskHandlerFunc) ServeTask(ctx context.Context, run *TaskRun) error { return f(ctx, run) }
 
-// A TaskRun is a running task. Its methods are safe for concurrent use. They fail
-// after the end of the task: with [ErrTaskAlreadyCanceled] if it was canceled, with
-// [ErrTaskAlreadyCompleted] if it was completed.
+// A TaskRun is a running task. Its methods are safe for concurrent use. After the end of the
+// task, [Step] and the methods that add or wait fail: with [ErrTaskAlreadyCanceled] if it was
+// canceled, with [ErrTaskAlreadyCompleted] if it was completed.
 type TaskRun struct {
 	run     *engine.Run
 	ctx     callCtx   // of the handler

@@ -311,7 +311,7 @@ func (r *Run) openJournal() (*journal.Run, error) {
 	defer r.opening.Unlock()
 	switch {
 	case r.isOver:
-		return nil, r.e.opts.Closed
+		return nil, r.refusal()
 	case r.journal != nil:
 		return r.journal, nil
 	}
@@ -323,6 +323,16 @@ func (r *Run) openJournal() (*journal.Run, error) {
 		r.journal = j
 	}
 	return j, err
+}
+
+// refusal returns the error of a run whose handler has ended.
+func (r *Run) refusal() error {
+	r.t.turn.Lock()
+	defer r.e.unlock(r.t)
+	if rec := r.t.rec; rec.IsFinal() {
+		return TaskRefusal(rec.ID, rec.Status, Resume)
+	}
+	return r.e.opts.Closed
 }
 
 func (r *Run) noteJournal() error {
