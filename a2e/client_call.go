@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e/internal/session"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sendq"
@@ -202,7 +203,7 @@ func CallAs[Resp any](ctx context.Context, c *Client, msgType string, body any, 
 // call. The error of the call is yielded once and last. The member streaming of the request
 // determines whether the host sends events.
 func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *CallOptions) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
+	return guard.Once(func(yield func(Event, error) bool) {
 		var o CallOptions
 		if opts != nil {
 			o = *opts
@@ -230,8 +231,11 @@ func (c *Client) Stream(ctx context.Context, msgType string, body any, opts *Cal
 		default:
 			yield(Event{Message: answer, Order: OrderOK}, nil)
 		}
-	}
+	}, errStreamUsed)
 }
+
+// errStreamUsed reports a stream that is ranged over a second time.
+var errStreamUsed = errors.New("a2e: a stream can be ranged over once only")
 
 // deadlineOf returns the time limit of a call on this side.
 func deadlineOf(m *Message, timeout time.Duration) time.Duration {

@@ -202,8 +202,12 @@ func TestStream(t *testing.T) {
 	}
 	require.Equal(t, 4, n)
 	require.Equal(t, "tool/call/resp", last)
-	for range begin("echo") {
+	events := begin("echo")
+	for range events {
 		break
+	}
+	for _, err := range events {
+		require.ErrorContains(t, err, "ranged over once only", "the call is not made again")
 	}
 	before := c.Stats().Dropped
 	var failure error

@@ -218,8 +218,11 @@ func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 // several sessions (see [ClientOptions]). Over WebSocket, cancel, ack and pong are sent without waiting for
 // an answer. A cancel ends the calls of its chain.
 func (c *Client) Replies(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
-	return func(yield func(*Message, error) bool) { c.replies(ctx, m, opts, yield) }
+	return guard.Once(func(yield func(*Message, error) bool) { c.replies(ctx, m, opts, yield) }, errStreamUsed)
 }
+
+// errStreamUsed reports answers that are ranged over a second time.
+var errStreamUsed = errors.New("accp: a stream can be ranged over once only")
 
 // replies yields the messages that answer m.
 func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) {

@@ -198,7 +198,10 @@ func TestCalls(t *testing.T) {
 		require.Equal(t, accp.ErrInvalidIntent, e.Code)
 		require.True(t, e.Remote)
 
-		list, err := collect(c.Stream(ctx, msg("req", "count", accp.Param{Key: "n", Value: accp.Int(500)}), nil))
+		values := c.Stream(ctx, msg("req", "count", accp.Param{Key: "n", Value: accp.Int(500)}), nil)
+		list, err := collect(values)
+		_, errAgain := collect(values)
+		require.ErrorContains(t, errAgain, "ranged over once only", "the message is not sent again")
 		require.NoError(t, err)
 		require.Len(t, list, 500)
 		for i, n := range list {

@@ -400,7 +400,7 @@ func callTool(ctx context.Context, s *Session, tool string, params any, opts *Ca
 // loop cancels the call. The payloads must not be changed, see [Result]. After a lost connection
 // the client reconnects, and the stream continues at the next payload.
 func (s *Session) Stream(ctx context.Context, tool string, params any, opts *CallOptions) iter.Seq2[json.RawMessage, error] {
-	return func(yield func(json.RawMessage, error) bool) {
+	return guard.Once(func(yield func(json.RawMessage, error) bool) {
 		p, payload, ok, err := s.begin(ctx, tool, params, opts, false)
 		if err != nil {
 			yield(nil, err)
@@ -413,8 +413,11 @@ func (s *Session) Stream(ctx context.Context, tool string, params any, opts *Cal
 		if err != nil {
 			yield(nil, err)
 		}
-	}
+	}, errStreamUsed)
 }
+
+// errStreamUsed reports a stream that is ranged over a second time.
+var errStreamUsed = errors.New("altar: a stream can be ranged over once only")
 
 // CallAs runs a tool and decodes its result. See [Session.Call].
 func CallAs[Out any](ctx context.Context, s *Session, tool string, params any, opts *CallOptions) (Out, error) {
@@ -428,8 +431,9 @@ func CallAs[Out any](ctx context.Context, s *Session, tool string, params any, o
 
 // StreamAs runs a tool and decodes each payload. See [Session.Stream].
 func StreamAs[Out any](ctx context.Context, s *Session, tool string, params any, opts *CallOptions) iter.Seq2[Out, error] {
+	payloads := s.Stream(ctx, tool, params, opts)
 	return func(yield func(Out, error) bool) {
-		for payload, err := range s.Stream(ctx, tool, params, opts) {
+		for payload, err := range payloads {
 			var out Out
 			if err == nil {
 				err = decodePayload(payload, &out)

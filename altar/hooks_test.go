@@ -200,6 +200,16 @@ func TestMiddlewareFirstIsOutermost(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []string{"first math/add", "second math/add", "outer r1/math/add", "inner r1/math/add", "stream r1/count"}, seen)
+
+	// A second loop over a stream does not make the call again.
+	payloads := StreamAs[int64](t.Context(), sess, "count", countIn{7}, nil)
+	for _, err := range payloads {
+		require.NoError(t, err)
+	}
+	for _, err := range payloads {
+		require.ErrorIs(t, err, errStreamUsed)
+	}
+	require.Len(t, seen, 6)
 }
 
 // ALT-003, ALT-008: what a call took can be measured.

@@ -14,7 +14,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/fivewire/fivewire/arc/internal/wire"
@@ -47,14 +46,7 @@ func (c *Client) Stream(ctx context.Context, target, method string, params any, 
 	if err != nil {
 		return failed(err)
 	}
-	var used atomic.Bool
-	return func(yield func(*ChatEvent, error) bool) {
-		if used.Swap(true) {
-			yield(nil, errStreamUsed)
-			return
-		}
-		events(yield)
-	}
+	return guard.Once(events, errStreamUsed)
 }
 
 // guardedStream calls the stream interceptors. Their panic is the error of the stream.

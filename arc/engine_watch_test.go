@@ -361,3 +361,21 @@ func TestRequestKey(t *testing.T) {
 		}
 	})
 }
+
+// A second loop over the changes of a task does not create another task.
+func TestWatchTaskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		var runs atomic.Int32
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(context.Context, *arc.TaskRun) error { runs.Add(1); return nil }))
+		changes := s.WatchTask(t.Context(), &arc.ServerRequest{Data: []byte(call("task.create", "a-01", `{"initialMessage":`+hello("go")+`}`))})
+		for _, err := range changes {
+			require.NoError(t, err)
+		}
+		for _, err := range changes {
+			require.ErrorContains(t, err, "ranged over once only")
+		}
+		synctest.Wait()
+		require.EqualValues(t, 1, runs.Load())
+	})
+}

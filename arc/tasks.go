@@ -359,7 +359,7 @@ func ackOf(message string) *ready {
 // The sequences of a caller count against the QueueLimit of [Limits] while they wait. Over it, a task.create or
 // task.send is refused and has no effect; another request yields the task once before the error.
 func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Task, error] {
-	return func(yield func(*Task, error) bool) {
+	return guard.Once(func(yield func(*Task, error) bool) {
 		x := &exchange{in: orZero(in), isWatched: true}
 		defer func() { x.watch.Release() }()
 		id, err := s.watched(ctx, x)
@@ -386,7 +386,7 @@ func (s *Server) WatchTask(ctx context.Context, in *ServerRequest) iter.Seq2[*Ta
 			}
 			return true
 		}))
-	}
+	}, errStreamUsed)
 }
 
 // reserveWatch counts the watcher of x, once.

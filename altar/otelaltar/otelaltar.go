@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/fivewire/fivewire/altar"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/telemetry"
 )
 
@@ -81,7 +82,7 @@ func (t *Telemetry) Interceptor() altar.Interceptor {
 // Stream is altar.Session.Stream with a span, because interceptors wrap calls with one result only. A stream that its
 // reader leaves is no error.
 func (t *Telemetry) Stream(ctx context.Context, s *altar.Session, tool string, params any, opts *altar.CallOptions) iter.Seq2[json.RawMessage, error] {
-	return func(yield func(json.RawMessage, error) bool) {
+	return guard.Once(func(yield func(json.RawMessage, error) bool) {
 		ctx, span, opts := t.start(ctx, s, tool, opts)
 		var last error
 		defer func() { span.Finish(ctx, errorType(last)) }()
@@ -91,8 +92,11 @@ func (t *Telemetry) Stream(ctx context.Context, s *altar.Session, tool string, p
 				return
 			}
 		}
-	}
+	}, errStreamUsed)
 }
+
+// errStreamUsed reports a stream that is ranged over a second time.
+var errStreamUsed = errors.New("otelaltar: a stream can be ranged over once only")
 
 // serve starts the span of a tool, as a part of the trace of its caller.
 func (t *Telemetry) serve(ctx context.Context, call *altar.ToolCall) (context.Context, *telemetry.Span) {

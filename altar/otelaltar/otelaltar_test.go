@@ -59,8 +59,12 @@ func TestOneTrace(t *testing.T) {
 	require.NoError(t, err)
 	_, err = session.Call(t.Context(), "upper", map[string]string{"text": "secret text"}, nil)
 	require.NoError(t, err)
-	for _, err := range tel.Stream(t.Context(), session, "words", map[string]string{}, nil) {
+	words := tel.Stream(t.Context(), session, "words", map[string]string{}, nil)
+	for _, err := range words {
 		require.NoError(t, err)
+	}
+	for _, err := range words {
+		require.ErrorContains(t, err, "ranged over once only")
 	}
 	_, err = session.Call(t.Context(), "absent", map[string]string{}, nil)
 	require.ErrorIs(t, err, altar.ErrToolNotFound)

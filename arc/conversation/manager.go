@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"iter"
 	"sync"
-	"sync/atomic"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // Options adjusts a [Manager]. The zero value is right for production.
@@ -128,12 +128,7 @@ var errStreamUsed = errors.New("arc: conversation: a stream can be ranged over o
 // Stream sends a message to an agent and streams its answer; see [arc.Client.Stream]
 // for the guarantees of a stream. The turn ends with the loop.
 func (v *Manager) Stream(ctx context.Context, agent string, m *arc.Message, opts *arc.CallOptions) iter.Seq2[*arc.ChatEvent, error] {
-	var used atomic.Bool
-	return func(yield func(*arc.ChatEvent, error) bool) {
-		if used.Swap(true) {
-			yield(nil, errStreamUsed)
-			return
-		}
+	return guard.Once(func(yield func(*arc.ChatEvent, error) bool) {
 		t, err := v.begin(ctx, agent)
 		if err != nil {
 			yield(nil, err)
@@ -148,7 +143,7 @@ func (v *Manager) Stream(ctx context.Context, agent string, m *arc.Message, opts
 			t.chatID = ""
 		}
 		t.follow(v.c.StreamChat(ctx, agent, &arc.StartChatParams{InitialMessage: m}, opts), false, yield)
-	}
+	}, errStreamUsed)
 }
 
 // follow hands on the events of a turn and keeps the id of the chat. It returns

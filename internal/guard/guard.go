@@ -13,6 +13,7 @@ import (
 	"iter"
 	"runtime"
 	"slices"
+	"sync/atomic"
 )
 
 const (
@@ -93,6 +94,19 @@ func Seq[V any](what string, seq iter.Seq2[V, error]) iter.Seq2[V, error] {
 			inLoop = false
 			return !isLeft
 		})
+	}
+}
+
+// Once is seq for one loop, so that a second one does not repeat its effects. That gets the error used.
+func Once[V any](seq iter.Seq2[V, error], used error) iter.Seq2[V, error] {
+	var isUsed atomic.Bool
+	return func(yield func(V, error) bool) {
+		if isUsed.Swap(true) {
+			var none V
+			yield(none, used)
+			return
+		}
+		seq(yield)
 	}
 }
 

@@ -253,3 +253,25 @@ func TestSeqReturnsPanicOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestOnce(t *testing.T) {
+	used := errors.New("used")
+	runs := 0
+	seq := Once(func(yield func(int, error) bool) {
+		runs++
+		_ = yield(1, nil) && yield(2, nil)
+	}, used)
+	for v, err := range seq {
+		require.Equal(t, 1, v)
+		require.NoError(t, err)
+		break
+	}
+	n := 0
+	for v, err := range seq {
+		n++
+		require.Zero(t, v)
+		require.ErrorIs(t, err, used)
+	}
+	require.Equal(t, 1, n)
+	require.Equal(t, 1, runs)
+}
