@@ -91,16 +91,15 @@ type CallOptions struct {
 func (c *Client) Call(ctx context.Context, target, method string, params any, opts *CallOptions) (*Response, error) {
 	text, err := encodeParams(params)
 	if err != nil {
-		return nil, err
+		return nil, c.named(&Request{Method: method, TargetAgent: target}, err)
 	}
-	res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, text, opts))
+	out := c.outgoing(ctx, target, method, text, opts)
+	res, err := c.guardedCall(ctx, out)
 	if err != nil {
 		return res, err
 	}
-	if _, err := DecodeResult(method, res.Result); err != nil {
-		return res, err
-	}
-	return res, nil
+	_, err = DecodeResult(method, res.Result)
+	return res, c.named(&out.Request, err)
 }
 
 // CallAs is [Client.Call] with a result that is decoded by [Response.Decode].
@@ -136,10 +135,13 @@ func encodeParams(params any) (json.RawMessage, error) {
 		// Unlike the encoder, the types of this package write their content as it is, bad
 		// UTF-8 replaced.
 		var text json.RawMessage
-		err := guard.Call("params", func() (err error) {
+		err := guard.Call("encoding", func() (err error) {
 			text, err = p.MarshalJSON()
 			return err
 		})
+		if err != nil {
+			err = fmt.Errorf("arc: params: %w", err)
+		}
 		return text, err
 	}
 	text, err := guard.Encode(params)
@@ -210,13 +212,15 @@ func (c *Client) standard(ctx context.Context, target, method string, params any
 	if len(c.opts.Interceptors) > 0 {
 		text, err := jsonmap.Append(nil, params)
 		if err != nil {
-			return Result{}, fmt.Errorf("arc: params: %w", err)
+			return Result{}, c.named(&Request{Method: method, TargetAgent: target}, fmt.Errorf("arc: params: %w", err))
 		}
-		res, err := c.guardedCall(ctx, c.outgoing(ctx, target, method, text, opts))
+		out := c.outgoing(ctx, target, method, text, opts)
+		res, err := c.guardedCall(ctx, out)
 		if err != nil {
 			return Result{}, err
 		}
-		return decodeResult(method, res.Result)
+		result, err := decodeResult(method, res.Result)
+		return result, c.named(&out.Request, err)
 	}
 	// The request copies the params and is used only by send, and a result copies
 	// the response, so the buffers can be reused.
@@ -224,7 +228,7 @@ func (c *Client) standard(ctx context.Context, target, method string, params any
 	defer b.release(c)
 	text, err := jsonmap.Append(b.params[:0], params)
 	if err != nil {
-		return Result{}, fmt.Errorf("arc: params: %w", err)
+		return Result{}, c.named(&Request{Method: method, TargetAgent: target}, fmt.Errorf("arc: params: %w", err))
 	}
 	b.params, b.out.buffers = text, b
 	c.address(ctx, &b.out, target, method, text, opts)
@@ -232,7 +236,8 @@ func (c *Client) standard(ctx context.Context, target, method string, params any
 	if err != nil {
 		return Result{}, err
 	}
-	return decodeResult(method, res.Result)
+	result, err := decodeResult(method, res.Result)
+	return result, c.named(&b.out.Request, err)
 }
 
 // header makes the header of a request (ARC-D11).

@@ -30,24 +30,24 @@ func (c *Client) send(ctx context.Context, out *ClientRequest) (res *Response, e
 	work := &x.work
 	work.Timeout, work.TimeoutCause = cmp.Or(out.Timeout, c.opts.Timeout), ErrTimeout
 	if err := work.Start(ctx, c.life, life.Request); err != nil {
-		return nil, err
+		return nil, c.named(&out.Request, err)
 	}
 	defer work.Finish()
 	if x.header, err = c.header(work, x, c.accept); err != nil {
-		return nil, err
+		return nil, c.named(&out.Request, err)
 	}
 	if x.data, err = AppendRequest(x.buf[:0], &out.Request); err != nil {
-		return nil, err
+		return nil, c.named(&out.Request, err)
 	}
 	err = retry.Do(work, c.retry, c.isIdempotent(out), func(ctx context.Context, _ int) error {
 		res, err = c.once(ctx, x)
 		return err
 	})
-	return res, c.named(out, c.failure(work, out, err))
+	return res, c.named(&out.Request, c.failure(work, out, err))
 }
 
 // named returns an error of a call that names the call and the endpoint, as errors of package httpx do.
-func (c *Client) named(out *ClientRequest, err error) error {
+func (c *Client) named(out *Request, err error) error {
 	if _, ok := errors.AsType[*httpx.Error](err); ok || err == nil {
 		return err
 	}

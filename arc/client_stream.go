@@ -40,7 +40,7 @@ var errStreamUsed = errors.New("arc: a stream can be ranged over once only")
 func (c *Client) Stream(ctx context.Context, target, method string, params any, opts *CallOptions) iter.Seq2[*ChatEvent, error] {
 	text, err := encodeParams(params)
 	if err != nil {
-		return failed(err)
+		return failed(c.named(&Request{Method: method, TargetAgent: target}, err))
 	}
 	events, err := c.guardedStream(ctx, c.outgoing(ctx, target, method, text, opts))
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 		work := &s.x.work
 		err := work.Start(ctx, c.life, life.Request)
 		if err != nil {
-			yield(nil, err)
+			yield(nil, c.named(&out.Request, err))
 			return
 		}
 		defer work.Finish()
@@ -82,7 +82,7 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 			s.x.data, err = AppendRequest(s.x.buf[:0], &out.Request)
 		}
 		if err != nil {
-			yield(nil, err)
+			yield(nil, c.named(&out.Request, err))
 			return
 		}
 		for cut := 0; ; cut++ {
@@ -100,12 +100,12 @@ func (c *Client) openStream(ctx context.Context, out *ClientRequest) iter.Seq2[*
 				return
 			}
 			if cut >= c.opts.MaxResumes || !s.resumable(work, err) {
-				yield(nil, c.named(out, err))
+				yield(nil, c.named(&out.Request, err))
 				return
 			}
 			c.opts.Logger.WarnContext(ctx, "arc: stream resumed", "method", out.Method, "attempt", cut+1, "err", err)
 			if retry.Sleep(work, retry.Delay(cut+1, 200*time.Millisecond, time.Minute)) != nil {
-				yield(nil, c.named(out, err))
+				yield(nil, c.named(&out.Request, err))
 				return
 			}
 		}

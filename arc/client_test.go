@@ -370,10 +370,13 @@ func TestClientRefusesLocally(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := c.Call(t.Context(), tt.target, tt.method, tt.params, tt.opts)
+			call := "arc: " + tt.method + " " + tt.target + " at https://b.test/arc: "
 			require.ErrorIs(t, err, tt.want)
+			require.ErrorContains(t, err, call)
 			require.False(t, asError(err).Remote)
 			for _, err := range c.Stream(t.Context(), tt.target, tt.method, tt.params, tt.opts) {
 				require.ErrorIs(t, err, tt.want)
+				require.ErrorContains(t, err, call)
 			}
 		})
 	}
