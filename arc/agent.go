@@ -201,9 +201,9 @@ const (
 )
 
 // Register adds an agent; it may do so while the server runs. It panics if the
-// agent has no valid id, if an agent or group has this id already (ARC-D47), or if a
-// method name breaks the grammar: two or more words of letters, digits and
-// underscores, with dots between them.
+// agent has no valid id, if an agent or group has this id already (ARC-D47), if a
+// handler or a middleware is nil, or if a method name breaks the grammar: two or more
+// words of letters, digits and underscores, with dots between them.
 func (s *Server) Register(a Agent) {
 	for _, name := range []string{a.AgentID, cmp.Or(a.Group, a.AgentID)} {
 		if f := checkAgentID("agentId", name); f != nil {
@@ -254,8 +254,11 @@ func (e *agentEntry) setMethods(methods map[string]*methodEntry) {
 
 // checkHandler panics if a custom method has no valid name or no handler.
 func checkHandler(op, agentID, method string, h Handler) {
-	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen || h == nil || isNilFunc(h) {
+	if !methodSyntax.MatchString(method) || len(method) > maxMethodLen {
 		panic(fmt.Sprintf("arc: %s: agent %q: bad method %q", op, agentID, method))
+	}
+	if h == nil || isNilFunc(h) {
+		panic(fmt.Sprintf("arc: %s: agent %q: the handler of %s is nil", op, agentID, method))
 	}
 }
 

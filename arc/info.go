@@ -34,9 +34,9 @@ const defaultEndpoint = "/arc"
 
 var agentInfoMembers = []string{"agentId", "name", "description", "capabilities", "prompt", "version", "status", "endpoints", "supportedMethods"}
 
-// DecodeAgentInfo reads a response of /agent-info: the object of the
-// specification, or a list, which peers with several agents behind one endpoint
-// return (ARC-D67). The order is that of the text.
+// DecodeAgentInfo reads a response of /agent-info: the object of one agent, or that of
+// an endpoint with several agents, whose member registeredAgents has them by their ids
+// (ARC-D67). The order is that of the text.
 func DecodeAgentInfo(data []byte) ([]AgentInfo, error) {
 	v, err := wire.Check(data)
 	if err != nil || !v.IsObject() {

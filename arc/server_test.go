@@ -409,7 +409,13 @@ func TestRegistrationPanics(t *testing.T) {
 		},
 	} {
 		func() {
-			defer func() { require.Contains(t, recover(), "arc: ", name) }()
+			defer func() {
+				text := recover()
+				require.Contains(t, text, "arc: ", name)
+				if strings.HasPrefix(name, "nil ") {
+					require.Contains(t, text, "nil", name)
+				}
+			}()
 			f()
 		}()
 	}
