@@ -13,6 +13,9 @@ import (
 // AppendRaw appends m as one frame to dst, in canonical form with the keys as given: params and map keys
 // ascend, metadata follows the order of the envelope (ACCP-D12). Every error is an [*Error].
 func (c *Codec) AppendRaw(dst []byte, m *Message) ([]byte, error) {
+	if m == nil {
+		return dst, errNoMessage()
+	}
 	out, _, err := c.appendFrame(dst, m, nil)
 	if err != nil {
 		return dst, err

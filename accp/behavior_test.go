@@ -1030,4 +1030,23 @@ func TestNilFunctionsOfUser(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, w.Code)
 	require.Contains(t, log.String(), "nil TokenVerifier")
 	require.NoError(t, s.Close())
+	_, err = accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}, Middleware: []accp.Middleware{nil}})
+	require.EqualError(t, err, "accp: new server: nil Middleware")
+}
+
+// The nil that Call returns for a message without an answer is no message of any kind.
+func TestNilMessages(t *testing.T) {
+	var c accp.Codec
+	var streams accp.StreamAssembler
+	for name, f := range map[string]func() ([]byte, error){
+		"append":     func() ([]byte, error) { return c.Append([]byte("x"), nil) },
+		"append raw": func() ([]byte, error) { return c.AppendRaw([]byte("x"), nil) },
+		"add":        func() ([]byte, error) { _, _, err := streams.Add(nil); return []byte("x"), err },
+	} {
+		b, err := f()
+		require.ErrorIs(t, err, accp.ErrInvalidType, name)
+		require.Equal(t, "x", string(b), name)
+	}
+	require.Nil(t, accp.ErrorFromMessage(nil))
+	require.Empty(t, accp.Render(nil))
 }

@@ -151,6 +151,9 @@ func (c *Codec) repair(frame []byte) []byte {
 // value is marked with its sender and key, and invisible characters are written as escapes
 // (ACCP-D64).
 func Render(m *Message) string {
+	if m == nil {
+		return ""
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s] %s %s", visible(m.From), m.Intent.description(), visible(m.Op))
 	for _, p := range m.Params.sorted() {

@@ -235,7 +235,7 @@ func answer(out, m *Message) {
 
 // ErrorFromMessage returns the error of an error frame, or nil for any other message.
 func ErrorFromMessage(m *Message) *Error {
-	if m.Intent != IntentFail || m.schema() != schemaError {
+	if m == nil || m.Intent != IntentFail || m.schema() != schemaError {
 		return nil
 	}
 	e := &Error{Code: Code(m.Params.Text("code")), Message: m.Params.Text("message"), Remote: true,

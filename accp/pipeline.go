@@ -14,6 +14,9 @@ import (
 // equal the defaults, and writes the canonical form (steps 1, 2, 4 and 7 of section 7.2 of the
 // draft). A [Session] performs the other steps. Every error is an [*Error].
 func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
+	if m == nil {
+		return dst, errNoMessage()
+	}
 	var buf keyBuffer
 	p, err := c.prepare(m, &buf)
 	if err != nil {

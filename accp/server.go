@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -280,6 +281,9 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		return nil, fmt.Errorf("accp: new server: %w", err)
 	}
 	err := guard.Call("middleware", func() error {
+		if slices.ContainsFunc(o.Middleware, func(m Middleware) bool { return m == nil }) {
+			return errors.New("nil Middleware")
+		}
 		s.fallback = s.wrap(HandlerFunc(byDefault))
 		return nil
 	})

@@ -94,6 +94,8 @@ func (s *StreamAssembler) Add(m *Message) (data []Value, isDone bool, err error)
 // checkStream checks that m belongs to a stream.
 func checkStream(m *Message) error {
 	switch {
+	case m == nil:
+		return errNoMessage()
 	case m.Meta == nil || m.Meta.CID == "":
 		return fail(ErrParse, "stream chunk without cid")
 	case m.Intent != IntentStream && m.Intent != IntentEnd:
