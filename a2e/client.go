@@ -202,7 +202,7 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 		caps: map[string]Capability{}, lacking: map[string]bool{},
 		workers: make(chan struct{}, 16), handlers: map[string]func(context.Context, *Message) (any, error){}}
 	types := &Registry{}
-	if err := types.init(o.Types); err != nil {
+	if err := types.Add(o.Types...); err != nil {
 		_ = rw.Close()
 		return nil, fmt.Errorf("a2e: new client: %w", err)
 	}

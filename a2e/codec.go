@@ -376,6 +376,9 @@ func (c *Codec) Append(dst []byte, m *Message) ([]byte, error) {
 
 // append is Append without a bound.
 func (c *Codec) append(dst []byte, m *Message) ([]byte, error) {
+	if m == nil {
+		return dst, Errorf(ErrInvalidMessage, "no message")
+	}
 	out, f := m.append(dst, c.WriteVersion)
 	if f != nil {
 		return dst, faultError(f)

@@ -78,12 +78,17 @@ func TestAppendRefuses(t *testing.T) {
 		require.Equal(t, field, e.Field)
 		require.Equal(t, "x", string(out))
 	}
+	out, err := codec.Append([]byte("x"), nil)
+	require.ErrorIs(t, err, a2e.ErrInvalidMessage)
+	require.Equal(t, "x", string(out))
+	_, err = a2e.EncodeModel[tools.CallRequest](nil)
+	require.ErrorIs(t, err, a2e.ErrSchemaViolation)
 	for _, arguments := range []string{`[]`, `7`, `{`, `{} {}`} {
 		_, err := codec.Append(nil, bad(func(r *tools.CallRequest) { r.Arguments = json.RawMessage(arguments) }))
 		require.ErrorIs(t, err, a2e.ErrSchemaViolation, arguments)
 	}
 	small := &a2e.Codec{MaxMessage: 50, MaxOutput: 40}
-	_, err := small.Append(nil, a2e.NewMessage("ping", nil))
+	_, err = small.Append(nil, a2e.NewMessage("ping", nil))
 	require.ErrorIs(t, err, a2e.ErrInvalidMessage)
 }
 
@@ -640,4 +645,19 @@ func FuzzParseType(f *testing.F) {
 			require.Equal(t, a2e.KindResponse, a2e.KindOf(p.Response))
 		}
 	})
+}
+
+// A registry needs no constructor.
+func TestZeroRegistry(t *testing.T) {
+	var r a2e.Registry
+	codec := a2e.Codec{Types: &r}
+	line := []byte(`{"a2e":"1.0","type":"ping","id":"7c9e6679-7425-40de-944b-e07fc1f90ae7","ts":1}`)
+	m, err := codec.Decode(line)
+	require.NoError(t, err)
+	require.Equal(t, "ping", m.Type)
+	bases := len(r.Types())
+	require.Nil(t, r.Lookup("tool/call/req"))
+	require.NoError(t, r.Add(a2e.TypeOf[tools.CallRequest]("tool/call/req")))
+	require.NotNil(t, r.Lookup("tool/call/req"))
+	require.Len(t, r.Types(), bases+1)
 }

@@ -116,6 +116,9 @@ func DecodeModel[T any](object json.RawMessage, prefix string) (*T, error) {
 
 // EncodeModel writes a model as one JSON object. It is the counterpart of [DecodeModel].
 func EncodeModel[T any](model *T) (json.RawMessage, error) {
+	if model == nil {
+		return nil, SchemaViolation("", ReasonRequired)
+	}
 	b, err := jsonmap.Append(nil, model)
 	if f := asFault(err); f != nil {
 		return nil, faultError(f)

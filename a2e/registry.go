@@ -55,8 +55,8 @@ func isBase(name string) bool {
 	return false
 }
 
-// A Registry knows the model of each type. It may be used and extended by
-// several goroutines.
+// A Registry knows the model of each type. The zero value has the base types. It may
+// be used and extended by several goroutines.
 type Registry struct {
 	mu    sync.Mutex // held while changing
 	types atomic.Pointer[map[string]*Type]
@@ -66,20 +66,10 @@ type Registry struct {
 // where [Registry.Add] returns an error.
 func newRegistry(types ...Type) *Registry {
 	r := &Registry{}
-	if err := r.init(types); err != nil {
+	if err := r.Add(types...); err != nil {
 		panic(err)
 	}
 	return r
-}
-
-// init fills an empty registry with the base types and the given ones.
-func (r *Registry) init(types []Type) error {
-	m := make(map[string]*Type)
-	for _, t := range baseTypes() {
-		m[t.Name] = &t
-	}
-	r.types.Store(&m)
-	return r.Add(types...)
 }
 
 // Add registers types, all or none. A type that is known already is replaced if
@@ -91,7 +81,7 @@ func (r *Registry) Add(types ...Type) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m := maps.Clone(*r.types.Load())
+	m := maps.Clone(r.load())
 	for _, t := range types {
 		old := m[t.Name]
 		switch {
@@ -114,12 +104,12 @@ func (r *Registry) Add(types ...Type) error {
 
 // Lookup returns the type of that name, in any published spelling, or nil.
 func (r *Registry) Lookup(name string) *Type {
-	return (*r.types.Load())[canonicalType(name)]
+	return r.load()[canonicalType(name)]
 }
 
 // Types returns all registered types in the order of their names.
 func (r *Registry) Types() []Type {
-	m := *r.types.Load()
+	m := r.load()
 	list := make([]Type, 0, len(m))
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		list = append(list, *m[name])
@@ -127,9 +117,26 @@ func (r *Registry) Types() []Type {
 	return list
 }
 
+// baseModels returns the base types by their names.
+var baseModels = sync.OnceValue(func() map[string]*Type {
+	m := make(map[string]*Type)
+	for _, t := range baseTypes() {
+		m[t.Name] = &t
+	}
+	return m
+})
+
+// load returns the types, which must not be changed.
+func (r *Registry) load() map[string]*Type {
+	if m := r.types.Load(); m != nil {
+		return *m
+	}
+	return baseModels()
+}
+
 // lookup returns the type of a name as read by a host or an agent.
 func (r *Registry) lookup(name string, host bool) *Type {
-	m := *r.types.Load()
+	m := r.load()
 	if host {
 		if other := hostReading(canonicalType(name)); other != name {
 			return m[other]
