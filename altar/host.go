@@ -91,6 +91,9 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	if err := h.opts.Auth.validate(); err != nil {
 		return nil, err
 	}
+	if h.opts.Level < 0 || h.opts.Level > 2 {
+		return nil, fmt.Errorf("altar: host: invalid Level %d", h.opts.Level)
+	}
 	h.opts.withDefaults()
 	if _, ok := parseSemver(h.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: invalid version %q", h.opts.ProtocolVersion)

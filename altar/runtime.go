@@ -139,6 +139,9 @@ func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
 	if _, ok := parseSemver(r.opts.ProtocolVersion); !ok {
 		return nil, fmt.Errorf("altar: runtime: invalid ProtocolVersion %q", r.opts.ProtocolVersion)
 	}
+	if r.opts.Level < 0 || r.opts.Level > 2 {
+		return nil, fmt.Errorf("altar: runtime: invalid Level %d", r.opts.Level)
+	}
 	if slices.ContainsFunc(r.opts.Middleware, func(m Middleware) bool { return m == nil }) ||
 		slices.ContainsFunc(r.opts.StreamMiddleware, func(m StreamMiddleware) bool { return m == nil }) {
 		return nil, errors.New("altar: runtime: nil Middleware")

@@ -279,6 +279,16 @@ func TestCallCells(t *testing.T) {
 	}
 }
 
+// A level that the specification does not have is refused, and not taken for the highest one.
+func TestUnknownLevel(t *testing.T) {
+	for _, level := range []int{-1, 3} {
+		_, err := NewRuntime("r1", &RuntimeOptions{Level: level})
+		require.ErrorContains(t, err, "invalid Level")
+		_, err = newHost(&Manifest{}, AuthorizerFunc(AllowAll), &HostOptions{Level: level})
+		require.ErrorContains(t, err, "invalid Level")
+	}
+}
+
 // ALT-020: a Runtime of level 1 offers no streams.
 func TestRuntimeLevel1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
