@@ -10,7 +10,9 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -323,6 +325,20 @@ func TestSealRefuses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = air.SealWith(strings.NewReader("too short"), pub, good, []byte(`{}`))
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// An identity that is formatted or logged by mistake does not show its keys.
+func TestIdentityHidesKeys(t *testing.T) {
+	retired := bytes.Repeat([]byte{1}, 32)
+	id, err := air.NewIdentity("did:wba:agentidentityregistry.org:agents:AIR-A1B2-C3D4-E5F6", bytes.Repeat([]byte{2}, 32), retired)
+	require.NoError(t, err)
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "%v %+v %#v", id, id, id)
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "identity", id)
+	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "identity", id)
+	for _, text := range []string{"2 2 2", "0x2, 0x2", "020202", "1 1 1", "0x1, 0x1", "010101"} {
+		require.NotContains(t, out.String(), text)
+	}
 }
 
 func TestIdentityFile(t *testing.T) {

@@ -20,10 +20,15 @@ import (
 
 // An Identity is the name and the key of an agent. It is safe for concurrent use.
 type Identity struct {
-	did     string
-	airID   string
+	did    string
+	airID  string
+	public *PublicKey
+	*private
+}
+
+// private is a part apart, because package fmt shows it as an address.
+type private struct {
 	signer  crypto.Signer
-	public  *PublicKey
 	box     *boxKey // nil for an external signer
 	retired []*boxKey
 	seed    []byte // nil for an external signer
@@ -72,7 +77,7 @@ func NewIdentityFromSigner(did string, signer crypto.Signer) (*Identity, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &Identity{did: did, airID: airIDOf(did), signer: signer, public: key}, nil
+	return &Identity{did: did, airID: airIDOf(did), public: key, private: &private{signer: signer}}, nil
 }
 
 // GenerateIdentity returns an identity with a new key.
