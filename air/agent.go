@@ -113,6 +113,9 @@ func NewAgent(id *Identity, h Handler, opts *AgentOptions) (*Agent, error) {
 	case h == nil && o.Direct:
 		return nil, errors.New("air: agent: Direct needs a handler")
 	}
+	if err := checkWord("dialect", o.Dialect, DialectSpec, DialectDeployed, DialectAuto); err != nil {
+		return nil, err
+	}
 	if o.Resolver == nil {
 		var err error
 		if a.ownResolver, err = NewResolver(&ResolverOptions{HTTPClient: o.HTTPClient, Logger: o.Logger}); err != nil {

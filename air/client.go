@@ -143,6 +143,9 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 	c.sender = c.send
 	err := guard.Call("interceptor", func() error {
 		for _, m := range slices.Backward(o.Interceptors) {
+			if m == nil {
+				return errors.New("air: client: nil Interceptor")
+			}
 			if c.sender = m(c.sender); c.sender == nil {
 				return errors.New("air: client: interceptor returned no function")
 			}

@@ -98,6 +98,9 @@ func (o *InboxOptions) connect(did string) (err error) {
 func (o *InboxOptions) wrap(h Handler) (Handler, error) {
 	err := guard.Call("middleware", func() error {
 		for _, m := range slices.Backward(o.Middleware) {
+			if m == nil {
+				return errors.New("air: inbox: nil Middleware")
+			}
 			if h = m(h); h == nil {
 				return errors.New("air: inbox: middleware returned no handler")
 			}

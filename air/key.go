@@ -109,7 +109,8 @@ type PublicKey struct {
 	x  *ecdh.PublicKey
 }
 
-// NewPublicKey validates an Ed25519 key like [decodeKey].
+// NewPublicKey returns the key of 32 bytes, which must be the canonical encoding of a point of the
+// prime-order subgroup (AIR-D31, AIR-D36). Otherwise the error is [ErrBadKey].
 func NewPublicKey(key []byte) (*PublicKey, error) {
 	p, err := decodePoint(key)
 	if err != nil {
