@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -21,6 +22,20 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/store"
 )
+
+func TestLongestHandlerTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		in, err := air.NewInbox(bob, air.HandlerFunc(func(ctx context.Context, _ *air.Delivery) error {
+			time.Sleep(time.Hour)
+			return ctx.Err()
+		}), &air.InboxOptions{Resolver: w.resolver(t), Timing: air.Timing{HandlerTimeout: math.MaxInt64}})
+		require.NoError(t, err)
+		status, answer, _ := do(t, in, "POST", "/", string(signedOffer(t, alice, bob.DID(), nil)))
+		require.Equal(t, 200, status, answer)
+	})
+}
 
 func TestInboxAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,6 +151,7 @@ func TestChatIdleDefaults(t *testing.T) {
 		{name: "within the default", after: arc.DefaultChatIdle - time.Second},
 		{name: "after the default", after: arc.DefaultChatIdle + time.Second, expired: true},
 		{name: "never", idle: -1, after: 10_000 * time.Hour},
+		{name: "longer than any chat", idle: math.MaxInt64, after: 10_000 * time.Hour},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

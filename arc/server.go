@@ -310,11 +310,11 @@ func (o ServerOptions) withDefaults() ServerOptions {
 	t.ReadTimeout = cmp.Or(t.ReadTimeout, time.Minute)
 	t.Heartbeat = cmp.Or(t.Heartbeat, 15*time.Second)
 	t.WriteTimeout = cmp.Or(t.WriteTimeout, 30*time.Second)
-	t.TaskTimeout = max(cmp.Or(t.TaskTimeout, 24*time.Hour), 0)
-	t.InputTimeout = max(cmp.Or(t.InputTimeout, 7*24*time.Hour), 0)
-	t.ChatIdleTimeout = max(cmp.Or(t.ChatIdleTimeout, 24*time.Hour), 0)
-	p.TaskRetention = max(cmp.Or(p.TaskRetention, 24*time.Hour), 0)
-	p.ChatRetention = max(cmp.Or(p.ChatRetention, 24*time.Hour), 0)
+	t.TaskTimeout = option.Or(t.TaskTimeout, 24*time.Hour, 0)
+	t.InputTimeout = option.Or(t.InputTimeout, 7*24*time.Hour, 0)
+	t.ChatIdleTimeout = option.Or(t.ChatIdleTimeout, 24*time.Hour, 0)
+	p.TaskRetention = option.Or(p.TaskRetention, 24*time.Hour, 0)
+	p.ChatRetention = option.Or(p.ChatRetention, 24*time.Hour, 0)
 	p.StreamRetention = option.Or(p.StreamRetention, 5*time.Minute, 5*time.Minute)
 	return o
 }

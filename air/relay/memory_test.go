@@ -6,6 +6,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -70,6 +71,23 @@ func newBoxes(st store.Store, ttl time.Duration) *boxes {
 	b.init(&o)
 	b.budget = budget.New(o.Limits.budget(o.Logger), b.evict)
 	return b
+}
+
+func TestLongestRetention(t *testing.T) {
+	for _, st := range []store.Store{nil, store.NewMemory()} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBoxes(st, math.MaxInt64)
+			for _, id := range []string{"1", "2"} {
+				_, err := b.push(t.Context(), "box", &mail{id: id, from: "from", data: []byte("data")})
+				require.NoError(t, err)
+				time.Sleep(time.Hour)
+			}
+			require.Equal(t, int64(2), b.get("box").count.Load())
+			recs, _, err := b.pull(t.Context(), "box", 0, 10)
+			require.NoError(t, err)
+			require.Len(t, recs, 2)
+		})
+	}
 }
 
 // Mailboxes without mail are closed over the limit; their envelopes stay known (AIR-D61). A caller with

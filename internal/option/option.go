@@ -17,7 +17,7 @@ const (
 )
 
 // Or returns the value of an option: zero stands for the default, and a negative value
-// for off.
+// for off. A larger value than [NoBytes] becomes that.
 func Or[T int | int64 | time.Duration](v, standard, off T) T {
 	switch {
 	case v < 0:
@@ -25,7 +25,7 @@ func Or[T int | int64 | time.Duration](v, standard, off T) T {
 	case v == 0:
 		return standard
 	}
-	return v
+	return T(min(int64(v), NoBytes))
 }
 
 // Count returns the bound of an option: zero stands for the default, and a negative
@@ -34,8 +34,8 @@ func Count(v, standard int) int { return min(Or(v, standard, None), None) }
 
 // Bytes returns the bound of an option that may exceed 32 bits: zero stands for the
 // default, and a negative value for [NoBytes].
-func Bytes(v, standard int64) int64 { return min(Or(v, standard, NoBytes), NoBytes) }
+func Bytes(v, standard int64) int64 { return Or(v, standard, NoBytes) }
 
 // Duration returns the duration of an option: zero stands for the default, and a
 // negative value for [Off].
-func Duration(v, standard time.Duration) time.Duration { return min(Or(v, standard, Off), Off) }
+func Duration(v, standard time.Duration) time.Duration { return Or(v, standard, Off) }

@@ -26,4 +26,5 @@ func TestZeroIsTheDefaultAndNegativeIsOff(t *testing.T) {
 		require.Positive(t, 2*Duration(time.Duration(v), time.Second))
 	}
 	require.Positive(t, Duration(-1, 7)+time.Hour, "a duration that is off can be added to")
+	require.Positive(t, Or(time.Duration(math.MaxInt64), time.Second, 0)+time.Hour, "and so can the longest one")
 }
