@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
 	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/state"
@@ -99,9 +100,7 @@ type epoch struct {
 // it replaces the lease of an earlier process. The context bounds Acquire only.
 func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	o.Private = o.Private || o.TTL < 0
-	if o.TTL <= 0 {
-		o.TTL = defaultTTL
-	}
+	o.TTL = option.Or(o.TTL, defaultTTL, defaultTTL)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: state.Guard(db), opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
 		due: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),
@@ -221,7 +220,7 @@ func (l *Lease) isLive(e *epoch) bool {
 
 // extend sets the end of e after a renewal that began at start, and returns the time left.
 func (l *Lease) extend(e *epoch, start time.Time) time.Duration {
-	end := start.Add(l.opts.TTL * 5 / 6)
+	end := start.Add(l.opts.TTL - l.opts.TTL/6)
 	e.until.Store(int64(end.Sub(l.birth)))
 	return time.Until(end)
 }
@@ -303,7 +302,7 @@ func (l *Lease) writeLease(ctx context.Context, owner Owner, isFirst, isRenewal 
 func (l *Lease) runLease() {
 	for failures := 0; ; failures++ {
 		if failures == 0 {
-			_ = retry.Sleep(l.Context(), l.opts.TTL*3/10+time.Duration(randid.Rand().Int64N(int64(l.opts.TTL/15)+1)))
+			_ = retry.Sleep(l.Context(), l.opts.TTL/10*3+time.Duration(randid.Rand().Int64N(int64(l.opts.TTL/15)+1)))
 		} else {
 			_ = retry.Sleep(l.base, l.opts.TTL/30)
 		}

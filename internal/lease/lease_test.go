@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
@@ -261,6 +263,21 @@ func TestLeaseIsFencedAtFiveSixthsOfTTL(t *testing.T) {
 		<-ctx.Done()
 		require.Equal(t, ttl*5/6, time.Since(start), "time from the last renewal to the fence")
 	})
+}
+
+func TestLongestLeaseIsHeld(t *testing.T) {
+	for _, d := range []time.Duration{100 * 365 * 24 * time.Hour, option.Off, math.MaxInt64} {
+		synctest.Test(t, func(t *testing.T) {
+			var updates atomic.Int64
+			count := func(string, string) bool { updates.Add(1); return false }
+			db := fault.Store(store.NewMemory(), &fault.Plan{Rules: []fault.Rule{{Op: "update", When: count, Action: fault.ErrorBefore}}})
+			l := acquire(t, db, lease.Options{TTL: d})
+			first := l.Context()
+			time.Sleep(time.Hour)
+			require.NoError(t, first.Err(), d)
+			require.Less(t, updates.Load(), int64(10), d)
+		})
+	}
 }
 
 func TestStoppedProcessLosesItsWork(t *testing.T) {
