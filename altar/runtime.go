@@ -129,6 +129,7 @@ func NewRuntime(id string, opts *RuntimeOptions) (*Runtime, error) {
 		r.opts = *opts
 	}
 	r.opts.ProtocolVersion = cmp.Or(r.opts.ProtocolVersion, ProtocolVersion)
+	r.opts.MaxConcurrent = min(r.opts.MaxConcurrent, option.None)
 	r.opts.MaxMessage = option.Count(r.opts.MaxMessage, defaultMaxMessage)
 	r.opts.QueueLimit = option.Count(r.opts.QueueLimit, 1024)
 	r.opts.Timing.DrainTimeout = option.Duration(r.opts.Timing.DrainTimeout, 30*time.Second)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -102,6 +103,18 @@ func TestToolEndsItsGoroutine(t *testing.T) {
 			}
 		}
 		require.Zero(t, time.Since(begin))
+	})
+}
+
+func TestLargestMaxConcurrentIsNoQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := must(NewRuntime("r1", &RuntimeOptions{MaxConcurrent: math.MaxInt}))
+		rt.Handle("get", HandlerFunc(func(context.Context, *ToolCall) (any, error) { return "v", nil }))
+		s := start(t, directTransport, nil, rt)
+		sess, err := s.c.CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = sess.Call(t.Context(), "get", json.RawMessage(`{"key":"k"}`), nil)
+		require.NoError(t, err)
 	})
 }
 
