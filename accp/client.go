@@ -72,6 +72,8 @@ type transport interface {
 	close(callsDone <-chan struct{})
 }
 
+const maxClientSessions = 1 << 16
+
 // NewClient returns a client of an endpoint: an http or https URL that usually ends in
 // [FramesPath], or a ws or wss URL that usually ends in [WebSocketPath]. The client sends as agent
 // self. NewClient performs no I/O.
@@ -82,6 +84,9 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 	}
 	o = o.withDefaults()
 	u, err := (&netguard.Guard{AllowLoopback: true, AllowPrivate: true}).URL(endpoint, o.AllowInsecure)
+	if err == nil && o.MaxConcurrent > maxClientSessions {
+		err = fmt.Errorf("MaxConcurrent is %d, want at most %d", o.MaxConcurrent, maxClientSessions)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("accp: new client: %w", err)
 	}

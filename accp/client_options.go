@@ -70,8 +70,8 @@ type ClientOptions struct {
 
 	// MaxConcurrent is the maximum number of concurrent exchanges over HTTP. HTTP does not preserve
 	// the order of frames that a session requires, so each exchange uses its own session:
-	// SessionID, SessionID_2, SessionID_3 and so on. Zero and negative values mean 1. Calls over a
-	// WebSocket connection share one session.
+	// SessionID, SessionID_2, SessionID_3 and so on. Zero and negative values mean 1; the most
+	// is 65,536. Calls over a WebSocket connection share one session.
 	MaxConcurrent int
 
 	// HTTPClient sends the requests. Nil means a client with the proxy of the environment.
