@@ -28,7 +28,7 @@ func alive(e interface{ expiry() time.Time }, now time.Time) bool {
 type expiries[T mortal] struct {
 	heap  []expiring[T]
 	stale int
-	start time.Time // what the heap counts from: the first time it was given
+	start time.Time // what the heap counts from, with a monotonic reading
 }
 
 type expiring[T mortal] struct {
@@ -44,7 +44,7 @@ func (x *expiries[T]) isStale(e expiring[T]) bool {
 // push adds e, which has a time of expiry.
 func (x *expiries[T]) push(e T) {
 	if x.start.IsZero() {
-		x.start = e.expiry()
+		x.start = time.Now()
 	}
 	n := expiring[T]{e.expiry().Sub(x.start), e}
 	i := len(x.heap)

@@ -6,6 +6,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -563,5 +564,26 @@ func TestOlderThanTheClock(t *testing.T) {
 		measure(t, m)
 	})
 	_, err = m.Get(t.Context(), "before")
+	require.NoError(t, err)
+}
+
+// A step of the wall clock removes nothing, also where an entry expires beyond the range of monotonic times.
+func TestMemoryIgnoresStepsOfTheClock(t *testing.T) {
+	m := NewMemory()
+	_, err := m.Create(t.Context(), "first", nil, math.MaxInt64)
+	require.NoError(t, err)
+	s := m.kvOf("first")
+	key := "second"
+	for m.kvOf(key) != s {
+		key += "."
+	}
+	_, err = m.Create(t.Context(), key, nil, time.Minute)
+	require.NoError(t, err)
+	now := time.Now()
+	(*struct{ wall uint64 })(unsafe.Pointer(&now)).wall += 3600 << 30 // an hour ahead
+	s.mu.Lock()
+	s.trim(now, trimMost)
+	s.mu.Unlock()
+	_, err = m.Get(t.Context(), key)
 	require.NoError(t, err)
 }
