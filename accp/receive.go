@@ -14,6 +14,7 @@ import (
 	"github.com/fivewire/fivewire/accp/internal/order"
 	"github.com/fivewire/fivewire/accp/internal/record"
 	"github.com/fivewire/fivewire/accp/internal/tier"
+	"github.com/fivewire/fivewire/internal/option"
 )
 
 // A ReceiveOutcome is the outcome of receiving a frame.
@@ -185,7 +186,7 @@ func (d *reception) decide(ctx context.Context, frame []byte) error {
 		return fail(ErrPolicyDenied, "frame of another session")
 	case m.From == d.self:
 		return fail(ErrPolicyDenied, "frame in the name of its receiver")
-	case meta.TTL.N > 0 && meta.TS.N-now > int64(d.opts.MaxClockSkew/time.Second):
+	case meta.TTL.N > 0 && d.opts.MaxClockSkew < option.Off && meta.TS.N-now > int64(d.opts.MaxClockSkew/time.Second):
 		return fail(ErrPolicyDenied, "ts is too far ahead")
 	}
 	if err := d.claim(m, now); err != nil || d.r.Outcome == OutcomeDropped {

@@ -213,6 +213,15 @@ func TestTTL(t *testing.T) {
 	})
 }
 
+// A peer whose times are milliseconds is accepted without a MaxClockSkew.
+func TestAnyClockSkew(t *testing.T) {
+	s := session(t, &accp.SessionOptions{MaxClockSkew: -1})
+	for i, ts := range []int64{time.Now().UnixMilli(), math.MaxInt64} {
+		f := fmt.Sprintf("@a>req:b{}[mid:00000000fff%d,seq:%d,ts:%d,ttl:5]", i, i+1, ts)
+		require.Equal(t, accp.OutcomeDelivered, receive(t, s, []byte(f)).Outcome)
+	}
+}
+
 // The replay window is bounded; an older frame fails the order (ACCP-D26).
 func TestReplayWindow(t *testing.T) {
 	s := session(t, &accp.SessionOptions{DisableAutoCheckpoint: true})
