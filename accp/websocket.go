@@ -62,10 +62,11 @@ type wsConn struct {
 	work     sync.WaitGroup // handlers
 	opened   chan struct{}  // closed when the session is established
 	turn     chan struct{}  // holds a token while no goroutine numbers and queues frames
-	lastRead atomic.Int64   // time of the last received message in Unix nanoseconds
-	closing  atomic.Bool    // finish was called
-	closed   chan struct{}  // closed at the end of finish
-	done     chan struct{}  // closed at the end of the reader
+	start    time.Time
+	lastRead atomic.Int64  // time of the last received message, since start
+	closing  atomic.Bool   // finish was called
+	closed   chan struct{} // closed at the end of finish
+	done     chan struct{} // closed at the end of the reader
 
 	mu       sync.Mutex
 	cause    error     // first reason for the end; guarded by mu
@@ -130,10 +131,9 @@ func (s *responder) socketOptions() wsconn.Options {
 }
 
 func (s *responder) newConn(ctx context.Context, conn *wsconn.Conn, p *caller) *wsConn {
-	c := &wsConn{conn: conn, s: s, peer: p, opened: make(chan struct{}), turn: make(chan struct{}, 1), done: make(chan struct{}),
-		closed: make(chan struct{})}
+	c := &wsConn{conn: conn, s: s, peer: p, opened: make(chan struct{}), turn: make(chan struct{}, 1), start: time.Now(),
+		closed: make(chan struct{}), done: make(chan struct{})}
 	c.turn <- struct{}{}
-	c.lastRead.Store(time.Now().UnixNano())
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.base = context.WithoutCancel(ctx)
 	c.queue = sendq.New(c, sendq.Options{MaxBytes: queueBytes, Separate: true, WriteTimeout: s.timing.WriteTimeout, OnCut: func(err error) {
@@ -170,7 +170,7 @@ func (c *wsConn) run(first func([]byte) error) {
 			}
 			break
 		}
-		c.lastRead.Store(time.Now().UnixNano())
+		c.lastRead.Store(int64(time.Since(c.start)))
 		if first == nil {
 			c.receive(data)
 			continue
@@ -437,6 +437,11 @@ func (c *wsConn) post(
 	return sent, nil
 }
 
+// silence returns the time since the last received message, by the monotonic clock.
+func (c *wsConn) silence(now time.Time) time.Duration {
+	return now.Sub(c.start) - time.Duration(c.lastRead.Load())
+}
+
 // watch enforces the deadline of the first frame, sends pings, and closes a silent connection.
 func (c *wsConn) watch() {
 	select {
@@ -457,7 +462,7 @@ func (c *wsConn) watch() {
 		case <-c.ctx.Done():
 			return
 		}
-		if time.Now().UnixNano()-c.lastRead.Load() >= int64(2*min(interval, option.Off/2)) {
+		if c.silence(time.Now()) >= 2*min(interval, option.Off/2) {
 			c.because(errSilent)
 			c.finish(wsconn.CodeShutdown, "silent")
 			return
