@@ -25,6 +25,7 @@ import (
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -89,8 +90,8 @@ func (o ReceiverOptions) withDefaults() ReceiverOptions {
 	}
 	o.MaxMessage = cmp.Or(o.MaxMessage, 16<<20)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, time.Minute)
-	o.MaxAge = cmp.Or(o.MaxAge, 24*time.Hour)
-	o.MaxClockSkew = cmp.Or(o.MaxClockSkew, 5*time.Minute)
+	o.MaxAge = option.Or(o.MaxAge, 24*time.Hour, -1)
+	o.MaxClockSkew = option.Or(o.MaxClockSkew, 5*time.Minute, -1)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return o
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -95,6 +96,22 @@ func TestReceiverRemembersNotificationFromFuture(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, 401, post(r, body, signed(body)).Code)
 	})
+}
+
+// With the longest MaxAge, the id of a notification from a clock that is ahead is kept, too.
+func TestReceiverRemembersWithLongestMaxAge(t *testing.T) {
+	n := 0
+	h := arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error {
+		n++
+		return nil
+	})
+	r, err := NewReceiver(h, []arc.WebhookSecret{secret}, &ReceiverOptions{MaxAge: math.MaxInt64})
+	require.NoError(t, err)
+	body := notificationRequest(t, `"n-1"`, time.Now().Add(time.Minute))
+	for range 2 {
+		require.Equal(t, 200, post(r, body, signed(body)).Code)
+	}
+	require.Equal(t, 1, n)
 }
 
 // ARC-113, ARC-D43: what a receiver accepts, and that it calls the handler once.
