@@ -124,10 +124,25 @@ func (l *letters) put(ctx context.Context, d DeadLetter) error {
 		defer cancel()
 		err = overwrite(ctx, l.db, l.prefix+d.ID, value, max(time.Until(d.Held.Add(letterTTL)), time.Second))
 	}
-	if err != nil && isNew {
+	switch {
+	case err == nil:
+		l.add(&d) // a read may have begun before the letter was stored
+	case isNew:
 		l.forget(d.ID)
 	}
 	return err
+}
+
+func (l *letters) add(d *DeadLetter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.addLocked(d)
+}
+
+// addLocked adds a letter to the index. l.mu must be held.
+func (l *letters) addLocked(d *DeadLetter) {
+	l.changeLocked(d.ID)
+	l.entries[d.ID] = d.info()
 }
 
 // find returns the ids of the letters of a sender that match.
@@ -147,7 +162,7 @@ func (l *letters) find(ctx context.Context, from string, match func(letterInfo) 
 
 // refresh reads the index if it is too old.
 func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
-	return l.index.refresh(maxAge, func() (map[string]letterInfo, error) {
+	return l.index.refresh(ctx, maxAge, func() (map[string]letterInfo, error) {
 		list, _, err := l.list(ctx)
 		found := make(map[string]letterInfo, len(list))
 		for _, d := range list {
@@ -175,8 +190,7 @@ func (l *letters) reserve(d *DeadLetter) error {
 		d.Held = later(time.Now(), l.last.Add(1))
 		l.last = d.Held
 	}
-	l.changeLocked(d.ID)
-	l.entries[d.ID] = d.info()
+	l.addLocked(d)
 	return nil
 }
 

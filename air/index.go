@@ -4,6 +4,7 @@
 package air
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -13,39 +14,68 @@ type index[E any] struct {
 	mu      sync.Mutex // guards all below, and the totals of the owner
 	entries map[string]E
 	read    time.Time
-	reads   int                     // begun
-	changed map[int]map[string]bool // keys that have changed since a read began: it may have found old entries for them
+	reading *reading        // nil without a read in progress
+	changed map[string]bool // keys that have changed since it began: it may have found old entries for them
+}
+
+// A reading is a read in progress, which all callers share. Its error is set before done is closed.
+type reading struct {
+	done       chan struct{}
+	err        error
+	isCanceled bool // by the context of its caller, which says nothing about the store
 }
 
 // changeLocked reports a change of the entry with a key. x.mu must be held.
 func (x *index[E]) changeLocked(key string) {
-	for _, changed := range x.changed {
-		changed[key] = true
+	if x.reading != nil {
+		x.changed[key] = true
 	}
 }
 
-// refresh reads the entries if they are older than maxAge. It calls use, with the lock held, before they replace the old ones.
-func (x *index[E]) refresh(maxAge time.Duration, list func() (map[string]E, error), use func(map[string]E)) error {
-	x.mu.Lock()
-	if x.entries != nil && time.Since(x.read) < maxAge {
+// refresh reads the entries if they are older than maxAge, or waits for the read in progress: the entries may be many. It
+// calls use, with the lock held, before they replace the old ones.
+func (x *index[E]) refresh(ctx context.Context, maxAge time.Duration, list func() (map[string]E, error), use func(map[string]E)) error {
+	for {
+		x.mu.Lock()
+		if x.entries != nil && time.Since(x.read) < maxAge {
+			x.mu.Unlock()
+			return nil
+		}
+		r := x.reading
+		if r == nil {
+			r = &reading{done: make(chan struct{}), isCanceled: true} // also if a panic ends it
+			x.reading, x.changed = r, make(map[string]bool)
+			x.mu.Unlock()
+			return x.readAll(ctx, r, list, use)
+		}
 		x.mu.Unlock()
-		return nil
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if r.err != nil && !r.isCanceled {
+			return r.err
+		}
 	}
-	x.reads++
-	read, changed := x.reads, make(map[string]bool)
-	if x.changed == nil {
-		x.changed = make(map[int]map[string]bool)
-	}
-	x.changed[read] = changed
-	x.mu.Unlock()
+}
+
+// readAll makes the read r.
+func (x *index[E]) readAll(ctx context.Context, r *reading, list func() (map[string]E, error), use func(map[string]E)) error {
+	defer func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.reading = nil
+		close(r.done)
+	}()
 	found, err := list()
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	delete(x.changed, read)
+	r.err, r.isCanceled = err, err != nil && ctx.Err() != nil
 	if err != nil {
 		return err
 	}
-	for key := range changed {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for key := range x.changed {
 		delete(found, key)
 		if e, ok := x.entries[key]; ok {
 			found[key] = e

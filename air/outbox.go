@@ -299,7 +299,7 @@ func (o *outboxStore) isBehindLocked(key string, m *OutboxMessage) bool {
 
 // refresh reads the index if it is too old.
 func (o *outboxStore) refresh(ctx context.Context) error {
-	return o.index.refresh(outboxIndexMaxAge, func() (map[string]outboxEntry, error) {
+	return o.index.refresh(ctx, outboxIndexMaxAge, func() (map[string]outboxEntry, error) {
 		list, _, err := o.list(ctx)
 		found := make(map[string]outboxEntry, len(list))
 		for i := range list {

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -795,11 +796,19 @@ func TestRequireSealedConcernsOutbox(t *testing.T) {
 	})
 }
 
-// A slowStore yields what it had at the call of List, after the next signal.
+// A slowStore yields what it had at the call of List, after the next signal, and takes time to create what is listed.
 type slowStore struct {
 	store.Store
 	isSlow atomic.Bool
 	signal chan struct{}
+	delay  atomic.Int64 // of Create
+}
+
+func (s *slowStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	if strings.HasPrefix(key, "air/outbox/") || strings.Contains(key, "/dead/") {
+		time.Sleep(time.Duration(s.delay.Load()))
+	}
+	return s.Store.Create(ctx, key, value, ttl)
 }
 
 func (s *slowStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
@@ -856,15 +865,12 @@ func TestOutboxChangesDuringList(t *testing.T) {
 				kv.isSlow.Store(false)
 			}
 			time.Sleep(time.Minute)
-			if isDelivered { // the list has the message
-				begin()
-				time.Sleep(2 * time.Second)
-				list()
-			} else { // the list does not have it
-				list()
-				begin()
-				synctest.Wait()
+			if !isDelivered { // the list does not have the message
+				kv.delay.Store(int64(3 * time.Second))
 			}
+			begin()
+			time.Sleep(2 * time.Second)
+			list()
 			require.Equal(t, isDelivered, <-first == nil)
 			w.setFail(nil)
 			kv.signal <- struct{}{}
@@ -977,4 +983,61 @@ func TestHandlerContinuesItsAnswer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A slowList takes a second for a list, and counts them.
+type slowList struct {
+	store.Store
+	lists atomic.Int64
+}
+
+func (s *slowList) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	s.lists.Add(1)
+	return func(yield func(store.Entry, error) bool) {
+		select {
+		case <-time.After(time.Second):
+			s.Store.List(ctx, prefix)(yield)
+		case <-ctx.Done():
+			yield(store.Entry{}, ctx.Err())
+		}
+	}
+}
+
+// The outbox may be large: messages that are sent at once share one read of it, which the end of the first of them does not
+// end for the others.
+func TestSendsShareReadOfOutbox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := &slowList{Store: store.NewMemory()}
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}})
+		send := func(ctx context.Context) error {
+			_, err := c.Send(ctx, &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+			return err
+		}
+		for _, isCut := range []bool{false, true} {
+			kv.lists.Store(0)
+			first, cut := context.WithCancel(t.Context())
+			errs := make(chan error, 10)
+			go func() { errs <- send(first) }()
+			synctest.Wait()
+			for range cap(errs) - 1 {
+				go func() { errs <- send(t.Context()) }()
+			}
+			synctest.Wait()
+			want := int64(1)
+			if isCut {
+				cut()
+				require.ErrorIs(t, <-errs, context.Canceled)
+				errs <- nil
+				want++
+			}
+			for range cap(errs) {
+				require.NoError(t, <-errs)
+			}
+			cut()
+			require.Equal(t, want, kv.lists.Load())
+			time.Sleep(time.Minute)
+		}
+	})
 }
