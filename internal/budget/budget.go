@@ -36,8 +36,9 @@ type Budget struct {
 	anonymous  account // a child of all
 	principals map[string]weak.Pointer[account]
 	scopes     map[scopeKey]weak.Pointer[Scope]
-	waiting    []*account // principals with waiters, the next in turn first
-	free       *entry     // a list, reused
+	waiting    [2][]*account // principals with waiters, the next in turn first: the anonymous, and the others
+	turns      uint64
+	free       *entry // a list, reused
 	seq        uint64
 	records    map[record]bool // logged in this period
 	nextPeriod time.Duration
@@ -52,6 +53,7 @@ type account struct {
 	bounds  *[numResources]int64
 	use     [numResources]tally
 	waiters []*waiter // of a principal
+	turn    uint64    // of a principal with waiters
 }
 
 // A tally is the use of a resource, and what happened since it last rose over a
@@ -306,7 +308,7 @@ func (b *Budget) releaseLocked(h Hold) []*waiter {
 	e.scope.freeLocked(r, e.n)
 	*e = entry{next: b.free}
 	b.free = e
-	if r != Work || len(b.waiting) == 0 {
+	if r != Work || len(b.waiting[0])+len(b.waiting[1]) == 0 {
 		return nil
 	}
 	return b.admitLocked()
@@ -340,7 +342,7 @@ func (s *Scope) Acquire(ctx context.Context) (Hold, error) {
 	}
 	w := &waiter{scope: s, ready: make(chan struct{}), waiting: h}
 	if len(s.parent.waiters) == 0 {
-		b.waiting = append(b.waiting, s.parent)
+		b.enqueueLocked(s.parent)
 	}
 	s.parent.waiters = append(s.parent.waiters, w)
 	b.mu.Unlock()
@@ -358,12 +360,29 @@ func (s *Scope) Acquire(ctx context.Context) (Hold, error) {
 	return w.hold, nil
 }
 
+// queue returns the list that a principal with waiters is in.
+func (b *Budget) queue(p *account) *[]*account {
+	if p.parent == &b.anonymous {
+		return &b.waiting[0]
+	}
+	return &b.waiting[1]
+}
+
+// enqueueLocked gives a principal the last turn. b.mu must be held.
+func (b *Budget) enqueueLocked(p *account) {
+	b.turns++
+	p.turn = b.turns
+	q := b.queue(p)
+	*q = append(*q, p)
+}
+
 // dequeueLocked removes a waiter and its waiting place. b.mu must be held.
 func (b *Budget) dequeueLocked(w *waiter) {
 	p := w.scope.parent
 	p.waiters = slices.DeleteFunc(p.waiters, func(v *waiter) bool { return v == w })
 	if len(p.waiters) == 0 {
-		b.waiting = slices.DeleteFunc(b.waiting, func(v *account) bool { return v == p })
+		q := b.queue(p)
+		*q = slices.DeleteFunc(*q, func(v *account) bool { return v == p })
 	}
 	b.releaseLocked(w.waiting)
 }
@@ -374,8 +393,10 @@ func (b *Budget) admitLocked() (admitted []*waiter) {
 	for w := b.nextLocked(); w != nil; w = b.nextLocked() {
 		admitted = append(admitted, w)
 		b.dequeueLocked(w)
-		if i := slices.Index(b.waiting, w.scope.parent); i >= 0 {
-			b.waiting = append(slices.Delete(b.waiting, i, i+1), w.scope.parent)
+		q := b.queue(w.scope.parent)
+		if i := slices.Index(*q, w.scope.parent); i >= 0 {
+			*q = slices.Delete(*q, i, i+1)
+			b.enqueueLocked(w.scope.parent)
 		}
 	}
 	return admitted
@@ -384,10 +405,18 @@ func (b *Budget) admitLocked() (admitted []*waiter) {
 // nextLocked gives the next waiter in turn a place, if any may have one. b.mu must be
 // held.
 func (b *Budget) nextLocked() *waiter {
-	for _, p := range b.waiting {
-		if b.all.use[Work].used >= b.all.bounds[Work] {
-			break
+	isFull := func(a *account) bool { return a.use[Work].used >= a.bounds[Work] }
+	anonymous, others := b.waiting[0], b.waiting[1]
+	if isFull(&b.anonymous) { // they may be thousands
+		anonymous = nil
+	}
+	for len(anonymous)+len(others) > 0 && !isFull(&b.all) {
+		q := &others
+		if len(others) == 0 || len(anonymous) > 0 && anonymous[0].turn < others[0].turn {
+			q = &anonymous
 		}
+		p := (*q)[0]
+		*q = (*q)[1:]
 		for _, w := range p.waiters {
 			h, full := b.reserveLocked(w.scope, Work, 1)
 			if full == nil {

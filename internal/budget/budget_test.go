@@ -22,6 +22,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -601,7 +603,7 @@ func TestAcquireEndsWithContext(t *testing.T) {
 		_, err := s.Acquire(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Zero(t, b.usage()[Waiting].used.All)
-		require.Empty(t, b.waiting)
+		require.Empty(t, slices.Concat(b.waiting[0], b.waiting[1]))
 		busy.Release()
 		acquire(t, s).Release()
 		requireEmpty(t, b)
@@ -653,6 +655,52 @@ func TestAcquirePassesOverFullSession(t *testing.T) {
 		require.True(t, admitted)
 		cancel()
 	})
+}
+
+// Anonymous callers that wait cost the calls of other principals no time.
+func TestAcquireCostsNoWalkOverAnonymous(t *testing.T) {
+	if race.Enabled {
+		t.Skip("measures time")
+	}
+	cost := func(waiting int) time.Duration {
+		b := New(Limits{}, nil)
+		scope := func(n int) *Scope { return b.Scope(Anonymous(fmt.Sprintf("10.0.%d.%d", n/256, n%256)), "") }
+		var scopes []*Scope
+		for n := range 4096 {
+			scopes = append(scopes, scope(n))
+		}
+		for _, s := range scopes[:512] {
+			acquire(t, s)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var callers sync.WaitGroup
+		defer callers.Wait()
+		defer cancel()
+		for _, s := range scopes[:waiting] {
+			callers.Go(func() { _, _ = s.Acquire(ctx) })
+		}
+		isWaiting := func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.all.use[Waiting].used == int64(waiting)
+		}
+		for !isWaiting() {
+			runtime.Gosched()
+		}
+		s := b.Scope("alice", "")
+		start := time.Now()
+		for range 1000 {
+			acquire(t, s).Release()
+		}
+		return time.Since(start)
+	}
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 5 {
+		if cost(4000) < 10*cost(10) {
+			return
+		}
+	}
+	t.Fatal("the cost grows with the number of waiting callers")
 }
 
 func TestAcquireRefusesOverWaitingPlaces(t *testing.T) {
