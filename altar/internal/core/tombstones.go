@@ -3,7 +3,10 @@
 
 package core
 
-import "time"
+import (
+	"container/heap"
+	"time"
+)
 
 // Tombstones are ids that must not be used again until a time, each of a principal. There are at most so many of a
 // principal, and in all. Beyond that the oldest is forgotten: of the principal, or of the principal with the largest number.
@@ -11,6 +14,7 @@ type Tombstones struct {
 	perPrincipal, max int
 	byID              map[string]tombstone
 	queues            map[Principal]*idQueue
+	bySize            queueHeap // the queues, the largest first
 	all               idQueue
 	seq               uint64
 }
@@ -25,6 +29,37 @@ type tombstone struct {
 type idQueue struct {
 	ids  []queuedID
 	live int
+
+	oldest uint64 // seq of the first id of a principal
+	place  int    // in bySize
+}
+
+// A queueHeap is a [heap.Interface]: the queue with the most ids is the first, of several the one with the oldest id.
+type queueHeap []*idQueue
+
+func (h queueHeap) Len() int { return len(h) }
+
+func (h queueHeap) Less(i, j int) bool {
+	return h[i].live > h[j].live || h[i].live == h[j].live && h[i].oldest < h[j].oldest
+}
+
+func (h queueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+func (h *queueHeap) Push(x any) {
+	q := x.(*idQueue)
+	q.place = len(*h)
+	*h = append(*h, q)
+}
+
+func (h *queueHeap) Pop() any {
+	last := len(*h) - 1
+	q := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return q
 }
 
 type queuedID struct {
@@ -45,8 +80,9 @@ func (t *Tombstones) Add(id string, p Principal, until time.Time) (forgotten str
 	t.Remove(id)
 	q := t.queues[p]
 	if q == nil {
-		q = &idQueue{}
+		q = &idQueue{oldest: t.seq + 1}
 		t.queues[p] = q
+		heap.Push(&t.bySize, q)
 	}
 	t.seq++
 	t.byID[id] = tombstone{p, until, t.seq}
@@ -54,30 +90,16 @@ func (t *Tombstones) Add(id string, p Principal, until time.Time) (forgotten str
 		q.ids = append(q.ids, queuedID{id, t.seq})
 		q.live++
 	}
+	heap.Fix(&t.bySize, q.place)
 	switch {
 	case q.live > t.perPrincipal:
 		forgotten = t.removeFirst(q)
 	case t.all.live > t.max:
-		forgotten = t.removeFirst(t.largest())
+		forgotten = t.removeFirst(t.bySize[0])
 	}
 	t.compact(q)
 	t.compact(&t.all)
 	return forgotten
-}
-
-// largest returns the queue of the principal that holds most, of several the one with the oldest id.
-func (t *Tombstones) largest() (largest *idQueue) {
-	if len(t.queues) == t.all.live { // one each
-		return &t.all
-	}
-	var oldest uint64
-	for _, q := range t.queues {
-		first, _ := t.first(q)
-		if largest == nil || q.live > largest.live || q.live == largest.live && first.seq < oldest {
-			largest, oldest = q, first.seq
-		}
-	}
-	return largest
 }
 
 // first returns the oldest tombstone of a queue.
@@ -110,7 +132,12 @@ func (t *Tombstones) Remove(id string) {
 	if q := t.queues[one.p]; q != nil {
 		if q.live--; q.live == 0 {
 			delete(t.queues, one.p)
+			heap.Remove(&t.bySize, q.place)
+			return
 		}
+		first, _ := t.first(q)
+		q.oldest = first.seq
+		heap.Fix(&t.bySize, q.place)
 	}
 }
 
