@@ -14,6 +14,7 @@ import (
 // share one Registry. The zero value is empty.
 type Registry struct {
 	byContract map[string][]registration
+	runtimes   map[*Runtime]bool // of all contracts; nil before the first Fulfils
 }
 
 // A registration is one fulfilment. Its Runtime is absent from the loss of its connection, or from
@@ -66,7 +67,7 @@ func (r *Registry) WithAbsent(rt *Runtime, contracts []string) *Registry {
 
 // Withdraw returns a Registry in which a Runtime has taken leave.
 func (r *Registry) Withdraw(rt *Runtime, now time.Time) *Registry {
-	out := &Registry{maps.Clone(r.byContract)}
+	out := &Registry{byContract: maps.Clone(r.byContract)}
 	for name, list := range r.byContract {
 		if i := slices.IndexFunc(list, func(g registration) bool { return g.rt == rt && g.left.IsZero() }); i >= 0 {
 			list = slices.Clone(list)
@@ -89,7 +90,7 @@ func (r *Registry) Keep(has func(contract string) bool) *Registry {
 
 // filter returns a Registry of the registrations that stay. It shares the lists that do not change.
 func (r *Registry) filter(stays func(contract string, g registration) bool) *Registry {
-	out := &Registry{make(map[string][]registration, len(r.byContract))}
+	out := &Registry{byContract: make(map[string][]registration, len(r.byContract))}
 	for name, list := range r.byContract {
 		goes := func(g registration) bool { return !stays(name, g) }
 		if slices.ContainsFunc(list, goes) {
@@ -112,14 +113,18 @@ func (r *Registry) Has(contract string, rt *Runtime) bool {
 	return slices.ContainsFunc(r.byContract[contract], func(g registration) bool { return g.rt == rt })
 }
 
-// Fulfils reports whether a Runtime has a fulfilment of any contract.
+// Fulfils reports whether a Runtime has a fulfilment of any contract. In contrast to the other methods it must not be called
+// concurrently: the first call makes an index.
 func (r *Registry) Fulfils(rt *Runtime) bool {
-	for contract := range r.byContract {
-		if r.Has(contract, rt) {
-			return true
+	if r.runtimes == nil {
+		r.runtimes = make(map[*Runtime]bool)
+		for _, list := range r.byContract {
+			for _, g := range list {
+				r.runtimes[g.rt] = true
+			}
 		}
 	}
-	return false
+	return r.runtimes[rt]
 }
 
 // CanTake reports whether a Runtime is a connected one of a contract.
@@ -129,9 +134,12 @@ func (r *Registry) CanTake(contract string, rt *Runtime) bool {
 
 // Connected returns the ids of the connected Runtimes of a contract: those of this Host before the others.
 func (r *Registry) Connected(contract string) (ids []string) {
+	list := r.byContract[contract]
+	isListed := make(map[string]bool, len(list))
 	for _, isRemote := range []bool{false, true} {
-		for _, g := range r.byContract[contract] {
-			if g.isConnected() && g.rt.IsRemote == isRemote && !slices.Contains(ids, g.rt.ID) {
+		for _, g := range list {
+			if g.isConnected() && g.rt.IsRemote == isRemote && !isListed[g.rt.ID] {
+				isListed[g.rt.ID] = true
 				ids = append(ids, g.rt.ID)
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // A naiveRegistry is the fulfilments of one contract as a list of Runtimes that have fulfilled it, in order.
@@ -178,4 +180,36 @@ func TestRegistriesShareNoList(t *testing.T) {
 	first := base.With(&Runtime{ID: "first", IsConnected: true}, []string{"tool"}, false)
 	base.With(&Runtime{ID: "second", IsConnected: true}, []string{"tool"}, false)
 	require.Equal(t, []string{"0", "1", "2", "first"}, first.Connected("tool"))
+}
+
+// A list of the tools of a session, and its end, cost as much for each Runtime, however many there are.
+func TestManyRuntimesAreListedOnce(t *testing.T) {
+	if race.Enabled {
+		t.Skip("measures time")
+	}
+	cost := func(runtimes int) (list, ends time.Duration) {
+		reg := &Registry{byContract: make(map[string][]registration)}
+		for i := range runtimes {
+			rt := &Runtime{ID: fmt.Sprintf("runtime-%06d", i), IsConnected: true}
+			for _, contract := range []string{"tool", fmt.Sprint("tool", i)} {
+				reg.byContract[contract] = append(reg.byContract[contract], registration{rt: rt})
+			}
+		}
+		start := time.Now()
+		require.Len(t, reg.Connected("tool"), runtimes)
+		list, start = time.Since(start), time.Now()
+		for _, g := range reg.byContract["tool"] {
+			require.True(t, reg.Fulfils(g.rt))
+		}
+		return list / time.Duration(runtimes), time.Since(start) / time.Duration(runtimes)
+	}
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 5 {
+		list, ends := cost(5_000)
+		fewList, fewEnds := cost(50)
+		if list < 10*fewList && ends < 10*fewEnds {
+			return
+		}
+	}
+	t.Fatal("the cost for each Runtime grows with their number")
 }
