@@ -222,6 +222,7 @@ type Server struct {
 	sessions map[string]*list.Element // of *kept
 	order    list.List                // longest idle first
 	conns    map[*wsConn]struct{}
+	agents   map[string]*wsConn // the latest connections, by wsConn.agent
 }
 
 type route struct {
@@ -274,6 +275,7 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		handlers: map[route]Handler{},
 		sessions: map[string]*list.Element{},
 		conns:    map[*wsConn]struct{}{},
+		agents:   map[string]*wsConn{},
 		origins: httpx.Origins{AllowedOrigins: o.AllowedOrigins, AllowedHosts: o.AllowedHosts,
 			Methods: "POST", Headers: "Authorization, Content-Type"},
 	}

@@ -53,7 +53,7 @@ type wsConn struct {
 	buffered  atomic.Int64 // bytes of the messages in calls
 	registry  *negotiation
 	greetings int         // refused ones
-	agent     string      // of the peer of a server
+	agent     string      // of the peer of a server, with the session; guarded by the mutex of the server
 	hold      budget.Hold // of the memory of a session without id
 
 	ctx      context.Context // ends with the connection
@@ -114,6 +114,9 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request, p *calle
 	defer func() {
 		s.mu.Lock()
 		delete(s.conns, c)
+		if s.agents[c.agent] == c {
+			delete(s.agents, c.agent)
+		}
 		s.mu.Unlock()
 		if c.session != nil {
 			s.release(c.session)
@@ -270,12 +273,14 @@ func (c *wsConn) serve(session *Session) { c.session, c.registry = session, sess
 func (s *Server) replace(c *wsConn, agent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.agent = c.session.id + "/" + agent
-	for other := range s.conns {
-		if other != c && c.session.id != "" && other.agent == c.agent {
-			go other.finish(wsconn.CodeReplaced, "replaced")
-		}
+	if c.session.id == "" {
+		return
 	}
+	c.agent = c.session.id + "/" + agent
+	if other := s.agents[c.agent]; other != nil {
+		go other.finish(wsconn.CodeReplaced, "replaced")
+	}
+	s.agents[c.agent] = c
 }
 
 // receive handles a message of an established session. A registered handler runs in its own
