@@ -304,10 +304,10 @@ func (h *Host) ready() error {
 	if h.closed {
 		return ErrClosed
 	}
-	count := int64(0)
-	for s := range h.sessions { // the answer to a handshake precedes the end of its place in h.pending
-		if !s.isPending.Load() {
-			count++
+	count := int64(len(h.sessions))
+	for _, s := range h.pending { // the answer to a handshake precedes the end of its place here
+		if s.isPending.Load() {
+			count--
 		}
 	}
 	if limit := h.opts.Limits.MaxItems; limit > 0 && count >= limit {

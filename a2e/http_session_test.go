@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // A message sent to an older reader does not count as received after a new reader has attached,
@@ -114,4 +116,31 @@ func TestStreamNeedsFlush(t *testing.T) {
 	require.Contains(t, log.String(), "the response writer has no Flush")
 	require.Equal(t, http.StatusNotFound, stream(func(w http.ResponseWriter) http.ResponseWriter { return &statusWriter{ResponseWriter: w} }))
 	require.NoError(t, h.Close())
+}
+
+// A new session over HTTP or WebSocket is admitted without a walk over the sessions of the host.
+func TestAdmissionCostsNoWalkOverSessions(t *testing.T) {
+	if race.Enabled {
+		t.Skip("measures time")
+	}
+	cost := func(sessions int) time.Duration {
+		h, err := NewHost(&HostOptions{Auth: Auth{AllowAnonymous: true}, Limits: Limits{MaxItems: -1}})
+		require.NoError(t, err)
+		h.opts.Limits.MaxItems = int64(sessions) + 1
+		for range sessions {
+			h.sessions[&Session{}] = struct{}{}
+		}
+		start := time.Now()
+		for range 200 {
+			require.NoError(t, h.ready())
+		}
+		return time.Since(start)
+	}
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 5 {
+		if cost(20_000) < 20*cost(10) {
+			return
+		}
+	}
+	t.Fatal("the cost grows with the number of sessions")
 }
