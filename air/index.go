@@ -22,7 +22,7 @@ type index[E any] struct {
 type reading struct {
 	done       chan struct{}
 	err        error
-	isCanceled bool // by the context of its caller, which says nothing about the store
+	isCanceled bool // by the context of its caller: another caller reads
 }
 
 // changeLocked reports a change of the entry with a key. x.mu must be held.
