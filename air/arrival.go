@@ -101,6 +101,9 @@ type arrival struct {
 	attempts     int    // failed calls of the handler
 	failures     int    // of those, in this attempt
 
+	err    error          // of the attempt
+	result *ReceiveResult // of complete
+
 	work, memory budget.Hold
 	unverified   budget.Hold // until the signature has verified
 }

@@ -23,14 +23,15 @@ import (
 type attempt struct {
 	*receiver
 	*arrival
-	names  names
-	before core.Received   // what earlier attempts left
-	epoch  context.Context // of the lease
-	isFull bool            // the window has no room for the names
-	err    error           // the outcome for this copy
+	names   names
+	before  core.Received   // what earlier attempts left
+	epoch   context.Context // of the lease
+	isFull  bool            // the window has no room for the names
+	outcome once.Result     // of run, also if the handler ends its goroutine
 
 	isMisplaced bool // the thread has refused the move
 	isRejected  bool // the handler has, so that it does not count
+	isConcluded bool // the handler has ended, and outcome is set
 }
 
 // handle handles an envelope that passed all checks, unless the ledger knows its message. A pushed copy of one that is
@@ -45,7 +46,7 @@ func (r *receiver) handle(ctx context.Context, a *arrival) error {
 		t.epoch = r.instance.lease.Context()
 	}
 	key := keyOf(a.env.From, &t.names)
-	key.NoWait = a.via != viaQueue
+	key.NoWait, key.Exit = a.via != viaQueue, &t.outcome
 	for {
 		data, isDone, err := table.Do(ctx, key, once.Repeat, t.run)
 		isRunning := errors.Is(err, once.ErrBusy)
@@ -156,7 +157,7 @@ func (t *attempt) suspend(r core.Received, err error) once.Result {
 }
 
 // run is the work of the claim. A panic, for example of a store, leaves the message as it was.
-func (t *attempt) run(ctx context.Context, c once.Claim) (res once.Result, _ error) {
+func (t *attempt) run(ctx context.Context, c once.Claim) (once.Result, error) {
 	before, isOther, err := received(&c, t.names.id)
 	if err != nil || isOther { // the claim is not changed
 		t.err = elsewhere()
@@ -166,15 +167,16 @@ func (t *attempt) run(ctx context.Context, c once.Claim) (res once.Result, _ err
 		return once.Result{Retry: true, Data: c.State}, nil
 	}
 	t.before, t.attempts, t.isFull = before, before.Attempts, true // so far the window has not the names
-	err = guard.Call("inbox", func() error {
-		res = t.begin(ctx)
+	guard.Run("inbox", func() error {
+		t.outcome = t.begin(ctx)
 		return nil
+	}, func(err error) {
+		if err != nil && !t.isConcluded {
+			t.reports.panicked(ctx, err)
+			t.outcome = t.suspend(t.before, retryable(ErrRelay.because("", err)))
+		}
 	})
-	if err != nil {
-		t.reports.panicked(ctx, err)
-		res = t.suspend(t.before, retryable(ErrRelay.because("", err)))
-	}
-	return res, nil
+	return t.outcome, nil
 }
 
 // begin takes the place of the message in the window.
@@ -275,7 +277,15 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 		th := threadOf(after)
 		thread, d.Thread = before, &th
 	}
-	err := t.call(ctx)
+	t.call(ctx, func(err error) {
+		t.outcome = t.conclude(ctx, thread, err)
+		t.isConcluded = true
+	})
+	return t.outcome
+}
+
+// conclude ends an attempt after its handler. The argument thread is the state before the message.
+func (t *attempt) conclude(ctx context.Context, thread core.Thread, err error) once.Result {
 	rejected, isRejected := errors.AsType[*rejection](err)
 	switch {
 	case err == nil:
@@ -283,8 +293,8 @@ func (t *attempt) deliver(ctx context.Context) once.Result {
 	case isRejected:
 		return t.reject(ctx, rejected.err, thread)
 	}
-	if d.Thread != nil && t.epoch.Err() == nil { // else another process may have applied it
-		err = errors.Join(err, t.threads.revert(ctx, t.env, d.Body, thread))
+	if t.d.Thread != nil && t.epoch.Err() == nil { // else another process may have applied it
+		err = errors.Join(err, t.threads.revert(ctx, t.env, t.d.Body, thread))
 	}
 	return t.fail(ctx, err)
 }
@@ -335,17 +345,18 @@ func (t *attempt) checkPushed(ctx context.Context) error {
 // A repeatedKey is the key of the envelope in the context of a handler that may have been called for it before.
 type repeatedKey struct{}
 
-// call calls the handler.
-func (t *attempt) call(ctx context.Context) error {
+// call calls the handler, and then done with its error.
+func (t *attempt) call(ctx context.Context, done func(err error)) {
 	ctx, cancel := lazy.WithTimeout(ctx, t.opts.Timing.HandlerTimeout)
 	defer cancel()
 	t.d.isHandled = true
 	if t.before.IsKnown {
 		ctx = context.WithValue(ctx, repeatedKey{}, t.env)
 	}
-	err := guard.Call("handler", func() error { return t.handler.ServeAIR(ctx, t.d) })
-	t.reports.panicked(ctx, err)
-	return err
+	guard.Run("handler", func() error { return t.handler.ServeAIR(ctx, t.d) }, func(err error) {
+		t.reports.panicked(ctx, err)
+		done(err)
+	})
 }
 
 // fail ends an attempt whose handler failed, or was cut off by the end of the process or its caller.

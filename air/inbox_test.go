@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -146,6 +147,62 @@ func TestHandlerPanics(t *testing.T) {
 	require.NoError(t, err)
 	o := in.Receive(t.Context(), signedOffer(t, alice, bob.DID(), nil), false)
 	require.ErrorIs(t, o.Err, air.ErrRelay)
+}
+
+// A handler that ends its goroutine has failed: the message is handled again.
+func TestHandlerExits(t *testing.T) {
+	for _, isDurable := range []bool{false, true} {
+		for _, fromRelay := range []bool{false, true} {
+			t.Run(fmt.Sprintf("durable %v, from relay %v", isDurable, fromRelay), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, nil)
+					alice, bob := w.join(t, 1), w.join(t, 2)
+					var records []*air.AuditRecord
+					o := &air.InboxOptions{Resolver: w.resolver(t), Audit: func(_ context.Context, r *air.AuditRecord) { records = append(records, r) }}
+					if isDurable {
+						o.Persistence.Store = store.NewMemory()
+					}
+					o.Persistence.ThreadStore = newThreads(t, bob.DID())
+					isFailing := true
+					in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+						if isFailing {
+							runtime.Goexit()
+						}
+						return nil
+					}), o)
+					require.NoError(t, err)
+					data := signedOffer(t, alice, bob.DID(), nil)
+					e, err := air.DecodeEnvelope(data, nil)
+					require.NoError(t, err)
+					var r *air.ReceiveResult
+					receive := func() {
+						done := make(chan struct{})
+						go func() {
+							defer close(done)
+							r = in.Receive(t.Context(), data, fromRelay)
+						}()
+						<-done
+					}
+					receive()
+					if !fromRelay {
+						require.ErrorIs(t, r.Err, air.ErrRelay)
+						require.False(t, r.Final)
+					}
+					require.Len(t, records, 1)
+					require.Equal(t, "failed", records[0].Outcome)
+					th, err := o.Persistence.ThreadStore.Get(t.Context(), e.ThreadID, alice.DID())
+					require.NoError(t, err)
+					require.Equal(t, air.ThreadPending, th.State)
+					isFailing = false
+					time.Sleep(time.Minute)
+					receive()
+					require.Nil(t, r.Err)
+					require.Equal(t, air.ClassDone, r.Class)
+					require.NoError(t, in.Shutdown(t.Context()))
+				})
+			})
+		}
+	}
 }
 
 // Of many copies at once exactly one is delivered, with and without a store, in one

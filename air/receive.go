@@ -4,6 +4,7 @@
 package air
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -47,11 +48,27 @@ func (r *receiver) receive(ctx context.Context, a *arrival) *ReceiveResult {
 	if err == nil && a.via == viaPush {
 		return r.handlePush(w, a)
 	}
-	defer a.release()
 	if err == nil {
-		err = r.handle(w, a)
+		r.complete(w, a)
+		return a.result
 	}
+	defer a.release()
 	return r.finish(w, a, err)
+}
+
+// complete handles an envelope and sets its result, also if the handler ends its goroutine.
+func (r *receiver) complete(ctx context.Context, a *arrival) {
+	isReturned := false
+	var err error
+	defer a.release()
+	defer func() {
+		if !isReturned {
+			err = cmp.Or(a.err, retryable(ErrRelay.because("", guard.ErrGoexit)))
+		}
+		a.result = r.finish(ctx, a, err)
+	}()
+	err = r.handle(ctx, a)
+	isReturned = true
 }
 
 // handlePush handles a pushed envelope in its own context, which outlives the request (AIR-D80).
@@ -61,12 +78,10 @@ func (r *receiver) handlePush(ctx context.Context, a *arrival) *ReceiveResult {
 		defer a.release()
 		return r.finish(ctx, a, err)
 	}
-	var o *ReceiveResult
 	done := make(chan struct{})
 	go work.Run("handler", func(ctx context.Context) error {
 		defer close(done)
-		defer a.release()
-		o = r.finish(ctx, a, r.handle(ctx, a))
+		r.complete(ctx, a)
 		return nil
 	}, func(error) {})
 	if err := r.await(ctx, a, done); err != nil {
@@ -77,7 +92,7 @@ func (r *receiver) handlePush(ctx context.Context, a *arrival) *ReceiveResult {
 		if a.isWaiting && r.queue(ctx, a) == nil {
 			break // the inbox owns it
 		}
-		return o
+		return a.result
 	default:
 	}
 	return &ReceiveResult{Class: ClassLater, Envelope: a.env}

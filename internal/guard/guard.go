@@ -33,6 +33,12 @@ type PanicError struct {
 	Stack []byte // of the goroutine at the panic, at most 64 KiB
 }
 
+// IsGoexit reports whether err is a PanicError because of runtime.Goexit.
+func IsGoexit(err error) bool {
+	p, ok := errors.AsType[*PanicError](err)
+	return ok && p.Value == ErrGoexit
+}
+
 // Error returns What and at most 1 KiB of Value.
 func (e *PanicError) Error() string {
 	text := fmt.Sprint(e.Value)

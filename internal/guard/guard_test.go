@@ -109,6 +109,8 @@ func TestRunCountsGoexitAsPanic(t *testing.T) {
 	var p *PanicError
 	require.ErrorAs(t, err, &p)
 	require.Equal(t, ErrGoexit, p.Value)
+	require.True(t, IsGoexit(err))
+	require.False(t, IsGoexit(&PanicError{Value: "boom"}))
 	require.Empty(t, outcome)
 }
 

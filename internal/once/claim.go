@@ -284,12 +284,12 @@ func (e *entry) alias() *record {
 }
 
 // run runs f with the claim of e and returns its outcome.
-func (t *Table) run(ctx context.Context, e *entry, p Policy, f work) (data []byte, replayed bool, err error) {
+func (t *Table) run(ctx context.Context, e *entry, p Policy, exit *Result, f work) (data []byte, replayed bool, err error) {
 	c, end := e.claim, e.end
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
-	r := t.call(running, c.rec.claim(), f, func(r result) result {
+	r := t.call(running, c.rec.claim(), exit, f, func(r result) result {
 		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
 		if isCut && r.out.Kind != noOutcome {
 			r.out, r.err = outcome{}, errors.Unwrap(r.err)

@@ -60,6 +60,9 @@ type Key struct {
 	// NoWait makes Do return ErrBusy while another call runs the key. Repeats may differ in it.
 	NoWait bool
 
+	// Exit, if set, has the Result of work that ends its goroutine by runtime.Goexit, since it cannot return one.
+	Exit *Result
+
 	// Pin makes Peek pin a claim that runs under AtMostOnce: if its work ends without an outcome, that is ErrLost. So
 	// a repeat that the caller of Peek asks for never runs. Repeats may differ in it.
 	Pin bool

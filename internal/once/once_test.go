@@ -223,6 +223,28 @@ func TestDoRecordsGoexit(t *testing.T) {
 	})
 }
 
+// Work that ends its goroutine has the result that its caller prepares for that.
+func TestDoRecordsResultForGoexit(t *testing.T) {
+	eachTable(t, func(t *testing.T, table *once.Table) {
+		k := key("1")
+		k.Exit = &once.Result{}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _, _ = table.Do(t.Context(), k, once.Repeat, func(context.Context, once.Claim) (once.Result, error) {
+				*k.Exit = once.Result{Retry: true, Data: []byte("half")}
+				runtime.Goexit()
+				return once.Result{}, nil
+			})
+		}()
+		<-done
+		c := &counter{}
+		requireDo(t, table, key("1"), once.Repeat, c, "run 1", false)
+		require.Equal(t, 2, c.claims[0].Attempt)
+		require.Equal(t, "half", string(c.claims[0].State))
+	})
+}
+
 func TestDoForgets(t *testing.T) {
 	eachTable(t, func(t *testing.T, table *once.Table) {
 		c := &counter{forget: true}

@@ -114,7 +114,7 @@ func (f *failure) Is(target error) bool { return target == ErrFailed }
 func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	f func(ctx context.Context, c Claim) (Result, error)) (data []byte, replayed bool, err error) {
 	if k.ID == "" {
-		return t.call(ctx, firstClaim(), f, func(r result) result { return r }).values()
+		return t.call(ctx, firstClaim(), k.Exit, f, func(r result) result { return r }).values()
 	}
 	target := k // or the claim that has an alias of k
 	for attempt := 1; ; attempt++ {
@@ -140,7 +140,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 		case e == nil: // the other call ended without an outcome
 			target = k
 		case t.db == nil:
-			return t.call(ctx, e.granted, f, func(r result) result {
+			return t.call(ctx, e.granted, k.Exit, f, func(r result) result {
 				if r.isRetried && t.opts.Retention > 0 {
 					r.out = outcome{Kind: kept, data: bytes.Clone(r.data)}
 				}
@@ -148,7 +148,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 				return r
 			}).values()
 		default:
-			return t.run(ctx, e, p, f)
+			return t.run(ctx, e, p, k.Exit, f)
 		}
 	}
 }
@@ -169,7 +169,7 @@ type result struct {
 func (r result) values() (data []byte, replayed bool, err error) { return r.data, false, r.err }
 
 // call runs f and passes its result to done, also after a panic and runtime.Goexit.
-func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) result) (r result) {
+func (t *Table) call(ctx context.Context, c Claim, exit *Result, f work, done func(result) result) (r result) {
 	var res Result
 	var text string
 	guard.Run("keyed work", func() (err error) {
@@ -179,6 +179,9 @@ func (t *Table) call(ctx context.Context, c Claim, f work, done func(result) res
 		}
 		return err
 	}, func(err error) {
+		if exit != nil && guard.IsGoexit(err) {
+			res, err = *exit, nil
+		}
 		r = result{data: res.Data, err: err, isRetried: res.Retry}
 		if err != nil && text == "" {
 			text = err.Error() // of a panic
