@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -706,6 +707,41 @@ func TestBudgetRefusesMessageOfConnection(t *testing.T) {
 	require.NoError(t, err, "the connection continues")
 	cancel()
 	work.Wait()
+}
+
+// A handler that ends its goroutine fails its call at once, and gives its place back.
+func TestExitOfHandlerIsFailedCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var records []*accp.AuditRecord
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true},
+			Limits: accp.Limits{MaxConcurrentPerSession: 1, QueueLimitPerSession: 1},
+			Audit: func(_ context.Context, r *accp.AuditRecord) {
+				if r.Operation == "req:exit" {
+					records = append(records, r)
+				}
+			}})
+		require.NoError(t, err)
+		s.Handle("req", "exit", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+			runtime.Goexit()
+			return nil
+		}))
+		p := newPipe()
+		stop := p.serve(s)
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+			Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		require.NoError(t, err)
+		start := time.Now()
+		for range 3 {
+			_, err := c.Call(t.Context(), msg("req", "exit"), nil)
+			require.ErrorIs(t, err, accp.ErrInternal)
+		}
+		synctest.Wait()
+		require.Zero(t, time.Since(start))
+		require.Len(t, records, 3)
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		stop()
+	})
 }
 
 // adapters make a panicking value of each interface of the options.

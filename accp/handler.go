@@ -321,7 +321,16 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 	w := &ReplyWriter{session: e.session, to: r, out: e.out, turn: make(chan int, 1)}
 	w.turn <- 0
 	defer w.close() // goroutines of the handler can no longer answer
-	err := s.call(ctx, w, m)
+	h, _ := s.find(m)
+	var sent error
+	guard.Run("handler", func() error { return h.ServeACCP(ctx, w, m) }, func(err error) {
+		sent = s.complete(ctx, e, w, m, s.failure(ctx, w, m, err))
+	})
+	return sent
+}
+
+// complete completes the answer of a handler that has ended with err.
+func (s *responder) complete(ctx context.Context, e *exchange, w *ReplyWriter, m *Message, err error) error {
 	sent := w.close()
 	if err != nil {
 		e.record.end(outcomeFailed, err)
@@ -346,10 +355,8 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 	return e.confirm(m, IntentAck)
 }
 
-// call runs the handler. A panic becomes an internal error.
-func (s *responder) call(ctx context.Context, w *ReplyWriter, m *Message) error {
-	h, _ := s.find(m)
-	err := guard.Call("handler", func() error { return h.ServeACCP(ctx, w, m) })
+// failure logs the error of a handler. A panic becomes an internal error.
+func (s *responder) failure(ctx context.Context, w *ReplyWriter, m *Message, err error) error {
 	p, isPanic := errors.AsType[*guard.PanicError](err)
 	switch {
 	case isPanic:

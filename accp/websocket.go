@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/calls"
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/sendq"
@@ -158,9 +159,14 @@ func (c *wsConn) Write(frame []byte) (int, error) {
 // run reads until the connection ends. The function first handles the first message; its error
 // ends the connection.
 func (c *wsConn) run(first func([]byte) error) {
-	defer close(c.done)
 	var helpers sync.WaitGroup
 	helpers.Go(c.watch)
+	defer func() { // also after runtime.Goexit in code of the user
+		c.stop()
+		c.work.Wait()
+		helpers.Wait()
+		close(c.done)
+	}()
 	if first == nil {
 		close(c.opened)
 	}
@@ -187,13 +193,15 @@ func (c *wsConn) run(first func([]byte) error) {
 		first = nil
 		close(c.opened)
 	}
+}
+
+// stop ends the work of a connection without a reader.
+func (c *wsConn) stop() {
 	c.cancel()
 	if c.calls != nil {
 		c.calls.FailAll(c.why())
 	}
 	c.finish(wsconn.CodeShutdown, "")
-	c.work.Wait()
-	helpers.Wait()
 }
 
 // refusalCode returns the code that closes the connection of a refused greeting. After that of a server that fails or
@@ -355,6 +363,7 @@ func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
 	}
 	c.work.Go(func() {
 		defer hold.Release()
+		defer c.s.audit(c.ctx, e.record) // also after runtime.Goexit
 		w.Run("handler", func(ctx context.Context) error {
 			e.resume = &resume{window: c.s.timing.ResumeWindow, ctx: &w.Context, watchers: 1}
 			defer e.resume.end()
@@ -367,8 +376,11 @@ func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
 				defer place.Release()
 			}
 			return c.s.dispatch(ctx, e, r, frame)
-		}, c.report)
-		c.s.audit(c.ctx, e.record)
+		}, func(err error) {
+			if !guard.IsGoexit(err) { // that of a handler is answered
+				c.report(err)
+			}
+		})
 	})
 }
 
