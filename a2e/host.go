@@ -458,7 +458,15 @@ func (h *Host) serve(ctx context.Context, rw io.ReadWriteCloser, peer string) er
 		go out.finish(context.Background())
 	})
 	defer context.AfterFunc(ctx, func() { s.abort(session.EndHost); out.queue.Cut(ctx.Err()) })()
+	isRead := false
+	defer func() {
+		if !isRead { // runtime.Goexit in an inline handler
+			s.abort(session.EndCut)
+			<-out.closed
+		}
+	}()
 	err = s.read(rw)
+	isRead = true
 	s.endInput(err)
 	grace, cancel := context.WithTimeout(context.Background(), handlerGrace)
 	defer cancel()

@@ -488,6 +488,27 @@ func TestPanicForEventCancelsCall(t *testing.T) {
 	}
 }
 
+// An inline handler that ends the goroutine of its session fails its call, and ends the session.
+func TestExitOfInlineHandlerEndsSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, nil)
+		r := a2e.NewRoute("demo/exit/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) {
+			runtime.Goexit()
+			return nil, nil
+		})
+		r.Inline = true
+		h.AddPlugin(&a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{r}})
+		c := a2etest.Connect(t, h, nil)
+		start := time.Now()
+		_, err := c.Call(t.Context(), "demo/exit/req", nil, nil)
+		require.ErrorIs(t, err, a2e.ErrRuntime)
+		_, err = c.Call(t.Context(), "demo/exit/req", nil, nil)
+		require.ErrorIs(t, err, a2e.ErrClosed)
+		require.Zero(t, time.Since(start))
+		require.Empty(t, h.Sessions())
+	})
+}
+
 // The cancel extension stops the work on the host, if both ends have it.
 func TestCancelExtension(t *testing.T) {
 	started, stopped := make(chan struct{}), make(chan error, 1)

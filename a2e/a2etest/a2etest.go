@@ -106,7 +106,10 @@ func connect(t testing.TB, h *a2e.Host, opts *a2e.ClientOptions, wrap func(io.Re
 		agent = wrap(agent)
 	}
 	served := make(chan error, 1)
-	go func() { served <- h.Serve(context.Background(), host) }()
+	go func() {
+		defer close(served) // also after runtime.Goexit in an inline handler
+		served <- h.Serve(context.Background(), host)
+	}()
 	var o a2e.ClientOptions
 	if opts != nil {
 		o = *opts
