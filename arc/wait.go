@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/internal/retry"
 )
 
@@ -244,13 +245,18 @@ func (w *waiting) pause(ctx context.Context) error {
 	if w.news != nil && w.failures == 0 {
 		d = w.opts.WatchPollInterval
 	}
+	work, err := w.c.life.Start(ctx, life.Idle)
+	if err != nil {
+		return fmt.Errorf("arc: wait for task %q: %w", w.id, err)
+	}
+	defer work.Finish()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-w.news:
-	case <-ctx.Done():
-		return fmt.Errorf("arc: wait for task %q: %w", w.id, context.Cause(ctx))
+	case <-work.Done(): // also by Close
+		return fmt.Errorf("arc: wait for task %q: %w", w.id, context.Cause(work))
 	}
 	return nil
 }

@@ -143,6 +143,19 @@ func TestWaitLongTask(t *testing.T) {
 	})
 }
 
+// Close ends a wait between two polls.
+func TestCloseEndsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &taskPeer{begin: time.Now(), states: []phase{{0, `"status":"WORKING"`}},
+			subscribe: ok(`{"type":"task","subscription":{"subscriptionId":"s"}}`)}
+		c := newTestClient(t, p, nil)
+		time.AfterFunc(time.Second, func() { require.NoError(t, c.Close()) })
+		_, err := c.WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: &testWatcher{}, WatchPollInterval: time.Hour})
+		require.ErrorIs(t, err, ErrClosed)
+		require.Equal(t, time.Second, time.Since(p.begin))
+	})
+}
+
 // Temporary failures are retried, permanent ones are returned.
 func TestWaitFailures(t *testing.T) {
 	done := []phase{{0, `"status":"WORKING"`}, {time.Minute, `"status":"COMPLETED"`}}
