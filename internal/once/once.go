@@ -57,11 +57,11 @@ type Key struct {
 	// Digest identifies the request. A repeat with another one gets ErrReused.
 	Digest [32]byte
 
-	// NoWait makes Do return ErrBusy while another call runs the key. Repeats may differ in it.
-	NoWait bool
-
 	// Exit, if set, has the Result of work that ends its goroutine by runtime.Goexit, since it cannot return one.
 	Exit *Result
+
+	// NoWait makes Do return ErrBusy while another call runs the key. Repeats may differ in it.
+	NoWait bool
 
 	// Pin makes Peek pin a claim that runs under AtMostOnce: if its work ends without an outcome, that is ErrLost. So
 	// a repeat that the caller of Peek asks for never runs. Repeats may differ in it.
