@@ -744,6 +744,148 @@ func TestExitOfHandlerIsFailedCall(t *testing.T) {
 	})
 }
 
+// newSlowPair returns a client and a server whose handler of req:slow sends a chunk, waits for the end of its context and
+// passes on the cause.
+func newSlowPair(t *testing.T, path string, opts accp.ClientOptions, conn func(net.Conn) net.Conn) (*accp.Client, chan error) {
+	t.Helper()
+	s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+	require.NoError(t, err)
+	causes := make(chan error, 1000)
+	s.Handle("req", "slow", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		_ = w.Send(chunk(m.Op, 0, 2, accp.Int(0)))
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return ctx.Err()
+	}))
+	p := newPipe()
+	stop := p.serve(s)
+	opts.HTTPClient = p.client()
+	transport := opts.HTTPClient.Transport.(*http.Transport)
+	if dial := transport.DialContext; conn != nil {
+		transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return conn(c), nil
+		}
+	}
+	scheme := "http"
+	if path == accp.WebSocketPath {
+		scheme = "ws"
+	}
+	c, err := accp.NewClient(scheme+"://localhost"+path, "client", &opts)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, c.Close())
+		require.NoError(t, s.Close())
+		transport.CloseIdleConnections()
+		stop()
+	})
+	return c, causes
+}
+
+// A loop that ends its goroutine cancels the chain at the peer, and a second loop over the answers sends nothing.
+func TestExitOfLoopCancelsCall(t *testing.T) {
+	for _, path := range []string{accp.FramesPath, accp.WebSocketPath} {
+		synctest.Test(t, func(t *testing.T) {
+			c, causes := newSlowPair(t, path, accp.ClientOptions{}, nil)
+			start := time.Now()
+			answers := c.Replies(t.Context(), msg("req", "slow"), nil)
+			go func() {
+				for range answers {
+					runtime.Goexit()
+				}
+			}()
+			require.Error(t, <-causes, path)
+			for _, err := range answers {
+				require.ErrorContains(t, err, "once only", path)
+			}
+			synctest.Wait()
+			require.Empty(t, causes, path)
+			require.Zero(t, time.Since(start), path)
+		})
+	}
+}
+
+// Close ends a call over HTTP that waits for an exchange in whose loop the caller is.
+func TestCloseEndsWaitingCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := newSlowPair(t, accp.FramesPath, accp.ClientOptions{}, nil)
+		release := make(chan struct{})
+		go func() {
+			for range c.Replies(t.Context(), msg("req", "slow"), nil) {
+				<-release
+			}
+		}()
+		synctest.Wait()
+		start, waiting := time.Now(), make(chan error)
+		go func() {
+			_, err := c.Call(t.Context(), msg("req", "slow"), nil)
+			waiting <- err
+		}()
+		synctest.Wait()
+		go c.Close()
+		require.ErrorIs(t, <-waiting, accp.ErrClosed)
+		require.ErrorIs(t, c.Sync(t.Context(), nil), accp.ErrClosed)
+		require.Zero(t, time.Since(start))
+		close(release)
+	})
+}
+
+// A stuckConn takes no bytes once isStuck is set.
+type stuckConn struct {
+	net.Conn
+	isStuck *atomic.Bool
+	closed  chan struct{}
+	once    sync.Once
+}
+
+func (c *stuckConn) Write(b []byte) (int, error) {
+	if c.isStuck.Load() {
+		<-c.closed
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *stuckConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// A canceled call does not wait for a peer that takes no bytes.
+func TestCanceledCallReturnsThoughPeerIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var isStuck atomic.Bool
+		c, _ := newSlowPair(t, accp.WebSocketPath, accp.ClientOptions{}, func(conn net.Conn) net.Conn {
+			return &stuckConn{Conn: conn, isStuck: &isStuck, closed: make(chan struct{})}
+		})
+		calls := make(chan error, 200)
+		call := func(ctx context.Context) {
+			_, err := c.Call(ctx, msg("req", "slow", text("t", strings.Repeat("x", 100000))), nil)
+			calls <- err
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go call(ctx)
+		synctest.Wait()
+		isStuck.Store(true)
+		others, stop := context.WithCancel(t.Context())
+		for range cap(calls) - 1 { // they fill the queue
+			go call(others)
+		}
+		synctest.Wait()
+		start := time.Now()
+		cancel()
+		require.ErrorIs(t, <-calls, context.Canceled)
+		require.Less(t, time.Since(start), time.Second)
+		stop()
+		for range cap(calls) - 1 {
+			require.Error(t, <-calls)
+		}
+	})
+}
+
 // adapters make a panicking value of each interface of the options.
 var adapters = []reflect.Type{reflect.TypeFor[accp.AuthenticatorFunc](), reflect.TypeFor[accp.AuthorizerFunc](),
 	reflect.TypeFor[accp.HandlerFunc](), reflect.TypeFor[accp.TokenSourceFunc](), reflect.TypeFor[accp.TokenCounterFunc]()}

@@ -365,6 +365,8 @@ func (c *Client) take(ctx context.Context, timeout time.Duration) (*Session, err
 		return nil, fail(ErrTimeout, "another exchange is running")
 	case <-ctx.Done():
 		return nil, &Error{Code: ErrTimeout, Message: "another exchange is running", Cause: context.Cause(ctx)}
+	case <-c.done:
+		return nil, ErrClosed
 	}
 }
 

@@ -375,10 +375,13 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 	}
 	w := k.conn
 	defer w.removeCall(sent, k)
+	isFinished := false
+	defer func() { // also after a panic or runtime.Goexit in the loop of the caller
+		if !isFinished && w.ctx.Err() == nil {
+			t.abort(sent.Message.Op, a.chain)
+		}
+	}()
 	isFinished, err := t.answers(a, w, k, sent)
-	if !isFinished && w.ctx.Err() == nil {
-		t.abort(sent.Message.Op, a.chain)
-	}
 	return first, err
 }
 
@@ -387,12 +390,6 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
 	defer t.Session().startWork(k, a.chain)()
 	skip := receipts(sent)
-	defer func() {
-		if p := recover(); p != nil {
-			t.abort(sent.Message.Op, a.chain)
-			panic(p)
-		}
-	}()
 	for {
 		r, err := w.next(a.ctx, k, a.timeout)
 		switch {
@@ -424,9 +421,30 @@ func receipts(sent *SendResult) int {
 	return n
 }
 
-// abort cancels a chain at the peer, if the connection still exists.
+// abortWait is how long a call that has ended waits for its cancel, so that a free queue has it before later messages.
+const abortWait = 100 * time.Millisecond
+
+// abort cancels a chain at the peer, if the connection still exists. While the queue is full, it continues in
+// the background.
 func (t *connTransport) abort(op, chain string) {
-	ctx, cancel := context.WithTimeout(context.Background(), t.opts.Timing.WriteTimeout)
+	sent := make(chan struct{})
+	err := t.life.Go("cancel", func(ctx context.Context) {
+		defer close(sent)
+		t.cancelChain(ctx, op, chain)
+	})
+	if err != nil {
+		return
+	}
+	timer := time.NewTimer(abortWait)
+	defer timer.Stop()
+	select {
+	case <-sent:
+	case <-timer.C:
+	}
+}
+
+func (t *connTransport) cancelChain(ctx context.Context, op, chain string) {
+	ctx, cancel := context.WithTimeout(ctx, t.opts.Timing.WriteTimeout)
 	defer cancel()
 	w, err := t.connect(ctx)
 	if err == nil {
