@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,6 +163,21 @@ func TestClientTurnsPanicOfInterceptorIntoError(t *testing.T) {
 	}}})
 	_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(1)}, nil)
 	require.ErrorContains(t, err, "interceptor")
+}
+
+func TestSendEachReportsInterceptorThatExits(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	c := w.client(t, alice, air.ClientOptions{Interceptors: []air.Interceptor{func(air.SendFunc) air.SendFunc {
+		return func(context.Context, *air.Draft, *air.SendOptions) (*air.Receipt, error) {
+			runtime.Goexit()
+			return nil, nil
+		}
+	}}})
+	results := c.SendEach(t.Context(), []string{bob.DID()}, &air.Draft{Body: offer(1)}, nil)
+	require.Len(t, results, 1)
+	require.Equal(t, bob.DID(), results[0].To)
+	require.Error(t, results[0].Err)
 }
 
 // A shutdown ends with its context although a handler ignores it, and Close within a second.

@@ -610,8 +610,11 @@ func (c *Client) SendEach(ctx context.Context, to []string, draft *Draft, opts *
 				d = *draft
 			}
 			d.To, d.ID, d.Nonce = did, "", ""
-			r, err := c.Send(ctx, &d, opts)
-			results[i] = SendResult{To: did, Receipt: r, Err: err}
+			var r *Receipt
+			guard.Run("send", func() (err error) {
+				r, err = c.Send(ctx, &d, opts)
+				return err
+			}, func(err error) { results[i] = SendResult{To: did, Receipt: r, Err: err} })
 		})
 	}
 	wg.Wait()
