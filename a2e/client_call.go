@@ -19,7 +19,6 @@ import (
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
-	"github.com/fivewire/fivewire/internal/retry"
 	"github.com/fivewire/fivewire/internal/sendq"
 )
 
@@ -130,11 +129,24 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 		if delay > 0 {
 			pause = max(delay, retryAfter(e))
 		}
-		if retry.Sleep(ctx, min(pause, limit)) != nil {
-			return nil, err
+		if cause := c.pause(ctx, min(pause, limit)); cause != nil {
+			return nil, errors.Join(cause, err)
 		}
 		delay = min(delay, limit/2) * 2
 	}
+}
+
+// pause waits for d, or until the client is closed. It returns the cause of an earlier end of ctx.
+func (c *Client) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-c.causeReady: // the next attempt fails
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // retryAfter returns the time after which the host asks for a repetition, or 0 (A2E-D56).

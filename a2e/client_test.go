@@ -153,6 +153,30 @@ func TestRetry(t *testing.T) {
 	})
 }
 
+// The end of the context, and Close, end a pause between two attempts.
+func TestRetryEndsEarly(t *testing.T) {
+	overloaded := a2e.Errorf(a2e.ErrRuntime, "too busy")
+	overloaded.Retryable = true
+	why := errors.New("enough")
+	for _, want := range []error{why, a2e.ErrClosed} {
+		synctest.Test(t, func(t *testing.T) {
+			c := a2etest.Connect(t, a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+				a2e.NewRoute("demo/ask/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, overloaded })}}), nil)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(time.Second, func() {
+				if want == a2e.ErrClosed {
+					require.NoError(t, c.Close())
+				}
+				cancel(why)
+			})
+			start := time.Now()
+			_, err := c.Call(ctx, "demo/ask/req", nil, &a2e.CallOptions{Idempotent: true, Retry: &a2e.RetryPolicy{Base: time.Hour, Max: time.Hour}})
+			require.ErrorIs(t, err, want)
+			require.Equal(t, time.Second, time.Since(start))
+		})
+	}
+}
+
 // A repetition waits as long as the host asks for, and a negative Max does not shorten the delays.
 func TestRetryDelays(t *testing.T) {
 	for _, tt := range []struct {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,8 @@ func connect(t *testing.T) *chains.Client {
 				return nil, errors.New("exit 1: \xff\xfe!")
 			case "panic":
 				panic("as told")
+			case "exit":
+				runtime.Goexit()
 			case "wait":
 				<-ctx.Done()
 				return nil, ctx.Err()
@@ -148,7 +151,7 @@ func TestMapFails(t *testing.T) {
 			node("one", tool, "", nil),
 		}
 	}
-	for _, nodes := range [][]chains.Node{each("$.none", "echo"), each("$.long", "echo"), each("$.list", "panic"), each("$.list", "fail"),
+	for _, nodes := range [][]chains.Node{each("$.none", "echo"), each("$.long", "echo"), each("$.list", "panic"), each("$.list", "fail"), each("$.list", "exit"),
 		{node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.NodeMap, "$.list", "one" }),
 			node("one", "", "", func(n *chains.Node) { n.Kind = chains.NodeBranch })}} {
 		resp, err := run(t, c, `{"list":[1,2],"long":[1,2,3,4]}`, nil, nodes...)

@@ -350,18 +350,20 @@ func (c *chain) mapAll(ctx context.Context, node *Node, items []strictjson.Value
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			errs[i] = guard.Call("chain node", func() (err error) {
+			guard.Run("chain node", func() (err error) {
 				if err = ctx.Err(); err == nil {
 					outputs[i], err = c.work(ctx, node, items[i])
 				}
 				return err
+			}, func(err error) {
+				errs[i] = err
+				if size.Add(int64(len(outputs[i])+1)) > int64(c.opts.MaxBytes-c.size) {
+					outputs[i] = nil
+				}
+				if errs[i] != nil || outputs[i] == nil {
+					cancel()
+				}
 			})
-			if size.Add(int64(len(outputs[i])+1)) > int64(c.opts.MaxBytes-c.size) {
-				outputs[i] = nil
-			}
-			if errs[i] != nil || outputs[i] == nil {
-				cancel()
-			}
 		})
 	}
 	all.Wait()

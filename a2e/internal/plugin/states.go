@@ -264,7 +264,7 @@ func (s *States[K]) each(f func(st *entry) error) error {
 		}
 		if st.err == nil && st.place.KV != nil {
 			n++
-			go func() { results <- guard.Call("snapshot", func() error { return f(st) }) }()
+			go guard.Run("snapshot", func() error { return f(st) }, func(err error) { results <- err })
 		}
 	}
 	var errs []error
