@@ -9,12 +9,15 @@ import (
 	"net/netip"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/race"
 )
 
 // A signed object verifies in the form in which it was signed, and in no other one; signing changes
@@ -114,4 +117,31 @@ func FuzzEndpoint(f *testing.F) {
 			require.NotRegexp(t, oddHost, host)
 		}
 	})
+}
+
+// A full cache of documents takes another one without a walk over all of them.
+func TestFullCacheCostsNoWalk(t *testing.T) {
+	if race.Enabled {
+		t.Skip("measures time")
+	}
+	cost := func(entries int) time.Duration {
+		r := &Resolver{opts: ResolverOptions{MaxCacheEntries: entries}, entries: map[string]cached{}}
+		insert := func(n int) { r.insertLocked(strconv.Itoa(n), cached{expires: time.Now().Add(time.Hour)}) }
+		for n := range entries + 1 {
+			insert(n)
+		}
+		start := time.Now()
+		for n := range 200 {
+			insert(entries + 1 + n)
+		}
+		require.Len(t, r.entries, entries)
+		return time.Since(start)
+	}
+	// A busy machine can make any one of these take long, but not all of them.
+	for range 5 {
+		if cost(50_000) < 20*cost(50) {
+			return
+		}
+	}
+	t.Fatal("the cost grows with the number of entries")
 }

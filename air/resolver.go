@@ -73,6 +73,7 @@ type Resolver struct {
 	faults  server.LogLevels
 	mu      sync.Mutex
 	entries map[string]cached // by AIR ID, never by DID or URL (AIR-029); guarded by mu
+	swept   time.Time         // the last search for expired entries; guarded by mu
 	flights map[string]*flight
 }
 
@@ -264,16 +265,14 @@ func (r *Resolver) runFlight(ctx context.Context, airID string, f *flight, isFor
 	f.isCanceled = f.err != nil && ctx.Err() != nil
 }
 
-// insertLocked adds an entry. A full cache evicts expired entries first, then random ones. r.mu
+// sweepInterval is the time between two searches for expired entries in a full cache, which may be large.
+const sweepInterval = time.Second
+
+// insertLocked adds an entry. A full cache evicts the expired entries that sweepLocked finds, or a random one. r.mu
 // must be held.
 func (r *Resolver) insertLocked(airID string, e cached) {
 	if _, ok := r.entries[airID]; !ok && len(r.entries) >= r.opts.MaxCacheEntries {
-		now := time.Now()
-		for id, old := range r.entries {
-			if !now.Before(old.expires) {
-				delete(r.entries, id)
-			}
-		}
+		r.sweepLocked()
 		for id := range r.entries {
 			if len(r.entries) < r.opts.MaxCacheEntries {
 				break
@@ -282,6 +281,20 @@ func (r *Resolver) insertLocked(airID string, e cached) {
 		}
 	}
 	r.entries[strings.Clone(airID)] = e // not part of an envelope, which it would keep alive
+}
+
+// sweepLocked removes the expired entries, at most once in sweepInterval. r.mu must be held.
+func (r *Resolver) sweepLocked() {
+	now := time.Now()
+	if now.Sub(r.swept) < sweepInterval {
+		return
+	}
+	r.swept = now
+	for id, e := range r.entries {
+		if !now.Before(e.expires) {
+			delete(r.entries, id)
+		}
+	}
 }
 
 // errUnknownAgent returns the error of a 404 of the registry.
