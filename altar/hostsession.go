@@ -296,8 +296,9 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 	if !strings.HasPrefix(s.ID, core.GeneratedPrefix) {
 		h.endedIDs.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
 	}
+	fulfil := s.Registry().Runtimes()
 	for _, rt := range h.fleet.order {
-		if rt.can(capSessionEvents) && s.Registry().Fulfils(&rt.runtime) {
+		if rt.can(capSessionEvents) && fulfil[&rt.runtime] {
 			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
 		}
 	}

@@ -14,7 +14,6 @@ import (
 // share one Registry. The zero value is empty.
 type Registry struct {
 	byContract map[string][]registration
-	runtimes   map[*Runtime]bool // of all contracts; nil before the first Fulfils
 }
 
 // A registration is one fulfilment. Its Runtime is absent from the loss of its connection, or from
@@ -113,18 +112,15 @@ func (r *Registry) Has(contract string, rt *Runtime) bool {
 	return slices.ContainsFunc(r.byContract[contract], func(g registration) bool { return g.rt == rt })
 }
 
-// Fulfils reports whether a Runtime has a fulfilment of any contract. In contrast to the other methods it must not be called
-// concurrently: the first call makes an index.
-func (r *Registry) Fulfils(rt *Runtime) bool {
-	if r.runtimes == nil {
-		r.runtimes = make(map[*Runtime]bool)
-		for _, list := range r.byContract {
-			for _, g := range list {
-				r.runtimes[g.rt] = true
-			}
+// Runtimes returns the Runtimes with a fulfilment of any contract.
+func (r *Registry) Runtimes() map[*Runtime]bool {
+	all := make(map[*Runtime]bool)
+	for _, list := range r.byContract {
+		for _, g := range list {
+			all[g.rt] = true
 		}
 	}
-	return r.runtimes[rt]
+	return all
 }
 
 // CanTake reports whether a Runtime is a connected one of a contract.

@@ -198,9 +198,7 @@ func TestManyRuntimesAreListedOnce(t *testing.T) {
 		start := time.Now()
 		require.Len(t, reg.Connected("tool"), runtimes)
 		list, start = time.Since(start), time.Now()
-		for _, g := range reg.byContract["tool"] {
-			require.True(t, reg.Fulfils(g.rt))
-		}
+		require.Len(t, reg.Runtimes(), runtimes)
 		return list / time.Duration(runtimes), time.Since(start) / time.Duration(runtimes)
 	}
 	// A busy machine can make any one of these take long, but not all of them.
