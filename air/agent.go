@@ -108,7 +108,7 @@ func NewAgent(id *Identity, h Handler, opts *AgentOptions) (*Agent, error) {
 	o := &a.opts
 	o.Logger = logger(o.Logger)
 	switch {
-	case id == nil:
+	case id.isZero():
 		return nil, errors.New("air: agent: identity missing")
 	case h == nil && o.Direct:
 		return nil, errors.New("air: agent: Direct needs a handler")

@@ -112,7 +112,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		c.opts = *opts
 	}
 	o := &c.opts
-	if id == nil {
+	if id.isZero() {
 		return nil, errors.New("air: client: identity missing")
 	}
 	c.id.Store(id)

@@ -18,7 +18,7 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
-// An Identity is the name and the key of an agent. It is safe for concurrent use.
+// An Identity is the name and the key of an agent. Constructors refuse the zero value. It is safe for concurrent use.
 type Identity struct {
 	did    string
 	airID  string
@@ -96,12 +96,20 @@ func (id *Identity) AIRID() string { return id.airID }
 // PublicKey returns the public key.
 func (id *Identity) PublicKey() *PublicKey { return id.public }
 
-// Signer returns the private key as a signer.
-func (id *Identity) Signer() crypto.Signer { return id.signer }
+// Signer returns the private key as a signer, or nil for the zero Identity.
+func (id *Identity) Signer() crypto.Signer {
+	if id.isZero() {
+		return nil
+	}
+	return id.signer
+}
+
+// isZero reports whether there is no identity, so that constructors refuse it.
+func (id *Identity) isZero() bool { return id == nil || id.private == nil }
 
 // Rotate returns the same agent with a new seed and the current key as a retired one.
 func (id *Identity) Rotate(seed []byte) (*Identity, error) {
-	if id.seed == nil {
+	if id.isZero() || id.seed == nil {
 		return nil, errors.New("air: rotating the identity: no seed")
 	}
 	return NewIdentity(id.did, seed, append([][]byte{id.seed}, id.olds...)...)
@@ -126,7 +134,7 @@ func (id *Identity) open(b Binding, body []byte) (plain []byte, retired bool, er
 
 // SaveIdentity atomically writes an identity to a file that only its owner may read.
 func SaveIdentity(path string, id *Identity) error {
-	if id == nil || id.seed == nil {
+	if id.isZero() || id.seed == nil {
 		return errors.New("air: saving the identity: no seed")
 	}
 	text := strictjson.AppendString([]byte(`{"did":`), id.did)

@@ -44,7 +44,7 @@ func NewInbox(id *Identity, h Handler, opts *InboxOptions) (*Inbox, error) {
 		in.opts = *opts
 	}
 	o := &in.opts
-	if f, ok := h.(HandlerFunc); id == nil || h == nil || ok && f == nil {
+	if f, ok := h.(HandlerFunc); id.isZero() || h == nil || ok && f == nil {
 		return nil, errors.New("air: inbox: identity or handler missing")
 	}
 	in.self.did = id.did
