@@ -724,5 +724,5 @@ func TestDoAllocatesInStore(t *testing.T) {
 		}
 		n++
 	})
-	require.LessOrEqual(t, got, 44.0, "allocations of a call")
+	require.LessOrEqual(t, got, 42.0, "allocations of a call")
 }
