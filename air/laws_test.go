@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/netguard"
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A signed object verifies in the form in which it was signed, and in no other one; signing changes
@@ -121,10 +121,7 @@ func FuzzEndpoint(f *testing.F) {
 
 // A full cache of documents takes another one without a walk over all of them.
 func TestFullCacheCostsNoWalk(t *testing.T) {
-	if race.Enabled {
-		t.Skip("measures time")
-	}
-	cost := func(entries int) time.Duration {
+	testkit.RequireLess(t, 20, 50, 50_000, func(entries int) time.Duration {
 		r := &Resolver{opts: ResolverOptions{MaxCacheEntries: entries}, entries: map[string]cached{}}
 		insert := func(n int) { r.insertLocked(strconv.Itoa(n), cached{expires: time.Now().Add(time.Hour)}) }
 		for n := range entries + 1 {
@@ -136,12 +133,5 @@ func TestFullCacheCostsNoWalk(t *testing.T) {
 		}
 		require.Len(t, r.entries, entries)
 		return time.Since(start)
-	}
-	// A busy machine can make any one of these take long, but not all of them.
-	for range 5 {
-		if cost(50_000) < 20*cost(50) {
-			return
-		}
-	}
-	t.Fatal("the cost grows with the number of entries")
+	})
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -659,10 +659,7 @@ func TestAcquirePassesOverFullSession(t *testing.T) {
 
 // Anonymous callers that wait cost the calls of other principals no time.
 func TestAcquireCostsNoWalkOverAnonymous(t *testing.T) {
-	if race.Enabled {
-		t.Skip("measures time")
-	}
-	cost := func(waiting int) time.Duration {
+	testkit.RequireLess(t, 10, 10, 4000, func(waiting int) time.Duration {
 		b := New(Limits{}, nil)
 		scope := func(n int) *Scope { return b.Scope(Anonymous(fmt.Sprintf("10.0.%d.%d", n/256, n%256)), "") }
 		var scopes []*Scope
@@ -693,14 +690,7 @@ func TestAcquireCostsNoWalkOverAnonymous(t *testing.T) {
 			acquire(t, s).Release()
 		}
 		return time.Since(start)
-	}
-	// A busy machine can make any one of these take long, but not all of them.
-	for range 5 {
-		if cost(4000) < 10*cost(10) {
-			return
-		}
-	}
-	t.Fatal("the cost grows with the number of waiting callers")
+	})
 }
 
 func TestAcquireRefusesOverWaitingPlaces(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A naiveRegistry is the fulfilments of one contract as a list of Runtimes that have fulfilled it, in order.
@@ -184,30 +184,23 @@ func TestRegistriesShareNoList(t *testing.T) {
 
 // A list of the tools of a session, and its end, cost as much for each Runtime, however many there are.
 func TestManyRuntimesAreListedOnce(t *testing.T) {
-	if race.Enabled {
-		t.Skip("measures time")
+	for name, list := range map[string]func(*Registry) int{
+		"tools": func(r *Registry) int { return len(r.Connected("tool")) },
+		"end":   func(r *Registry) int { return len(r.Runtimes()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.RequireLess(t, 10, 50, 5000, func(runtimes int) time.Duration {
+				reg := &Registry{byContract: make(map[string][]registration)}
+				for i := range runtimes {
+					rt := &Runtime{ID: fmt.Sprintf("runtime-%06d", i), IsConnected: true}
+					for _, contract := range []string{"tool", fmt.Sprint("tool", i)} {
+						reg.byContract[contract] = append(reg.byContract[contract], registration{rt: rt})
+					}
+				}
+				start := time.Now()
+				require.Equal(t, runtimes, list(reg))
+				return time.Since(start) / time.Duration(runtimes)
+			})
+		})
 	}
-	cost := func(runtimes int) (list, ends time.Duration) {
-		reg := &Registry{byContract: make(map[string][]registration)}
-		for i := range runtimes {
-			rt := &Runtime{ID: fmt.Sprintf("runtime-%06d", i), IsConnected: true}
-			for _, contract := range []string{"tool", fmt.Sprint("tool", i)} {
-				reg.byContract[contract] = append(reg.byContract[contract], registration{rt: rt})
-			}
-		}
-		start := time.Now()
-		require.Len(t, reg.Connected("tool"), runtimes)
-		list, start = time.Since(start), time.Now()
-		require.Len(t, reg.Runtimes(), runtimes)
-		return list / time.Duration(runtimes), time.Since(start) / time.Duration(runtimes)
-	}
-	// A busy machine can make any one of these take long, but not all of them.
-	for range 5 {
-		list, ends := cost(5_000)
-		fewList, fewEnds := cost(50)
-		if list < 10*fewList && ends < 10*fewEnds {
-			return
-		}
-	}
-	t.Fatal("the cost for each Runtime grows with their number")
 }

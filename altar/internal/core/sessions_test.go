@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
-	"github.com/fivewire/fivewire/internal/race"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // noOutcomes are Outcomes without records.
@@ -111,10 +111,7 @@ func TestTombstonesAgreeWithModel(t *testing.T) {
 
 // A full table finds the principal with the largest number without a search among all principals.
 func TestFullTombstonesOfManyPrincipals(t *testing.T) {
-	if race.Enabled {
-		t.Skip("measures time")
-	}
-	cost := func(principals int) time.Duration {
+	testkit.RequireLess(t, 20, 100, 20_000, func(principals int) time.Duration {
 		const each, adds = 2, 200
 		table, until := NewTombstones(10, each*principals), time.Unix(1000, 0)
 		add := func(n int) { table.Add(strconv.Itoa(n), Principal{Name: strconv.Itoa(n % principals)}, until) }
@@ -126,14 +123,7 @@ func TestFullTombstonesOfManyPrincipals(t *testing.T) {
 			add(each*principals + n)
 		}
 		return time.Since(start)
-	}
-	// A busy machine can make any one of these take long, but not all of them.
-	for range 5 {
-		if cost(20_000) < 20*cost(100) {
-			return
-		}
-	}
-	t.Fatal("the cost grows with the number of principals")
+	})
 }
 
 // A naiveSession is a session as a list of all that has happened in it.
