@@ -14,7 +14,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 // The reader of the beginning of a line agrees with the reader of messages on every valid line (A2E-D06).
@@ -83,7 +83,7 @@ func FuzzLongLine(f *testing.F) {
 		}
 		line := &longLine{head: head, rest: int(limit+more) + 4}
 		r := a2e.NewLineReader(line, &a2e.Codec{MaxMessage: int(limit)})
-		line.base = testkit.Heap()
+		line.base = kit.Heap()
 		_, err := r.Next()
 		require.ErrorIs(t, err, a2e.ErrTooLarge)
 		next, err := r.Next()
@@ -111,7 +111,7 @@ type longLine struct {
 
 func (l *longLine) Read(p []byte) (int, error) {
 	if l.reads++; l.reads&(l.reads-1) == 0 || l.rest > 0 && l.rest < 2*len(p) {
-		l.peak = max(l.peak, testkit.Heap()-l.base)
+		l.peak = max(l.peak, kit.Heap()-l.base)
 	}
 	switch {
 	case len(l.head) > 0:

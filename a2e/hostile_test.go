@@ -26,8 +26,8 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/subagents"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // Ten thousand sessions of strangers, from many addresses, delay no agent with a token.
@@ -80,9 +80,9 @@ func TestTenThousandStrangers(t *testing.T) {
 
 // heapGrowth returns by how much f increases the live heap.
 func heapGrowth(f func()) int64 {
-	before := testkit.Heap()
+	before := kit.Heap()
 	f()
-	return testkit.Heap() - before
+	return kit.Heap() - before
 }
 
 // A thousand calls to a host that reads nothing hold at most 64 MiB and end with the cause.

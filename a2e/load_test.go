@@ -23,8 +23,8 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // loadCalls returns the number of concurrent calls of one session.
@@ -220,14 +220,14 @@ func TestLoadSilentAgent(t *testing.T) {
 		}
 		t.Run(tr.name, func(t *testing.T) {
 			a := newSilentAgent(t, -1) // a limit would be that of the other agent too, however loaded the machine is
-			before := testkit.Heap()
+			before := kit.Heap()
 			a.flood(t, tr)
 			other := dial(t, transports()[0], a.host, nil)
 			for range 20 {
 				_, _, err := echo(t.Context(), other, "big", "0", false)
 				require.NoError(t, err, "others are served")
 			}
-			require.Less(t, testkit.Heap()-before, int64(64<<20))
+			require.Less(t, kit.Heap()-before, int64(64<<20))
 			a.end()
 		})
 	}

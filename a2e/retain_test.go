@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e/internal/session"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/sendq"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // The ids that a session records do not retain its messages: strings of a message share the memory
@@ -25,7 +25,7 @@ func TestSessionKeepsNoMessages(t *testing.T) {
 	s, err := h.newSession(nil, nowhere{}, "", extensions)
 	require.NoError(t, err)
 	pad := strings.Repeat("x", 1<<20)
-	before := testkit.Heap()
+	before := kit.Heap()
 	s.feed([]byte(`{"a2e":"1.0","type":"handshake/req","id":"h","ts":1,"agent_id":"ann","agent_caps":["cancel","demo"],"pad":"` + pad + `"}`))
 	require.Equal(t, "ann", s.AgentID())
 	require.True(t, s.HasCapability("cancel"))
@@ -38,7 +38,7 @@ func TestSessionKeepsNoMessages(t *testing.T) {
 		defer s.mu.Unlock()
 		return s.core.InFlight() == 0
 	}, 10*time.Second, time.Millisecond)
-	require.Less(t, testkit.Heap()-before, int64(10<<20))
+	require.Less(t, kit.Heap()-before, int64(10<<20))
 	s.abort(session.EndHost)
 	<-s.finished
 }

@@ -25,8 +25,8 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -117,9 +117,9 @@ func TestUsageCountsMemoryOfSessions(t *testing.T) {
 			s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
 				Limits: accp.Limits{MaxMemoryPerPrincipal: 200 << 20, MaxMemory: -1}})
 			s.post("a", "s", "req:echo{}")
-			before := testkit.Heap()
+			before := kit.Heap()
 			run(s)
-			got := testkit.Heap() - before
+			got := kit.Heap() - before
 			used, _ := s.used("memory", "all")
 			kept, _ := s.used("outcomes", "all")
 			used += kept
@@ -498,7 +498,7 @@ func TestNamelessSessionsAreCounted(t *testing.T) {
 func TestServerServesHonestCallerDuringAttack(t *testing.T) {
 	s := newUserServer(t, accp.ServerOptions{Session: accp.SessionOptions{Budget: accp.BudgetOff},
 		Limits: accp.Limits{MaxMemory: 8 << 20, MaxItems: 200, MaxItemsPerPrincipal: -1}})
-	before := testkit.Heap()
+	before := kit.Heap()
 	var work sync.WaitGroup
 	stop := make(chan struct{})
 	long := strings.Repeat("x", 30000)
@@ -522,7 +522,7 @@ func TestServerServesHonestCallerDuringAttack(t *testing.T) {
 	}
 	close(stop)
 	work.Wait()
-	require.Less(t, testkit.Heap()-before, int64(32<<20))
+	require.Less(t, kit.Heap()-before, int64(32<<20))
 	used, limit := s.used("memory", "all")
 	require.LessOrEqual(t, used, limit)
 }
@@ -950,17 +950,17 @@ func TestSessionReleasesFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := session(t, &accp.SessionOptions{MaxMemory: 2 << 20})
-			before := testkit.Heap()
+			before := kit.Heap()
 			for i := int64(1); i <= frames; i++ {
 				receive(t, s, frame(f(i), i))
 			}
-			require.Less(t, testkit.Heap()-before, int64(5<<20))
+			require.Less(t, kit.Heap()-before, int64(5<<20))
 			runtime.KeepAlive(s)
 		})
 	}
 	t.Run("schemas", func(t *testing.T) {
 		s := session(t, nil)
-		before := testkit.Heap()
+		before := kit.Heap()
 		for i := range int64(frames) {
 			peer := benchPeer(t, int(i), 1)
 			hello, err := new(accp.Codec).AppendValue(nil, peer.Delta())
@@ -969,16 +969,16 @@ func TestSessionReleasesFrames(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Len(t, s.Registry().Codes(), frames)
-		require.Less(t, testkit.Heap()-before, int64(5<<20))
+		require.Less(t, kit.Heap()-before, int64(5<<20))
 		runtime.KeepAlive(s)
 	})
 	t.Run("session ids", func(t *testing.T) {
 		s := newUserServer(t, accp.ServerOptions{})
-		before := testkit.Heap()
+		before := kit.Heap()
 		for i := range frames {
 			require.Equal(t, 200, s.post("a", fmt.Sprint("s", i), "sync:registry{hash:e6ff026ba263|v:1"+junk+"}").Code)
 		}
-		require.Less(t, testkit.Heap()-before, int64(5<<20))
+		require.Less(t, kit.Heap()-before, int64(5<<20))
 	})
 }
 
@@ -1015,11 +1015,11 @@ func TestStreamReleasesChunks(t *testing.T) {
 		return nil
 	}))
 	c := d.http(t, &accp.ClientOptions{Session: accp.SessionOptions{MaxMemory: 2 << 20}})
-	before, n := testkit.Heap(), 0
+	before, n := kit.Heap(), 0
 	for _, err := range c.Stream(t.Context(), msg("req", "long"), nil) {
 		require.NoError(t, err)
 		if n++; n == chunks {
-			require.Less(t, testkit.Heap()-before, int64(12<<20))
+			require.Less(t, kit.Heap()-before, int64(12<<20))
 		}
 	}
 	require.Equal(t, chunks, n)

@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/accp"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -442,7 +442,7 @@ func TestCheckpointTooLongForTheStore(t *testing.T) {
 func TestMemoryOfASession(t *testing.T) {
 	s := session(t, &accp.SessionOptions{Lenient: true, DisableAutoCheckpoint: true, Budget: accp.BudgetOff})
 	var streams accp.StreamAssembler
-	before := testkit.Heap()
+	before := kit.Heap()
 	long := strings.Repeat("x", 30000)
 	var c accp.Codec
 	for i := int64(1); i <= 150; i++ {
@@ -460,7 +460,7 @@ func TestMemoryOfASession(t *testing.T) {
 	}
 	// The frames lie in cold state: that is what is left, and nothing more.
 	kept := int64(150 * 60000)
-	require.Less(t, testkit.Heap()-before, kept*3/2)
+	require.Less(t, kit.Heap()-before, kept*3/2)
 	runtime.KeepAlive(s)
 	runtime.KeepAlive(&streams)
 }

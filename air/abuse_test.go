@@ -21,8 +21,8 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // The published bound for abuse.
@@ -150,7 +150,7 @@ func TestAbuseIsBounded(t *testing.T) {
 
 		var running sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
-		before := testkit.Heap()
+		before := kit.Heap()
 
 		large := strings.Repeat("x", 55_000)
 		forged := func(to *air.Identity) func(n int) string {
@@ -192,11 +192,11 @@ func TestAbuseIsBounded(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 			if n%12 == 0 {
-				peak = max(peak, testkit.Heap()-before)
+				peak = max(peak, kit.Heap()-before)
 			}
 		}
 		time.Sleep(abuseDelay)
-		peak = max(peak, testkit.Heap()-before)
+		peak = max(peak, kit.Heap()-before)
 		cancel()
 		running.Wait()
 		s.mu.Lock()

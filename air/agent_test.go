@@ -23,9 +23,9 @@ import (
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/retry"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -562,11 +562,11 @@ func TestResendEveryServesBoundedRecipients(t *testing.T) {
 			_, err := c.Send(t.Context(), &air.Draft{To: w.join(t, 2+i).DID(), Body: body}, nil)
 			require.ErrorIs(t, err, air.ErrDeliveryFailed)
 		}
-		before := testkit.Heap()
+		before := kit.Heap()
 		isSilent.Store(true)
 		time.Sleep(40 * time.Minute)
 		require.EqualValues(t, 256, running.Load())
-		require.Less(t, testkit.Heap()-before, int64(50<<20), "the waiting calls hold no bodies")
+		require.Less(t, kit.Heap()-before, int64(50<<20), "the waiting calls hold no bodies")
 		close(end)
 		require.NoError(t, c.Close())
 	})

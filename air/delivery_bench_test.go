@@ -25,8 +25,8 @@ import (
 	"github.com/fivewire/fivewire/air/airtest"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -277,7 +277,7 @@ func TestIdleAgentIsSmall(t *testing.T) {
 		{air.Persistence{Store: db}, 36 << 10},
 	} {
 		var agents []*air.Agent
-		before := testkit.HeapAndStacks()
+		before := kit.HeapAndStacks()
 		for i := range n {
 			id, err := air.GenerateIdentity(airtest.DID(airIDOf(i)))
 			require.NoError(t, err)
@@ -286,7 +286,7 @@ func TestIdleAgentIsSmall(t *testing.T) {
 			require.NoError(t, err)
 			agents = append(agents, a)
 		}
-		each := (testkit.HeapAndStacks() - before) / n
+		each := (kit.HeapAndStacks() - before) / n
 		t.Logf("%d bytes", each)
 		require.Less(t, each, c.bound)
 		for _, a := range agents {

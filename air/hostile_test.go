@@ -20,8 +20,8 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A gauge counts concurrent calls.
@@ -50,13 +50,13 @@ func TestRelayBoundsHeapOfInventedMailboxes(t *testing.T) {
 		base := string(signedOffer(t, alice, bob.DID(), nil))
 		base = strings.Replace(base, `"nonce"`, `"junk":"`+strings.Repeat("x", 59_000)+`","nonce"`, 1)
 		hostile, codes := relayCaller{srv, "198.51.100.1"}, map[int]int{}
-		before := testkit.Heap()
+		before := kit.Heap()
 		for i := range 3000 {
 			to := fmt.Sprintf("AIR-FA1E-%04d-0000", i)
 			codes[hostile.do("POST", "/inbox/"+to, strings.ReplaceAll(base, bob.AIRID(), to)).Code]++
 			time.Sleep(100 * time.Millisecond)
 		}
-		require.LessOrEqual(t, testkit.Heap()-before, int64(64<<20))
+		require.LessOrEqual(t, kit.Heap()-before, int64(64<<20))
 		require.Positive(t, codes[202])
 		require.Positive(t, codes[429])
 		require.Equal(t, 3000, codes[202]+codes[429])
@@ -101,7 +101,7 @@ func TestPollerWithEndlessPages(t *testing.T) {
 		a, err := air.NewAgent(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }),
 			&air.AgentOptions{Resolver: resolver, HTTPClient: client, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
-		before := testkit.Heap()
+		before := kit.Heap()
 		var running sync.WaitGroup
 		running.Go(func() { _ = a.Run(t.Context()) })
 		time.Sleep(time.Minute)
@@ -111,7 +111,7 @@ func TestPollerWithEndlessPages(t *testing.T) {
 		require.LessOrEqual(t, pages.Load(), int64(20*16))
 		require.LessOrEqual(t, lookups.peak.Load(), int64(16))
 		if !race.Enabled {
-			require.LessOrEqual(t, testkit.Heap()-before, int64(64<<20))
+			require.LessOrEqual(t, kit.Heap()-before, int64(64<<20))
 		}
 		require.NoError(t, a.Close())
 		running.Wait()

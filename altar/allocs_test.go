@@ -20,8 +20,8 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -134,9 +134,9 @@ func TestRouteAllocatesNothing(t *testing.T) {
 
 // heapOf returns the bytes of heap and stacks that remain of each of n things that f makes.
 func heapOf(n int, f func()) int64 {
-	before := testkit.HeapAndStacks()
+	before := kit.HeapAndStacks()
 	f()
-	return (testkit.HeapAndStacks() - before) / int64(n)
+	return (kit.HeapAndStacks() - before) / int64(n)
 }
 
 // The memory of an idle session and of a call in flight is bounded.

@@ -22,8 +22,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -58,7 +58,7 @@ func TestEndedLargeCallsRefuseNothing(t *testing.T) {
 	c, other := connect(t, h, testUser), connect(t, h, testOther)
 	c.session("s")
 	other.session("t")
-	before := testkit.Heap()
+	before := kit.Heap()
 	calls := 180 // 540 MiB
 	if race.Enabled {
 		calls = 50
@@ -69,7 +69,7 @@ func TestEndedLargeCallsRefuseNothing(t *testing.T) {
 		r.send(&ToolResult{InvocationID: fmt.Sprint(i), Payload: json.RawMessage("1")})
 		require.Nil(t, next[*ToolResult](c).Error, i)
 	}
-	require.Less(t, testkit.Heap()-before, int64(16<<20))
+	require.Less(t, kit.Heap()-before, int64(16<<20))
 	require.Zero(t, usage(h, "memory", "all").Used)
 	other.send(textCall("o", "t", 10))
 	next[*ToolCall](r)
@@ -222,7 +222,7 @@ func TestRepeatsHoldNoParameters(t *testing.T) {
 	first.session("s")
 	first.send(textCall("i", "s", 3<<20))
 	next[*ToolCall](r)
-	before := testkit.Heap()
+	before := kit.Heap()
 	var others []*wire
 	for range 10 {
 		c := connect(t, h, testUser)
@@ -231,7 +231,7 @@ func TestRepeatsHoldNoParameters(t *testing.T) {
 		c.send(m)
 		others = append(others, c)
 	}
-	require.Less(t, testkit.Heap()-before, int64(3<<20))
+	require.Less(t, kit.Heap()-before, int64(3<<20))
 	r.send(&ToolResult{InvocationID: "i", Payload: json.RawMessage("1")})
 	for _, c := range others {
 		require.Equal(t, json.RawMessage("1"), next[*ToolResult](c).Payload)
@@ -296,7 +296,7 @@ func TestUnknownFieldsAreNotKept(t *testing.T) {
 			send(`{"type":"ToolCall","invocation_id":"stream","session_id":"s","tool_name":"count","parameters":{"n":1}}`)
 			received(runtime, "ToolCall")
 			unknown, text := strings.Repeat("x", 256<<10), strings.Repeat("y", 300)
-			before := testkit.Heap()
+			before := kit.Heap()
 			for i := range 10 {
 				for _, id := range []string{"ended", "running"} {
 					send(`{"type":"ToolCall","invocation_id":"%s%d","session_id":"s","tool_name":"get","parameters":{"key":%q},"unknown":%q}`, id, i, text, unknown)
@@ -307,7 +307,7 @@ func TestUnknownFieldsAreNotKept(t *testing.T) {
 				answer(`{"type":"StreamChunk","invocation_id":"stream","chunk_id":%d,"payload":%q,"unknown":%q}`, i, text, unknown)
 				received(client, "StreamChunk")
 			}
-			require.Less(t, testkit.Heap()-before, int64(3<<19))
+			require.Less(t, kit.Heap()-before, int64(3<<19))
 			require.Equal(t, 11, h.Stats().InFlight)
 		})
 	}
@@ -414,7 +414,7 @@ func TestRunningCallsAreBoundedByMemory(t *testing.T) {
 func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 	h := newTextHost(t, Limits{})
 	c := connect(t, h, testUser)
-	before, sessions := testkit.Heap(), 20_000
+	before, sessions := kit.Heap(), 20_000
 	switch {
 	case race.Enabled:
 		sessions = 11_000
@@ -427,7 +427,7 @@ func TestSessionsLeaveBoundedTombstones(t *testing.T) {
 		next[*SessionDestroyed](c)
 	}
 	require.Zero(t, h.endedIDs.list.Len(), "generated ids do not return")
-	require.Less(t, testkit.Heap()-before, int64(1<<20))
+	require.Less(t, kit.Heap()-before, int64(1<<20))
 	for i := range sessions {
 		c.session(fmt.Sprint("mine", i))
 		c.send(&DestroySession{SessionID: fmt.Sprint("mine", i)})

@@ -22,8 +22,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A principal at its bounds of sessions, calls and memory is refused with the bound and a delay, and
@@ -197,7 +197,7 @@ func testManyChunks(t *testing.T, tr network, total int64, pause time.Duration) 
 	s := start(t, tr.dial, nil, rt)
 	sess, err := s.c.CreateSession(t.Context(), nil)
 	require.NoError(t, err)
-	before, n := testkit.Heap(), int64(0)
+	before, n := kit.Heap(), int64(0)
 	for _, err := range sess.Stream(t.Context(), "count", countIn{total}, nil) {
 		require.NoError(t, err)
 		n++
@@ -205,7 +205,7 @@ func testManyChunks(t *testing.T, tr network, total int64, pause time.Duration) 
 			time.Sleep(pause)
 		}
 		if n%(total/4) == 0 {
-			require.Less(t, testkit.Heap()-before, int64(16<<20))
+			require.Less(t, kit.Heap()-before, int64(16<<20))
 		}
 	}
 	require.Equal(t, total, n)

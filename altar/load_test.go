@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -60,7 +60,7 @@ func load(t *testing.T, state store.Store) {
 		all = append(all, rt)
 	}
 	s := start(t, directTransport, &HostOptions{Limits: Limits{MaxConcurrentPerPrincipal: -1, MaxConcurrentPerSession: -1}, Timing: Timing{CallTimeout: time.Hour, ClientGracePeriod: time.Millisecond}, Persistence: Persistence{Store: state}}, all...)
-	before := testkit.HeapAndStacks()
+	before := kit.HeapAndStacks()
 
 	// One client requests a stream and never reads it.
 	lazy, err := s.h.Dial(testUser)
@@ -91,7 +91,7 @@ func load(t *testing.T, state store.Store) {
 		time.Sleep(time.Millisecond)
 	}
 	require.GreaterOrEqual(t, s.h.Stats().InFlight, calls)
-	perCall := (testkit.HeapAndStacks() - before) / int64(calls)
+	perCall := (kit.HeapAndStacks() - before) / int64(calls)
 	t.Logf("%d bytes for each call in flight, client, Host, Runtime and their goroutines together", perCall)
 	if !race.Enabled { // which allocates
 		require.Less(t, perCall, int64(40<<10))
@@ -220,7 +220,7 @@ func TestHeapOfOneCallerIsFlat(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, int64(3), sum)
 		}
-		heap = append(heap, testkit.Heap())
+		heap = append(heap, kit.Heap())
 	}
 	t.Logf("%d calls, heap %v", calls, heap)
 	for _, n := range heap[3:] {

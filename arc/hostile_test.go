@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/arc"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -311,7 +311,7 @@ func TestHostileFlood(t *testing.T) {
 }
 
 func goroutinesAndHeap() [2]int64 {
-	return [2]int64{int64(runtime.NumGoroutine()), testkit.Heap()}
+	return [2]int64{int64(runtime.NumGoroutine()), kit.Heap()}
 }
 
 // A client that trickles a body is cut off in time and does not block others (ARC-D18).

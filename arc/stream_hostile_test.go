@@ -20,8 +20,8 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -104,7 +104,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 		if mode == "durable" {
 			n = 1
 		}
-		heap, start := testkit.Heap(), time.Now()
+		heap, start := kit.Heap(), time.Now()
 		limited, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		var stalled []*arc.StreamReader
@@ -138,7 +138,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 			require.Greater(t, h.mostSent("stalled"), aheadOfReader, "it is no longer attached")
 		}
 		if !race.Enabled {
-			require.Less(t, testkit.Heap()-heap, int64(2*n*(max(retained*1000, 256<<10)*3/2+64<<10))+8<<20)
+			require.Less(t, kit.Heap()-heap, int64(2*n*(max(retained*1000, 256<<10)*3/2+64<<10))+8<<20)
 		}
 		time.Sleep(5*time.Minute + time.Second)
 		synctest.Wait()
@@ -152,7 +152,7 @@ func TestStalledReadersAreDropped(t *testing.T) {
 			require.LessOrEqual(t, len(text), aheadOfReader*1000)
 		}
 		if !race.Enabled && mode != "durable" { // a store in memory without writes keeps expired records
-			require.Less(t, testkit.Heap()-heap, int64(8<<20), "nothing is left")
+			require.Less(t, kit.Heap()-heap, int64(8<<20), "nothing is left")
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		if race.Enabled {
 			n = 12
 		}
-		heap, start := testkit.Heap(), time.Now()
+		heap, start := kit.Heap(), time.Now()
 		var wg sync.WaitGroup
 		for i := range n {
 			body := open(t, t.Context(), mem, streamed("a-01", fmt.Sprintf("slow-%02d", i), fmt.Sprint(pieces))).Body
@@ -237,7 +237,7 @@ func TestSlowReadersGetAll(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		require.LessOrEqual(t, h.mostSent("slow"), 6*rate/1000+aheadOfReader, "the handlers wait")
 		if !race.Enabled {
-			require.Less(t, testkit.Heap()-heap, int64(n)*(2<<20))
+			require.Less(t, kit.Heap()-heap, int64(n)*(2<<20))
 		}
 		text, _, err := readStream(arc.NewStreamReader(open(t, t.Context(), mem, streamed("a-01", "honest", "2000")).Body, 0, nil))
 		require.NoError(t, err)

@@ -21,8 +21,8 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -295,13 +295,13 @@ func TestStrangersLeaveNothing(t *testing.T) {
 		}
 	}
 	probe(1000)
-	before := testkit.Heap()
+	before := kit.Heap()
 	many := 20_000
 	if race.Enabled {
 		many = 4000
 	}
 	probe(many)
-	require.Less(t, int64(testkit.Heap())-int64(before), int64(12<<20))
+	require.Less(t, int64(kit.Heap())-int64(before), int64(12<<20))
 }
 
 func TestEventsAreOrdered(t *testing.T) {

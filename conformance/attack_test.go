@@ -23,8 +23,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // Bounds of the cost of a hostile caller, for a server with default options.
@@ -90,7 +90,7 @@ func run(t *testing.T, a attack, d time.Duration) string {
 	ctx, cancel := context.WithTimeout(t.Context(), honestLimit)
 	defer cancel()
 	require.NoError(t, v.honest(ctx), "honest call before the attack")
-	before := testkit.Heap()
+	before := kit.Heap()
 	attackContext, stop := context.WithTimeout(t.Context(), d)
 	defer stop()
 	var hostile, refused atomic.Int64
@@ -116,8 +116,8 @@ func run(t *testing.T, a attack, d time.Duration) string {
 	})
 	times, failures := callHonestly(t, attackContext, v)
 	wg.Wait()
-	growth := testkit.Heap() - before
-	for end := time.Now().Add(2 * time.Second); growth > maxHeld && time.Now().Before(end); growth = testkit.Heap() - before {
+	growth := kit.Heap() - before
+	for end := time.Now().Add(2 * time.Second); growth > maxHeld && time.Now().Before(end); growth = kit.Heap() - before {
 		time.Sleep(100 * time.Millisecond) // servers end the calls that the end of the attack has cut off
 	}
 	slices.Sort(times)

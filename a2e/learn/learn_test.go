@@ -19,7 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/learn"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -211,7 +211,7 @@ func TestScoresAreBoundedForEachOwner(t *testing.T) {
 		return a2etest.Must(learn.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: id})))
 	}
 	one, two := agent("one"), agent("two")
-	before := testkit.Heap()
+	before := kit.Heap()
 	for i := range 20 {
 		var r learn.FeedbackRequest
 		for j := range 1000 {
@@ -221,7 +221,7 @@ func TestScoresAreBoundedForEachOwner(t *testing.T) {
 		_, err := one.RecordFeedback(t.Context(), &r, nil)
 		require.NoError(t, err)
 	}
-	require.Less(t, testkit.Heap()-before, int64(10<<20))
+	require.Less(t, kit.Heap()-before, int64(10<<20))
 	for _, want := range []float64{0.5, 0.25} {
 		resp, err := two.RecordFeedback(t.Context(), feedback(func(f *learn.Feedback) { f.Score = 2*want - 0.5 }), nil)
 		require.NoError(t, err)

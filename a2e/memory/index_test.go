@@ -16,8 +16,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -73,15 +73,15 @@ func TestIndexIsAtMostTwiceTheEntries(t *testing.T) {
 		kv := store.NewMemory()
 		s := fillShelf(t, kv, false, 3000, vocabulary)
 		size := s.size()
-		before := testkit.Heap()
+		before := kit.Heap()
 		s.index = nil
-		used := before - testkit.Heap()
+		used := before - kit.Heap()
 		t.Logf("%d words: %d bytes of entries, %d bytes of the index, %.2f", vocabulary, size, used, float64(used)/float64(size))
 		require.Less(t, used, 2*size)
 		runtime.KeepAlive(kv)
 		started := time.Now()
 		require.NoError(t, s.refresh(t.Context()))
-		used = testkit.Heap() - before + used
+		used = kit.Heap() - before + used
 		t.Logf("loaded in %v: %.2f", time.Since(started), float64(used)/float64(size))
 		require.Less(t, used, 2*size)
 		runtime.KeepAlive(s)

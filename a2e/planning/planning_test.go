@@ -19,7 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/planning"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -255,7 +255,7 @@ func TestPlansKeepNoMessages(t *testing.T) {
 	c := a2etest.Connect(t, h, nil)
 	plan, err := a2e.CallAs[planning.PlanCreateResponse](t.Context(), c, "planning/plan/create", a2e.Members{}, nil)
 	require.NoError(t, err)
-	before := testkit.Heap()
+	before := kit.Heap()
 	for range 50 {
 		body := a2e.Members{}
 		for name, value := range map[string]any{"plan_id": plan.PlanID, "title": "t", "metadata": map[string]int{"a": 1}, "pad": strings.Repeat("x", 1<<20)} {
@@ -264,7 +264,7 @@ func TestPlansKeepNoMessages(t *testing.T) {
 		_, err := c.Call(t.Context(), "planning/task/add", body, nil)
 		require.NoError(t, err)
 	}
-	require.Less(t, testkit.Heap()-before, int64(20<<20))
+	require.Less(t, kit.Heap()-before, int64(20<<20))
 }
 
 // The dependencies of dependencies are visited once.

@@ -26,7 +26,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 // escape makes the test binary a program that leaves a process behind which is not in
@@ -320,7 +320,7 @@ func TestEscapedProcess(t *testing.T) {
 func TestProcessesKeepNoMessages(t *testing.T) {
 	_, _, agent := connect(t, &proc.Options{AllowedCommands: []string{"true"}, MaxProcesses: -1})
 	long := strings.Repeat("x", 100<<10)
-	before := testkit.Heap()
+	before := kit.Heap()
 	for range 60 {
 		body := a2e.Members{}
 		for name, value := range map[string]any{"cmd": []string{"true", long, long, long}, "pad": strings.Repeat("x", 1<<20)} {
@@ -330,5 +330,5 @@ func TestProcessesKeepNoMessages(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, answer.OK, answer.Error)
 	}
-	require.Less(t, testkit.Heap()-before, int64(15<<20))
+	require.Less(t, kit.Heap()-before, int64(15<<20))
 }

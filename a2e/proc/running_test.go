@@ -24,7 +24,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/proc"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 func shell(script string) *proc.SpawnRequest {
@@ -236,7 +236,7 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, a2e.ErrSlowReader)
 	require.LessOrEqual(t, len(text), 1<<20)
 
-	before := testkit.Heap()
+	before := kit.Heap()
 	for range 100 { // whose output is not read
 		p, err := c.Start(t.Context(), shell("x"), nil)
 		require.NoError(t, err)
@@ -247,7 +247,7 @@ func TestOutputOfHostileHostIsBounded(t *testing.T) {
 		require.NoError(t, send(map[string]any{"code": 0}))
 		require.NoError(t, p.Wait(t.Context()))
 	}
-	require.Less(t, testkit.Heap()-before, int64(8<<20), "the output of 100 ended processes, 25 MiB, is kept")
+	require.Less(t, kit.Heap()-before, int64(8<<20), "the output of 100 ended processes, 25 MiB, is kept")
 
 	stop, done := make(chan struct{}), make(chan error, 1)
 	go func() {

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
@@ -58,11 +59,11 @@ func TestIndexIsSmall(t *testing.T) {
 		require.NoError(t, err)
 	}
 	push(0)
-	before := testkit.Heap()
+	before := kit.Heap()
 	for i := 1; i <= count; i++ {
 		push(i)
 	}
-	require.LessOrEqual(t, (testkit.Heap()-before)/count, int64(256))
+	require.LessOrEqual(t, (kit.Heap()-before)/count, int64(256))
 	runtime.KeepAlive(srv)
 }
 

@@ -22,7 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/natsroute"
-	"github.com/fivewire/fivewire/internal/testkit"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 const serverChild = "NATSROUTE_TEST_SERVER" // makes this program a NATS server
@@ -101,7 +101,7 @@ func TestManyChunks(t *testing.T) {
 	s := a.session(t)
 	for _, pause := range []time.Duration{0, 2 * time.Millisecond} {
 		t.Run(fmt.Sprint("pause ", pause), func(t *testing.T) {
-			total, before, n := manyChunks(), testkit.Heap(), int64(0)
+			total, before, n := manyChunks(), kit.Heap(), int64(0)
 			for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 				require.NoError(t, err)
 				if want := fmt.Sprintf("%018d", n); text != want {
@@ -112,7 +112,7 @@ func TestManyChunks(t *testing.T) {
 					time.Sleep(pause)
 				}
 				if n%(total/4) == 0 {
-					require.Less(t, testkit.Heap()-before, int64(16<<20))
+					require.Less(t, kit.Heap()-before, int64(16<<20))
 				}
 			}
 			require.Equal(t, total, n)
@@ -169,7 +169,7 @@ func testCutChunks(t *testing.T, total int64, digits int) {
 	if os.Getenv("FIVEWIRE_LONG") != "" {
 		all = 60
 	}
-	before, n, done := testkit.Heap(), int64(0), 0
+	before, n, done := kit.Heap(), int64(0), 0
 	for text, err := range altar.StreamAs[string](t.Context(), s, "count", countIn{total}, nil) {
 		require.NoError(t, err)
 		if want := fmt.Sprintf("%0*d", digits, n); text != want {
@@ -184,7 +184,7 @@ func testCutChunks(t *testing.T, total int64, digits int) {
 			}
 		}
 		if n%(total/4) == 0 {
-			require.Less(t, testkit.Heap()-before, int64(32<<20))
+			require.Less(t, kit.Heap()-before, int64(32<<20))
 		}
 	}
 	require.Equal(t, total, n)

@@ -31,7 +31,6 @@ import (
 	"github.com/fivewire/fivewire/arc/arctest"
 	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/kit"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -310,7 +309,7 @@ func TestListTasksKeepsOnePage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var after int64
 		f := newFixture(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: slowList{store.NewMemory(), func() {
-			after = testkit.Heap()
+			after = kit.Heap()
 		}}}}, func(context.Context, *arc.TaskRun) error { return nil })
 		bridge, err := a2abridge.NewServer(f.engine, "worker-01", nil)
 		require.NoError(t, err)
@@ -327,7 +326,7 @@ func TestListTasksKeepsOnePage(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		before := testkit.Heap()
+		before := kit.Heap()
 		res, err := bridge.ListTasks(ctx, &a2a.ListTasksRequest{PageSize: 3})
 		require.NoError(t, err)
 		require.Less(t, after-before, int64(tasks*256))
@@ -516,7 +515,7 @@ func TestStreamKeepsNoContent(t *testing.T) {
 		require.NoError(t, err)
 		id := res.TaskInfo().TaskID
 		res = nil
-		before := testkit.Heap()
+		before := kit.Heap()
 		var streams sync.WaitGroup
 		for range 8 {
 			streams.Go(func() {
@@ -525,7 +524,7 @@ func TestStreamKeepsNoContent(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		require.Less(t, testkit.Heap()-before, int64(2*size))
+		require.Less(t, kit.Heap()-before, int64(2*size))
 		cancel()
 		streams.Wait()
 	})

@@ -15,8 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -36,13 +36,13 @@ func TestIdleCallersAreSmall(t *testing.T) {
 			connect := p.serve(t, e)
 			call := connect(t)
 			require.NoError(t, call(t.Context()))
-			before := testkit.HeapAndStacks()
+			before := kit.HeapAndStacks()
 			calls := make([]func(context.Context) error, callers)
 			for i := range calls {
 				calls[i] = connect(t)
 				require.NoError(t, calls[i](t.Context()))
 			}
-			each := (testkit.HeapAndStacks() - before) / int64(callers)
+			each := (kit.HeapAndStacks() - before) / int64(callers)
 			t.Logf("%s: %d bytes for an idle caller, both sides", p.name, each)
 			require.Less(t, each, p.idle)
 			if isLong {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/internal/testkit"
 )
@@ -574,12 +575,12 @@ func TestPendingCallNeedsAtMostOneKiB(t *testing.T) {
 	for i := range ids {
 		ids[i] = fmt.Sprintf("%032d", i)
 	}
-	before := testkit.Heap()
+	before := kit.Heap()
 	table := New[string](Options{MaxPending: -1})
 	for _, id := range ids {
 		add(t, table, id, time.Hour)
 	}
-	per := (int(testkit.Heap()) - int(before)) / n
+	per := (int(kit.Heap()) - int(before)) / n
 	t.Logf("a pending call needs %d bytes", per)
 	require.LessOrEqual(t, per, 1024)
 	table.FailAll(nil)

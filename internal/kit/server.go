@@ -1,8 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kit has what the test kits and tests of the protocols share: HTTP servers in memory, and scripted peers. All of
-// it works in a bubble of testing/synctest.
+// Package kit has what the test kits and tests of the protocols share: HTTP servers in memory, scripted peers, and the size of
+// the heap. All of it works in a bubble of testing/synctest.
 package kit
 
 import (

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // A window agrees with a list of the last marks.
@@ -51,13 +51,13 @@ func TestWindowIsSmall(t *testing.T) {
 	if race.Enabled {
 		t.Skip("the race detector allocates")
 	}
-	before := testkit.Heap()
+	before := kit.Heap()
 	w := NewWindow(65536)
 	n := 0
 	for ; n < 200_000; n++ {
 		w.Add(MarkOf(fmt.Sprintf("%012x", n)))
 	}
-	require.Less(t, testkit.Heap()-before, int64(1200<<10))
+	require.Less(t, kit.Heap()-before, int64(1200<<10))
 	require.Equal(t, 65536, w.Len())
 	next := MarkOf("n")
 	require.Zero(t, testing.AllocsPerRun(1000, func() {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
-	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 // sequences is the number of random sequences of a model.
@@ -298,13 +298,13 @@ func TestRecordsOfManyPrincipals(t *testing.T) {
 func TestUnansweredIDsAreSmall(t *testing.T) {
 	for _, isKept := range []bool{false, true} {
 		const limit = 2 << 20
-		before := testkit.Heap()
+		before := kit.Heap()
 		records, scope, rt := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}, &Runtime{}
 		for i := range 40_000 {
 			r := &Record{Scope: &scope, Run: unique.Make(Run{"math/add", "r1"}), Payload: new([64]byte), EndedAt: int64(i) * int64(time.Millisecond)}
 			records.Add(fmt.Sprintf("%036d", i), r, 64, isKept, rt)
 		}
-		size := testkit.Heap() - before
+		size := kit.Heap() - before
 		require.Less(t, size, 2*records.Bytes()+limit/4, "with the free space of maps")
 		require.LessOrEqual(t, records.Bytes(), int64(limit))
 		require.Greater(t, records.Bytes(), int64(limit*9/10))
@@ -318,29 +318,29 @@ func TestUnansweredIDsAreSmall(t *testing.T) {
 // An id whose record is forgotten holds little more memory than it counts.
 func TestUsedIDsAreSmall(t *testing.T) {
 	const limit = 1 << 20
-	before := testkit.Heap()
+	before := kit.Heap()
 	records, scope := NewRecords(limit), RecordScope{Principal: Principal{Name: "p"}}
 	for i := range 200_000 {
 		records.Add(fmt.Sprintf("%036d", i), &Record{Scope: &scope, EndedAt: int64(i) * int64(time.Millisecond)}, 0, true, nil)
 	}
 	ids := records.Len()
 	require.InDelta(t, limit/costShort, ids, limit/costShort/epochShare)
-	require.Less(t, testkit.Heap()-before, int64(ids*2*costShort))
+	require.Less(t, kit.Heap()-before, int64(ids*2*costShort))
 	require.True(t, records.Find(&scope, fmt.Sprintf("%036d", 180_000)).isShort)
 	records.Expire(time.Unix(400_000, 0), time.Minute)
 	require.Zero(t, records.Len())
-	require.Less(t, testkit.Heap()-before, int64(limit))
+	require.Less(t, kit.Heap()-before, int64(limit))
 }
 
 // A short text does not keep the memory of a long one, whose record may have been dropped.
 func TestShortTextsKeepNoLongOnes(t *testing.T) {
 	sh, long := &Shard{}, make([]byte, 1<<20-100)
-	before := testkit.Heap()
+	before := kit.Heap()
 	short := make([]string, 50)
 	for i := range short {
 		_ = sh.text(long)
 		short[i] = sh.text([]byte("text"))
 	}
-	require.Less(t, testkit.Heap()-before, int64(1<<20))
+	require.Less(t, kit.Heap()-before, int64(1<<20))
 	runtime.KeepAlive(short)
 }
