@@ -366,7 +366,7 @@ func (o *outboxStore) put(ctx context.Context, m *queuedMessage, isNew bool) err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, ok := o.entries[o.key(m.ID)]; ok {
+	if _, ok := o.entries[o.key(m.ID)]; ok || isNew { // a list may have ended before a new message was stored
 		entry := m.entry()
 		o.setLocked(o.key(m.ID), &entry)
 	}

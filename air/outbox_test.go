@@ -833,13 +833,13 @@ func (s *slowStore) List(ctx context.Context, prefix string) iter.Seq2[store.Ent
 }
 
 // A message changes while a slow store lists the messages: one that is delivered then stops no other message of its thread, and
-// one that is queued then keeps its place.
+// one that is queued then keeps its place, also if it is stored after the list.
 func TestOutboxChangesDuringList(t *testing.T) {
-	for _, isDelivered := range []bool{true, false} {
+	for _, tt := range []struct{ isDelivered, isStoredLater bool }{{true, false}, {false, false}, {false, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, nil)
 			alice, bob := w.join(t, 1), w.join(t, 2)
-			kv := &slowStore{Store: store.NewMemory(), signal: make(chan struct{})}
+			kv := &slowStore{Store: store.NewMemory(), signal: make(chan struct{}, 1)}
 			c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
 			send := func(thread string) error {
 				_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), ThreadID: "00000000-0000-4000-8000-" + thread,
@@ -849,33 +849,38 @@ func TestOutboxChangesDuringList(t *testing.T) {
 			require.NoError(t, send("000000000001"))
 			first, other := make(chan error, 1), make(chan error, 1)
 			w.setFail(func(r *http.Request) error {
-				if r.Method == http.MethodPost {
+				switch {
+				case r.Method != http.MethodPost:
+					return nil
+				case !tt.isStoredLater:
 					time.Sleep(3 * time.Second)
-					if !isDelivered {
-						return errors.New("unreachable")
-					}
 				}
-				return nil
+				if tt.isDelivered {
+					return nil
+				}
+				return errors.New("unreachable")
 			})
-			begin := func() { go func() { first <- send("000000000001") }() }
-			list := func() {
-				kv.isSlow.Store(true)
-				go func() { other <- send("000000000002") }()
-				synctest.Wait()
-				kv.isSlow.Store(false)
-			}
 			time.Sleep(time.Minute)
-			if !isDelivered { // the list does not have the message
+			if !tt.isDelivered { // the list does not have the message
 				kv.delay.Store(int64(3 * time.Second))
 			}
-			begin()
-			time.Sleep(2 * time.Second)
-			list()
-			require.Equal(t, isDelivered, <-first == nil)
+			go func() { first <- send("000000000001") }()
+			time.Sleep(2500 * time.Millisecond)
+			kv.isSlow.Store(true)
+			go func() { other <- send("000000000002") }()
+			synctest.Wait()
+			kv.isSlow.Store(false)
+			kv.delay.Store(0)
+			if tt.isStoredLater {
+				kv.signal <- struct{}{}
+			}
+			require.Equal(t, tt.isDelivered, <-first == nil)
 			w.setFail(nil)
-			kv.signal <- struct{}{}
-			require.NoError(t, <-other)
-			require.Equal(t, isDelivered, send("000000000001") == nil)
+			if !tt.isStoredLater {
+				kv.signal <- struct{}{}
+			}
+			require.Equal(t, !tt.isStoredLater, <-other == nil)
+			require.Equal(t, tt.isDelivered, send("000000000001") == nil)
 		})
 	}
 }
