@@ -130,7 +130,7 @@ func (c *Client) repeat(ctx context.Context, msgType string, body any, opts *Cal
 			pause = max(delay, retryAfter(e))
 		}
 		if cause := c.pause(ctx, min(pause, limit)); cause != nil {
-			return nil, errors.Join(cause, err)
+			return nil, fmt.Errorf("%w: %w", cause, err)
 		}
 		delay = min(delay, limit/2) * 2
 	}
