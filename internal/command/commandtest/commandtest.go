@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -41,7 +42,7 @@ func Serve(t *testing.T, c *command.Command, args ...string) (address string) {
 	status := make(chan int, 1)
 	go func() {
 		args := append([]string{args[0], "-o", "json", "-addr", "127.0.0.1:0"}, args[1:]...)
-		status <- c.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: in, Err: &bytes.Buffer{}})
+		status <- c.Run(ctx, args, &command.IO{In: strings.NewReader(""), Out: in, Err: io.Discard}) // also of concurrent children
 		_ = in.Close()
 	}()
 	t.Cleanup(func() {
