@@ -296,15 +296,26 @@ func (h *Host) announceEnd(cs *core.Session, how string) {
 	if !strings.HasPrefix(s.ID, core.GeneratedPrefix) {
 		h.endedIDs.add(s.ID, s.Principal, time.Now().Add(h.opts.Persistence.TombstoneTTL))
 	}
-	fulfil := s.Registry().Runtimes()
-	for _, rt := range h.fleet.order {
-		if rt.can(capSessionEvents) && fulfil[&rt.runtime] {
-			h.send(rt, &SessionDestroyed{SessionID: s.ID, Reason: how})
-		}
-	}
+	h.endAtRuntimes(s.Registry(), s.ID, how)
 	for _, l := range slices.SortedFunc(maps.Keys(s.links), func(a, b *peer) int { return strings.Compare(a.id, b.id) }) {
 		if l.conn != nil { // else the other Host has ended the calls
 			h.send(l.conn, &SessionDestroyed{SessionID: s.ID, Reason: how})
+		}
+	}
+}
+
+// endAtRuntimes tells the Runtimes in a Registry of an ended session.
+func (h *Host) endAtRuntimes(reg *core.Registry, id, reason string) {
+	others := make(map[*core.Runtime]bool)
+	for _, rt := range h.fleet.order {
+		if rt.can(capSessionEvents) {
+			others[&rt.runtime] = true
+		}
+	}
+	reg.RemoveFulfilling(others)
+	for _, rt := range h.fleet.order {
+		if rt.can(capSessionEvents) && !others[&rt.runtime] {
+			h.send(rt, &SessionDestroyed{SessionID: id, Reason: reason})
 		}
 	}
 }

@@ -364,10 +364,5 @@ func (h *Host) endedElsewhere(hc *hostConn, m *SessionDestroyed) {
 	sh := h.shardOf(hc.session.ID)
 	h.lock(sh)
 	defer h.unlock(sh)
-	fulfil := hc.session.Registry().Runtimes()
-	for _, rt := range h.fleet.order {
-		if rt.can(capSessionEvents) && fulfil[&rt.runtime] {
-			h.send(rt, &SessionDestroyed{SessionID: m.SessionID, Reason: m.Reason})
-		}
-	}
+	h.endAtRuntimes(hc.session.Registry(), m.SessionID, m.Reason)
 }

@@ -66,7 +66,7 @@ func (r *Registry) WithAbsent(rt *Runtime, contracts []string) *Registry {
 
 // Withdraw returns a Registry in which a Runtime has taken leave.
 func (r *Registry) Withdraw(rt *Runtime, now time.Time) *Registry {
-	out := &Registry{byContract: maps.Clone(r.byContract)}
+	out := &Registry{maps.Clone(r.byContract)}
 	for name, list := range r.byContract {
 		if i := slices.IndexFunc(list, func(g registration) bool { return g.rt == rt && g.left.IsZero() }); i >= 0 {
 			list = slices.Clone(list)
@@ -89,7 +89,7 @@ func (r *Registry) Keep(has func(contract string) bool) *Registry {
 
 // filter returns a Registry of the registrations that stay. It shares the lists that do not change.
 func (r *Registry) filter(stays func(contract string, g registration) bool) *Registry {
-	out := &Registry{byContract: make(map[string][]registration, len(r.byContract))}
+	out := &Registry{make(map[string][]registration, len(r.byContract))}
 	for name, list := range r.byContract {
 		goes := func(g registration) bool { return !stays(name, g) }
 		if slices.ContainsFunc(list, goes) {
@@ -112,15 +112,15 @@ func (r *Registry) Has(contract string, rt *Runtime) bool {
 	return slices.ContainsFunc(r.byContract[contract], func(g registration) bool { return g.rt == rt })
 }
 
-// Runtimes returns the Runtimes with a fulfilment of any contract.
-func (r *Registry) Runtimes() map[*Runtime]bool {
-	all := make(map[*Runtime]bool)
+// RemoveFulfilling removes the Runtimes that have a fulfilment of any contract from a set.
+func (r *Registry) RemoveFulfilling(set map[*Runtime]bool) {
 	for _, list := range r.byContract {
 		for _, g := range list {
-			all[g.rt] = true
+			if delete(set, g.rt); len(set) == 0 {
+				return
+			}
 		}
 	}
-	return all
 }
 
 // CanTake reports whether a Runtime is a connected one of a contract.
