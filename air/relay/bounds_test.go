@@ -233,7 +233,7 @@ func TestEndOfRequestIsNoFailure(t *testing.T) {
 		require.NoError(t, srv.Close())
 		running.Wait()
 		pull(t.Context())
-		require.Equal(t, 3, strings.Count(log.String(), "level=INFO"), log.String())
+		require.Equal(t, 3, strings.Count(log.String(), "level=DEBUG"), log.String())
 		require.NotContains(t, log.String(), "level=ERROR")
 	})
 }

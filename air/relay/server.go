@@ -267,7 +267,7 @@ func (s *Server) operate(w http.ResponseWriter, req *http.Request) error {
 }
 
 // logError logs a failure as an error, the first refusal with a code in each minute as a warning, and the end of a
-// request by its caller or by the end of the relay as information.
+// request by its caller or by the end of the relay for debugging only: a caller must not fill the log.
 func (s *Server) logError(ctx context.Context, r *air.AuditRecord, err error) {
 	var p *guard.PanicError
 	var e *air.Error
@@ -277,7 +277,7 @@ func (s *Server) logError(ctx context.Context, r *air.AuditRecord, err error) {
 	case errors.As(err, &p):
 		message, attrs = "air: "+p.What+" panicked", append(attrs, "stack", string(p.Stack))
 	case errors.Is(err, air.ErrClosed), errors.Is(err, context.Canceled):
-		level, message = slog.LevelInfo, "air: request ended"
+		level, message = slog.LevelDebug, "air: request ended"
 	case errors.As(err, &e) && e.HTTPStatus() < http.StatusInternalServerError:
 		level, message = s.refusals.Level(string(e.Code)), "air: request refused"
 	}
