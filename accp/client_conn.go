@@ -421,7 +421,7 @@ func receipts(sent *SendResult) int {
 	return n
 }
 
-// abortWait is how long a call that has ended waits for its cancel, so that a free queue has it before later messages.
+// abortWait bounds the wait of a call that has ended until its cancel is queued.
 const abortWait = 100 * time.Millisecond
 
 // abort cancels a chain at the peer, if the connection still exists. While the queue is full, it continues in
