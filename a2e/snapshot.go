@@ -57,6 +57,8 @@ func (s *Session) stateOf(ctx context.Context, p *Plugin) (any, error) {
 	case errors.Is(err, plugin.ErrMoved):
 		s.durable().loseTo(err)
 		return nil, ErrClosed
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case isRestore && isOverloaded(restore.Err):
 		return nil, restore.Err
 	case isRestore:
@@ -176,7 +178,8 @@ func (s *Session) saveDurable(ctx context.Context, p *Plugin) {
 	switch {
 	case errors.Is(err, plugin.ErrMoved):
 		s.durable().loseTo(err)
-	case err != nil && !s.isClosed(): // the end of the session saves it, or a later owner has it
+	case s.isClosed() || errors.Is(context.Cause(ctx), ErrClosed): // the end of the session saves it, or a later owner has it
+	case err != nil:
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not saved", "plugin", p.Name, "err", err)
 	}
 }

@@ -56,6 +56,33 @@ func TestKeepEndsWithContext(t *testing.T) {
 	})
 }
 
+// A request that is canceled while it restores a state fails no other request that waits for the state.
+func TestCanceledMakerFailsNoWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		place := plugin.Place{KV: store.NewMemory(), Key: "k"}
+		require.NoError(t, place.Save(t.Context(), "p", json.RawMessage(`{}`)))
+		states, opened := plugin.States[string]{Gates: &plugin.Gates{}}, 0
+		get := func(ctx context.Context) (any, error) {
+			return states.Get(ctx, "p", func() plugin.Hooks {
+				return plugin.Hooks{Name: "p", Open: func() (any, error) { opened++; return opened, nil },
+					Restore: func(ctx context.Context, state any, _ json.RawMessage) error {
+						if state == 1 {
+							<-ctx.Done()
+						}
+						return ctx.Err()
+					}, Place: func() plugin.Place { return place }}
+			})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, _ = get(ctx) }()
+		synctest.Wait()
+		go func() { synctest.Wait(); cancel() }()
+		state, err := get(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, state)
+	})
+}
+
 // The snapshot of a durable session has its state (A2E-D67). One of the agent is that of earlier sessions, too.
 func TestDeleteKeepsStateOfSession(t *testing.T) {
 	for _, isSession := range []bool{true, false} {

@@ -57,38 +57,51 @@ type entry struct {
 	ready chan struct{} // closed with value or err set
 	value any
 	err   error
+	isCut bool // err may be the end of the maker's context
 
 	saves chan struct{} // full while the state is saved
 	saved []byte        // the last object; guarded by saves
 }
 
-// Get returns the state of a plugin, which it makes at first use. A state that fails is made again at the next use.
+// Get returns the state of a plugin, which it makes at first use. A state that fails is made again at the next use, and
+// at once for a waiting caller if the context of its maker has ended.
 func (s *States[K]) Get(ctx context.Context, key K, hooks func() Hooks) (any, error) {
-	s.mu.Lock()
-	st := s.states[key]
-	isNew := st == nil
-	if isNew && s.isSealed {
-		s.mu.Unlock()
-		return nil, ErrSealed
-	}
-	if isNew {
-		if s.states == nil {
-			s.states = map[K]*entry{}
+	for {
+		st, isNew, err := s.entry(key)
+		if err != nil {
+			return nil, err
 		}
-		st = &entry{ready: make(chan struct{}), saves: make(chan struct{}, 1)}
-		s.states[key] = st
+		if isNew {
+			st.hooks = hooks()
+			s.open(ctx, key, st)
+		}
+		select {
+		case <-st.ready:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if !st.isCut || ctx.Err() != nil {
+			return st.value, st.err
+		}
 	}
-	s.mu.Unlock()
-	if isNew {
-		st.hooks = hooks()
-		s.open(ctx, key, st)
+}
+
+// entry returns the state of a plugin, or a new entry that the caller fills.
+func (s *States[K]) entry(key K) (st *entry, isNew bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.states[key]; st != nil {
+		return st, false, nil
 	}
-	select {
-	case <-st.ready:
-		return st.value, st.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if s.isSealed {
+		return nil, false, ErrSealed
 	}
+	if s.states == nil {
+		s.states = map[K]*entry{}
+	}
+	st = &entry{ready: make(chan struct{}), saves: make(chan struct{}, 1)}
+	s.states[key] = st
+	return st, true, nil
 }
 
 func (s *States[K]) open(ctx context.Context, key K, st *entry) {
@@ -104,6 +117,7 @@ func (s *States[K]) open(ctx context.Context, key K, st *entry) {
 		}
 	}
 	if st.err != nil {
+		st.isCut = ctx.Err() != nil
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.states, key)
