@@ -338,14 +338,14 @@ func (c *conn) failCall(id string, err error) bool {
 	return true
 }
 
-// readLines reads the lines of a stream to its end, each for take, or its error for refuse. It returns nil at
-// the end of the stream, [ErrTruncated] if that was inside a line, and nil after isClosed.
+// readLines reads the lines of a stream to its end or until isClosed, each for take, or its error for refuse. It returns
+// nil then, and [ErrTruncated] if the stream ended inside a line.
 func (c *conn) readLines(in *lineReader, isClosed func() bool, take func(line []byte), refuse func(e *Error)) error {
 	var end error
 	for {
 		line, err := in.next()
 		if isClosed() {
-			return nil
+			return end
 		}
 		var e *Error
 		switch {

@@ -50,3 +50,11 @@ func (nowhere) put([]byte, sendq.Reservation) error                     { return
 func (nowhere) putControl([]byte, bool) error                           { return nil }
 func (nowhere) reserve(context.Context, int) (sendq.Reservation, error) { return 0, nil }
 func (nowhere) release(sendq.Reservation)                               {}
+
+// A stream that ends inside a message is truncated, also if the session ends by the answer to that.
+func TestStreamEndsInsideLastMessage(t *testing.T) {
+	isClosed := false
+	err := new(conn).readLines(newLineReader(strings.NewReader(`{"a2e":"1.0","type":`), nil), func() bool { return isClosed },
+		func([]byte) {}, func(*Error) { isClosed = true })
+	require.ErrorIs(t, err, ErrTruncated)
+}
