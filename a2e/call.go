@@ -351,7 +351,7 @@ func (c *Call) handle(ctx context.Context) (body any, err error) {
 		c.setState(state)
 		body, err := r.handler.ServeA2E(ctx, c)
 		if !errors.Is(err, ErrNextPlugin) {
-			c.Session.saveDurable(ctx, r.plugin)
+			c.Session.saveDurable(r.plugin)
 			return body, err
 		}
 		if r.plugin.Exclusive && i == 0 {

@@ -102,6 +102,25 @@ func TestStoredAnswerIsTheOnlyOne(t *testing.T) {
 	})
 }
 
+// The changes of a request that was canceled move with the session (A2E-D67).
+func TestStateOfCanceledRequestIsSaved(t *testing.T) {
+	plugin := notesPlugin(nil)
+	plugin.Routes = append(plugin.Routes, a2e.NewRoute("notes/wait/req", func(ctx context.Context, call *a2e.Call, r *noteRequest) (*noteResponse, error) {
+		call.PluginState().(*note).text = r.Text
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}))
+	durably(t, nil, func(t *testing.T, db store.Store, p *durableProcess, next func() *durableProcess) {
+		secret := openDurable(t, p, `"notes","cancel"`)
+		post(t, p, secret, request("notes/wait/req", "c1", `"text":"changed"`))
+		time.Sleep(time.Second)
+		post(t, p, secret, request("invoke/cancel", "c2", `"req_id":"c1"`))
+		time.Sleep(time.Second)
+		p.kill()
+		require.Contains(t, writeNote(t, next(), secret, "last"), `"before":"changed"`)
+	}, plugin)
+}
+
 // A patient environment counts. The action "rest" takes a minute.
 type patient struct{ envtest.Counter }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/internal/guard"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/life"
 	"github.com/fivewire/fivewire/store"
 )
@@ -169,17 +170,18 @@ func (s *Session) eachPlace(f func(place plugin.Place, name string) error) (err 
 	return err
 }
 
-// saveDurable saves the state of a plugin of a durable session after a request (A2E-D67).
-func (s *Session) saveDurable(ctx context.Context, p *Plugin) {
+// saveDurable saves the state of a plugin of a durable session after a request, also one that was canceled (A2E-D67).
+func (s *Session) saveDurable(p *Plugin) {
 	if p.Snapshot == nil || s.durable() == nil {
 		return
 	}
+	ctx, cancel := lazy.WithTimeout(s.ctx, snapshotTime)
+	defer cancel()
 	err := s.states.Keep(ctx, p)
 	switch {
 	case errors.Is(err, plugin.ErrMoved):
 		s.durable().loseTo(err)
-	case s.isClosed() || errors.Is(context.Cause(ctx), ErrClosed): // the end of the session saves it, or a later owner has it
-	case err != nil:
+	case err != nil && !s.isClosed(): // the end of the session saves it, or a later owner has it
 		s.host.log.ErrorContext(ctx, "a2e: snapshot not saved", "plugin", p.Name, "err", err)
 	}
 }
