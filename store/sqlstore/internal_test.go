@@ -5,9 +5,11 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +23,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+	"modernc.org/sqlite"
 	"pgregory.net/rapid"
 
 	"github.com/fivewire/fivewire/store"
@@ -388,4 +391,45 @@ func TestNilLoggerIsDefault(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	require.Same(t, slog.Default(), s.log)
+}
+
+// TestAbandonedRead: a read whose caller has left ends at the next row, and Close waits for it.
+func TestAbandonedRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rows, gate := 0, make(chan struct{})
+		name := fmt.Sprintf("gate_%016x", rand.Uint64())
+		sqlite.MustRegisterScalarFunction(name, 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+			rows++
+			<-gate
+			return int64(1), nil
+		})
+		s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), nil)
+		require.NoError(t, err)
+		for range 50 {
+			_, err := s.Append(t.Context(), "s", "", nil, 0)
+			require.NoError(t, err)
+		}
+		db := s.engine.(*sqliteDB)
+		require.NoError(t, db.readers.read.Close())
+		db.readers.read, err = db.db.PrepareContext(t.Context(), `SELECT seq, id, time, expires, sum, value FROM records
+			WHERE stream = ?1 AND seq > ?2 AND ?3 > 0 AND `+name+`() ORDER BY seq`)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		read := make(chan error, 1)
+		go func() {
+			_, err := s.Read(ctx, "s", 0, 100)
+			read <- err
+		}()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-read, context.Canceled)
+		isClosed := make(chan error, 1)
+		go func() { isClosed <- s.Close() }()
+		synctest.Wait()
+		require.Empty(t, isClosed, "Close returned before the read has ended")
+		close(gate)
+		require.NoError(t, <-isClosed)
+		require.Less(t, rows, 3)
+	})
 }

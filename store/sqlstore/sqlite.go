@@ -54,6 +54,7 @@ type sqliteDB struct {
 	waits   *waiters
 	db      *sql.DB // for reading, and where connections come from
 	readers readers
+	reads   sync.WaitGroup // calls that read, also after the end of their context
 	queue   *combiner[func(*tx) error]
 
 	writing sync.Mutex // guards the fields below
@@ -103,6 +104,7 @@ func isSQLite(err error, code int) bool {
 
 func (s *sqliteDB) close() error {
 	s.queue.wait()
+	s.reads.Wait()
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.drop()

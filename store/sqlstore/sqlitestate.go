@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/store"
@@ -24,17 +25,17 @@ var errBad = driver.ErrBadConn
 // each that can end.
 
 // await returns the result of do, or the error of ctx if that ends first, as it does while the disk
-// hangs. Nothing that do uses may belong to the caller.
-func await[T any](ctx context.Context, do func() (T, error)) (T, error) {
+// hangs. Nothing that do uses may belong to the caller. The group counts do until its end.
+func await[T any](ctx context.Context, group *sync.WaitGroup, do func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1)
-	go func() {
+	group.Go(func() {
 		value, err := do()
 		done <- result{value, err}
-	}()
+	})
 	select {
 	case r := <-done:
 		return r.value, r.err
@@ -91,7 +92,7 @@ func (s *sqliteDB) entry(now int64, scan func(...any) error, key string) (e stor
 }
 
 func (s *sqliteDB) get(ctx context.Context, key string) (store.Entry, error) {
-	return await(ctx, func() (store.Entry, error) { return s.getNow(key) })
+	return await(ctx, &s.reads, func() (store.Entry, error) { return s.getNow(key) })
 }
 
 func (s *sqliteDB) getNow(key string) (store.Entry, error) {
@@ -201,10 +202,10 @@ func (s *sqliteDB) delete(ctx context.Context, key string, rev int64) error {
 }
 
 func (s *sqliteDB) page(ctx context.Context, from, to string, limit int) ([]store.Entry, error) {
-	return await(ctx, func() ([]store.Entry, error) { return s.pageNow(from, to, limit) })
+	return await(ctx, &s.reads, func() ([]store.Entry, error) { return s.pageNow(ctx, from, to, limit) })
 }
 
-func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
+func (s *sqliteDB) pageNow(ctx context.Context, from, to string, limit int) ([]store.Entry, error) {
 	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.page.QueryContext(context.Background(), from, to, now)
 	if err != nil {
@@ -212,7 +213,7 @@ func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
 	}
 	defer rows.Close()
 	var entries []store.Entry
-	for len(entries) < limit && rows.Next() {
+	for len(entries) < limit && ctx.Err() == nil && rows.Next() {
 		e, alive, err := s.entry(now, rows.Scan, "")
 		if err != nil {
 			return nil, s.readError(err)
@@ -224,13 +225,16 @@ func (s *sqliteDB) pageNow(from, to string, limit int) ([]store.Entry, error) {
 	if len(entries) == limit {
 		return entries, nil
 	}
-	return entries, s.end(rows, given)
+	return entries, s.end(ctx, rows, given)
 }
 
-// end closes rows that were read to their end.
-func (s *sqliteDB) end(rows *sql.Rows, given int64) error {
+// end closes rows that were read to their end, or until the end of ctx.
+func (s *sqliteDB) end(ctx context.Context, rows *sql.Rows, given int64) error {
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 		return s.readError(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	return s.checkEnd(given)
 }
@@ -298,10 +302,10 @@ func (s *sqliteDB) append(ctx context.Context, stream, id string, value []byte, 
 }
 
 func (s *sqliteDB) read(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error) {
-	return await(ctx, func() ([]store.Record, error) { return s.readNow(stream, after, limit) })
+	return await(ctx, &s.reads, func() ([]store.Record, error) { return s.readNow(ctx, stream, after, limit) })
 }
 
-func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Record, error) {
+func (s *sqliteDB) readNow(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error) {
 	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.read.QueryContext(context.Background(), stream, after, now)
 	if err != nil {
@@ -309,7 +313,7 @@ func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Recor
 	}
 	defer rows.Close()
 	var records []store.Record
-	for len(records) < limit && rows.Next() {
+	for len(records) < limit && ctx.Err() == nil && rows.Next() {
 		r, alive, err := s.record(now, stream, rows.Scan)
 		if err != nil {
 			return nil, s.readError(err)
@@ -321,7 +325,7 @@ func (s *sqliteDB) readNow(stream string, after int64, limit int) ([]store.Recor
 	if len(records) == limit {
 		return records, nil
 	}
-	return records, s.end(rows, given)
+	return records, s.end(ctx, rows, given)
 }
 
 // record reads a row of seq, id, time, expires, sum and value.
@@ -345,17 +349,17 @@ func (s *sqliteDB) record(now int64, stream string, scan func(...any) error) (r 
 }
 
 func (s *sqliteDB) has(ctx context.Context, stream string, after int64) (bool, error) {
-	return await(ctx, func() (bool, error) { return s.hasNow(stream, after) })
+	return await(ctx, &s.reads, func() (bool, error) { return s.hasNow(ctx, stream, after) })
 }
 
-func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
+func (s *sqliteDB) hasNow(ctx context.Context, stream string, after int64) (bool, error) {
 	now, given := s.micro(), s.given.Load()
 	rows, err := s.readers.has.QueryContext(context.Background(), stream, after)
 	if err != nil {
 		return false, s.readError(err)
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for ctx.Err() == nil && rows.Next() {
 		var seq, sum int64
 		var expires sql.NullInt64
 		if err := rows.Scan(&seq, &expires, &sum); err != nil {
@@ -368,7 +372,7 @@ func (s *sqliteDB) hasNow(stream string, after int64) (bool, error) {
 			return true, nil
 		}
 	}
-	return false, s.end(rows, given)
+	return false, s.end(ctx, rows, given)
 }
 
 func (s *sqliteDB) ack(ctx context.Context, stream string, seqs []int64) error {
