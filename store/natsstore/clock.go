@@ -77,7 +77,7 @@ func (s *Store) setClock(ctx context.Context, looks int) error {
 }
 
 // after returns the moment ttl after at; zero means that the entry never expires. A moment beyond
-// the range of the clock is zero too.
+// the range of the clock is the last one, in April 2262.
 func after(at int64, ttl time.Duration) int64 {
 	switch {
 	case ttl == 0:

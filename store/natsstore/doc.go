@@ -61,7 +61,7 @@
 //
 // The maximum length of a value is that of one message less 4 KiB: with the default of NATS (max_payload) 1 MiB
 // less 4 KiB, with the embedded server 8 MiB less 4 KiB. See [Store.MaxValue]. Keys, stream names
-// and ids may be any that package store allows.
+// and ids may be any that package store allows. An entry or record that would expire after April 2262 expires then.
 //
 // List holds the names of all keys to yield. Its cost depends on the size of the folder of its
 // prefix; a folder is the part up to the last slash. Values are fetched while the loop runs.

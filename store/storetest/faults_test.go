@@ -58,6 +58,9 @@ var faults = []fault{
 	{name: "ttl in whole seconds", make: func(s store.Store) store.Store {
 		return otherTTL{s, func(ttl time.Duration) time.Duration { return (ttl + time.Second - 1).Truncate(time.Second) }}
 	}, fails: []string{"KV/Expiry", "KV/UpdateTTL", "Log/Expiry", "Log/Positions", "IDs/ForgottenByExpiry"}},
+	{name: "ttl in milliseconds, rounded down", make: func(s store.Store) store.Store {
+		return otherTTL{s, func(ttl time.Duration) time.Duration { return ttl.Truncate(time.Millisecond) }}
+	}, fails: []string{"Limits/ShortTTL"}},
 	{name: "update keeps the ttl", make: func(s store.Store) store.Store { return updateKeepsTTL{s} },
 		fails: []string{"KV/UpdateTTL", "Model/Random"}},
 	{name: "times missing", make: func(s store.Store) store.Store { return noTimes{s} },

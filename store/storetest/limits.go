@@ -6,6 +6,8 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -18,6 +20,9 @@ var limitTests = []test{
 	{"Prefix", testBadPrefix},
 	{"Value", testBadValue},
 	{"TTL", testBadTTL},
+	{"ShortTTL", testShortTTL},
+	{"LongTTL", testLongTTL},
+	{"Revision", testExtremeRevision},
 }
 
 // badTexts are no keys, stream names, ids or prefixes.
@@ -176,4 +181,73 @@ func testBadTTL(e *env) {
 	e.outlive(e.TTL)
 	sameAll(e, "List", e.keys(""), []string{"k", "long"})
 	e.holds("s", seq, last)
+}
+
+// testShortTTL: an entry with the shortest ttl expires, whatever the unit of the engine is.
+func testShortTTL(e *env) {
+	for _, ttl := range []time.Duration{1, 999, 1001} {
+		name := fmt.Sprint("name-", int64(ttl))
+		created := e.create("created "+name, "x", ttl)
+		updated := e.update("updated "+name, "x", e.create("updated "+name, "x", 0), ttl)
+		read, acked := e.append(name, "read", "x", ttl), e.append(name, "acked", "x", ttl)
+		e.ack(name, acked)
+		other := e.append("ended "+name, "id", "x", 0)
+		e.expire("ended "+name, ttl)
+		e.outlive(ttl)
+		sameAll(e, "List", e.keys(""), nil)
+		for key, rev := range map[string]store.Revision{"created " + name: created, "updated " + name: updated} {
+			e.absent(key)
+			_, err := e.s.Update(e.ctx, key, nil, rev, 0)
+			e.is("Update of an expired key", err, store.ErrNotFound)
+			e.delete(key, rev)
+		}
+		e.holds(name)
+		e.holds("ended " + name)
+		if e.isKnown(name, "read", read) || e.isKnown(name, "acked", acked) || e.isKnown("ended "+name, "id", other) {
+			e.Errorf("an id is known after its ttl of %v", ttl)
+		}
+	}
+}
+
+// lastNano is the last moment in nanoseconds since 1970. An engine may count in them, and end there what expires later.
+var lastNano = time.Unix(0, math.MaxInt64)
+
+func testLongTTL(e *env) {
+	const year = 365 * 24 * time.Hour
+	for _, ttl := range []time.Duration{10 * year, 10*year + 1, 68 * year, 100 * year, 290 * year, math.MaxInt64 - 1, math.MaxInt64} {
+		name := ttl.String()
+		check := func(what string, got, called, returned time.Time) {
+			if returned.Add(ttl).Before(lastNano) {
+				e.expiresAt(what, got, called, returned, ttl)
+			} else if got.Before(lastNano.Add(-e.slack())) {
+				e.Errorf("%s with a ttl of %v: expires %v", what, ttl, got)
+			}
+		}
+		called := time.Now()
+		e.update(name, "x", e.create(name, "x", ttl), ttl)
+		seq := e.append(name, "id", "x", ttl)
+		other := e.append("ended "+name, "id", "x", time.Hour)
+		e.expire("ended "+name, ttl)
+		returned := time.Now()
+		check("entry", e.get(name).Expires, called, returned)
+		check("record", e.first(name).Expires, called, returned)
+		check("record after Expire", e.first("ended "+name).Expires, called, returned)
+		e.ack(name, seq)
+		e.ack("ended "+name, other)
+		e.requireKnown(name, "id", seq)
+		e.requireKnown("ended "+name, "id", other)
+	}
+}
+
+func testExtremeRevision(e *env) {
+	rev := e.create("k", "x", 0)
+	for _, wrong := range []store.Revision{math.MaxInt64, math.MaxInt64 + 1, math.MaxUint64} {
+		_, err := e.s.Update(e.ctx, "k", nil, wrong, 0)
+		e.is("Update at another revision", err, store.ErrConflict)
+		_, err = e.s.Update(e.ctx, "absent", nil, wrong, 0)
+		e.is("Update of an absent key", err, store.ErrNotFound)
+		e.is("Delete at another revision", e.s.Delete(e.ctx, "k", wrong), store.ErrConflict)
+		e.delete("absent", wrong)
+	}
+	e.has("k", "x", rev)
 }

@@ -32,6 +32,7 @@ func oddNames(longest int) []string {
 		"/", "//", "/a", "a/", "a//b", "../a", "a/../b", "\\", "a\\b", "\\x00", "'", "''", "\"", "`", "a'b", "a\"b", "a;b", "--", "/*", "#", "~", "-", "+", "=", "a=b", "0", "00", "1", "-1", "1e3", "true", "null", "NULL", "nil",
 		"\u00e9", "e\u0301", "\u00c5", "\u212b", "\u00df", "ss", "\u0130", "i", "I", "\u0131", "\u01c6", "\u4e2d\u6587", "\u05d0", "\u202eabc", "\ud7ff", "\ue000", "\ufffd", "\ufffe", "\uffff", "\U0001f600", "\U0001f468\u200d\U0001f469", "\U00010000", "\U0010fffe", "\U0010ffff",
 		strings.Repeat("k", longest-1), strings.Repeat("k", longest), strings.Repeat("k", longest-1) + "l", strings.Repeat("K", longest), strings.Repeat("%", longest),
+		strings.Repeat("/", longest), strings.Repeat("a/", longest/2), strings.Repeat(".", longest), strings.Repeat("*", longest),
 		strings.Repeat("\u00e9", longest/2), strings.Repeat("\U0010ffff", longest/4),
 	}
 }
