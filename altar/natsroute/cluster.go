@@ -31,7 +31,7 @@ type Options struct {
 	SubjectPrefix string
 
 	// Heartbeat is the interval of keep-alive messages of a Host and of both ends of a stream. A
-	// peer is treated as failed after four missed heartbeats. Zero means 1 second.
+	// peer is treated as failed after four missed heartbeats. Zero means 1 second; the least is 1 ms, the most a day.
 	Heartbeat time.Duration
 
 	// MaxUnacked bounds the bytes of a stream in flight, in each direction; one frame more may be sent.
@@ -47,6 +47,9 @@ type Options struct {
 // not missed anything.
 const silence = 4
 
+// errLeft reports a call of a closed Cluster.
+var errLeft = errors.New("natsroute: cluster: closed")
+
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 // A Cluster connects the Hosts on NATS. It is the HostOptions.Cluster of one Host. All methods are safe for
@@ -57,7 +60,9 @@ type Cluster struct {
 
 	life context.Context // of the Cluster, not of a call: ended by Close
 	stop context.CancelFunc
-	work sync.WaitGroup
+
+	mu   sync.Mutex     // held to begin a call, and to end life
+	work sync.WaitGroup // calls and the goroutines of streams, which begin in calls
 }
 
 var _ cluster.Network = (*Cluster)(nil)
@@ -77,6 +82,7 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 	if r.opts.Heartbeat <= 0 {
 		r.opts.Heartbeat = time.Second
 	}
+	r.opts.Heartbeat = min(max(r.opts.Heartbeat, time.Millisecond), 24*time.Hour)
 	if r.opts.MaxUnacked <= 0 {
 		r.opts.MaxUnacked = 1 << 20
 	}
@@ -87,10 +93,23 @@ func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
 	return r, nil
 }
 
-// Close ends the Cluster and its streams. It waits for all goroutines of the Cluster and is idempotent.
+// Close ends the Cluster, its calls and its streams. It waits for all goroutines of the Cluster and is idempotent.
 func (r *Cluster) Close() error {
+	r.mu.Lock()
 	r.stop()
+	r.mu.Unlock()
 	r.work.Wait()
+	return nil
+}
+
+// begin lets a call in, which ends with work.Done, unless the Cluster is closed.
+func (r *Cluster) begin() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.life.Err() != nil {
+		return errLeft
+	}
+	r.work.Add(1)
 	return nil
 }
 
@@ -131,7 +150,9 @@ type other struct {
 
 // Join implements [cluster.Network].
 func (r *Cluster) Join(ctx context.Context, id string, peers func(ids []string), accept func(from string, s io.ReadWriteCloser)) error {
-	r.work.Add(1)
+	if err := r.begin(); err != nil {
+		return err
+	}
 	defer r.work.Done()
 	m := &member{r: r, self: announcement{Host: id, Boot: nuid.Next()}, peers: peers, accept: accept, others: make(map[string]*other)}
 	in := make(chan *nats.Msg, 1024)
@@ -284,6 +305,10 @@ func (m *member) open(msg *nats.Msg) {
 
 // Open implements [cluster.Network].
 func (r *Cluster) Open(ctx context.Context, from, to string) (io.ReadWriteCloser, error) {
+	if err := r.begin(); err != nil {
+		return nil, err
+	}
+	defer r.work.Done()
 	s, err := r.newStream()
 	if err != nil {
 		return nil, err
@@ -294,6 +319,7 @@ func (r *Cluster) Open(ctx context.Context, from, to string) (io.ReadWriteCloser
 	}
 	ctx, cancel := context.WithTimeout(ctx, silence*r.opts.Heartbeat)
 	defer cancel()
+	defer context.AfterFunc(r.life, cancel)()
 	msg, err := r.nc.RequestWithContext(ctx, r.openSubject(to), body)
 	var o opening
 	if err == nil {

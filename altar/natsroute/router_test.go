@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -593,4 +594,51 @@ func TestCloseAfterClose(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("Close waits for the end that has closed")
 	}
+}
+
+// Each positive Heartbeat works.
+func TestHeartbeatOfAnyLength(t *testing.T) {
+	srv := startServer(t)
+	for _, interval := range []time.Duration{1, 3, math.MaxInt64} {
+		o := &natsroute.Options{Heartbeat: interval}
+		a, b := must(natsroute.NewCluster(connect(t, srv.ClientURL()), o)), must(natsroute.NewCluster(connect(t, srv.ClientURL()), o))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_ = b.Join(t.Context(), "b", func([]string) {}, func(_ string, s io.ReadWriteCloser) { _ = s.Close() })
+		})
+		require.Eventually(t, func() bool {
+			near, err := a.Open(t.Context(), "a", "b")
+			return err == nil && near.Close() == nil
+		}, 30*time.Second, time.Millisecond, "%v", interval)
+		require.NoError(t, b.Close())
+		wg.Wait()
+		require.NoError(t, a.Close())
+	}
+}
+
+// Close ends a request to a Host that does not answer, and no call begins afterwards.
+func TestCloseEndsOpen(t *testing.T) {
+	srv := startServer(t)
+	requests := make(chan *nats.Msg, 1)
+	_, err := connect(t, srv.ClientURL()).ChanSubscribe("altar.open.*", requests)
+	require.NoError(t, err)
+	a := must(natsroute.NewCluster(connect(t, srv.ClientURL()), &natsroute.Options{Heartbeat: time.Hour}))
+	opened := make(chan error, 1)
+	require.Eventually(t, func() bool { // until the subscription is known
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := a.Open(ctx, "a", "silent")
+		return errors.Is(err, context.DeadlineExceeded)
+	}, 30*time.Second, time.Millisecond)
+	<-requests
+	go func() {
+		_, err := a.Open(t.Context(), "a", "silent")
+		opened <- err
+	}()
+	<-requests
+	require.NoError(t, a.Close())
+	require.Error(t, <-opened)
+	_, err = a.Open(t.Context(), "a", "silent")
+	require.ErrorContains(t, err, "closed")
+	require.ErrorContains(t, a.Join(t.Context(), "a", nil, nil), "closed")
 }
