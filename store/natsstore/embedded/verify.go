@@ -39,6 +39,12 @@ func Verify(dir string) (*natsstore.Report, error) {
 		return nil, err
 	}
 	marks, err := filepath.Glob(filepath.Join(r.Path, "*"+markSuffix))
+	if len(marks) == 0 {
+		// An empty report would call any other folder whole.
+		if _, err := os.Stat(filepath.Join(r.Path, "jetstream")); err != nil {
+			return nil, fmt.Errorf("embedded: verify: no folder of a server: %w", err)
+		}
+	}
 	for _, mark := range marks {
 		r.CompareMark(mark, strings.TrimSuffix(filepath.Base(mark), markSuffix))
 	}

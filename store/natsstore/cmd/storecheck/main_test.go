@@ -49,8 +49,10 @@ func TestStatus(t *testing.T) {
 	require.EqualValues(t, 1, r.Damage[0].Position)
 	code, _ = check()
 	require.Equal(t, 2, code)
-	code, _ = check(dir + " missing")
-	require.Equal(t, 2, code)
+	for _, other := range []string{dir + " missing", t.TempDir(), filepath.Dir(dir), blocks[0]} {
+		code, _ = check(other)
+		require.Equal(t, 2, code, other)
+	}
 	var help, errs bytes.Buffer
 	require.Zero(t, run([]string{"-h"}, &help, &errs))
 	require.Contains(t, help.String(), "Usage: storecheck DIR")
