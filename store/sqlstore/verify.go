@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fivewire/fivewire/store"
@@ -92,8 +93,11 @@ func VerifyFile(ctx context.Context, path string) (*Report, error) {
 	fail := func(err error) (*Report, error) {
 		return nil, fmt.Errorf("sqlstore: verify %s: %w", path, err)
 	}
-	if _, err := os.Stat(path); err != nil {
+	switch info, err := os.Stat(path); {
+	case err != nil:
 		return fail(err)
+	case info.IsDir(): // SQLite would report a fault of the disk
+		return fail(syscall.EISDIR)
 	}
 	s := &sqliteDB{path: path, isReadOnly: true, opts: &Options{}}
 	if err := s.connect(); err != nil {

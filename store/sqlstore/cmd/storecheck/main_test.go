@@ -66,6 +66,9 @@ func TestStatus(t *testing.T) {
 	code, _ = check()
 	require.Equal(t, 2, code)
 	var help, errs bytes.Buffer
+	require.Equal(t, 2, run(t.Context(), []string{t.TempDir()}, &help, &errs))
+	require.Contains(t, errs.String(), "is a directory")
+	errs.Reset()
 	require.Zero(t, run(t.Context(), []string{"-h"}, &help, &errs))
 	require.Contains(t, help.String(), "Usage: storecheck FILE")
 	require.Empty(t, errs.String())
