@@ -367,6 +367,8 @@ func TestLocked(t *testing.T) {
 		_, err = embedded.Start(dir, o)
 		require.ErrorContains(t, err, "address already in use")
 	}
+	_, err = embedded.Start(dir, &embedded.Options{Cluster: &embedded.Cluster{Node: "node"}})
+	require.ErrorContains(t, err, "needs an address") // not a port without a password on all networks
 	_, err = embedded.Start(dir, &embedded.Options{Cluster: &embedded.Cluster{}})
 	require.Error(t, err)
 	_, err = embedded.Start(dir, &embedded.Options{MaxPayload: 1 << 30})

@@ -243,6 +243,9 @@ func (c *Cluster) set(so *server.Options) (err error) {
 	if c.Node == "" {
 		return errors.New("embedded: a server of a cluster needs a name")
 	}
+	if c.Listen == "" { // it would mean any port of all networks
+		return errors.New("embedded: a server of a cluster needs an address")
+	}
 	so.ServerName = c.Node
 	if so.Cluster.Name = c.Name; c.Name == "" {
 		so.Cluster.Name = "fivewire"
