@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -119,20 +120,20 @@ type area struct {
 	alone atomic.Bool
 }
 
-// Open connects to the servers at url, a list divided by commas, and opens the
+// Open connects to servers, a list of URLs divided by commas, and opens the
 // store there. Close ends the connection.
-func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
+func Open(ctx context.Context, servers string, opts *Options) (*Store, error) {
 	var o []nats.Option
 	if opts != nil {
 		o = opts.ConnOptions
 	}
-	if url == "" && len(o) == 0 { // an option may name a server in the process
+	if servers == "" && len(o) == 0 { // an option may name a server in the process
 		return nil, fmt.Errorf("natsstore: connect: %w: no URL of a server", store.ErrInvalid)
 	}
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("natsstore: connect: %w", context.Cause(ctx))
 	}
-	nc, err := nats.Connect(url, append(DefaultConnOptions(), o...)...)
+	nc, err := connect(ctx, servers, append(DefaultConnOptions(), o...))
 	if err != nil {
 		return nil, fmt.Errorf("natsstore: connect: %w", err)
 	}
@@ -143,6 +144,30 @@ func Open(ctx context.Context, url string, opts *Options) (*Store, error) {
 	}
 	s.owned = true
 	return s, nil
+}
+
+// connect returns at the end of ctx, also while a server is silent. A connection that is made later is closed.
+func connect(ctx context.Context, servers string, opts []nats.Option) (*nats.Conn, error) {
+	var nc *nats.Conn
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		nc, err = nats.Connect(servers, opts...)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		go func() {
+			<-done
+			nc.Close() // also nil
+		}()
+		return nil, context.Cause(ctx)
+	}
+	if _, ok := errors.AsType[*url.Error](err); ok { // its text has the password
+		err = fmt.Errorf("%w: malformed URL of a server", store.ErrInvalid)
+	}
+	return nc, err
 }
 
 // DefaultConnOptions returns the options with which Open connects, for callers that connect

@@ -6,6 +6,7 @@ package natsstore
 import (
 	"context"
 	"math"
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
@@ -170,4 +171,31 @@ func TestOpenRefusesMissingServers(t *testing.T) {
 	cancel()
 	_, err = Open(ctx, "nats://127.0.0.1:1", nil)
 	require.ErrorIs(t, err, context.Canceled)
+}
+
+// TestOpenShowsNoPassword: the error of a malformed URL does not have its text.
+func TestOpenShowsNoPassword(t *testing.T) {
+	for _, server := range []string{"nats://user:sec%ret@127.0.0.1:4222", "nats://user:sec/ret@127.0.0.1:4222", "nats://127.0.0.1:1,nats://user:secret@[::1"} {
+		_, err := Open(t.Context(), server, nil)
+		require.ErrorIs(t, err, store.ErrInvalid, server)
+		require.NotContains(t, err.Error(), "sec")
+	}
+}
+
+// TestOpenEndsAtSilentServer: the end of the context ends Open, also while a server sends nothing.
+func TestOpenEndsAtSilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := make(chan error, 1)
+	go func() {
+		_, err := Open(ctx, "nats://"+l.Addr().String(), &Options{ConnOptions: []nats.Option{nats.Timeout(time.Hour)}})
+		opened <- err
+	}()
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, <-opened, context.Canceled)
+	require.NoError(t, conn.Close())
 }
