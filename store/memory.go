@@ -258,7 +258,11 @@ func (m *Memory) Delete(ctx context.Context, key string, rev Revision) error {
 // List implements [KV].
 func (m *Memory) List(ctx context.Context, prefix string) iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		if err := ValidateID("prefix", prefix); err != nil {
+		err := ctx.Err()
+		if err == nil {
+			err = ValidateID("prefix", prefix)
+		}
+		if err != nil {
 			yield(Entry{}, err)
 			return
 		}

@@ -26,7 +26,8 @@ func testEndedContext(e *env) {
 	defer cancel()
 	calls := append(byName("k"), byName("s")...)
 	calls = append(calls, byName("new")...)
-	calls = append(calls, listing(e, ""), listing(e, "k"), listing(e, "nothing"),
+	calls = append(calls, byName("a\x00")...) // the context comes before the arguments
+	calls = append(calls, listing(e, ""), listing(e, "k"), listing(e, "nothing"), listing(e, "\xff"),
 		call{"Update at the revision", func(ctx context.Context, s store.Store) error { _, err := s.Update(ctx, "k", nil, rev, 0); return err }},
 		call{"Ack of a record", func(ctx context.Context, s store.Store) error { return s.Ack(ctx, "s", seq) }},
 		call{"Ack of nothing", func(ctx context.Context, s store.Store) error { return s.Ack(ctx, "s") }},
