@@ -32,7 +32,7 @@ var requirements = []string{
 	"github.com/stretchr/testify",                 // tests
 	"go.uber.org/goleak",                          // tests
 	"golang.org/x/crypto",                         // ChaCha20-Poly1305 of air
-	"golang.org/x/sync",                           // single flight
+	"golang.org/x/sync",                           // groups of goroutines
 	"golang.org/x/sys",                            // limits of the processes of a2e
 	"golang.org/x/text",                           // normalisation of air
 	"pgregory.net/rapid",                          // tests

@@ -15,9 +15,8 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/signature"
@@ -115,8 +114,17 @@ type Receiver struct {
 	handler arc.NotificationHandler
 	secrets []string
 	opts    ReceiverOptions
-	budget  *budget.Budget     // of bodies
-	flight  singleflight.Group // deliveries by id
+	budget  *budget.Budget // of bodies
+
+	mu      sync.Mutex
+	running map[string]*delivery // by the key in the store; guarded by mu
+}
+
+// A delivery is a running call of the handler. The others of the same notification wait for it.
+type delivery struct {
+	done  chan struct{} // closed after the fields below are set
+	err   error
+	isCut bool // its request has ended, which may be the cause of err
 }
 
 // NewReceiver returns a receiver that calls h. A notification must be signed by one of
@@ -124,7 +132,7 @@ type Receiver struct {
 // with an empty secret, and without a secret unless the options allow that or have an
 // Authenticator.
 func NewReceiver(h arc.NotificationHandler, secrets []arc.WebhookSecret, opts *ReceiverOptions) (*Receiver, error) {
-	r := &Receiver{handler: h}
+	r := &Receiver{handler: h, running: map[string]*delivery{}}
 	if opts != nil {
 		r.opts = *opts
 	}
@@ -339,10 +347,44 @@ func (r *Receiver) once(ctx context.Context, from origin, n *arc.Notification, a
 		retention += max(-age, 0) // a notification from the future is accepted for longer
 	}
 	key := "arc/webhook/" + hex.EncodeToString(sum[:])
-	_, err, _ := r.flight.Do(key, func() (any, error) {
-		return nil, guard.Call("webhook store", func() error { return r.callOnce(ctx, key, retention, n) })
-	})
-	return err
+	for {
+		d, isFirst := r.join(key)
+		if isFirst {
+			guard.Run("webhook store", func() error { return r.callOnce(ctx, key, retention, n) }, func(err error) {
+				r.finish(key, d, err, ctx.Err() != nil)
+			})
+			return d.err
+		}
+		select {
+		case <-d.done:
+			if d.err == nil || !d.isCut {
+				return d.err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// join returns the running delivery of a notification. Without one it adds a delivery, which the caller finishes.
+func (r *Receiver) join(key string) (d *delivery, isFirst bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d = r.running[key]
+	if d == nil {
+		d, isFirst = &delivery{done: make(chan struct{})}, true
+		r.running[key] = d
+	}
+	return d, isFirst
+}
+
+// finish ends a delivery. If its request has ended with an error, one of the others calls the handler.
+func (r *Receiver) finish(key string, d *delivery, err error, isCut bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, key)
+	d.err, d.isCut = err, isCut
+	close(d.done)
 }
 
 func (r *Receiver) callOnce(ctx context.Context, key string, retention time.Duration, n *arc.Notification) error {
@@ -363,5 +405,5 @@ func (r *Receiver) callOnce(ctx context.Context, key string, retention time.Dura
 }
 
 func (r *Receiver) call(ctx context.Context, n *arc.Notification) error {
-	return guard.Call("notification handler", func() error { return r.handler.ServeNotification(ctx, n) })
+	return guard.CallApart("notification handler", func() error { return r.handler.ServeNotification(ctx, n) })
 }

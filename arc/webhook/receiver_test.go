@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -219,6 +220,77 @@ func TestReceiverAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, int32(1), calls.Load())
+	})
+}
+
+// A delivery whose sender disconnects does not fail the others of its notification: one of them calls the
+// handler again. A waiting one ends with its own request.
+func TestReceiverHandlesNotificationAfterSenderHasDisconnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int32
+		r, err := NewReceiver(arc.NotificationHandlerFunc(func(ctx context.Context, _ *arc.Notification) error {
+			calls.Add(1)
+			select {
+			case <-time.After(time.Minute):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}), []arc.WebhookSecret{secret}, nil)
+		require.NoError(t, err)
+		body := notificationRequest(t, "7", time.Now())
+		deliver := func(ctx context.Context) <-chan int {
+			status := make(chan int, 1)
+			go func() {
+				req := httptest.NewRequestWithContext(ctx, "POST", "/hook", strings.NewReader(string(body)))
+				req.Header = signed(body)
+				w := httptest.NewRecorder()
+				r.ServeHTTP(w, req)
+				status <- w.Code
+			}()
+			synctest.Wait()
+			return status
+		}
+		first, disconnectFirst := context.WithCancel(t.Context())
+		cut := deliver(first)
+		waiting, disconnectWaiting := context.WithCancel(t.Context())
+		left := deliver(waiting)
+		others := []<-chan int{deliver(t.Context()), deliver(t.Context())}
+		disconnectWaiting()
+		synctest.Wait()
+		require.Equal(t, http.StatusInternalServerError, <-left)
+		require.Equal(t, int32(1), calls.Load())
+		disconnectFirst()
+		require.Equal(t, http.StatusInternalServerError, <-cut)
+		for _, status := range others {
+			require.Equal(t, http.StatusOK, <-status)
+		}
+		require.Equal(t, int32(2), calls.Load())
+	})
+}
+
+// A handler that ends its goroutine fails its delivery and the waiting ones.
+func TestReceiverHandlerThatEndsItsGoroutineFailsDeliveries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, err := NewReceiver(arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error {
+			time.Sleep(time.Second)
+			runtime.Goexit()
+			return nil
+		}), []arc.WebhookSecret{secret}, nil)
+		require.NoError(t, err)
+		body := notificationRequest(t, "7", time.Now())
+		status := make(chan int, 2)
+		for range cap(status) {
+			go func() { status <- post(r, body, signed(body)).Code }()
+		}
+		for range cap(status) {
+			select {
+			case code := <-status:
+				require.Equal(t, http.StatusInternalServerError, code)
+			case <-time.After(time.Minute):
+				t.Fatal("a delivery has no response")
+			}
+		}
 	})
 }
 
