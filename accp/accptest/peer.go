@@ -22,7 +22,7 @@ func Send(text string) PeerStep { return kit.Send(text) }
 // Answer sends the result of f for the message that was received last.
 func Answer(f func(received string) string) PeerStep { return kit.Answer(f) }
 
-// Cut cuts the connection.
+// Cut cuts the connection of the request, which gets no response.
 func Cut() PeerStep { return kit.Cut() }
 
 // SendStatus answers the request with another status, and with further fields of the header.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -84,6 +85,37 @@ func TestScriptFailsTest(t *testing.T) {
 	require.Contains(t, f.errors[0], `kit: step 1 of the script: received "two", want "one" in it`)
 	require.Contains(t, f.errors[1], "after the last step")
 	require.Contains(t, f.errors[2], "late: step 1 of the script: no further request")
+}
+
+// A step that ends its goroutine, as require does in Answer, cuts the connection: the other end does not wait.
+func TestScriptWhoseStepEndsItsGoroutineCuts(t *testing.T) {
+	f := &failing{TB: t}
+	exit := Answer(func(string) string {
+		runtime.Goexit()
+		return ""
+	})
+	t.Run("script", func(t *testing.T) {
+		f.TB = t
+		s := Serve(t, "kit", HTTP(f, "http", Receive("one"), exit))
+		_, _, err := post(t, s, "one")
+		require.Error(t, err)
+		_, err = bufio.NewReader(Lines(f, "lines", exit)).ReadString('\n')
+		require.ErrorIs(t, err, io.EOF)
+	})
+	require.Equal(t, []string{"http: step 2 of the script: the step ended its goroutine", "lines: step 1 of the script: the step ended its goroutine"}, f.errors)
+}
+
+// A script that receives a second request before a response, or cuts no request, fails the test.
+func TestScriptWithoutResponseFailsTest(t *testing.T) {
+	f := &failing{TB: t}
+	t.Run("script", func(t *testing.T) {
+		f.TB = t
+		for _, steps := range [][]Step{{Receive("one"), Receive("two")}, {Receive("one"), Send("1"), Cut()}} {
+			s := Serve(t, "kit", HTTP(f, "kit", steps...))
+			_, _, _ = post(t, s, "one")
+		}
+	})
+	require.Equal(t, []string{"kit: step 2 of the script: the last request has no response", "kit: step 3 of the script: no request to answer"}, f.errors)
 }
 
 func TestWrap(t *testing.T) {

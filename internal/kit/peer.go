@@ -28,7 +28,7 @@ type Peer struct {
 type transport interface {
 	receive() (string, error)
 	send(status int, header http.Header, text string) error
-	cut()
+	cut() error
 }
 
 // Receive waits for the next message, which must contain a text.
@@ -54,20 +54,25 @@ func Answer(f func(received string) string) Step {
 	return func(p *Peer) error { return p.send(http.StatusOK, nil, f(p.received)) }
 }
 
-// Cut cuts the connection.
-func Cut() Step {
-	return func(p *Peer) error {
-		p.cut()
-		return nil
-	}
-}
+// Cut cuts the connection: of HTTP that of a request without a response.
+func Cut() Step { return func(p *Peer) error { return p.cut() } }
+
+// errExit reports a step that has called runtime.Goexit, as t.FailNow does.
+var errExit = errors.New("the step ended its goroutine")
 
 // run takes the steps in order.
 func (p *Peer) run(t testing.TB, name string, steps []Step) {
-	for i, step := range steps {
-		if err := step(p); err != nil {
-			t.Errorf("%s: step %d of the script: %v", name, i+1, err)
-			p.cut()
+	n, err := 0, error(nil)
+	defer func() {
+		if err != nil {
+			t.Errorf("%s: step %d of the script: %v", name, n, err)
+			_ = p.cut() // the other end does not wait for the rest
+		}
+	}()
+	for _, step := range steps {
+		n++
+		err = errExit
+		if err = step(p); err != nil {
 			return
 		}
 	}
@@ -106,7 +111,7 @@ func (l *lines) send(_ int, _ http.Header, text string) error {
 	return err
 }
 
-func (l *lines) cut() { _ = l.conn.Close() }
+func (l *lines) cut() error { return l.conn.Close() }
 
 // HTTP returns a handler that takes the steps: Receive gets the body of the next request, and Send answers it. A request
 // after the last step fails the test.
@@ -116,7 +121,7 @@ func HTTP(t testing.TB, name string, steps ...Step) http.Handler {
 	go func() {
 		defer close(h.done)
 		(&Peer{transport: h}).run(t, name, steps)
-		h.cut()
+		_ = h.cut() // if the last request has no response
 	}()
 	h.fail = func(r *http.Request) { t.Errorf("%s: %s %s after the last step", name, r.Method, r.URL) }
 	t.Cleanup(func() {
@@ -163,7 +168,13 @@ func (h *exchanges) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // errEnd reports the end of a test in the middle of a script.
 var errEnd = errors.New("no further request")
 
+// errNoRequest reports a response before any request.
+var errNoRequest = errors.New("no request to answer")
+
 func (h *exchanges) receive() (string, error) {
+	if h.current != nil {
+		return "", errors.New("the last request has no response")
+	}
 	e, ok := <-h.requests
 	if !ok {
 		return "", errEnd
@@ -174,7 +185,7 @@ func (h *exchanges) receive() (string, error) {
 
 func (h *exchanges) send(status int, header http.Header, text string) error {
 	if h.current == nil {
-		return errors.New("no request to answer")
+		return errNoRequest
 	}
 	for key, values := range header {
 		h.current.w.Header()[key] = values
@@ -188,10 +199,12 @@ func (h *exchanges) send(status int, header http.Header, text string) error {
 	return err
 }
 
-func (h *exchanges) cut() {
-	if h.current != nil {
-		h.end(true)
+func (h *exchanges) cut() error {
+	if h.current == nil {
+		return errNoRequest
 	}
+	h.end(true)
+	return nil
 }
 
 func (h *exchanges) end(isCut bool) {
