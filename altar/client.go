@@ -189,7 +189,7 @@ func (c *Client) connect(ctx context.Context) (*clientLink, error) {
 	case <-c.ctx.Done(): // the Dialer may ignore its context
 		return nil, ErrClosed
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	}
 }
 
@@ -225,7 +225,7 @@ func (c *Client) persist(ctx context.Context, what string, f func(ctx context.Co
 	case c.ctx.Err() != nil:
 		return false, ErrClosed
 	case ctx.Err() != nil:
-		return false, ctx.Err()
+		return false, context.Cause(ctx)
 	}
 	return true, err
 }
@@ -413,7 +413,7 @@ func (c *Client) exchange(ctx context.Context, m Message) (Message, error) {
 	switch {
 	case ctx.Err() != nil && err != nil:
 		l.requests.Fail(id, nil) // its answer is not expected
-		return nil, ctx.Err()
+		return nil, context.Cause(ctx)
 	case err != nil:
 		return nil, err
 	}

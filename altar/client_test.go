@@ -554,6 +554,48 @@ func TestCallWithEndedContextIsNotDispatched(t *testing.T) {
 	}
 }
 
+// The error of a request whose context has ended is the cause of that, wherever the request waits.
+func TestClientReturnsCauseOfContext(t *testing.T) {
+	cause := errors.New("the user has left")
+	requests := map[string]func(ctx context.Context, s *Session) error{
+		"ping": func(ctx context.Context, s *Session) error { return s.c.Ping(ctx) },
+		"list": func(ctx context.Context, s *Session) error { _, err := s.ListTools(ctx); return err },
+		"call": func(ctx context.Context, s *Session) error { _, err := s.Call(ctx, "tool", nil, nil); return err },
+		"stream": func(ctx context.Context, s *Session) error {
+			for _, err := range s.Stream(ctx, "tool", nil, nil) {
+				return err
+			}
+			return nil
+		},
+	}
+	dialers := map[string]func(ctx context.Context, h *Host) (Conn, error){
+		"silent":    func(context.Context, *Host) (Conn, error) { return newScripted(func(Message) {}), nil },
+		"no answer": func(ctx context.Context, _ *Host) (Conn, error) { <-ctx.Done(); return nil, ctx.Err() },
+		"refused":   func(context.Context, *Host) (Conn, error) { return nil, errors.New("connection refused") },
+		"direct":    func(_ context.Context, h *Host) (Conn, error) { return h.Dial(testUser) },
+	}
+	for where, dial := range dialers {
+		for what, request := range requests {
+			for _, delay := range []time.Duration{0, time.Second} {
+				if where == "direct" && delay > 0 {
+					continue // it answers at once
+				}
+				synctest.Test(t, func(t *testing.T) {
+					h := testHost(t, nil)
+					c := must(NewClient(func(ctx context.Context) (Conn, error) { return dial(ctx, h) }, nil))
+					defer func() { require.NoError(t, c.Close()) }()
+					ctx, cancel := context.WithCancelCause(t.Context())
+					time.AfterFunc(delay, func() { cancel(cause) })
+					if delay == 0 {
+						cancel(cause)
+					}
+					require.ErrorIs(t, request(ctx, c.Session("s")), cause, "%s, %s", where, what)
+				})
+			}
+		}
+	}
+}
+
 // The longest durations are no bound.
 func TestLongestDurations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

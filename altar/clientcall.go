@@ -160,7 +160,7 @@ func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok boo
 		case <-p.notify:
 		case <-gap:
 		case <-ctx.Done():
-			return nil, false, ctx.Err()
+			return nil, false, context.Cause(ctx)
 		}
 	}
 }

@@ -132,7 +132,7 @@ func (l *link) put(m Message, add func(q *sendq.Queue, frame []byte) error) erro
 func (l *link) send(ctx context.Context, m Message) error {
 	if l.direct != nil {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 		return l.direct.sendOwn(m, true)
 	}
