@@ -478,7 +478,8 @@ func (s *Server) abandon(ctx context.Context) {
 
 // WaitRecovered waits until the unfinished work that failed processes have left, for agents that are
 // registered here, is taken over. A process takes work over by itself: when an agent is registered, and
-// every third of LeaseTTL. Work of agents that are not registered here is left unchanged.
+// every third of LeaseTTL. Work of agents that are not registered here is left unchanged. After the end of
+// the server it fails with [ErrClosed].
 func (s *Server) WaitRecovered(ctx context.Context) error {
 	if err := s.engine.WaitRecovered(ctx); err != nil {
 		return fmt.Errorf("arc: recover: %w", err)

@@ -140,7 +140,13 @@ func (e *Engine) Abandon(ctx context.Context) {
 func (e *Engine) Ready() error { return context.Cause(e.lease.Context()) }
 
 // WaitRecovered waits until the unfinished work of failed processes is taken over.
-func (e *Engine) WaitRecovered(ctx context.Context) error { return e.lease.WaitRecovered(ctx) }
+func (e *Engine) WaitRecovered(ctx context.Context) error {
+	err := e.lease.WaitRecovered(ctx)
+	if errors.Is(err, lease.ErrClosed) {
+		return e.opts.Closed
+	}
+	return err
+}
 
 // Usage returns the present use of the resources.
 func (e *Engine) Usage() []budget.Usage {
