@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"regexp"
 	"slices"
 	"strings"
@@ -318,6 +319,55 @@ func TestWebhookBreaker(t *testing.T) {
 		isDown.Store(false)
 		pass(3 * time.Hour)
 		require.Len(t, h.take(), 20)
+	})
+}
+
+// A slowHook takes 9 s for each request of one host.
+type slowHook struct {
+	hooks
+	host string
+
+	running, highest int       // requests of the host; guarded by mu, like the next field
+	last             time.Time // request of another host
+}
+
+func (h *slowHook) RoundTrip(req *http.Request) (*http.Response, error) {
+	isSlow := req.URL.Host == h.host
+	h.mu.Lock()
+	if isSlow {
+		h.running++
+		h.highest = max(h.highest, h.running)
+	} else {
+		h.last = time.Now()
+	}
+	h.mu.Unlock()
+	if isSlow {
+		time.Sleep(9 * time.Second)
+		h.mu.Lock()
+		h.running--
+		h.mu.Unlock()
+	}
+	return h.hooks.RoundTrip(req)
+}
+
+// ARC-D44: a slow host does not delay the notifications to others.
+func TestSlowWebhookDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const subscriptions = 200
+		h := &slowHook{host: "slow.test"}
+		o := h.options()
+		o.Transport = h
+		s := newServer(t, &arc.ServerOptions{Webhook: o})
+		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
+		for i := range subscriptions {
+			anotherTask(t, s, fmt.Sprintf("https://slow.test/%d", i), `["TASK_CANCELED"]`)
+		}
+		start := time.Now()
+		anotherTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+		pass((subscriptions/32 + 1) * 10 * time.Second)
+		require.Less(t, h.last.Sub(start), time.Second)
+		require.Equal(t, 32, h.highest, "attempts at a host at once")
+		require.Len(t, h.take(), subscriptions+1)
 	})
 }
 

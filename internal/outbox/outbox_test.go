@@ -402,6 +402,34 @@ func TestLaterMakesNoAttempt(t *testing.T) {
 	})
 }
 
+// Wake ends the delay of Later, also of an attempt that is being made, but not that of Retry.
+func TestWakeEndsTheDelayOfLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReceiver(func(ctx context.Context, _ outbox.Item) outbox.Verdict {
+			pause(ctx, time.Second)
+			return outbox.Later(time.Hour, errDown)
+		})
+		n := startNode(t, store.NewMemory())
+		n.Send("k", r.send)
+		n.Wake("k/1") // it has no sender
+		n.put("k/1", "a")
+		time.Sleep(time.Minute)
+		require.Len(t, r.ids(), 1)
+		n.Wake("k/1")
+		time.Sleep(time.Second / 2)
+		require.Len(t, r.ids(), 2, "after the delay has begun")
+		n.Wake("k/1")
+		time.Sleep(time.Minute)
+		require.Len(t, r.ids(), 3, "before the delay has begun")
+		r.set(outbox.Retry(time.Hour, errDown))
+		for range 2 {
+			n.Wake("k/1")
+			time.Sleep(time.Minute)
+			require.Len(t, r.ids(), 4, "the delay of Retry is kept")
+		}
+	})
+}
+
 func TestWaitingStreamsHoldNoPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, store.NewMemory())

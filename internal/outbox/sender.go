@@ -52,6 +52,8 @@ type sender struct {
 	isActive   bool      // in Outbox.due or running
 	isRunning  bool
 	isSignaled bool // since the begin of the turn
+	isWoken    bool // likewise, by Wake
+	isLater    bool // due is that of Later
 	isEnded    bool
 	requester  lease.Owner // of another instance that calls Own
 }
@@ -110,6 +112,21 @@ func (o *Outbox) signalLocked(s *sender) {
 	}
 }
 
+// Wake ends the delay of [Later] for a stream, if this instance is its sender.
+func (o *Outbox) Wake(stream string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.senders[stream]
+	if s == nil {
+		return
+	}
+	if s.isLater {
+		s.due = time.Time{}
+	}
+	s.isWoken = true
+	o.signalLocked(s)
+}
+
 // dispatchLocked begins turns while places are free. o.mu must be held.
 func (o *Outbox) dispatchLocked() {
 	for o.running < maxTurns && len(o.due) > 0 {
@@ -118,7 +135,7 @@ func (o *Outbox) dispatchLocked() {
 		o.due = o.due[1:]
 		if o.senders[s.stream] == s {
 			o.running++
-			s.isRunning, s.isSignaled = true, false
+			s.isRunning, s.isSignaled, s.isWoken = true, false, false
 			o.wg.Go(func() { o.run(s) })
 		}
 	}
@@ -151,7 +168,7 @@ func (o *Outbox) schedule(s *sender, delay time.Duration, isFailed bool) {
 	o.running--
 	s.isActive, s.isRunning = false, false
 	if isFailed {
-		delay = failDelay
+		delay, s.isLater = failDelay, false
 		s.due = time.Now().Add(max(delay, time.Until(s.due)))
 	}
 	switch {
@@ -397,7 +414,10 @@ func (o *Outbox) save(ctx context.Context, s *sender, a *attempt) (err error) {
 	v, next := a.verdict, time.Now().Add(a.wait)
 	if a.wait > 0 {
 		o.mu.Lock()
-		s.due = next
+		s.isLater = v.kind == verdictLater
+		if !s.isLater || !s.isWoken {
+			s.due = next
+		}
 		o.mu.Unlock()
 	}
 	switch {

@@ -132,11 +132,15 @@ var lateDelays = [...]time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minu
 // storeDelay is the delay after a failure of the store.
 const storeDelay = 5 * time.Second
 
+// turnDelay is the delay of a notification whose turn at its host does not come, since another process sends the others.
+const turnDelay = time.Minute
+
 // Webhooks store and send notifications. The processes that share a store have one sender for each queue.
 type Webhooks struct {
 	*core
 	box   *outbox.Outbox
 	hosts retry.Limiter
+	turns hostTurns
 
 	// Functions of the tasks: the end of a subscription or nil, its making, and its removal for a dead letter.
 	endOf  func(ctx context.Context, taskID, id string) (*endedSub, error)
@@ -318,7 +322,16 @@ func (w *Webhooks) serve(ctx context.Context, item outbox.Item) outbox.Verdict {
 	case isLate(item.Stream) && item.Attempt == 1 && waited < d.Wait:
 		return outbox.Later(d.Wait-waited, nil)
 	}
-	record, err := w.hosts.Breaker(hostOf(d.URL))
+	host := hostOf(d.URL)
+	if !w.turns.enter(host, item.Stream) {
+		return outbox.Later(turnDelay, nil)
+	}
+	defer func() {
+		if next := w.turns.finish(host); next != "" {
+			w.box.Wake(next)
+		}
+	}()
+	record, err := w.hosts.Breaker(host)
 	if err != nil {
 		return outbox.Later(retry.After(err), err)
 	}
