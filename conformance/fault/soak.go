@@ -64,6 +64,12 @@ func Soak(t testing.TB, o Options, f func(caller int) error) {
 	samples, err := takeSamples(duration, failed)
 	close(stop)
 	wg.Wait()
+	if err == nil {
+		select {
+		case err = <-failed: // of the last calls
+		default:
+		}
+	}
 	if err != nil {
 		t.Fatalf("fault: soak: function failed: %v", err)
 	}

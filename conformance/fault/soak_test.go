@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -102,4 +103,16 @@ func TestSoakReportsError(t *testing.T) {
 	})
 	require.Len(t, got, 1)
 	require.Contains(t, got[0], "broken")
+}
+
+// A call that fails after the time of the soak fails the test, too.
+func TestSoakReportsErrorOfLastCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := soak(fault.Options{For: time.Second, HeapSlope: -1, Goroutines: -1, Files: -1}, func(int) error {
+			time.Sleep(time.Minute)
+			return errors.New("broken")
+		})
+		require.Len(t, got, 1)
+		require.Contains(t, got[0], "broken")
+	})
 }
