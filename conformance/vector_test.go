@@ -236,7 +236,7 @@ func TestOpenFollowsLinks(t *testing.T) {
 
 func TestReadKnownFailures(t *testing.T) {
 	read := func(text string) ([]KnownFailure, error) {
-		return readKnownFailures(folder(map[string]string{"k.json": text}), "k.json")
+		return readKnownFailures("k.json", []byte(text))
 	}
 	failures, err := read(`[{"id":"a-b-001","package":"arc","ref":"ARC-D73, ARC-036, section 7.2, section g","reason":"not yet"},
 		{"id":"a-b-002","package":"air/relay","ref":"AIR-D86","reason":"x"}]`)
@@ -265,6 +265,8 @@ func TestReadKnownFailures(t *testing.T) {
 		_, err := read(text)
 		require.Error(t, err, text)
 	}
-	_, err = readKnownFailures(folder(nil), "k.json")
+	missing := filepath.Join(t.TempDir(), "k.json")
+	_, err = ReadKnownFailures(missing)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.ErrorContains(t, err, missing)
 }
