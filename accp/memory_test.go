@@ -204,6 +204,14 @@ func TestSessionRefusesWhatDoesNotFit(t *testing.T) {
 	require.NoError(t, next("wait:x{k:"+long+"}"), "the checkpoint is dropped for it")
 }
 
+func TestPutRefusesNegativeTTL(t *testing.T) {
+	s, err := accp.NewSession("a", "s", nil)
+	require.NoError(t, err)
+	err = s.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), -time.Second)
+	require.ErrorIs(t, err, accp.ErrInvalidType)
+	require.ErrorContains(t, err, "negative ttl -1s")
+}
+
 func TestPutEntriesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := session(t, &accp.SessionOptions{MaxMemory: 1 << 20})

@@ -294,12 +294,15 @@ func (s *Session) startWork(work canceler, chain string) context.CancelFunc {
 
 // Put stores a value under $scope.key for ttl, or if that is zero for [SessionOptions].Retention.
 // The key is a name of letters, digits and underscores, and in $warm not of the form of a checkpoint
-// id; any other is [ErrInvalidType].
+// id; any other, and a negative ttl, is [ErrInvalidType].
 func (s *Session) Put(ctx context.Context, scope Scope, key string, v Value, ttl time.Duration) error {
 	if !scope.valid() || !validName(key) || scope == ScopeWarm && idForm.MatchString(key) {
 		return fail(ErrInvalidType, "cannot put $%.20s.%.80s", scope, key)
 	}
-	if ttl == 0 {
+	switch {
+	case ttl < 0:
+		return fail(ErrInvalidType, "negative ttl %v", ttl)
+	case ttl == 0:
 		ttl = s.opts.Persistence.Retention
 	}
 	return s.entered(ctx, func() error { return s.put(ctx, scope, key, v, ttl) })
