@@ -226,7 +226,7 @@ func (c *Client) final(ctx context.Context, a *attempt, err error) error {
 	switch {
 	case c.life.Ready() != nil:
 		out.Cause = ErrClosed
-	case ctx.Err() != nil && (!errors.Is(err, ctx.Err()) || ctx.Err() == context.Canceled) && !errors.Is(err, ErrCancelled):
+	case ctx.Err() != nil && (!errors.Is(err, ErrTimeout) || ctx.Err() == context.Canceled) && !errors.Is(err, ErrCancelled):
 		out.Cause = &Error{Code: ErrTimeout, Message: "the context of the call has ended", Cause: errors.Join(context.Cause(ctx), err)}
 	case errors.Is(err, ErrTimeout) || errors.Is(err, ErrUnreachable):
 	case errors.Is(err, errUnsent):
