@@ -5,6 +5,7 @@ package accp_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -416,6 +417,69 @@ func TestCallsOutliveFullConnection(t *testing.T) {
 		require.NoError(t, c.Close())
 		require.NoError(t, s.Close())
 		stop()
+	})
+}
+
+// A call whose frame waits for room in the queue of a connection ends with its context. The frame is sent later, since the
+// peer would refuse the next one after a gap, and the chain is canceled.
+func TestCallsEndDespiteFullConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, read := newPipe(), make(chan struct{})
+		var received [][]byte
+		stop := p.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ws, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				return
+			}
+			answerGreeting(ws)
+			ws.SetReadLimit(-1)
+			<-read
+			for {
+				_, frame, err := ws.Read(context.Background())
+				if err != nil {
+					return
+				}
+				received = append(received, frame)
+			}
+		}))
+		c, err := accp.NewClient("ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+			Session: accp.SessionOptions{Budget: accp.BudgetOff}, Logger: slog.New(slog.DiscardHandler)})
+		require.NoError(t, err)
+		calls := make(chan error, 20)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		start := time.Now()
+		for range cap(calls) {
+			go func() {
+				_, err := c.Call(ctx, msg("req", "work", text("text", strings.Repeat("x", 60_000))), nil)
+				calls <- err
+			}()
+		}
+		sent := 0
+		for range cap(calls) {
+			var e *accp.CallError
+			err := <-calls
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			if errors.As(err, &e) && e.MayHaveRun {
+				sent++
+			}
+		}
+		assert.Less(t, time.Since(start), 2*time.Second)
+		close(read)
+		time.Sleep(time.Second)
+		require.NoError(t, c.Close())
+		stop()
+		requests, cancels := 0, 0
+		for _, frame := range received {
+			switch {
+			case bytes.Contains(frame, []byte(">req:")):
+				requests++
+			case bytes.Contains(frame, []byte(">cancel:")):
+				cancels++
+			}
+		}
+		require.Equal(t, sent, requests)
+		require.Equal(t, sent, cancels)
 	})
 }
 

@@ -438,7 +438,12 @@ func (c *wsConn) post(
 	case <-c.ctx.Done():
 		return nil, c.lost()
 	}
-	defer func() { c.turn <- struct{}{} }()
+	hasTurn := true
+	defer func() {
+		if hasTurn {
+			c.turn <- struct{}{}
+		}
+	}()
 	if c.ctx.Err() != nil {
 		return nil, c.lost()
 	}
@@ -446,12 +451,40 @@ func (c *wsConn) post(
 	if err != nil {
 		return nil, err
 	}
-	for _, f := range sent.Frames {
-		if err := put(c.ctx, f, 0); err != nil {
+	for i, f := range sent.Frames {
+		err := c.queue.Put(f, 0)
+		if errors.Is(err, sendq.ErrFull) {
+			hasTurn = false
+			err = c.postBehind(ctx, put, sent.Frames[i:])
+			return sent, err
+		}
+		if err != nil {
 			return sent, c.lost()
 		}
 	}
 	return sent, nil
+}
+
+// postBehind queues the rest of numbered frames and then returns the turn. It waits for that until ctx ends.
+func (c *wsConn) postBehind(ctx context.Context, put func(context.Context, []byte, sendq.Reservation) error, frames [][]byte) error {
+	queued := make(chan error, 1)
+	go func() { // ends with the connection
+		defer func() { c.turn <- struct{}{} }()
+		var err error
+		for i := 0; i < len(frames) && err == nil; i++ {
+			err = put(c.ctx, frames[i], 0)
+		}
+		queued <- err
+	}()
+	var err error
+	select {
+	case err = <-queued:
+	case <-ctx.Done():
+	}
+	if err != nil || c.ctx.Err() != nil {
+		return c.lost()
+	}
+	return nil
 }
 
 // silence returns the time since the last received message, by the monotonic clock.
