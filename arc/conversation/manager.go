@@ -226,18 +226,21 @@ func (v *Manager) Close(ctx context.Context) error {
 	requests := make(chan struct{}, 8)
 	for agent, t := range talks {
 		g.Go(func() {
-			err := t.take(ctx)
-			if err == nil {
+			guard.Run("end of a chat", func() error {
+				if err := t.take(ctx); err != nil {
+					return err
+				}
+				defer t.pass()
 				requests <- struct{}{}
-				err = v.end(ctx, agent, t, v.opts.EndReason)
-				<-requests
-				t.pass()
-			}
-			if err != nil {
-				all.Lock()
-				all.errs = append(all.errs, err)
-				all.Unlock()
-			}
+				defer func() { <-requests }()
+				return v.end(ctx, agent, t, v.opts.EndReason)
+			}, func(err error) { // also if an interceptor ends the goroutine
+				if err != nil {
+					all.Lock()
+					defer all.Unlock()
+					all.errs = append(all.errs, err)
+				}
+			})
 		})
 	}
 	g.Wait()

@@ -11,6 +11,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ type chatPeer struct {
 	running   map[string]int
 	stateless bool
 	refuseEnd bool
+	exitEnd   bool // ends the goroutine of the caller instead
 	log       []string
 }
 
@@ -50,6 +52,9 @@ func (p *chatPeer) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if err := json.Unmarshal(r.Params, &params); err != nil {
 		return nil, err
+	}
+	if p.exitEnd && r.Method == arc.MethodChatEnd {
+		runtime.Goexit()
 	}
 	id, streamed := params.ChatID, params.Stream
 	p.mu.Lock()
@@ -270,6 +275,24 @@ func TestManagerCloseFails(t *testing.T) {
 		require.ErrorContains(t, err, `"b"`)
 		require.ErrorContains(t, err, `"c"`)
 		p.refuseEnd = false
+		require.NoError(t, v.Close(t.Context()))
+		require.Empty(t, p.open)
+	})
+}
+
+// Close reports each chat whose end has ended its goroutine. A second call ends them.
+func TestManagerCloseReportsEndedGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newChatPeer()
+		v := newTestManager(t, p, nil)
+		for n := range 20 {
+			_, err := v.Send(t.Context(), fmt.Sprint("agent-", n), arc.UserText("x"), nil)
+			require.NoError(t, err)
+		}
+		p.exitEnd = true
+		require.ErrorContains(t, v.Close(t.Context()), "runtime.Goexit called")
+		require.Len(t, p.open, 20)
+		p.exitEnd = false
 		require.NoError(t, v.Close(t.Context()))
 		require.Empty(t, p.open)
 	})

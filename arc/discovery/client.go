@@ -122,7 +122,12 @@ func (d *Client) Agents(ctx context.Context) ([]Agent, error) {
 	results, errs := make([][]Agent, len(d.endpoints)), make([]error, len(d.endpoints))
 	var wg sync.WaitGroup
 	for i := range d.endpoints {
-		wg.Go(func() { results[i], errs[i] = d.ask(ctx, i) })
+		wg.Go(func() {
+			guard.Run("discovery", func() (err error) {
+				results[i], err = d.ask(ctx, i)
+				return err
+			}, func(err error) { errs[i] = err }) // also if the token source ends the goroutine
+		})
 	}
 	wg.Wait()
 	var all []Agent

@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -232,6 +233,19 @@ func TestSilentEndpointDelaysCallersOnce(t *testing.T) {
 		require.ErrorIs(t, err, arc.ErrTimeout)
 		require.Equal(t, 20*time.Second, time.Since(start), "a later caller asks again")
 	})
+}
+
+// A token source that ends its goroutine fails a search: without an error, it would have found that there are no agents.
+func TestTokenSourceThatEndsItsGoroutineFailsSearch(t *testing.T) {
+	source := arc.TokenSourceFunc(func(context.Context, string) (string, error) {
+		runtime.Goexit()
+		return "", nil
+	})
+	d := newTestClient(t, &docPeer{}, ClientOptions{TokenSource: source}, "https://a.example/arc")
+	for range 2 {
+		_, err := d.Find(t.Context(), AgentQuery{})
+		require.ErrorContains(t, err, "runtime.Goexit called")
+	}
 }
 
 func TestNewClient(t *testing.T) {
