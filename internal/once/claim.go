@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -115,13 +116,22 @@ func (t *Table) path(k *Key, id string) string {
 func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (out outcome, err error) {
 	c := &claim{path: t.path(&e.key, e.key.ID), since: time.Now()}
 	e.claim = c
-	out, err = t.take(ctx, e, p, isOther)
-	if err == nil && out.Kind == noOutcome {
-		err = t.writeAliases(ctx, e)
-		if err == nil && c.epoch.Err() != nil {
-			err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
+	guard.Run("store", func() (err error) {
+		out, err = t.take(ctx, e, p, isOther)
+		if err == nil && out.Kind == noOutcome {
+			err = t.writeAliases(ctx, e)
+			if err == nil && c.epoch.Err() != nil {
+				err = fmt.Errorf("once: claim: %w", context.Cause(c.epoch))
+			}
 		}
-	}
+		return err
+	}, func(failed error) { err = t.claimed(ctx, e, out, failed) }) // also if the store ends the goroutine
+	return out, err
+}
+
+// claimed finishes e, unless its claim was written.
+func (t *Table) claimed(ctx context.Context, e *entry, out outcome, err error) error {
+	c := e.claim
 	switch {
 	case err != nil && c.rec != nil:
 		// No attempt with these aliases ran before another claim had one, since aliases come first.
@@ -143,7 +153,7 @@ func (t *Table) claim(ctx context.Context, e *entry, p Policy, isOther bool) (ou
 		defer t.mu.Unlock()
 		e.isKnown, e.granted, t.running[e] = true, c.rec.claim(), true
 	}
-	return out, err
+	return err
 }
 
 // take writes the claim, or returns the outcome found. While another instance runs the
@@ -372,11 +382,19 @@ func (t *Table) behind(e *entry, limit time.Duration, f func(ctx context.Context
 	start(func() {
 		ctx, cancel := lazy.WithTimeout(ctx, period)
 		defer cancel()
-		f(ctx)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.ending--
-		t.leaveLocked()
+		guard.Run("store", func() error {
+			f(ctx)
+			return nil
+		}, func(err error) {
+			if err != nil { // the store ends the goroutine
+				t.opts.Logger.ErrorContext(ctx, "once: end not stored", "err", err)
+				t.finish(e, outcome{}, false)
+			}
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.ending--
+			t.leaveLocked()
+		})
 	})
 }
 

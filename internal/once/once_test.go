@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -508,6 +509,58 @@ func TestDoRunsWaitersAfterForget(t *testing.T) {
 		require.Equal(t, 5, c.count())
 		require.Equal(t, 5*time.Second, time.Since(start))
 	})
+}
+
+// An exitingStore ends the goroutine of the first change of a claim by an operation.
+type exitingStore struct {
+	store.Store
+	op      string
+	hasLeft atomic.Bool
+}
+
+func (s *exitingStore) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	s.exit("create", key)
+	return s.Store.Create(ctx, key, value, ttl)
+}
+
+func (s *exitingStore) Update(ctx context.Context, key string, value []byte, rev store.Revision, ttl time.Duration) (store.Revision, error) {
+	s.exit("update", key)
+	return s.Store.Update(ctx, key, value, rev, ttl)
+}
+
+func (s *exitingStore) exit(op, key string) {
+	if op == s.op && strings.HasPrefix(key, prefix+"once/") && !s.hasLeft.Swap(true) {
+		time.Sleep(time.Second)
+		runtime.Goexit()
+	}
+}
+
+// A store that ends the goroutine of a call, at its claim or at the record of its outcome, does not hold the waiting ones.
+func TestDoReleasesWaitersOfEndedGoroutine(t *testing.T) {
+	for op, want := range map[string]error{"create": nil, "update": once.ErrLost} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newProcess(t, &exitingStore{Store: store.NewMemory(), op: op})
+			c := &counter{}
+			outcomes := make(chan error, 2)
+			for range cap(outcomes) {
+				go func() {
+					_, _, err := p.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
+					outcomes <- err
+				}()
+				synctest.Wait()
+			}
+			if op == "update" {
+				require.NoError(t, <-outcomes, "of the work")
+			}
+			select {
+			case err := <-outcomes:
+				require.ErrorIs(t, err, want)
+			case <-time.After(time.Minute):
+				t.Error("the waiting call is held after the", op)
+			}
+			require.Equal(t, 1, c.count())
+		})
+	}
 }
 
 func TestDoBoundsWaiters(t *testing.T) {
