@@ -553,7 +553,7 @@ func (h *Host) sendIn(sh *shard, hc *hostConn, m Message, hold budget.Hold, isTa
 
 // checkQueue disconnects a Runtime that does not read.
 func (h *Host) checkQueue(hc *hostConn) {
-	if hc.isRuntime.Load() && !hc.out.hasSpace(hc.queueLimit().double(int(h.live.Load())), 0) {
+	if hc.isRuntime.Load() && hc.out.isOver(hc.queueLimit().double(int(h.live.Load()))) {
 		h.opts.Logger.WarnContext(h.ctx, "altar: slow Runtime disconnected", "runtime", hc.runtime.ID)
 		h.background(hc.cut)
 	}

@@ -173,7 +173,8 @@ type Limits struct {
 	ClientQueueLimit, MaxClientQueue int
 
 	// RuntimeQueueLimit and MaxRuntimeQueue bound the messages, and their bytes, that wait for a
-	// Runtime to read. Beyond them it counts as overloaded. Zero means 4,096 and 8 MiB.
+	// Runtime to read, besides one message of any size. Beyond them it counts as overloaded. Zero means
+	// 4,096 and 8 MiB.
 	RuntimeQueueLimit, MaxRuntimeQueue int
 }
 

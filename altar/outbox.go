@@ -186,6 +186,16 @@ func (o *outbox) hasSpaceLocked(l queueLimit, n int) bool {
 	return queued == 0 || o.isEnded || queued < l.messages && o.bytes+n <= l.bytes
 }
 
+// isOver reports whether the messages exceed a limit without the first one, which may be of any size.
+func (o *outbox) isOver(l queueLimit) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.hasSpaceLocked(l, 0) {
+		return false
+	}
+	return o.first == len(o.list) || !o.hasSpaceLocked(l, -weight(o.list[o.first].m))
+}
+
 func (o *outbox) len() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -132,6 +132,29 @@ func TestRuntimeQueueWithoutLimit(t *testing.T) {
 	}
 }
 
+// A Runtime gets messages that are larger than its queue, one at a time.
+func TestRuntimeQueueTakesOneMessageOfAnySize(t *testing.T) {
+	for _, limit := range []int{1, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			h := newTextHost(t, Limits{MaxRuntimeQueue: limit})
+			rt, c := connect(t, h, testService), connect(t, h, testUser)
+			rt.announce("r1", "echo")
+			c.session("s")
+			c.send(textCall("i", "s", 3000))
+			c.send(textCall("refused", "s", 3000))
+			synctest.Wait()
+			require.Equal(t, []string{"r1"}, h.runtimeIDs())
+			require.ErrorIs(t, next[*ToolResult](c).Error, ReasonOverloaded)
+			for _, id := range []string{"i", "j"} {
+				require.Equal(t, id, next[*ToolCall](rt).InvocationID)
+				rt.send(&ToolResult{InvocationID: id, Payload: []byte("1")})
+				require.Nil(t, next[*ToolResult](c).Error)
+				c.send(textCall("j", "s", 3000))
+			}
+		})
+	}
+}
+
 // The cost of a Runtime that leaves and returns depends on its own calls, not on those of others or on
 // the sessions.
 func TestRuntimeLeavesAmongManyCalls(t *testing.T) {
