@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/registry"
 	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/store"
 )
@@ -423,6 +425,36 @@ func TestDeliveryLimits(t *testing.T) {
 		_, err = c.SendSigned(t.Context(), []byte("{"))
 		require.ErrorIs(t, err, air.ErrInvalidJSON)
 	})
+}
+
+// A policy with many attempts and long delays makes all of them.
+func TestDeliveryMakesAllAttempts(t *testing.T) {
+	for _, base := range []time.Duration{0, 3 * time.Hour, math.MaxInt64} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			w.registry.Register(bob, "https://direct.example/")
+			w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { rw.WriteHeader(503) })
+			retry := &air.RetryPolicy{MaxAttempts: 30, Base: base}
+			_, err := w.client(t, alice, air.ClientOptions{Retry: retry}).Send(t.Context(), &air.Draft{To: bob.DID(), Body: &air.Withdraw{WithdrawnID: air.NewID()}}, nil)
+			var e *air.Error
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, 30, e.Attempts)
+			require.Equal(t, air.ErrDeliveryFailed, e.Code)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+
+			reads := 0
+			w.setFail(func(*http.Request) error {
+				reads++
+				return errors.New("down")
+			})
+			reader, err := registry.NewClient(&registry.Options{HTTPClient: w.http(), Retry: retry})
+			require.NoError(t, err)
+			_, err = reader.GetAgent(t.Context(), bob.AIRID())
+			require.ErrorIs(t, err, air.ErrBadGateway)
+			require.Equal(t, 30, reads)
+		})
+	}
 }
 
 // An attempt at a silent recipient ends after a minute, or as the option requests (AIR-D80).

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"time"
@@ -109,7 +110,7 @@ func (p *push) try(ctx context.Context) (time.Duration, error) {
 	case v.Action == actionRefresh:
 		return final, p.failure(ErrStaleKey, "the recipient reports a stale key again", nil)
 	case v.Action == actionRetry:
-		delay := min(c.retry.Base<<min(p.receipt.Attempts-1, 20), c.retry.Max)
+		delay := time.Duration(min(math.Ldexp(float64(c.retry.Base), p.receipt.Attempts-1), float64(c.retry.Max)))
 		if v.HasRetryAfter {
 			delay = v.RetryAfter
 		}

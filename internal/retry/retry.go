@@ -137,7 +137,7 @@ type Policy struct {
 	MaxNow        func() time.Duration       // replaces Max, for each delay
 	MaxRetryAfter time.Duration              // longest delay that a peer requests; zero means 60 s, a negative value 0 s
 	Renew         func(context.Context) bool // after a 401: whether one more attempt has another token
-	Limiter       *Limiter                   // of the client; nil means one for each call of Do
+	Limiter       *Limiter                   // of the client; nil means that MaxAttempts alone bounds the retries
 	Logger        *slog.Logger               // receives retries at Warn; nil means slog.Default()
 	Subject       string                     // begins log messages: "arc: request"
 }
@@ -147,9 +147,6 @@ func (p Policy) withDefaults() Policy {
 	p.Base = max(cmp.Or(p.Base, 200*time.Millisecond), 0)
 	p.Max = cmp.Or(p.Max, 10*time.Second)
 	p.MaxRetryAfter = max(cmp.Or(p.MaxRetryAfter, time.Minute), 0)
-	if p.Limiter == nil {
-		p.Limiter = new(Limiter)
-	}
 	p.Logger = cmp.Or(p.Logger, slog.Default())
 	return p
 }
@@ -276,7 +273,11 @@ type circuit struct {
 	last     time.Time // last failure or probe
 }
 
+// spend takes n tenths of a token, if the bucket has them. A nil Limiter has no bounds.
 func (l *Limiter) spend(n int) bool {
+	if l == nil {
+		return true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.spent+n > 100 {
