@@ -31,7 +31,8 @@ func (r *receiver) checkEarly(ctx context.Context, a *arrival) error {
 			return err
 		}
 	}
-	if a.via == viaLetter || isLate && !r.letters.isFull(env.From, r.opts.Limits.MaxMessage) {
+	// A larger message than half of the letters could wait for room without end.
+	if a.via == viaLetter || isLate && !r.letters.isFull(env.From, min(r.opts.Limits.MaxMessage, maxLetterBytes/2)) {
 		return nil
 	}
 	th, err := r.threads.Get(ctx, env.ThreadID, env.From)

@@ -391,6 +391,24 @@ func TestWithdrawDoesNotWaitForRefusedOffer(t *testing.T) {
 	}
 }
 
+// A move that names an unseen message waits for ten minutes, however large an envelope may be (AIR-D77).
+func TestEarlyMoveIsRefused(t *testing.T) {
+	for _, limit := range []int{0, -1, 100 << 20} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			in := w.inbox(t, bob, air.InboxOptions{Limits: air.Limits{MaxMessage: limit}})
+			decline := signedOffer(t, alice, bob.DID(), func(d *air.Draft) { d.InReplyTo, d.Body = air.NewID(), &air.Decline{} })
+			for _, want := range []air.Class{air.ClassLater, air.ClassRefused} {
+				o := in.Receive(t.Context(), decline, true)
+				require.Equal(t, want, o.Class)
+				require.ErrorIs(t, o.Err, air.ErrConflict)
+				time.Sleep(10 * time.Minute)
+			}
+		})
+	}
+}
+
 // A Withdraw of a dead letter waits for ten minutes, becomes a dead letter, and is handled after its Offer (AIR-D77).
 func TestWithdrawOfDeadLetter(t *testing.T) {
 	for _, name := range []string{"failed", "failed with store", "stale", "discarded", "redelivered first"} {
