@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -704,6 +705,16 @@ func TestAckFails(t *testing.T) {
 		require.Equal(t, []air.Code{air.ErrReplay, air.ErrReplay}, in.codes())
 		require.Empty(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes)
 	})
+}
+
+// A page has at most 200 envelopes, whatever the option says.
+func TestRelayPageHasMaximum(t *testing.T) {
+	w := newWorld(t, &relay.ServerOptions{PageSize: math.MaxInt, Limits: relay.Limits{RateLimit: -1}})
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	for range 201 {
+		push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	}
+	require.Len(t, pull(t, w.relay, "/inbox/"+bob.AIRID()+"/pull").Envelopes, 200)
 }
 
 // No request breaks the relay.

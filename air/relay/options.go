@@ -48,8 +48,8 @@ type ServerOptions struct {
 	// AllowedHosts are further host names under which pages may reach a relay on a loopback address.
 	AllowedHosts []string
 
-	// PageSize is the number of envelopes in a pull without a limit. Zero means 50, a negative value
-	// means 200, the maximum.
+	// PageSize is the number of envelopes in a pull without a limit. Zero means 50; a negative value and
+	// more than 200 mean 200.
 	PageSize int
 
 	// Audit, if set, is called after every request except health checks. It may be called
@@ -197,7 +197,7 @@ type Persistence struct {
 func (o *ServerOptions) withDefaults() {
 	p, l := &o.Persistence, &o.Limits
 	o.RecipientHost = cmp.Or(o.RecipientHost, "agentidentityregistry.org")
-	o.PageSize = option.Or(o.PageSize, 50, maxPage)
+	o.PageSize = min(option.Or(o.PageSize, 50, maxPage), maxPage)
 	l.MaxMessage = option.Or(l.MaxMessage, server.MaxMessage, math.MaxInt32)
 	l.MaxOutput = option.Count(l.MaxOutput, 16<<20)
 	l.MaxMemoryPerSession = option.Bytes(l.MaxMemoryPerSession, mailboxBytes)
