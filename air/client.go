@@ -250,7 +250,7 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if c.opts.RequireSealed && !seal {
 		return nil, errPlain()
 	}
-	if d.Body == nil {
+	if isMissing(d.Body) {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
 	if d.From != "" && d.From != c.did {

@@ -64,7 +64,7 @@ func NewEnvelope(d *Draft, signer crypto.Signer, opts *EnvelopeOptions) (*Envelo
 			return nil, ErrInvalidJSON.err("a field is not UTF-8")
 		}
 	}
-	if d.Body == nil {
+	if isMissing(d.Body) {
 		return nil, ErrInvalidEnvelope.err("body is missing")
 	}
 	// Canonicalized separately, so that no text of a body can become a member of the envelope.

@@ -132,6 +132,14 @@ func ParsePublicKey(text string) (*PublicKey, error) {
 	return NewPublicKey(key)
 }
 
+// check returns [ErrBadKey] if there is no key.
+func (k *PublicKey) check() error {
+	if k == nil || k.x == nil {
+		return ErrBadKey.err("the key is missing")
+	}
+	return nil
+}
+
 // Bytes returns the 32 bytes of the key.
 func (k *PublicKey) Bytes() []byte { return append([]byte(nil), k.ed...) }
 

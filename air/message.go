@@ -4,6 +4,7 @@
 package air
 
 import (
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -84,9 +85,15 @@ func (*Withdraw) bodyType() string { return bodyTypeWithdraw }
 
 func (b *Raw) bodyType() string { return b.Type }
 
-// BodyType returns the member type of a body: "Offer" for an [Offer].
+// isMissing reports whether there is no body, or a nil pointer as one.
+func isMissing(b Body) bool {
+	v := reflect.ValueOf(b)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// BodyType returns the member type of a body: "Offer" for an [Offer], and "" for none.
 func BodyType(b Body) string {
-	if b == nil {
+	if isMissing(b) {
 		return ""
 	}
 	return b.bodyType()

@@ -5,12 +5,17 @@ package air_test
 
 import (
 	"context"
+	"crypto/ed25519"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/air/deployed"
+	"github.com/fivewire/fivewire/air/registry"
+	"github.com/fivewire/fivewire/air/relay"
 )
 
 // An option that is misspelt is refused, and not taken for the laxest choice.
@@ -75,6 +80,53 @@ func TestMissingArguments(t *testing.T) {
 	_, err = c.Send(t.Context(), nil, nil)
 	require.ErrorIs(t, err, air.ErrInvalidEnvelope)
 	require.ErrorIs(t, c.SendEach(t.Context(), []string{bob.DID()}, nil, nil)[0].Err, air.ErrInvalidEnvelope)
+
+	signed := signedOffer(t, alice, bob.DID(), nil)
+	e, err := air.DecodeEnvelope(signed, nil)
+	require.NoError(t, err)
+	for _, key := range []*air.PublicKey{nil, {}} {
+		_, err = air.Verify(signed, key, "")
+		require.ErrorIs(t, err, air.ErrBadKey)
+		_, err = e.Verify(key, "")
+		require.ErrorIs(t, err, air.ErrBadKey)
+		_, err = air.Seal(key, air.Binding{ID: "1", From: "2", To: "3", ThreadID: "4"}, []byte("{}"))
+		require.ErrorIs(t, err, air.ErrBadKey)
+		require.False(t, alice.PublicKey().Equal(key))
+	}
+	for _, id := range []*air.Identity{nil, {}} {
+		_, err = id.Open(e)
+		require.ErrorIs(t, err, air.ErrDecryptFailed)
+	}
+	_, err = alice.Open(nil)
+	require.ErrorIs(t, err, air.ErrDecryptFailed)
+	for _, body := range []air.Body{(*air.Offer)(nil), (*air.Counter)(nil), (*air.Accept)(nil), (*air.Decline)(nil), (*air.Withdraw)(nil), (*air.Raw)(nil)} {
+		_, err = air.NewEnvelope(&air.Draft{Body: body}, alice.Signer(), nil)
+		require.EqualError(t, err, "air: invalid_envelope: body is missing")
+		_, err = c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: body}, nil)
+		require.EqualError(t, err, "air: invalid_envelope: body is missing")
+		require.Empty(t, air.BodyType(body))
+	}
+	_, err = deployed.Decode(nil)
+	require.ErrorIs(t, err, air.ErrUnsupportedBody)
+	_, err = relay.NewServer(&relay.ServerOptions{Auth: relay.Auth{AllowAnonymous: true}, AnyRecipient: true, Middleware: []relay.Middleware{nil}})
+	require.EqualError(t, err, "air: relay: nil Middleware")
+
+	agents, err := registry.NewClient(&registry.Options{HTTPClient: w.http()})
+	require.NoError(t, err)
+	_, err = agents.Register(t.Context(), nil)
+	require.ErrorIs(t, err, air.ErrBadRequest)
+	_, err = agents.Update(t.Context(), alice.AIRID(), "secret", nil)
+	require.ErrorIs(t, err, air.ErrBadRequest)
+	_, err = agents.Attest(t.Context(), alice, "secret", nil)
+	require.ErrorIs(t, err, air.ErrBadAIRID)
+	for _, id := range []*air.Identity{nil, {}} {
+		_, err = agents.Attest(t.Context(), id, "secret", &registry.AttestParams{Subject: bob.AIRID(), Type: registry.Dependency})
+		require.ErrorIs(t, err, air.ErrBadKey)
+	}
+	for _, key := range []*air.PublicKey{nil, {}} {
+		a := &registry.Attestation{Signature: "z" + strings.Repeat("1", ed25519.SignatureSize)}
+		require.ErrorIs(t, a.Verify(bob.AIRID(), key), air.ErrBadKey)
+	}
 }
 
 // The threads of one agent are not those of another one, whose moves would look like those of its peers.

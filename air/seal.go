@@ -46,8 +46,9 @@ func (e *Envelope) binding() Binding {
 }
 
 // Seal encrypts a body for one recipient and one envelope and returns the body of type encrypted as
-// JSON (section 14). The error is bad_aad for an empty or ambiguous field, one of [Canonicalize], [ErrInvalidEnvelope] if the
-// body is not an object, or for a body of a negotiation [ErrNullForbidden] or [ErrEmptyArray].
+// JSON (section 14). The error is [ErrBadKey] without a key, bad_aad for an empty or ambiguous field, one of
+// [Canonicalize], [ErrInvalidEnvelope] if the body is not an object, or for a body of a negotiation
+// [ErrNullForbidden] or [ErrEmptyArray].
 func Seal(to *PublicKey, b Binding, body []byte) ([]byte, error) {
 	return sealWith(rand.Reader, to, b, body)
 }
@@ -55,6 +56,9 @@ func Seal(to *PublicKey, b Binding, body []byte) ([]byte, error) {
 // sealWith is like [Seal] with the given source of randomness: 32 bytes for the ephemeral key and
 // then 12 bytes for the nonce. Neither may be used twice. It is meant for tests with known answers.
 func sealWith(random io.Reader, to *PublicKey, b Binding, body []byte) ([]byte, error) {
+	if err := to.check(); err != nil {
+		return nil, err
+	}
 	var array [512]byte
 	aad, err := b.appendAAD(array[:0])
 	if err != nil {
@@ -127,6 +131,9 @@ func errSealed() *Error { return ErrDecryptFailed.err("decryption failed") }
 // returns the plaintext as sealed: a JSON object, perhaps not in canonical form. Verify the
 // signature of the envelope first. The error is always [ErrDecryptFailed].
 func (id *Identity) Open(e *Envelope) ([]byte, error) {
+	if id.isZero() || e == nil {
+		return nil, errSealed()
+	}
 	plain, _, err := id.open(e.binding(), e.BodyJSON())
 	return plain, err
 }

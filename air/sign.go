@@ -137,9 +137,12 @@ func decodeSignature[T string | []byte](sig *[64]byte, text T) error {
 }
 
 // Verify verifies the signature of any JSON object and returns the form in which it was signed. The
-// error is [ErrBadSignature], one of [Canonicalize], or [ErrInvalidEnvelope] for a text that is not
-// an object or whose signature is neither a string nor null. It allocates nothing.
+// error is [ErrBadKey] without a key, [ErrBadSignature], one of [Canonicalize], or [ErrInvalidEnvelope] for a
+// text that is not an object or whose signature is neither a string nor null. It allocates nothing.
 func Verify(envelope []byte, key *PublicKey, accept Form) (Form, error) {
+	if err := key.check(); err != nil {
+		return "", err
+	}
 	c := getScratch()
 	defer putScratch(c)
 	if err := c.signable(envelope); err != nil {
@@ -168,8 +171,11 @@ func Verify(envelope []byte, key *PublicKey, accept Form) (Form, error) {
 }
 
 // Verify verifies the signature of the envelope and returns the form in which it was signed. The
-// error is [ErrBadSignature].
+// error is [ErrBadSignature], or [ErrBadKey] without a key.
 func (e *Envelope) Verify(key *PublicKey, accept Form) (Form, error) {
+	if err := key.check(); err != nil {
+		return "", err
+	}
 	var sig [64]byte
 	if err := decodeSignature(&sig, e.Signature); err != nil {
 		return "", err

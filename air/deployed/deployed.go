@@ -133,6 +133,9 @@ func Encode(b Body) *air.Raw {
 // [air.ErrInvalidEnvelope].
 func Decode(raw *air.Raw) (Body, error) {
 	var b Body
+	if raw == nil {
+		raw = &air.Raw{}
+	}
 	switch raw.Type {
 	case "text":
 		b = &Text{}

@@ -48,6 +48,9 @@ type Attestation struct {
 // Verify checks the signature over the payload with the attester's key, and that the payload
 // matches the attestation and subject. It does not rely on the registry.
 func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
+	if key == nil || len(key.Bytes()) != ed25519.PublicKeySize {
+		return air.Errorf(air.ErrBadKey, "the key is missing")
+	}
 	payload := a.payload(subject)
 	if a.Payload != "" && a.Payload != string(payload) {
 		return &air.Error{Code: air.ErrBadSignature, Message: "the signed text differs from the attestation"}
@@ -139,6 +142,9 @@ func (a *Attestation) payload(subject string) []byte {
 
 // Attest signs an attestation and submits it. The secret is that of the attester.
 func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret string, p *AttestParams) (*AttestResult, error) {
+	if p == nil {
+		p = &AttestParams{}
+	}
 	if err := checkAIRID(p.Subject); err != nil {
 		return nil, err
 	}
@@ -146,6 +152,9 @@ func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret stri
 	case IdentityVerification, OperatorConfirmation, Dependency, SafetyReview:
 	default:
 		return nil, invalid("no such type of attestation")
+	}
+	if attester == nil || attester.Signer() == nil {
+		return nil, air.Errorf(air.ErrBadKey, "the attester is missing")
 	}
 	at := p.SignedAt
 	if at.IsZero() {

@@ -172,7 +172,7 @@ func (c *Client) ListAll(ctx context.Context) iter.Seq2[*Summary, error] {
 // Register registers a new agent. If the registry created it but the response is invalid, Register
 // returns an error and a Registration with the readable part.
 func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration, error) {
-	if p.Name == "" {
+	if p == nil || p.Name == "" {
 		return nil, invalid("a registration needs a name")
 	}
 	if p.PublicKey == nil && p.CreatorDID == "" {
@@ -217,6 +217,9 @@ func (c *Client) Register(ctx context.Context, p *RegisterParams) (*Registration
 
 // Update changes the entry of an agent. The secret is that of its registration.
 func (c *Client) Update(ctx context.Context, airID, secret string, p *UpdateParams) (*UpdateResult, error) {
+	if p == nil {
+		p = &UpdateParams{}
+	}
 	b := fields{}
 	b.optional("description", p.Description)
 	b.list("capabilities", p.Capabilities)

@@ -89,6 +89,9 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 	err = guard.Call("middleware", func() error {
 		s.handler = HandlerFunc(s.operate)
 		for _, m := range slices.Backward(o.Middleware) {
+			if m == nil {
+				return errors.New("air: relay: nil Middleware")
+			}
 			if s.handler = m(s.handler); s.handler == nil {
 				return errors.New("air: relay: middleware returned no handler")
 			}
