@@ -243,7 +243,7 @@ func (c *Client) update(ctx context.Context, airID, secret string, body []byte, 
 		return nil, err
 	}
 	if secret == "" {
-		return nil, invalid("the secret of the agent is missing")
+		return nil, errNoSecret()
 	}
 	text, err := c.doTimes(ctx, tries, http.MethodPut, "/agents/"+airID, body, secret)
 	c.forget(airID) // after every outcome, since the response may be lost
@@ -268,6 +268,8 @@ func checkAIRID(id string) error {
 	}
 	return nil
 }
+
+func errNoSecret() error { return invalid("the secret of the agent is missing") }
 
 func invalid(detail string) error { return &air.Error{Code: air.ErrBadRequest, Message: detail} }
 

@@ -46,6 +46,9 @@ const nextSuffix = ".next"
 //
 // The published registry answers [ErrKeyImmutable]: see the package documentation.
 func (c *Client) RotateKey(ctx context.Context, path, secret string) (*air.Identity, error) {
+	if secret == "" {
+		return nil, errNoSecret()
+	}
 	unlock, err := lockFolder(ctx, filepath.Dir(path))
 	if err != nil {
 		return nil, err

@@ -100,6 +100,17 @@ func TestRotateFixedKey(t *testing.T) {
 	onlyFile(t, path)
 }
 
+// Without the secret nothing is sent, so the key in the registry is known.
+func TestRotateWithoutSecret(t *testing.T) {
+	w := &wire{}
+	c := w.client(t)
+	path, _, _ := saved(t, c)
+	_, err := c.RotateKey(t.Context(), path, "")
+	require.ErrorIs(t, err, air.ErrBadRequest)
+	require.NotErrorIs(t, err, registry.ErrKeyUnconfirmed)
+	onlyFile(t, path)
+}
+
 func TestRotateRefused(t *testing.T) {
 	w := &wire{}
 	w.KeyUpdates = true
