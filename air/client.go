@@ -273,7 +273,9 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	m := &OutboxMessage{ID: d.ID, To: d.To, ThreadID: d.ThreadID, InReplyTo: d.InReplyTo, Body: d.Body.appendJSON(nil), IsSealed: seal}
 	end, err := c.outbox.turn(ctx, m)
 	if err != nil { // a failed delivery is in the outbox
-		_, _, failed := c.outbox.add(context.WithoutCancel(ctx), m, "", draft.ID == "")
+		ctx, cancel := storeContext(ctx)
+		defer cancel()
+		_, _, failed := c.outbox.add(ctx, m, "", draft.ID == "")
 		return nil, cmp.Or(failed, err)
 	}
 	defer end()

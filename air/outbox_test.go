@@ -186,13 +186,17 @@ func TestRetryOfExpiredMessage(t *testing.T) {
 	})
 }
 
-// A silentStore does not answer List.
+// A silentStore does not answer List, unless it is awake.
 type silentStore struct {
 	store.KV
-	lists atomic.Int64
+	lists   atomic.Int64
+	isAwake atomic.Bool
 }
 
-func (h *silentStore) List(ctx context.Context, _ string) iter.Seq2[store.Entry, error] {
+func (h *silentStore) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	if h.isAwake.Load() {
+		return h.KV.List(ctx, prefix)
+	}
 	return func(yield func(store.Entry, error) bool) {
 		h.lists.Add(1)
 		<-ctx.Done()
@@ -209,6 +213,40 @@ func TestResendEveryReadsHangingStoreOnce(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.EqualValues(t, 1, kv.lists.Load())
 		require.NoError(t, c.Close())
+	})
+}
+
+// A Send whose context ends behind another delivery of its thread does not wait for a store that hangs.
+func TestCanceledSendLeavesHangingStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		kv := &silentStore{KV: store.NewMemory()}
+		kv.isAwake.Store(true)
+		c := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}})
+		w.setFail(func(r *http.Request) error {
+			if r.Method != http.MethodPost {
+				return nil
+			}
+			<-r.Context().Done()
+			return r.Context().Err()
+		})
+		thread := air.NewID()
+		send := func(ctx context.Context) error {
+			_, err := c.Send(ctx, &air.Draft{To: bob.DID(), ThreadID: thread, Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}, nil)
+			return err
+		}
+		first := make(chan error, 1)
+		go func() { first <- send(t.Context()) }()
+		time.Sleep(2 * time.Second)
+		kv.isAwake.Store(false)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		require.Error(t, send(ctx))
+		require.LessOrEqual(t, time.Since(begin), 15*time.Second)
+		require.NoError(t, c.Close())
+		require.Error(t, <-first)
 	})
 }
 
