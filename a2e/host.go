@@ -72,8 +72,8 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of this process, renewed three times as often. Other
-	// processes take its sessions over after the lease has expired. Zero means 15 s. A negative value
-	// means that no other process uses the Store at the same time.
+	// processes take its sessions over after the lease has expired. Zero means 15 s, less than 1 s means
+	// 1 s. A negative value means that no other process uses the Store at the same time.
 	LeaseTTL time.Duration
 
 	// Snapshots keeps the states of plugins with a [PluginSnapshot], such as plans, from one

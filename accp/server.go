@@ -156,8 +156,8 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of the process of a [Server]. Other processes take its
-	// requests over after the lease has expired. Zero means 15 s. A negative value means that no other
-	// process uses the Store at the same time.
+	// requests over after the lease has expired. Zero means 15 s, less than 1 s means 1 s. A negative
+	// value means that no other process uses the Store at the same time.
 	LeaseTTL time.Duration
 
 	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do

@@ -152,7 +152,7 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of this process. Others take over its mail after the lease
-	// has expired. Zero and negative values mean 15 s.
+	// has expired. Zero and negative values mean 15 s, less than 1 s means 1 s.
 	LeaseTTL time.Duration
 
 	// SingleInstance states that no other process shares the Store, so nothing waits for a lease.

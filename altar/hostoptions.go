@@ -189,7 +189,7 @@ type Persistence struct {
 	StoreTimeout time.Duration
 
 	// LeaseTTL is the lifetime of the lease of a Host in the store, from its last renewal. After
-	// that, other Hosts decide about its calls. Zero means 15 seconds.
+	// that, other Hosts decide about its calls. Zero means 15 seconds, less than one means one.
 	LeaseTTL time.Duration
 
 	// ResultTTL is the lifetime of recorded outcomes. Zero means 5 minutes.

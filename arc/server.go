@@ -251,7 +251,8 @@ type Persistence struct {
 
 	// LeaseTTL is the lifetime of the lease of this process, renewed three times as
 	// often. Other processes take its work over after the lease has expired. Zero means
-	// 15 s. A negative value means that no other process uses the Store at the same time.
+	// 15 s, less than 1 s means 1 s. A negative value means that no other process uses the Store at the
+	// same time.
 	LeaseTTL time.Duration
 
 	// TaskRetention and ChatRetention are how long tasks, with their subscriptions, and chats are kept

@@ -39,7 +39,8 @@ var (
 
 const (
 	defaultTTL  = 15 * time.Second
-	ownerTTL    = time.Hour // of an owner without lease and entries
+	minTTL      = time.Second // a shorter lease may end before its renewal
+	ownerTTL    = time.Hour   // of an owner without lease and entries
 	maxPast     = 16
 	maxVerdicts = 4096
 )
@@ -48,7 +49,7 @@ const (
 type Options struct {
 	Prefix     string        // of keys and streams, for example "arc/"; separates groups of instances
 	InstanceID string        // of one live process at a time; zero means a random one
-	TTL        time.Duration // of the lease; zero means 15 s, a negative value means Private
+	TTL        time.Duration // of the lease, at least 1 s; zero means 15 s, a negative value means Private
 	Logger     *slog.Logger  // nil means slog.Default()
 
 	// Private means that no other Lease uses the store and the prefix at the same time. The
@@ -100,7 +101,7 @@ type epoch struct {
 // it replaces the lease of an earlier process. The context bounds Acquire only.
 func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
 	o.Private = o.Private || o.TTL < 0
-	o.TTL = option.Or(o.TTL, defaultTTL, defaultTTL)
+	o.TTL = max(option.Or(o.TTL, defaultTTL, defaultTTL), minTTL)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: state.Guard(db), opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),
 		due: make(chan struct{}, 1), complete: make(chan chan struct{}), inbox: make(chan message, maxInbox),

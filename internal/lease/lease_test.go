@@ -280,6 +280,18 @@ func TestLongestLeaseIsHeld(t *testing.T) {
 	}
 }
 
+// A lease of 15 ns, where a unit was forgotten, would end before each renewal.
+func TestShortestLeaseIsHeld(t *testing.T) {
+	for _, d := range []time.Duration{1, 15} {
+		synctest.Test(t, func(t *testing.T) {
+			l := acquire(t, store.NewMemory(), lease.Options{TTL: d})
+			first := l.Context()
+			time.Sleep(time.Minute)
+			require.NoError(t, first.Err())
+		})
+	}
+}
+
 func TestStoppedProcessLosesItsWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, plan := store.NewMemory(), &fault.Plan{}
