@@ -579,13 +579,22 @@ func preparePull(fs *flag.FlagSet) func(context.Context, *command.IO, []string) 
 		}
 		defer poller.Close()
 		if *once {
-			_, err := poller.Drain(ctx)
-			return status(err)
+			return drain(ctx, poller)
 		}
 		if err := poller.Run(ctx); ctx.Err() == nil {
 			return status(err)
 		}
 		return nil
+	}
+}
+
+// drain empties a mailbox. A call of Drain that ends at a limit returns no delay.
+func drain(ctx context.Context, p *air.Poller) error {
+	for {
+		delay, err := p.Drain(ctx)
+		if err != nil || delay > 0 {
+			return status(err)
+		}
 	}
 }
 

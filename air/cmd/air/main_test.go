@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/airtest"
+	"github.com/fivewire/fivewire/air/relay"
 	"github.com/fivewire/fivewire/air/transcript"
 	"github.com/fivewire/fivewire/internal/command"
 	"github.com/fivewire/fivewire/internal/command/commandtest"
@@ -200,6 +202,28 @@ func TestPullOfOldMail(t *testing.T) {
 	status, _, stderr := do(t, "", "pull", "-key", file, "-once", "-max-age", "721h", "-registry", network.RegistryURL, "-allow-local")
 	require.Equal(t, command.NotDone, status)
 	require.Contains(t, stderr, "30 days")
+}
+
+// A pull empties a mailbox that has more envelopes than a poll fetches.
+func TestPullEmptiesFullMailbox(t *testing.T) {
+	network, err := airtest.NewNetwork(&airtest.Options{Relay: relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}}})
+	require.NoError(t, err)
+	defer network.Close()
+	id, err := network.RegisterAgent(bob)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "bob.json")
+	require.NoError(t, air.SaveIdentity(file, id))
+	const count = 1001
+	for range count {
+		e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), ThreadID: air.NewID(), From: id.DID(), To: id.DID(), Time: time.Now(),
+			Body: &air.Withdraw{WithdrawnID: air.NewID()}}, id.Signer(), nil)
+		require.NoError(t, err)
+		rec := httptest.NewRecorder()
+		network.Relay.ServeHTTP(rec, httptest.NewRequest(http.MethodPost, "/inbox/"+bob, bytes.NewReader(e.Bytes())))
+		require.Equal(t, http.StatusAccepted, rec.Code)
+	}
+	out := must(t, "", "pull", "-key", file, "-once", "-registry", network.RegistryURL, "-allow-local")
+	require.Equal(t, count, strings.Count(out, "\n"))
 }
 
 // The relay serves until it is interrupted, and accepts mail for known agents only.
