@@ -216,6 +216,33 @@ func TestResendEveryReadsHangingStoreOnce(t *testing.T) {
 	})
 }
 
+// A message stays queued if the recipient asks for a longer delay than a delivery waits, whatever the status of the answer
+// (AIR-D45, AIR-D84).
+func TestOutboxKeepsMessageThatIsToComeLater(t *testing.T) {
+	for status, code := range map[int]air.Code{429: air.ErrRateLimited, 503: air.ErrBadGateway} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			w.registry.Register(bob, "https://direct.example/")
+			w.direct = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				rw.Header().Set("Retry-After", "600")
+				rw.WriteHeader(status)
+			})
+			c := w.client(t, alice, air.ClientOptions{Outbox: store.NewMemory()})
+			_, err := c.Send(t.Context(), &air.Draft{To: bob.DID(), Body: offer(5)}, nil)
+			require.ErrorIs(t, err, code)
+			queued, failed := queuedIDs(t, c)
+			require.Len(t, queued, 1)
+			require.Empty(t, failed)
+			w.registry.Register(bob, w.endpoint(bob))
+			time.Sleep(10 * time.Minute)
+			n, err := c.Resend(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+		})
+	}
+}
+
 // A Send whose context ends behind another delivery of its thread does not wait for a store that hangs.
 func TestCanceledSendLeavesHangingStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (s Sent) Retry(now time.Time) Sent {
 // mayBecomeGood reports whether a message that failed with a code stays queued.
 func mayBecomeGood(code string) bool {
 	switch code {
-	case "delivery_failed", "resolve_failed", "rate_limited", "unauthorized", "not_found", "unreachable", "bad_endpoint", "stale_key":
+	case "delivery_failed", "resolve_failed", "rate_limited", "bad_gateway", "unauthorized", "not_found", "unreachable", "bad_endpoint", "stale_key":
 		return true
 	}
 	return false

@@ -15,10 +15,10 @@ import (
 // in the queue, is listed for 30 days more, and counts its requests (AIR-D84).
 func TestSentAgreesWithItsHistory(t *testing.T) {
 	temporary := map[string]bool{"delivery_failed": true, "resolve_failed": true, "rate_limited": true, "unauthorized": true,
-		"not_found": true, "unreachable": true, "bad_endpoint": true, "stale_key": true,
+		"not_found": true, "unreachable": true, "bad_endpoint": true, "stale_key": true, "bad_gateway": true,
 		"bad_signature": false, "conflict": false, "expired": false, "replay": false, "": false}
 	codes := rapid.SampledFrom([]string{"delivery_failed", "resolve_failed", "rate_limited", "unauthorized", "not_found",
-		"unreachable", "bad_endpoint", "stale_key", "bad_signature", "conflict", "expired", "replay", ""})
+		"unreachable", "bad_endpoint", "stale_key", "bad_gateway", "bad_signature", "conflict", "expired", "replay", ""})
 	rapid.Check(t, func(t *rapid.T) {
 		start := time.Unix(1_000_000, 0)
 		last := start.Add(time.Duration(rapid.IntRange(-2, 2).Draw(t, "last")))
