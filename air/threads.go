@@ -36,6 +36,7 @@ type ThreadStoreOptions struct {
 //
 // A peer has at most 10,000 open threads, and 64 MiB of threads, or 1 GiB with a Store. In memory all have at most the lesser of
 // 256 MiB and a third of GOMEMLIMIT. Closed threads make room for others, oldest first, then moves are refused as [ErrRateLimited].
+// Each process counts the threads that it has changed since its start, so several processes, or a restart, permit more.
 type ThreadStore struct {
 	self string
 	kv   store.KV

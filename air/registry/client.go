@@ -46,7 +46,8 @@ type Options struct {
 	Resolver *air.Resolver
 
 	// Retry adjusts the attempts of calls that read or are idempotent. Nil means 4 attempts of up to
-	// 30 s, delays of 500 ms to 10 s, and requested delays up to 30 s.
+	// 30 s, with random delays of at most 500 ms, then twice as long up to 10 s, and requested delays up
+	// to 30 s.
 	Retry *air.RetryPolicy
 
 	// Logger receives events that no error reports, such as retries. Nil means slog.Default().
