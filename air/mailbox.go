@@ -55,29 +55,37 @@ func (m *mailbox) open(endpoint string, o *PollerOptions, s *self) (err error) {
 }
 
 // pull fetches a page. While the dialect is not detected, a mailbox of the specification that is missing may be one of the
-// deployed relay.
+// deployed relay. Only a page tells the dialect.
 func (m *mailbox) pull(ctx context.Context, since string) (*page, error) {
-	res, err := m.exchange(ctx, "pull", http.MethodGet, m.pullURL(since), nil, maxPull)
-	if err == nil && m.isAuto && res.Status == http.StatusNotFound {
-		spec := m.endpoint
+	spec := m.endpoint
+	pg, status, err := m.pullPage(ctx, since)
+	if m.isAuto && status == http.StatusNotFound {
 		m.endpoint, m.isPlain = m.deployed, true
-		res, err = m.exchange(ctx, "pull", http.MethodGet, m.pullURL(since), nil, maxPull)
-		if err != nil || res.Status == http.StatusNotFound {
-			m.endpoint, m.isPlain = spec, false
-		}
+		pg, _, err = m.pullPage(ctx, since)
 	}
+	switch {
+	case err == nil:
+		m.isAuto = false
+	case m.isAuto:
+		m.endpoint, m.isPlain = spec, false
+	}
+	return pg, err
+}
+
+// pullPage fetches a page in the present dialect, and returns the status of the response, zero for none.
+func (m *mailbox) pullPage(ctx context.Context, since string) (pg *page, status int, err error) {
+	res, err := m.exchange(ctx, "pull", http.MethodGet, m.pullURL(since), nil, maxPull)
 	if err != nil {
-		return nil, fmt.Errorf("air: pulling: %w", err)
+		return nil, 0, fmt.Errorf("air: pulling: %w", err)
 	}
 	if res.Status != http.StatusOK {
-		return nil, refusedBy("pulling", res)
+		return nil, res.Status, refusedBy("pulling", res)
 	}
-	m.isAuto = false
-	pg, err := parsePage(res.Body, m.isPlain)
+	pg, err = parsePage(res.Body, m.isPlain)
 	if err != nil {
-		return nil, fmt.Errorf("air: pulling: %w", err)
+		return nil, res.Status, fmt.Errorf("air: pulling: %w", err)
 	}
-	return pg, nil
+	return pg, res.Status, nil
 }
 
 // isRefusedCursor reports whether a pull was refused with 400.

@@ -681,6 +681,33 @@ func TestPollerFindsTheDialect(t *testing.T) {
 	require.ErrorIs(t, err, air.ErrBadEndpoint)
 }
 
+// DialectAuto selects no dialect by the failures of a relay that starts.
+func TestPollerFindsTheDialectAfterFailures(t *testing.T) {
+	w := newWorld(t, nil)
+	alice, bob := w.join(t, 1), w.join(t, 2)
+	real, starts := w.relay, []int{404, 503}
+	w.relay = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch {
+		case len(starts) > 0:
+			rw.WriteHeader(starts[0])
+			starts = starts[1:]
+		case strings.HasPrefix(r.URL.Path, "/pull/"):
+			http.NotFound(rw, r) // as a relay of the specification
+		default:
+			real.ServeHTTP(rw, r)
+		}
+	})
+	in := w.inbox(t, bob, air.InboxOptions{})
+	p, err := air.NewPoller(in.Inbox, w.endpoint(bob), &air.PollerOptions{HTTPClient: w.http(), Dialect: air.DialectAuto})
+	require.NoError(t, err)
+	push(t, real, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+	_, err = p.Drain(t.Context())
+	require.ErrorIs(t, err, air.ErrBadGateway)
+	_, err = p.Drain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, in.count())
+}
+
 // An acknowledgement that fails makes the relay deliver again, and the inbox not
 // act again.
 func TestAckFails(t *testing.T) {
