@@ -26,6 +26,9 @@ const (
 	SafetyReview         = "safety_review"
 )
 
+// ErrRevoked is the code of the error for an attestation that is not active.
+const ErrRevoked air.Code = "revoked"
+
 // An Attestation is a statement of one agent about another, signed by the first.
 type Attestation struct {
 	ID            int64   `json:"id"`
@@ -45,8 +48,9 @@ type Attestation struct {
 	Active        bool    `json:"is_active"`
 }
 
-// Verify checks the signature over the payload with the attester's key, and that the payload
-// matches the attestation and subject. It does not rely on the registry.
+// Verify checks the signature over the payload with the attester's key, that the payload matches the
+// attestation and subject, and that the registry lists the attestation as active (AIR-D91). The error is
+// [air.ErrBadKey] without a key, [air.ErrBadSignature] or [ErrRevoked].
 func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 	if key == nil || len(key.Bytes()) != ed25519.PublicKeySize {
 		return air.Errorf(air.ErrBadKey, "the key is missing")
@@ -62,6 +66,9 @@ func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 	sig, err := base58.Decode(text)
 	if err != nil || len(sig) != ed25519.SignatureSize || !ed25519.Verify(key.Bytes(), payload, sig) {
 		return badSignature()
+	}
+	if !a.Active || a.Revoked != "" {
+		return air.Errorf(ErrRevoked, "the attestation is not active")
 	}
 	return nil
 }

@@ -324,6 +324,12 @@ func TestAttest(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, rev.Revoked)
 	require.False(t, rev.Standing.Verified)
+	list, err = c.ListAttestations(ctx, subject.AIRID)
+	require.NoError(t, err)
+	require.ErrorIs(t, list.List[0].Verify(subject.AIRID, first.PublicKey()), registry.ErrRevoked)
+	changed = at
+	changed.Revoked = rev.At
+	require.ErrorIs(t, changed.Verify(subject.AIRID, first.PublicKey()), registry.ErrRevoked)
 	_, err = c.Revoke(ctx, subject.AIRID, at.ID, secrets[0])
 	require.ErrorIs(t, err, air.ErrConflict)
 	_, err = c.Revoke(ctx, subject.AIRID, 99, secrets[0])
@@ -339,7 +345,7 @@ func TestAttest(t *testing.T) {
 // A signature that the published Python client (0.5.0) made, from a seed of sevens.
 func TestPublishedAttestation(t *testing.T) {
 	a := &registry.Attestation{Attester: "AIR-AAAA-0000-0001", Type: registry.SafetyReview, SignedAt: "2026-05-29T00:00:00Z",
-		Statement: "\u00e9 \u2028 <\"\n>\x7f",
+		Statement: "\u00e9 \u2028 <\"\n>\x7f", Active: true,
 		Signature: "z4wc2jcX2Z6wLxiruVi4VaYjRQuwFSMcECprLzvEFYfwSLo9C9yRj8zh3opth2JVLh9vHpDnvcbQZT2BerF5MSPnJ"}
 	key := publicKey(t, bytes.Repeat([]byte{7}, ed25519.SeedSize))
 	require.NoError(t, a.Verify("AIR-BBBB-0000-0002", key))
