@@ -200,8 +200,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		<-w.Done()
 		return context.Cause(w)
 	}
-	for failures := 0; ; failures++ {
+	for failures, permanents := 0, 0; ; failures++ {
 		endpoint, err := a.Client.endpoint(w, a.Client.did)
+		if permanents++; !isPermanentLookup(err) {
+			permanents = 0
+		}
 		switch {
 		case w.Err() != nil:
 			return context.Cause(w)
@@ -211,7 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 			failures = -1 // the mailbox has moved
 			continue
-		case failures+1 >= maxPermanents && isPermanentLookup(err):
+		case permanents == maxPermanents:
 			return err
 		}
 		if failures == 0 {

@@ -316,6 +316,25 @@ func TestAgentFindsMailbox(t *testing.T) {
 	})
 }
 
+// Only permanent failures in a row end Run: the registry may fail in several ways while it starts.
+func TestAgentRunOutlivesStartOfRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, id := w.join(t, 1), w.join(t, 2)
+		w.registry.SetFailure(503)
+		bob := w.agent(t, id, air.AgentOptions{}, nil)
+		time.Sleep(16 * time.Second) // lookups after 0, 5 and 15 s
+		w.registry.SetFailure(404)
+		time.Sleep(20 * time.Second)
+		w.registry.SetFailure(0)
+		_, err := w.client(t, alice, air.ClientOptions{}).Send(t.Context(), &air.Draft{To: id.DID(), Body: offer(5)}, nil)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Minute)
+		require.Empty(t, bob.run)
+		require.Len(t, bob.list(), 1)
+	})
+}
+
 // Two agents that push to each other, with outboxes, answer in their handlers: no answer waits for the end of the delivery that it
 // proves (AIR-D56).
 func TestDirectAgentsAnswerInHandlers(t *testing.T) {
