@@ -8,6 +8,8 @@ import (
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/fivewire/fivewire/internal/life"
 )
 
 // Limits of a drain (AIR-D65).
@@ -39,9 +41,7 @@ func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
 		p.at = p.at.Answer(requested, isRefusedCursor(err))
 		before := p.at
 		if err == nil {
-			var settled []string
-			settled, err = p.handleLocked(ctx, pg, requested, d)
-			err = errors.Join(p.mailbox.ack(ctx, settled), err)
+			err = p.settleLocked(ctx, pg, requested, d)
 		}
 		if err != nil {
 			var isDropped bool
@@ -55,6 +55,17 @@ func (p *Poller) drainLocked(ctx context.Context, d *drain) error {
 			return nil
 		}
 	}
+}
+
+// settleLocked handles and acknowledges a page. A shutdown waits for that. p.turn must be held.
+func (p *Poller) settleLocked(ctx context.Context, pg *page, requested string, d *drain) error {
+	w, err := p.life.Start(ctx, life.Part)
+	if err != nil {
+		return err
+	}
+	defer w.Finish()
+	settled, err := p.handleLocked(w, pg, requested, d)
+	return errors.Join(p.mailbox.ack(w, settled), err)
 }
 
 // handleLocked passes a page to the inbox and returns the ids to acknowledge. An id with an unsettled

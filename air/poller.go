@@ -154,8 +154,8 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// Shutdown ends Run and the drains after the running handlers. The other envelopes stay at the relay. If ctx
-// ends first, it cuts the handlers and returns the error of ctx at once.
+// Shutdown ends Run and the drains after the running handlers, whose envelopes it acknowledges. The other envelopes
+// stay at the relay. If ctx ends first, it cuts the handlers and returns the error of ctx at once.
 func (p *Poller) Shutdown(ctx context.Context) error {
 	if err := p.life.Shutdown(ctx); err != nil {
 		p.mailbox.client.Close()
@@ -176,7 +176,7 @@ func (p *Poller) Close() error {
 // three consecutive refusals of a cursor the next call has none, as after a restart: the relay then hands out
 // unacknowledged envelopes again, and the inbox drops replays.
 func (p *Poller) Drain(ctx context.Context) (next time.Duration, err error) {
-	w, err := p.life.Start(ctx, life.Part)
+	w, err := p.life.Start(ctx, life.Idle) // a shutdown does not wait for the relay
 	if err != nil {
 		return p.opts.PollInterval, err
 	}
@@ -215,8 +215,8 @@ func (p *Poller) release() { <-p.turn }
 // failedLocked counts and classifies the failure of a drain, and returns the delay before the next one
 // (AIR-D87). p.turn must be held.
 func (p *Poller) failedLocked(ctx context.Context, next time.Duration, err error) (time.Duration, error) {
-	if ctx.Err() != nil {
-		return next, context.Cause(ctx)
+	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+		return next, cmp.Or(context.Cause(ctx), err)
 	}
 	var e *Error
 	class, kind := retry.Unknown, "unreachable"

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -331,6 +332,39 @@ func TestPollerLeavesStuckHandler(t *testing.T) {
 			<-run
 		})
 	}
+}
+
+// A shutdown does not wait for a relay that does not answer, so a handler has all of its time.
+func TestShutdownDoesNotWaitForSilentRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, id := w.join(t, 1), w.join(t, 2)
+		w.setFail(func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/pull") {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		})
+		handled := make(chan error, 1)
+		bob := w.agent(t, id, air.AgentOptions{}, func(*runner, *air.Delivery) error {
+			time.Sleep(20 * time.Second)
+			handled <- nil
+			return nil
+		})
+		envelope := signedOffer(t, alice, id.DID(), nil)
+		var pushed sync.WaitGroup
+		pushed.Go(func() { bob.Inbox.Receive(t.Context(), envelope, false) })
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		begin := time.Now()
+		require.NoError(t, bob.Shutdown(ctx))
+		require.Equal(t, 20*time.Second, time.Since(begin))
+		require.Len(t, handled, 1)
+		require.ErrorIs(t, <-bob.run, air.ErrClosed)
+		pushed.Wait()
+	})
 }
 
 // silence is a body without data.
