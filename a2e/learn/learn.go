@@ -33,7 +33,8 @@ type Refiner interface {
 	Review(ctx context.Context, proposal json.RawMessage) (*RefinementReviewResponse, error)
 
 	// Apply makes a change and returns the numbers of applied and failed edits, and a function that
-	// reverts the change. Apply must refuse a change that cannot be reverted (A2E-112).
+	// reverts the change. Apply must refuse a change that cannot be reverted (A2E-112). Only the principal that applied
+	// a change reverts it, one of its last 100 and in the same process. A function that fails may be called again.
 	Apply(ctx context.Context, proposal json.RawMessage) (applied, failed int64, undo func(context.Context) error, err error)
 }
 
@@ -42,8 +43,8 @@ type Options struct {
 	// Name is the name of the plugin. Empty means "learning".
 	Name string
 
-	// Store keeps feedback and experience, in streams with the prefix "a2e/learn/". Nil keeps only
-	// the scores, in memory.
+	// Store keeps feedback and experience, in streams with the prefix "a2e/learn/". Nil keeps none. The scores and the
+	// refinements are in the memory of the process.
 	Store store.Log
 
 	// Retention is the lifetime of feedback and experience in the store. Zero means 30 days; a
@@ -76,7 +77,7 @@ const (
 // NewPlugin returns a plugin that records feedback and experience and reports statistics of
 // components.
 func NewPlugin(opts *Options) (*a2e.Plugin, error) {
-	k := &keeper{undo: map[string]func(context.Context) error{}, ratings: map[rating]mean{}, dimensions: map[string]int{}}
+	k := &keeper{histories: map[string][]*refinement{}, ratings: map[rating]mean{}, dimensions: map[string]int{}}
 	if opts != nil {
 		k.opts = *opts
 	}
@@ -100,25 +101,30 @@ func NewPlugin(opts *Options) (*a2e.Plugin, error) {
 	}, nil
 }
 
-// maxHistory bounds the refinements that can be rolled back.
-const maxHistory = 100
+// Bounds of the refinements that can be rolled back.
+const (
+	maxHistory = 100  // of an owner
+	maxOwners  = 1000 // a new owner displaces the owner with the oldest last refinement
+)
 
 type keeper struct {
 	opts Options
 
-	mu    sync.Mutex
-	undo  map[string]func(context.Context) error // of applied refinements
-	order []refinement
-
-	ratings    map[rating]mean // guarded by mu
-	dimensions map[string]int  // of ratings, by owner; guarded by mu
+	mu         sync.Mutex               // guards everything below
+	histories  map[string][]*refinement // by owner, each by time
+	ratings    map[rating]mean
+	dimensions map[string]int // of ratings, by owner
 }
 
+// A refinement is an applied change of components.
 type refinement struct {
 	id      string
 	at      time.Time
-	undone  bool
 	applied int64
+
+	// guarded by the mutex of the keeper
+	undone bool
+	undo   func(context.Context) error // nil while it runs, and after it
 }
 
 // keep records the value at position i of a request, once even if the request is repeated. Agents
@@ -183,7 +189,7 @@ const (
 )
 
 // score adds feedback of the owner of a session, and returns the mean score, weighted by confidence,
-// in the dimension of the last one; nil without weight (A2E-D66).
+// in the dimension of the last one; nil without weight, and for a dimension above the bounds (A2E-D66).
 func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
 	owner := s.OwnerID()
 	k.mu.Lock()
@@ -203,6 +209,8 @@ func (k *keeper) score(s *a2e.Session, list []Feedback) *float64 {
 		case len(k.ratings) < maxRatings && k.dimensions[owner] < maxDimensions && len(list[i].Dimension) <= maxName:
 			k.ratings[key] = last
 			k.dimensions[owner]++
+		default:
+			last = mean{}
 		}
 	}
 	if last.weight == 0 {
@@ -271,7 +279,7 @@ func (k *keeper) review(ctx context.Context, _ *a2e.Call, r *RefinementReviewReq
 	return k.opts.Refiner.Review(ctx, r.Proposal)
 }
 
-func (k *keeper) apply(ctx context.Context, _ *a2e.Call, r *RefinementApplyRequest) (*RefinementApplyResponse, error) {
+func (k *keeper) apply(ctx context.Context, call *a2e.Call, r *RefinementApplyRequest) (*RefinementApplyResponse, error) {
 	if k.opts.Refiner == nil {
 		return nil, a2e.ErrNextPlugin
 	}
@@ -279,58 +287,81 @@ func (k *keeper) apply(ctx context.Context, _ *a2e.Call, r *RefinementApplyReque
 	if err != nil {
 		return nil, err
 	}
-	resp := &RefinementApplyResponse{RefinementID: "ref-" + a2e.NewID(), AppliedEdits: applied, FailedEdits: failed, RollbackAvailable: undo != nil}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if undo != nil {
-		k.undo[resp.RefinementID] = undo
-	}
-	if k.order = append(k.order, refinement{id: resp.RefinementID, at: time.Now(), applied: applied}); len(k.order) > maxHistory {
-		delete(k.undo, k.order[0].id)
-		k.order = k.order[1:]
-	}
-	return resp, nil
+	own := &refinement{id: "ref-" + a2e.NewID(), at: time.Now(), applied: applied, undo: undo}
+	k.remember(call.Session.OwnerID(), own)
+	return &RefinementApplyResponse{RefinementID: own.id, AppliedEdits: applied, FailedEdits: failed, RollbackAvailable: undo != nil}, nil
 }
 
-func (k *keeper) rollback(ctx context.Context, _ *a2e.Call, r *RefinementRollbackRequest) (*RefinementRollbackResponse, error) {
+// remember adds a refinement to those of its owner.
+func (k *keeper) remember(owner string, r *refinement) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := append(k.histories[owner], r)
+	if len(list) > maxHistory {
+		list = slices.Delete(list, 0, 1)
+	}
+	k.histories[owner] = list
+	if len(k.histories) <= maxOwners {
+		return
+	}
+	oldest, last := "", time.Time{}
+	for other, list := range k.histories {
+		if at := list[len(list)-1].at; last.IsZero() || at.Before(last) {
+			oldest, last = other, at
+		}
+	}
+	delete(k.histories, oldest)
+}
+
+func (k *keeper) rollback(ctx context.Context, call *a2e.Call, r *RefinementRollbackRequest) (*RefinementRollbackResponse, error) {
 	if k.opts.Refiner == nil {
 		return nil, a2e.ErrNextPlugin
 	}
 	resp := &RefinementRollbackResponse{RefinementID: r.RefinementID}
-	k.mu.Lock()
-	undo := k.undo[r.RefinementID]
-	delete(k.undo, r.RefinementID) // once
-	k.mu.Unlock()
+	own, undo := k.startUndo(call.Session.OwnerID(), r.RefinementID)
 	if undo == nil {
 		resp.Error = "nothing to roll back"
 		return resp, nil
 	}
+	defer func() { // also if undo panics
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if own.undone = resp.RolledBack; !own.undone {
+			own.undo = undo
+		}
+	}()
 	if err := undo(ctx); err != nil {
 		resp.Error = "the rollback failed"
-		k.mu.Lock()
-		k.undo[r.RefinementID] = undo
-		k.mu.Unlock()
 		return resp, nil
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for i := range k.order {
-		if k.order[i].id == r.RefinementID {
-			k.order[i].undone = true
-		}
 	}
 	resp.RolledBack = true
 	return resp, nil
 }
 
-func (k *keeper) history(context.Context, *a2e.Call, *RefinementHistoryRequest) (*RefinementHistoryResponse, error) {
+// startUndo returns a refinement of an owner and its undo, which no other request gets until it has failed. It returns
+// nil for a refinement without undo.
+func (k *keeper) startUndo(owner, id string) (*refinement, func(context.Context) error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	i := slices.IndexFunc(k.histories[owner], func(r *refinement) bool { return r.id == id })
+	if i < 0 {
+		return nil, nil
+	}
+	own := k.histories[owner][i]
+	undo := own.undo
+	own.undo = nil
+	return own, undo
+}
+
+func (k *keeper) history(_ context.Context, call *a2e.Call, _ *RefinementHistoryRequest) (*RefinementHistoryResponse, error) {
 	if k.opts.Refiner == nil {
 		return nil, a2e.ErrNextPlugin
 	}
+	owner := call.Session.OwnerID()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	resp := &RefinementHistoryResponse{}
-	for _, r := range k.order {
+	for _, r := range k.histories[owner] {
 		resp.Entries = append(resp.Entries, json.RawMessage(fmt.Sprintf(
 			`{"refinement_id":%q,"applied_at":%d,"applied_edits":%d,"rolled_back":%t}`, r.id, r.at.Unix(), r.applied, r.undone)))
 	}
@@ -357,17 +388,19 @@ const (
 	maxName       = 256
 )
 
-// Middleware counts the calls of a host. The component of a tool or skill call is
+// Middleware counts the calls of a host. The component of a call of a tool or skill that exists is
 // its name, of every other call its type.
 func (r *Recorder) Middleware(next a2e.Handler) a2e.Handler {
 	return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (any, error) {
 		start := time.Now()
 		answer, err := next.ServeA2E(ctx, call)
 		name := call.Message.Type
-		if s := call.StringMember("tool_name"); s != "" {
-			name = s
-		} else if s := call.StringMember("name"); s != "" && name == "skill/call/req" {
-			name = s
+		switch {
+		case errors.Is(err, a2e.ErrUnknownTool) || errors.Is(err, a2e.ErrUnknownSkill):
+		case name == "tool/call/req":
+			name = cmp.Or(call.StringMember("tool_name"), name)
+		case name == "skill/call/req":
+			name = cmp.Or(call.StringMember("name"), name)
 		}
 		r.add(name, time.Since(start), err)
 		return answer, err

@@ -19,6 +19,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/learn"
+	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
@@ -227,4 +228,103 @@ func TestScoresAreBoundedForEachOwner(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, want, *resp.NewScore, 0.001)
 	}
+}
+
+// A refinement belongs to the principal that applied it: no other one sees it, rolls it back or displaces it.
+func TestRefinementsAreOfTheirOwner(t *testing.T) {
+	r := &refiner{value: 1}
+	h := a2etest.NewHost(t, nil, a2etest.Must(learn.NewPlugin(&learn.Options{Refiner: r})))
+	agent := func(id string) *learn.Client {
+		return a2etest.Must(learn.NewClient(a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: id})))
+	}
+	one, two := agent("one"), agent("two")
+	change := &learn.RefinementApplyRequest{Proposal: json.RawMessage(`{"new_value":2}`)}
+	applied, err := one.ApplyRefinement(t.Context(), change, nil)
+	require.NoError(t, err)
+	for range 101 {
+		_, err = two.ApplyRefinement(t.Context(), change, nil)
+		require.NoError(t, err)
+	}
+	history, err := two.ListRefinements(t.Context(), nil, nil)
+	require.NoError(t, err)
+	require.Len(t, history.Entries, 100)
+	for _, entry := range history.Entries {
+		require.NotContains(t, string(entry), applied.RefinementID)
+	}
+	rollback := &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}
+	_, err = two.RollbackRefinement(t.Context(), rollback, nil)
+	require.ErrorContains(t, err, "nothing to roll back")
+	require.Equal(t, 2, r.value)
+	_, err = agent("one").RollbackRefinement(t.Context(), rollback, nil)
+	require.NoError(t, err, "in a later session, too")
+	require.Equal(t, 1, r.value)
+}
+
+// A refiner whose first rollback fails or panics.
+type hesitant struct {
+	refiner
+	undo func() error
+}
+
+func (h *hesitant) Apply(context.Context, json.RawMessage) (int64, int64, func(context.Context) error, error) {
+	return 1, 0, func(context.Context) error { return h.undo() }, nil
+}
+
+// A rollback that failed can be repeated, also after a panic.
+func TestFailedRollbackCanBeRepeated(t *testing.T) {
+	h := &hesitant{}
+	c := connect(t, &learn.Options{Refiner: h})
+	applied, err := c.ApplyRefinement(t.Context(), nil, nil)
+	require.NoError(t, err)
+	rollback := &learn.RefinementRollbackRequest{RefinementID: applied.RefinementID}
+	for _, undo := range []func() error{func() error { return errors.New("busy") }, func() error { panic("broken") }} {
+		h.undo = undo
+		_, err = c.RollbackRefinement(t.Context(), rollback, nil)
+		require.ErrorIs(t, err, a2e.ErrRuntime)
+	}
+	h.undo = func() error { return nil }
+	_, err = c.RollbackRefinement(t.Context(), rollback, nil)
+	require.NoError(t, err)
+}
+
+// Feedback in a dimension above the bounds has no score rather than that of the last feedback.
+func TestNoScoreAboveTheBounds(t *testing.T) {
+	c := connect(t, &learn.Options{})
+	for i := range 102 {
+		r := feedback(func(f *learn.Feedback) { f.Dimension = fmt.Sprint(i) })
+		r.Feedbacks = append(r.Feedbacks, r.Feedbacks[0])
+		r.Feedbacks[1].Score = 0
+		resp, err := c.RecordFeedback(t.Context(), r, nil)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, resp.Recorded)
+		if i < 100 {
+			require.InDelta(t, 0.25, *resp.NewScore, 0)
+		} else {
+			require.Nil(t, resp.NewScore)
+		}
+	}
+}
+
+// Calls of tools that do not exist take no place from those that do.
+func TestStatisticsNameExistingTools(t *testing.T) {
+	recorder := &learn.Recorder{}
+	set := a2etest.Must(tools.NewSet(nil))
+	tools.AddTool(set, "real", "", func(context.Context, *a2e.Call, struct{}) (int, error) { return 1, nil }, nil)
+	h := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{recorder.Middleware}},
+		a2etest.Must(learn.NewPlugin(&learn.Options{Recorder: recorder})), set.Plugin())
+	agent := a2etest.Connect(t, h, nil)
+	for i := range 1001 {
+		_, err := tools.CallAs[int](t.Context(), agent, fmt.Sprint("absent", i), nil, nil)
+		require.ErrorIs(t, err, a2e.ErrUnknownTool)
+	}
+	_, err := tools.CallAs[int](t.Context(), agent, "real", nil, nil)
+	require.NoError(t, err)
+	c := a2etest.Must(learn.NewClient(agent))
+	stats, err := c.GetStats(t.Context(), nil, nil)
+	require.NoError(t, err)
+	var names []string
+	for _, p := range stats.Components {
+		names = append(names, p.ComponentName)
+	}
+	require.Equal(t, []string{"real", "tool/call/req"}, names)
 }
