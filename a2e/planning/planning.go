@@ -354,16 +354,22 @@ func (p *planner) board(_ context.Context, call *a2e.Call, r *PlanBoardRequest) 
 	resp := &PlanBoardResponse{}
 	for _, n := range plans {
 		b := Board{PlanID: n.id, Name: n.name, Columns: n.columns}
-		order := slices.Clone(n.columns)
-		groups := map[string][]Task{}
-		for _, t := range n.tasks {
-			if !slices.Contains(order, t.status) {
-				order = append(order, t.status)
+		places := map[string]int{} // of columns in b.Tasks
+		add := func(column string) int {
+			place, isKnown := places[column]
+			if !isKnown {
+				place = len(b.Tasks)
+				places[column] = place
+				b.Tasks = append(b.Tasks, a2e.Member[[]Task]{Name: column})
 			}
-			groups[t.status] = append(groups[t.status], t.card(""))
+			return place
 		}
-		for _, column := range order {
-			b.Tasks = append(b.Tasks, a2e.Member[[]Task]{Name: column, Value: groups[column]})
+		for _, column := range n.columns {
+			add(column)
+		}
+		for _, t := range n.tasks {
+			place := add(t.status)
+			b.Tasks[place].Value = append(b.Tasks[place].Value, t.card(""))
 		}
 		resp.Boards = append(resp.Boards, b)
 	}

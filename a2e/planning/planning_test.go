@@ -311,3 +311,18 @@ func TestAddedTaskCostsNotThePlan(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(100*50<<10), "bytes allocated")
 }
+
+// A board has each column once, also for a plan that names one twice: its tasks are the members of an object.
+func TestBoardHasEachColumnOnce(t *testing.T) {
+	h := a2etest.NewHost(t, nil, a2etest.Must(planning.NewPlugin(nil)))
+	c := a2etest.Must(planning.NewClient(a2etest.Connect(t, h, nil)))
+	plan, err := c.CreatePlan(t.Context(), &planning.PlanCreateRequest{Columns: []string{"a", "b", "a"}}, nil)
+	require.NoError(t, err)
+	_, err = c.AddTask(t.Context(), &planning.TaskAddRequest{PlanID: plan.PlanID, Title: "x", Status: new("a")}, nil)
+	require.NoError(t, err)
+	board, err := c.GetBoard(t.Context(), &planning.PlanBoardRequest{PlanID: plan.PlanID}, nil)
+	require.NoError(t, err)
+	require.Len(t, board.Boards[0].Tasks, 2)
+	tasks, _ := board.Boards[0].Tasks.Get("a")
+	require.Len(t, tasks, 1)
+}
