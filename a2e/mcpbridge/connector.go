@@ -34,30 +34,32 @@ type Options struct {
 	// host and of private networks.
 	AllowLoopback, AllowPrivate bool
 
-	// MaxMessage bounds one message of a server in bytes, and its tools together. Zero means 4 MiB.
+	// MaxMessage bounds one message of a server in bytes, and its tools together. Zero means 4 MiB; a negative value
+	// removes the bound.
 	MaxMessage int
 
 	// MaxItems bounds how many tools, resources or prompts of a server are
-	// counted and, of tools, offered, and how many resources are subscribed to. Zero means 1000.
+	// counted and, of tools, offered, and how many resources are subscribed to. Zero means 1000; a negative value removes
+	// the bound.
 	MaxItems int
 
-	// DialTimeout bounds the time of connecting. Zero means 30 s.
+	// DialTimeout bounds the time of connecting. Zero means 30 s; a negative value removes the bound.
 	DialTimeout time.Duration
 
 	// WriteTimeout is the maximum duration of one write to a child that does not read; then the
-	// child is ended. Zero means 30 s.
+	// child is ended. Zero means 30 s; a negative value removes the bound.
 	WriteTimeout time.Duration
 
 	// ProtocolVersion is the first MCP version to negotiate. Empty means the latest one of the SDK,
 	// which falls back to older versions.
 	ProtocolVersion string
 
-	// DisableSampling and NoRoots keep servers from asking the agent for answers of
+	// DisableSampling and DisableRoots keep servers from asking the agent for answers of
 	// its model, and for the places where they may work.
 	DisableSampling, DisableRoots bool
 
 	// Logger receives the output of servers and failed connections, but never headers or
-	// environments. Nil discards them.
+	// environments. Nil means slog.Default().
 	Logger *slog.Logger
 }
 

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/mcpbridge"
 	"github.com/fivewire/fivewire/a2e/tools"
@@ -435,4 +437,91 @@ func TestParameters(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, `[]`, string(result.Data))
 	require.Nil(t, result.Summary)
+}
+
+// connectTo connects to a local server.
+func connectTo(t *testing.T, local *sdk.Server, notify func(method string)) mcp.Server {
+	c := a2etest.Must(mcpbridge.NewConnector(&mcpbridge.Options{Servers: map[string]*sdk.Server{"box": local}}))
+	s, err := c.Connect(t.Context(), nil, &mcp.ServerConfig{ServerID: "box", Name: "box", Transport: "memory"}, func(method string, _ json.RawMessage) {
+		if notify != nil {
+			notify(method)
+		}
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+// hold makes calls of a method of a server, or of all, report on the first channel and wait until the second is closed.
+func hold(local *sdk.Server, method string, isOn *atomic.Bool, began chan<- struct{}, end <-chan struct{}) {
+	local.AddReceivingMiddleware(func(next sdk.MethodHandler) sdk.MethodHandler {
+		return func(ctx context.Context, m string, r sdk.Request) (sdk.Result, error) {
+			if (m == method || method == "") && isOn.Load() {
+				began <- struct{}{}
+				select {
+				case <-end:
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			return next(ctx, m, r)
+		}
+	})
+}
+
+// A request that is canceled while it waits for a new connection does not fail the others that wait for it.
+func TestCanceledReconnectFailsNoOther(t *testing.T) {
+	local, isOn, began, end := newServer(nil), &atomic.Bool{}, make(chan struct{}, 10), make(chan struct{})
+	hold(local, "", isOn, began, end)
+	s := connectTo(t, local, nil)
+	isOn.Store(true)
+	for session := range local.Sessions() {
+		require.NoError(t, session.Close())
+	}
+	require.Eventually(t, func() bool { return s.Info().Status == mcp.StatusDisconnected }, time.Minute, time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
+	read := func(ctx context.Context) <-chan error {
+		result := make(chan error, 1)
+		go func() {
+			_, err := s.ReadResource(ctx, "box:///a")
+			result <- err
+		}()
+		return result
+	}
+	first := read(ctx)
+	<-began
+	second := read(t.Context())
+	cancel()
+	require.ErrorIs(t, <-first, context.Canceled)
+	close(end)
+	require.NoError(t, <-second)
+}
+
+// A request that waits for the list of tools of another one waits until its own context ends.
+func TestListOfToolsEndsWithItsContext(t *testing.T) {
+	local, isOn, began, end := newServer(nil), &atomic.Bool{}, make(chan struct{}, 10), make(chan struct{})
+	hold(local, "tools/list", isOn, began, end)
+	changed := make(chan struct{})
+	s := connectTo(t, local, func(method string) {
+		if method == "notifications/tools/list_changed" {
+			close(changed)
+		}
+	})
+	isOn.Store(true)
+	local.RemoveTools("exit")
+	<-changed
+	first := make(chan error, 1)
+	go func() {
+		_, err := s.(mcp.ToolServer).Tools(t.Context())
+		first <- err
+	}()
+	<-began
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 20 { // a select with several ready cases chooses any
+		_, err := s.(mcp.ToolServer).Tools(ctx)
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	close(end)
+	require.NoError(t, <-first)
 }

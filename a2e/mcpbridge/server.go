@@ -32,12 +32,12 @@ type server struct {
 	forward func(method string, params json.RawMessage)
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	turn    chan struct{} // holds the token of the connecting goroutine
 	work    sync.WaitGroup
 
 	mu       sync.Mutex // guards everything below
 	closed   bool
 	link     *link
+	attempt  *attempt       // to connect again; nil for none
 	last     mcp.ServerInfo // description of the last connection
 	failures int
 	notYet   time.Time // earliest time of a new connection
@@ -47,13 +47,20 @@ type server struct {
 	subsSize int      // bytes of subs
 }
 
+// An attempt is a connection in progress. All requests wait for it, each until its own context ends.
+type attempt struct {
+	done chan struct{} // closed with link or err set
+	link *link
+	err  error
+}
+
 // A link is one connection.
 type link struct {
 	*sdk.ClientSession
 	changes atomic.Uint64 // number of changes of the tool list
 	acks    *acks
 
-	mu    sync.Mutex // guards everything below
+	busy  chan struct{} // full while the tools are listed; guards everything below
 	tools []*sdk.Tool
 	at    uint64    // the value of changes for tools
 	until time.Time // expiry of tools
@@ -61,7 +68,7 @@ type link struct {
 
 func newServer(c *Connector, s *a2e.Session, config *mcp.ServerConfig, notify func(string, json.RawMessage)) *server {
 	own := *config
-	srv := &server{c: c, session: s, config: &own, forward: notify, turn: make(chan struct{}, 1), calls: map[string]*a2e.Call{}}
+	srv := &server{c: c, session: s, config: &own, forward: notify, calls: map[string]*a2e.Call{}}
 	srv.ctx, srv.cancel = context.WithCancel(context.Background())
 	return srv
 }
@@ -105,7 +112,7 @@ func (s *server) open(ctx context.Context) error {
 		free()
 		return fmt.Errorf("mcpbridge: connect: %w", err)
 	}
-	l := &link{ClientSession: session, acks: subs}
+	l := &link{ClientSession: session, acks: subs, busy: make(chan struct{}, 1)}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -195,35 +202,49 @@ func capabilities(l *link) *sdk.ServerCapabilities {
 
 // connected returns the connection, and reconnects after a loss if the configuration allows it.
 func (s *server) connected(ctx context.Context) (*link, error) {
+	s.mu.Lock()
+	l, a := s.link, s.attempt
+	switch {
+	case l != nil:
+		s.mu.Unlock()
+		return l, nil
+	case a != nil:
+	case s.closed || s.config.AutoReconnect != nil && !*s.config.AutoReconnect || time.Until(s.notYet) > 0:
+		s.mu.Unlock()
+		return nil, unavailable(nil)
+	default:
+		a = &attempt{done: make(chan struct{})}
+		s.attempt = a
+		s.work.Go(func() {
+			guard.Run("mcp server", func() error { return s.open(s.ctx) }, func(err error) { s.finish(a, err) })
+		})
+	}
+	s.mu.Unlock()
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case <-a.done:
+		return a.link, a.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	s.mu.Lock()
-	l, closed, wait := s.link, s.closed, time.Until(s.notYet)
-	s.mu.Unlock()
-	switch {
-	case l != nil:
-		return l, nil
-	case closed || s.config.AutoReconnect != nil && !*s.config.AutoReconnect || wait > 0:
-		return nil, unavailable(nil)
-	}
-	err := s.open(ctx)
+}
+
+// finish ends an attempt to connect.
+func (s *server) finish(a *attempt, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer close(a.done)
+	s.attempt = nil
 	if err != nil {
 		s.failures++
 		s.notYet = time.Now().Add(retry.Delay(s.failures, time.Second, 30*time.Second))
 		s.last.Status, s.last.Error = mcp.StatusError, "the server cannot be reached"
-		return nil, unavailable(err)
+		a.err = unavailable(err)
+		return
 	}
 	s.failures, s.notYet = 0, time.Now().Add(time.Second)
-	if s.link == nil {
-		return nil, unavailable(nil)
+	if a.link = s.link; a.link == nil {
+		a.err = unavailable(nil)
 	}
-	return s.link, nil
 }
 
 func unavailable(cause error) error {

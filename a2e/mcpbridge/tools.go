@@ -40,8 +40,12 @@ func (s *server) Tools(ctx context.Context) ([]tools.Tool, error) {
 
 // listTools returns the tools from the cache or the server.
 func (s *server) listTools(ctx context.Context, l *link) ([]*sdk.Tool, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	select {
+	case l.busy <- struct{}{}:
+		defer func() { <-l.busy }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 	changes := l.changes.Load()
 	if l.tools != nil && l.at == changes && time.Now().Before(l.until) {
 		return l.tools, nil
