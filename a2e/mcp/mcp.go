@@ -228,9 +228,11 @@ func (r *rack) close() {
 	list := r.servers
 	r.servers, r.isClosed = nil, true
 	r.mu.Unlock()
+	var work sync.WaitGroup
 	for _, s := range list {
-		_ = s.Close()
+		work.Go(func() { _ = guard.Call("mcp server", s.Close) }) // apart from the others (A2E-D58)
 	}
+	work.Wait()
 }
 
 func notFound(id string) error {
@@ -328,6 +330,10 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		return nil, e
 	}
 	s := &server{config: *config, Server: connected, since: time.Now()}
+	if ctx.Err() != nil { // the call is already answered, so the agent does not know the server
+		_ = s.Close()
+		return nil, context.Cause(ctx)
+	}
 	if refusal, err := r.admit(config.ServerID, s, b.opts.MaxServers); refusal != "" || err != nil { // by requests that were faster
 		_ = s.Close()
 		return &ServerRegisterResponse{Error: refusal}, err

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // fake is an MCP server within the process.
 type fake struct {
 	notify func(string, json.RawMessage)
-	closed *int
+	closed *atomic.Int64
 	down   error
 
 	isSilent bool // lists no tools before ctx ends
@@ -79,9 +80,9 @@ func (f *fake) Tools(ctx context.Context) ([]tools.Tool, error) {
 	return []tools.Tool{{Definition: tools.Definition{Name: "read"}, Run: run}, {Definition: tools.Definition{Name: "write"}, Run: run}}, nil
 }
 
-func (f *fake) Close() error { *f.closed++; return nil }
+func (f *fake) Close() error { f.closed.Add(1); return nil }
 
-func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
+func connect(t *testing.T, closed *atomic.Int64) (*mcp.Client, *a2e.Client) {
 	connector := mcp.ConnectorFunc(func(_ context.Context, _ *a2e.Session, c *mcp.ServerConfig, notify func(string, json.RawMessage)) (mcp.Server, error) {
 		switch c.Name {
 		case "down":
@@ -104,7 +105,7 @@ func connect(t *testing.T, closed *int) (*mcp.Client, *a2e.Client) {
 // Servers are registered for a session, asked, and closed with it (A2E-122,
 // A2E-124, A2E-125, A2E-126, A2E-128).
 func TestServers(t *testing.T) {
-	closed := 0
+	var closed atomic.Int64
 	c, client := connect(t, &closed)
 	ctx := t.Context()
 	pushed := make(chan *mcp.ServerPush, 1)
@@ -179,7 +180,7 @@ func TestServers(t *testing.T) {
 	unregistered, err := c.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
 	require.NoError(t, err)
 	require.True(t, unregistered.OK)
-	require.Equal(t, 1, closed)
+	require.EqualValues(t, 1, closed.Load())
 	_, err = c.UnregisterServer(ctx, &mcp.ServerUnregisterRequest{ServerID: "fs"}, nil)
 	require.ErrorIs(t, err, a2e.ErrMCPServerNotFound)
 }
@@ -187,7 +188,7 @@ func TestServers(t *testing.T) {
 // The tools of the servers are listed among those of the session, with prefixed names, only in
 // sessions that registered the server (A2E-123, A2E-128).
 func TestTools(t *testing.T) {
-	closed := 0
+	var closed atomic.Int64
 	c, client := connect(t, &closed)
 	tc, err := tools.NewClient(client)
 	require.NoError(t, err)
@@ -216,7 +217,7 @@ func TestTools(t *testing.T) {
 // A server that is connected after the end of its session is closed.
 func TestLateServerIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		closed := 0
+		var closed atomic.Int64
 		connector := mcp.ConnectorFunc(func(context.Context, *a2e.Session, *mcp.ServerConfig, func(string, json.RawMessage)) (mcp.Server, error) {
 			time.Sleep(time.Minute)
 			return &fake{closed: &closed}, nil
@@ -231,7 +232,7 @@ func TestLateServerIsClosed(t *testing.T) {
 		require.NoError(t, client.Close())
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		require.Equal(t, 1, closed)
+		require.EqualValues(t, 1, closed.Load())
 	})
 }
 
@@ -251,7 +252,7 @@ func TestConnectorReturnsNoServer(t *testing.T) {
 
 // The configuration of a server is bounded, because its session keeps it.
 func TestConfigurationIsBounded(t *testing.T) {
-	c, _ := connect(t, new(int))
+	c, _ := connect(t, new(atomic.Int64))
 	config := `{"name":"good","env":{"A":"` + strings.Repeat("x", 70<<10) + `"}}`
 	resp, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
 	require.ErrorContains(t, err, "too large")
@@ -260,7 +261,7 @@ func TestConfigurationIsBounded(t *testing.T) {
 
 // A server that fails has no listed tools, but a call of one of them and a read fail with its error.
 func TestFailedServerIsTheError(t *testing.T) {
-	c, client := connect(t, new(int))
+	c, client := connect(t, new(atomic.Int64))
 	for _, config := range []string{`{"server_id":"a","name":"failed","tool_allow_list":["read"]}`, `{"server_id":"b","name":"empty"}`} {
 		_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
 		require.NoError(t, err)
@@ -280,7 +281,7 @@ func TestFailedServerIsTheError(t *testing.T) {
 // A server that does not answer delays the list of all tools for a short time only, and no call of another server.
 func TestSilentServerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, client := connect(t, new(int))
+		c, client := connect(t, new(atomic.Int64))
 		for _, config := range []string{`{"server_id":"a","name":"silent"}`, `{"server_id":"b","name":"good"}`} {
 			_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
 			require.NoError(t, err)
@@ -293,5 +294,63 @@ func TestSilentServerDelaysNoOther(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, list.Tools, 2)
 		require.Equal(t, 10*time.Second, time.Since(start))
+	})
+}
+
+// A server that is connected after its request was canceled is closed, because the agent has no answer. It may be registered
+// again.
+func TestServerOfCanceledRequestIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int64
+		connector := mcp.ConnectorFunc(func(ctx context.Context, _ *a2e.Session, c *mcp.ServerConfig, _ func(string, json.RawMessage)) (mcp.Server, error) {
+			if c.Name == "slow" {
+				<-ctx.Done()
+			}
+			return &fake{closed: &closed}, nil
+		})
+		b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+		client := a2etest.Connect(t, a2etest.NewHost(t, nil, b.Plugin()), &a2e.ClientOptions{Capabilities: []string{"mcp", "cancel"}})
+		c := a2etest.Must(mcp.NewClient(client))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.RegisterServer(ctx, &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"server_id":"fs","name":"slow"}`)}, nil)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		synctest.Wait()
+		require.EqualValues(t, 1, closed.Load())
+		_, err = c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"server_id":"fs"}`)}, nil)
+		require.NoError(t, err)
+		require.NoError(t, client.Close())
+	})
+}
+
+// sudden is a server whose Close takes long and panics.
+type sudden struct{ fake }
+
+func (s *sudden) Close() error {
+	time.Sleep(time.Minute)
+	panic("broken")
+}
+
+// A server whose Close takes long or panics keeps no other one open at the end of a session.
+func TestServersAreClosedApart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed atomic.Int64
+		connector := mcp.ConnectorFunc(func(_ context.Context, _ *a2e.Session, c *mcp.ServerConfig, _ func(string, json.RawMessage)) (mcp.Server, error) {
+			if c.Name == "sudden" {
+				return &sudden{}, nil
+			}
+			return &fake{closed: &closed}, nil
+		})
+		b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+		client := a2etest.Connect(t, a2etest.NewHost(t, nil, b.Plugin()), nil)
+		c := a2etest.Must(mcp.NewClient(client))
+		for _, config := range []string{`{"name":"sudden"}`, `{"name":"good"}`} {
+			_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+			require.NoError(t, err)
+		}
+		require.NoError(t, client.Close())
+		synctest.Wait()
+		require.EqualValues(t, 1, closed.Load())
+		time.Sleep(time.Hour)
 	})
 }
