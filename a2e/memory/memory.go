@@ -261,9 +261,10 @@ func (k *keeper) open(prefix, owner string) *shelf {
 		s = newShelf(k.opts.Store, prefix, k.isShared)
 		s.owner = owner
 		k.shelves[prefix] = s
+	} else if s.users == 0 {
+		k.idle = slices.DeleteFunc(k.idle, func(i *shelf) bool { return i == s })
 	}
 	s.users++
-	k.idle = slices.DeleteFunc(k.idle, func(i *shelf) bool { return i == s })
 	return s
 }
 
@@ -276,6 +277,8 @@ func (k *keeper) close(m *memories) {
 	for _, s := range m.shelves {
 		s.users--
 		switch {
+		case s.users == 0 && k.isShared && s.size() == 0:
+			delete(k.shelves, s.prefix)
 		case s.users == 0 && k.isShared:
 			k.idle = append(k.idle, s)
 		case s.users == 0:

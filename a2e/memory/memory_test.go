@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/memory"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -465,4 +467,58 @@ func TestWorkingTiersOfPrincipalAreBoundedTogether(t *testing.T) {
 			require.Zero(t, u.Used, "%+v", u)
 		}
 	})
+}
+
+// Memories without entries take no space after their sessions, however many there are.
+func TestEmptyMemoriesAreNotKept(t *testing.T) {
+	h := a2etest.NewHost(t, nil, a2etest.Must(memory.NewPlugin(&memory.Options{Store: store.NewMemory(), MaxMemories: -1})))
+	session := func(n int) {
+		c := a2etest.Connect(t, h, nil)
+		m := a2etest.Must(memory.NewClient(c))
+		for i := range 1000 {
+			resp, err := m.Init(t.Context(), &memory.InitRequest{Namespace: fmt.Sprint(n, "/", i)}, nil)
+			require.NoError(t, err)
+			_, err = m.Retrieve(t.Context(), &memory.RetrieveRequest{MemoryID: resp.MemoryID}, nil)
+			require.NoError(t, err)
+		}
+		require.NoError(t, c.Close())
+		require.Eventually(t, func() bool { return len(h.Sessions()) == 0 }, time.Minute, time.Millisecond)
+	}
+	session(0)
+	before := kit.Heap()
+	for n := range 10 {
+		session(n + 1)
+	}
+	require.Less(t, kit.Heap()-before, int64(2<<20))
+	runtime.KeepAlive(h)
+}
+
+// Recall returns all entries, also if they are too large for one answer.
+func TestRecallOfLargeEntries(t *testing.T) {
+	agent := a2etest.Connect(t, a2etest.NewHost(t, nil, a2etest.Must(memory.NewPlugin(nil))), nil)
+	m, err := memory.Open(t.Context(), agent, "")
+	require.NoError(t, err)
+	large := strings.Repeat("x", 900<<10)
+	var keys []any
+	for i := range 7 {
+		keys = append(keys, map[string]int{"n": i})
+		require.NoError(t, m.Remember(t.Context(), keys[i], large, nil))
+	}
+	entries, err := m.Recall(t.Context(), keys...)
+	require.NoError(t, err)
+	require.Len(t, entries, 7)
+}
+
+// A time to live that is over is refused, and not taken for none.
+func TestNegativeTTLIsRefused(t *testing.T) {
+	agent := a2etest.Connect(t, a2etest.NewHost(t, nil, a2etest.Must(memory.NewPlugin(nil))), nil)
+	m, err := memory.Open(t.Context(), agent, "")
+	require.NoError(t, err)
+	for _, ttl := range []time.Duration{-time.Nanosecond, -time.Hour, math.MinInt64} {
+		require.Error(t, m.Remember(t.Context(), map[string]int{}, 1, &memory.RememberOptions{TTL: ttl}), ttl)
+	}
+	require.NoError(t, m.Remember(t.Context(), map[string]int{}, 1, &memory.RememberOptions{TTL: math.MaxInt64}))
+	entries, err := m.Recall(t.Context(), map[string]int{})
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
 }

@@ -26,7 +26,7 @@ type Memory struct {
 type RememberOptions struct {
 	Tier string        // empty means TierEpisodic
 	Tags []string      // a search may be restricted to them
-	TTL  time.Duration // rounded up to whole seconds; zero means no end
+	TTL  time.Duration // rounded up to whole seconds; zero means no end, and a negative value is refused
 }
 
 // A StoreError reports the entries that a host refused. The others are stored.
@@ -56,6 +56,9 @@ func (m *Memory) Remember(ctx context.Context, key, value any, opts *RememberOpt
 	e := &Entry{Tier: TierEpisodic}
 	if opts != nil {
 		e.Tags, e.TTL = opts.Tags, int64(math.Ceil(opts.TTL.Seconds()))
+		if opts.TTL < 0 {
+			e.TTL = -1 // which the host refuses
+		}
 		if opts.Tier != "" {
 			e.Tier = opts.Tier
 		}
@@ -79,13 +82,28 @@ func (m *Memory) Recall(ctx context.Context, keys ...any) ([]*Entry, error) {
 	if err != nil || len(texts) == 0 {
 		return nil, err
 	}
-	return m.retrieve(ctx, &RetrieveRequest{Keys: texts, Limit: a2e.Limit(len(tiers) * len(texts))})
+	return m.recall(ctx, texts)
+}
+
+// recall retrieves keys with several requests if the entries are too large for one answer.
+func (m *Memory) recall(ctx context.Context, keys []json.RawMessage) ([]*Entry, error) {
+	entries, total, err := m.retrieve(ctx, &RetrieveRequest{Keys: keys, Limit: a2e.Limit(len(tiers) * len(keys))})
+	if err != nil || int64(len(entries)) >= total || len(keys) == 1 {
+		return entries, err
+	}
+	entries, err = m.recall(ctx, keys[:len(keys)/2])
+	if err != nil {
+		return nil, err
+	}
+	others, err := m.recall(ctx, keys[len(keys)/2:])
+	return append(entries, others...), err
 }
 
 // Search returns at most limit entries of all tiers that match the words of a query, the best first, and
 // have one of the tags. No tags mean any entry. A limit of zero means 10.
 func (m *Memory) Search(ctx context.Context, query string, limit int, tags ...string) ([]*Entry, error) {
-	return m.retrieve(ctx, &RetrieveRequest{Query: query, Tags: tags, Limit: a2e.Limit(limit)})
+	entries, _, err := m.retrieve(ctx, &RetrieveRequest{Query: query, Tags: tags, Limit: a2e.Limit(limit)})
+	return entries, err
 }
 
 // Forget removes the entries of keys from a tier, and returns their number. An empty tier means
@@ -102,21 +120,21 @@ func (m *Memory) Forget(ctx context.Context, tier string, keys ...any) (int, err
 	return int(answer.Deleted), nil
 }
 
-func (m *Memory) retrieve(ctx context.Context, r *RetrieveRequest) ([]*Entry, error) {
+// retrieve returns the entries of an answer, and their number before the limit.
+func (m *Memory) retrieve(ctx context.Context, r *RetrieveRequest) (entries []*Entry, total int64, err error) {
 	r.MemoryID = m.id
 	answer, err := m.client.Retrieve(ctx, r, nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	var entries []*Entry
 	for i, raw := range answer.Entries {
 		e, err := a2e.DecodeModel[Entry](raw, fmt.Sprintf("entries[%d]", i))
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		entries = append(entries, e)
 	}
-	return entries, nil
+	return entries, answer.Total, nil
 }
 
 func encodeAll(values ...any) ([]json.RawMessage, error) {

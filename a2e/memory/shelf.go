@@ -401,14 +401,14 @@ func (n *news) encode() []byte {
 	return b
 }
 
-// size returns the bytes of the entries, also of expired ones.
+// size returns the bytes of the entries in memory, also of expired ones. It is 0 without entries.
 func (s *shelf) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.index == nil {
+	if s.index == nil || s.index.count == 0 && len(s.unannounced) == 0 {
 		return 0
 	}
-	return s.index.bytes
+	return shelfBytes + s.index.bytes + int64(s.index.count)*entryBytes
 }
 
 // use returns the number of the entries and their bytes.
