@@ -4,6 +4,7 @@
 package record_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -12,11 +13,13 @@ import (
 	"io"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -26,6 +29,7 @@ import (
 	"github.com/fivewire/fivewire/a2e/record"
 	"github.com/fivewire/fivewire/a2e/subagents"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -359,4 +363,45 @@ func TestRead(t *testing.T) {
 func TestDifferenceNamesPlace(t *testing.T) {
 	require.EqualError(t, &record.Difference{Line: 2, Path: "data.name", Want: `"a"`, Got: `"b"`}, `record: line 2: data.name: want "a", got "b"`)
 	require.EqualError(t, &record.Difference{Line: 1, Want: "{}"}, "record: line 1: the message: want {}, got the end of the connection")
+}
+
+// Replay ends with its context, also while the program reads nothing.
+func TestReplayEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &record.Recording{Role: record.RoleHost, Lines: []record.Line{{Text: strings.Repeat("x", 8<<20)}, {Text: "y"}}}
+		player, program := a2e.Pipe()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, record.Replay(ctx, player, r, nil), context.DeadlineExceeded)
+		require.NoError(t, program.Close())
+	})
+}
+
+// The time of a replay grows with the number of messages, not with its square.
+func TestReplayOfManyMessages(t *testing.T) {
+	testkit.RequireLess(t, 20, 500, 5000, func(n int) time.Duration {
+		r := &record.Recording{Role: record.RoleAgent}
+		for i := range n {
+			id := fmt.Sprintf("%032x", i)
+			r.Lines = append(r.Lines, record.Line{Sent: true, Text: `{"id":"` + id + `"}`}, record.Line{Text: `{"req_id":"` + id + `"}`})
+		}
+		player, program := a2e.Pipe()
+		var work sync.WaitGroup
+		work.Go(func() {
+			answers := bufio.NewReader(program)
+			for i := range n {
+				id := fmt.Sprintf("%032x", n+i)
+				_, err := fmt.Fprintf(program, "{\"id\":%q}\n", id)
+				assert.NoError(t, err)
+				answer, err := answers.ReadString('\n')
+				assert.NoError(t, err)
+				assert.Contains(t, answer, id)
+			}
+		})
+		start := time.Now()
+		require.NoError(t, record.Replay(t.Context(), player, r, nil))
+		work.Wait()
+		require.NoError(t, program.Close())
+		return time.Since(start)
+	})
 }

@@ -86,7 +86,7 @@ func Replay(ctx context.Context, rw io.ReadWriteCloser, r *Recording, opts *Repl
 			if err := wait(ctx, time.Until(start.Add(r.Lines[i].Time))); err != nil {
 				return err
 			}
-			if _, err := rw.Write(append(p.translate([]byte(r.Lines[i].Text)), '\n')); err != nil {
+			if err := p.send(ctx, r.Lines[i].Text); err != nil {
 				return fmt.Errorf("record: replay: line %d: %w", i+1, err)
 			}
 			i++
@@ -141,6 +141,17 @@ func (p *player) read(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// send writes a message of the peer until ctx ends.
+func (p *player) send(ctx context.Context, text string) error {
+	stop := context.AfterFunc(ctx, func() { _ = p.rw.Close() })
+	defer stop()
+	_, err := p.rw.Write(append(p.translate([]byte(text)), '\n'))
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 // expect receives messages in any order. The first has a number.
@@ -321,9 +332,12 @@ func isRandomID(s string) bool {
 
 // translate replaces the recorded ids of the program by its actual ones, and the token.
 func (p *player) translate(line []byte) []byte {
-	for recorded, actual := range p.toActual {
-		line = bytes.ReplaceAll(line, []byte(`"`+recorded+`"`), []byte(`"`+actual+`"`))
-	}
+	line = anyID.ReplaceAllFunc(line, func(text []byte) []byte {
+		if actual, ok := p.toActual[string(text[1:len(text)-1])]; ok {
+			return []byte(`"` + actual + `"`)
+		}
+		return text
+	})
 	if p.opts.Token != "" && bytes.Contains(line, []byte(`"handshake/req"`)) {
 		token := strictjson.AppendString(nil, p.opts.Token)
 		line = bytes.Replace(line, []byte(`"auth_token":"***"`), append([]byte(`"auth_token":`), token...), 1)

@@ -33,7 +33,7 @@ func (r *Recording) Vector() ([]byte, error) {
 		if id, ok := valueOf(l).Get("req_id").Text(); ok && !l.Sent {
 			s.isAnswered[id] = true
 		}
-		ids := anyString.FindAllString(l.Text, -1)
+		ids := anyID.FindAllString(l.Text, -1)
 		slices.Sort(ids)
 		for _, text := range slices.Compact(ids) {
 			if id := text[1 : len(text)-1]; isRandomID(id) {
@@ -283,7 +283,7 @@ func (s *script) received(v strictjson.Value) {
 }
 
 var (
-	anyString = regexp.MustCompile(`"[^"\\]+"`)
+	anyID     = regexp.MustCompile(`"(?:sub_|agent-|plan-|ref-)?[0-9a-f]+"`) // a random one, and others
 	requestID = regexp.MustCompile(`("req_id"\s*:\s*)"([^"\\]+)"`)
 )
 
@@ -296,7 +296,7 @@ func (s *script) named(line string) string {
 		}
 		return member
 	})
-	return anyString.ReplaceAllStringFunc(line, func(text string) string {
+	return anyID.ReplaceAllStringFunc(line, func(text string) string {
 		if id := text[1 : len(text)-1]; isRandomID(id) && s.names[id] != "" {
 			return `"${` + s.names[id] + `}"`
 		}
