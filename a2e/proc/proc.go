@@ -67,7 +67,7 @@ type Options struct {
 	Limits Limits
 
 	// MaxProcesses bounds the running processes of a session. Zero means 10; a negative value
-	// removes the bound.
+	// removes the bound. A session may also have 100 ended processes whose output the agent has not read.
 	MaxProcesses int
 
 	// MaxLifetime bounds the run time of a process. Zero means 1 h; a negative value removes the
@@ -75,7 +75,7 @@ type Options struct {
 	MaxLifetime time.Duration
 }
 
-// keepEnded is the number of ended processes whose state a session keeps.
+// keepEnded is the number of ended processes whose state a session keeps, and of those whose output is not sent.
 const keepEnded = 100
 
 // NewPlugin returns a plugin that runs real processes. A process and its descendants end with the
@@ -184,8 +184,12 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 		return nil, a2e.ErrClosed
 	case ctx.Err() != nil: // the agent would not know the process
 		return nil, context.Cause(ctx)
-	case g.runningLocked() >= m.opts.MaxProcesses:
+	}
+	switch running, unsent := g.countLocked(); {
+	case running >= m.opts.MaxProcesses:
 		return nil, failure(a2e.ErrProcLimit, "the session has too many processes")
+	case unsent >= keepEnded:
+		return nil, failure(a2e.ErrProcLimit, "the output of too many ended processes is not read")
 	}
 	g.made++
 	p := &process{id: fmt.Sprintf("proc-%d", g.made), reqID: strings.Clone(call.Message.ID), group: g, text: textOfCommand(r.Cmd), cmd: cmd,
@@ -223,14 +227,17 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
 }
 
-// runningLocked returns the number of running processes. g.mu must be held.
-func (g *group) runningLocked() (n int) {
+// countLocked returns the numbers of running processes, and of ended ones whose output is not sent. g.mu must be held.
+func (g *group) countLocked() (running, unsent int) {
 	for _, p := range g.order {
-		if p.isRunning() {
-			n++
+		switch {
+		case p.isRunning():
+			running++
+		case !p.isSent.Load():
+			unsent++
 		}
 	}
-	return n
+	return running, unsent
 }
 
 // maxText bounds the kept text of a command.
@@ -294,10 +301,10 @@ func (m *manager) folder(cwd string) (string, error) {
 	return "", notAllowed("cwd", "the folder is not allowed here")
 }
 
-// trimLocked drops the oldest ended processes above keepEnded. g.mu must be held.
+// trimLocked drops the oldest ended processes above keepEnded, but those whose output is not sent. g.mu must be held.
 func (g *group) trimLocked() {
 	for i := 0; len(g.order) > keepEnded && i < len(g.order); {
-		if p := g.order[i]; !p.isRunning() {
+		if p := g.order[i]; p.isSent.Load() {
 			delete(g.byID, p.id)
 			g.order = slices.Delete(g.order, i, i+1)
 		} else {

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -38,6 +39,7 @@ type process struct {
 	isLate  bool // started without its limits
 	onEnd   func()
 	done    chan struct{} // closed when the process has ended
+	isSent  atomic.Bool   // its output and its exit
 
 	writing sync.Mutex // serializes writes to the input
 
@@ -80,6 +82,7 @@ func (p *process) start(stdin string) error {
 
 // run sends the output of the process and its exit to the agent, after the answer to the request of it.
 func (p *process) run(answered <-chan struct{}) {
+	defer p.isSent.Store(true)
 	var outputs sync.WaitGroup
 	for i, stream := range []string{"stdout", "stderr"} {
 		outputs.Go(func() {

@@ -358,3 +358,42 @@ func TestLimitsOfTheSystem(t *testing.T) {
 		}
 	}
 }
+
+// Ended processes whose output is not read hold pipes of the host, so their number is bounded (A2E-D62).
+func TestUnreadProcessesAreBounded(t *testing.T) {
+	c, client := running(t, proc.Limits{}, nil)
+	r := shell("seq 1 20000")
+	r.Window = new(int64(1))
+	var last *proc.SpawnResponse
+	var err error
+	n := 0
+	for ; err == nil && n < 150; n++ {
+		if last, err = c.Spawn(t.Context(), r, nil); err != nil {
+			break
+		}
+		for {
+			status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: last.ProcID}, nil)
+			require.NoError(t, err)
+			if status.Status != proc.StateRunning {
+				break
+			}
+			runtime.Gosched()
+		}
+	}
+	require.ErrorIs(t, err, a2e.ErrProcLimit)
+	require.Equal(t, 100, n)
+	_, err = c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-1"}, nil)
+	require.NoError(t, err, "it can be granted more")
+	exits := make(chan struct{}, 1)
+	client.OnPush("proc/read/event", func(m *a2e.Message) {
+		if e := m.Body.(*proc.ReadEvent); e.ProcID == "proc-1" && strings.Contains(string(e.Data), `"code"`) {
+			exits <- struct{}{}
+		}
+	})
+	require.NoError(t, client.Send(t.Context(), "proc/window/event", &proc.WindowEvent{ProcID: "proc-1", Bytes: 1 << 20}))
+	<-exits
+	require.Eventually(t, func() bool {
+		_, err = c.Spawn(t.Context(), shell("exit"), nil)
+		return err == nil
+	}, 30*time.Second, time.Millisecond)
+}
