@@ -18,6 +18,7 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -104,7 +105,7 @@ type backend struct {
 	opts   *Options
 	client *a2e.Client // nil before connect
 	tools  *tools.Client
-	found  []tools.Definition // all tools, nil before the first is looked for
+	found  *tools.Definition // the tool of the request, nil before the search
 	end    context.CancelFunc
 	served chan struct{}
 }
@@ -152,7 +153,7 @@ func (b *backend) connect(r *http.Request) (string, error) {
 	id := client.SessionID()
 	for _, s := range b.host.Sessions() {
 		if p := s.Principal(); p != nil && s.ID() == id {
-			return p.ID, nil
+			return strconv.Quote(p.Tenant) + "/" + p.ID, nil
 		}
 	}
 	return "", nil
@@ -207,20 +208,27 @@ func toolOf(d *tools.Definition) (*mcp.Tool, error) {
 	return t, err
 }
 
-// find returns a tool of the host by its name in MCP, or nil.
+// find returns a tool of the host by its name in MCP, or nil. It lists all tools only for a name that has been replaced,
+// or that the host does not have.
 func (b *backend) find(ctx context.Context, name string) (*tools.Definition, error) {
-	if b.found == nil {
-		list, err := b.tools.List(ctx, &tools.ListRequest{IncludeDeferred: true}, nil)
+	if b.found != nil && nameOf(b.found.Name) == name {
+		return b.found, nil
+	}
+	queries := []string{name, ""}
+	if !toolName.MatchString(name) {
+		queries = queries[1:]
+	}
+	for _, query := range queries {
+		list, err := b.tools.List(ctx, &tools.ListRequest{IncludeDeferred: true, Query: query}, nil)
 		if err != nil {
 			return nil, err
 		}
-		b.found = list.Tools
+		if i := slices.IndexFunc(list.Tools, func(d tools.Definition) bool { return nameOf(d.Name) == name }); i >= 0 {
+			b.found = &list.Tools[i]
+			return b.found, nil
+		}
 	}
-	i := slices.IndexFunc(b.found, func(d tools.Definition) bool { return nameOf(d.Name) == name })
-	if i < 0 {
-		return nil, nil
-	}
-	return &b.found[i], nil
+	return nil, nil
 }
 
 // Tool returns a tool of the host whose schema names headers, or nil. Only a schema of the tool itself can.

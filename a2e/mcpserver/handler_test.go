@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -137,7 +138,8 @@ func newFixture(t *testing.T, auth a2e.Auth, options *mcpserver.Options) *fixtur
 
 func keys(t *testing.T) a2e.Auth {
 	t.Helper()
-	auth, err := a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key-a": {ID: "alice"}, "key-a2": {ID: "alice"}, "key-b": {ID: "bob"}})
+	auth, err := a2e.APIKeyAuthenticator(map[string]*a2e.Principal{"key-a": {ID: "alice"}, "key-a2": {ID: "alice"}, "key-b": {ID: "bob"},
+		"key-c": {ID: "alice", Tenant: "other"}})
 	require.NoError(t, err)
 	return a2e.Auth{Authenticator: auth}
 }
@@ -453,6 +455,7 @@ func TestSharesOfPrincipals(t *testing.T) {
 	<-slow.started
 	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a2", "192.0.2.2:1000", strings.NewReader("{"), 10<<20))
 	require.Equal(t, http.StatusBadRequest, f.serve("key-b", "192.0.2.1:1000", strings.NewReader("{"), 10<<20))
+	require.Equal(t, http.StatusBadRequest, f.serve("key-c", "192.0.2.1:1000", strings.NewReader("{"), 10<<20), "of another tenant")
 	close(slow.end)
 	require.Equal(t, http.StatusBadRequest, <-status)
 	require.Equal(t, http.StatusServiceUnavailable, f.serve("key-a", "192.0.2.1:1000", zeros{}, -1), "the share is the bound")
@@ -471,4 +474,25 @@ func TestShutdownEndsConnections(t *testing.T) {
 	status := kit.CheckPostLeaves(t, f.handler, http.Header{"Authorization": {"Bearer key-a"}},
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"secret"}}`, f.host.Shutdown)
 	require.Equal(t, http.StatusServiceUnavailable, status)
+}
+
+// The call of a tool does not need the definitions of all others, which may be too large for one message.
+func TestCallNeedsOneDefinition(t *testing.T) {
+	f := &fixture{}
+	set, err := tools.NewSet(nil)
+	require.NoError(t, err)
+	for i := range 1000 {
+		set.Add(tools.Tool{Definition: tools.Definition{Name: fmt.Sprint("t", i), Description: strings.Repeat("x", 1000)},
+			Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return i, nil }})
+	}
+	host, err := a2e.NewHost(&a2e.HostOptions{Auth: keys(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = host.Close() })
+	host.AddPlugin(set.Plugin())
+	f.handler, err = mcpserver.NewHandler(host, &mcpserver.Options{MaxOutput: 64 << 10})
+	require.NoError(t, err)
+	server := httptest.NewServer(f.handler)
+	t.Cleanup(server.Close)
+	f.url = server.URL
+	require.Equal(t, "777", textOf(f.call(t, eras[0], "t777", `{}`)))
 }
