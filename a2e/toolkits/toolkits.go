@@ -54,7 +54,7 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	if opts != nil {
 		name = cmp.Or(opts.Name, Capability)
 	}
-	b := &box{}
+	b := &box{byTool: map[string][]*kit{}}
 	for _, t := range toolkits {
 		if name := t.Definition.Name; name == "" || slices.ContainsFunc(b.kits, func(k kit) bool { return k.Definition.Name == name }) {
 			return nil, fmt.Errorf("toolkits: the name %q is empty or occurs twice", name)
@@ -71,6 +71,9 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 			}
 		}
 		b.kits = append(b.kits, k)
+		for _, tool := range t.Definition.Tools {
+			b.byTool[tool] = append(b.byTool[tool], &k)
+		}
 	}
 	return &a2e.Plugin{
 		Name: name, Capability: Capability, Types: Types(),
@@ -82,7 +85,10 @@ func NewPlugin(toolkits []Toolkit, opts *Options) (*a2e.Plugin, error) {
 	}, nil
 }
 
-type box struct{ kits []kit }
+type box struct {
+	kits   []kit
+	byTool map[string][]*kit // that have a tool
+}
 
 type kit struct {
 	Toolkit
@@ -101,17 +107,8 @@ type configured struct {
 func (c *configured) HidesTool(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	isHidden := false
-	for _, k := range c.box.kits {
-		if !slices.Contains(k.Definition.Tools, name) {
-			continue
-		}
-		if k.Definition.Configured || c.names[k.Definition.Name] {
-			return false
-		}
-		isHidden = true
-	}
-	return isHidden
+	kits := c.box.byTool[name]
+	return len(kits) > 0 && !slices.ContainsFunc(kits, func(k *kit) bool { return k.Definition.Configured || c.names[k.Definition.Name] })
 }
 
 func (b *box) list(_ context.Context, call *a2e.Call, r *ListRequest) (*ListResponse, error) {

@@ -8,8 +8,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -17,6 +19,8 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/toolkits"
+	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -103,4 +107,28 @@ func TestToolkitsNeedDifferentNames(t *testing.T) {
 		_, err := toolkits.NewPlugin(list, nil)
 		require.ErrorContains(t, err, "is empty or occurs twice", names)
 	}
+}
+
+// A list of tools costs as many steps as there are tools, whatever the number of toolkits.
+func TestListOfManyToolkits(t *testing.T) {
+	testkit.RequireLess(t, 150, 1, 30, func(n int) time.Duration {
+		set := a2etest.Must(tools.NewSet(nil))
+		var list []toolkits.Toolkit
+		for i := range n {
+			kit := toolkits.Definition{Name: fmt.Sprint("kit ", i)}
+			for j := range 1000 {
+				tool := tools.Definition{Name: fmt.Sprintf("tool %9d", 1000*i+j)}
+				kit.Tools = append(kit.Tools, tool.Name)
+				set.Add(tools.Tool{Definition: tool, Run: func(context.Context, *a2e.Call, json.RawMessage) (any, error) { return nil, nil }})
+			}
+			list = append(list, toolkits.Toolkit{Definition: kit})
+		}
+		c := a2etest.Must(tools.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil, set.Plugin(), a2etest.Must(toolkits.NewPlugin(list, nil))), nil)))
+		start := time.Now()
+		answer, err := c.List(t.Context(), nil, nil)
+		took := time.Since(start)
+		require.NoError(t, err)
+		require.Empty(t, answer.Tools)
+		return took
+	})
 }
