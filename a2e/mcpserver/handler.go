@@ -27,6 +27,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/internal/schema"
 	"github.com/fivewire/fivewire/a2e/tools"
+	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -121,7 +122,10 @@ func (c *conn) RemoteAddr() net.Addr { return c.addr }
 
 // connect makes the handshake of the caller of a request, and returns the name of its principal.
 func (b *backend) connect(r *http.Request) (string, error) {
-	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token, isBearer := auth.Bearer(r.Header.Get("Authorization"))
+	if !isBearer {
+		token = ""
+	}
 	agent, host := a2e.Pipe()
 	client, err := a2e.NewClient(agent, &a2e.ClientOptions{AgentID: b.opts.AgentID, Token: token, Capabilities: []string{tools.Capability},
 		Limits: a2e.ClientLimits{MaxMessage: b.opts.MaxOutput, QueueLimit: -1}, Logger: b.opts.Logger})

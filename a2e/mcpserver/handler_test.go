@@ -393,6 +393,19 @@ func (f *fixture) post(t *testing.T, key, body string) (int, string) {
 	return res.StatusCode, string(text)
 }
 
+// The scheme of a token is Bearer in any letter case, and no other one.
+func TestSchemeOfToken(t *testing.T) {
+	f := newFixture(t, keys(t), nil)
+	for header, want := range map[string]int{"bearer key-a": http.StatusBadRequest, "BEARER  key-a": http.StatusBadRequest,
+		"key-a": http.StatusUnauthorized, "Basic key-a": http.StatusUnauthorized} {
+		req := httptest.NewRequest(http.MethodPost, f.url, strings.NewReader("{"))
+		req.Header.Set("Authorization", header)
+		w := httptest.NewRecorder()
+		f.handler.ServeHTTP(w, req)
+		require.Equal(t, want, w.Code, header)
+	}
+}
+
 // Strangers are refused before their body is read, by the Authenticator of the host.
 func TestAuthentication(t *testing.T) {
 	f := newFixture(t, keys(t), nil)
