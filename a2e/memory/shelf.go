@@ -126,11 +126,13 @@ func (s *shelf) refresh(ctx context.Context) error {
 func (s *shelf) isCurrent(latest news) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.index != nil && !s.isStale && len(s.doubtful) == 0 && latest.revision == s.news.revision
+	isKnown := len(s.doubtful) == 0 && len(s.unannounced) == 0
+	return s.index != nil && !s.isStale && isKnown && latest.revision == s.news.revision
 }
 
 // follow reads the changed rows. The caller has locked the shelf.
 func (s *shelf) follow(ctx context.Context) error {
+	s.announceLate(ctx)
 	latest, err := s.readNews(ctx)
 	if err != nil || s.isCurrent(latest) {
 		return err
@@ -338,6 +340,19 @@ func pause(ctx context.Context, conflicts int) error {
 
 func isConflict(err error) bool {
 	return errors.Is(err, store.ErrExists) || errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrNotFound)
+}
+
+// announceLate announces the changes of an earlier request that could not. If it fails, the next use of the shelf does.
+// The caller has locked the shelf.
+func (s *shelf) announceLate(ctx context.Context) {
+	s.mu.Lock()
+	n := len(s.unannounced)
+	s.mu.Unlock()
+	if n > 0 && s.announce(ctx) == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.isStale = s.isStale || !s.noteLocked(s.written)
+	}
 }
 
 // announce adds the unannounced changes to the news, and sets s.written.

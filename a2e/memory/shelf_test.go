@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -223,4 +224,33 @@ func TestSearchOfLargeMemories(t *testing.T) {
 		slices.Sort(times)
 		t.Logf("words of all: %v; p50 %v, p99 %v", !isRare, times[len(times)/2], times[len(times)*99/100])
 	}
+}
+
+// A muteKV refuses to announce changes.
+type muteKV struct {
+	store.KV
+	isMute bool
+}
+
+func (m *muteKV) Update(ctx context.Context, key string, value []byte, r store.Revision, ttl time.Duration) (store.Revision, error) {
+	if m.isMute && strings.HasSuffix(key, "/news") {
+		return 0, context.Canceled
+	}
+	return m.KV.Update(ctx, key, value, r, ttl)
+}
+
+// A change that was written and not announced, such as by a canceled request, is announced by the next use of the memory.
+func TestLateAnnouncement(t *testing.T) {
+	kv, k, o := &muteKV{KV: store.NewMemory()}, &keeper{}, &Options{MaxEntries: 1000, MaxBytes: 1 << 20}
+	a, b := newShelf(kv, "shelf", true), newShelf(kv, "shelf", true)
+	_, err := a.store(t.Context(), newTestWrites(t, k, 0, 1), o, math.MaxInt64)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, countWords(t, b, "word"))
+	kv.isMute = true
+	_, err = a.store(t.Context(), newTestWrites(t, k, 1, 2), o, math.MaxInt64)
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 2, countWords(t, a, "word"), "reads need no announcement")
+	kv.isMute = false
+	require.EqualValues(t, 2, countWords(t, a, "word"))
+	require.EqualValues(t, 2, countWords(t, b, "word"))
 }
