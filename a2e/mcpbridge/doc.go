@@ -25,10 +25,11 @@
 // # Security
 //
 // A child gets the variables of [Options.InheritedEnv] and of its configuration, and runs in a
-// separate process group, which ends with the session. Its output must be JSON with unique member
-// names, in lines of bounded length; other lines are logged and skipped. HTTP requests are sent to
-// public addresses only and follow no redirect. Plain http is permitted to loopback addresses only,
-// and the headers of a configuration are sent to its own address only.
+// separate process group, which ends with the session. Lines of its output that begin with neither a
+// brace nor a bracket are logged and skipped. A message that is too long, invalid or has a member
+// twice ends the connection. HTTP requests are sent to public addresses only and follow no redirect.
+// Plain http is permitted to loopback addresses only, and the headers of a configuration are sent to
+// its own address only.
 //
 // # State
 //
