@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -524,4 +525,35 @@ func TestListOfToolsEndsWithItsContext(t *testing.T) {
 	}
 	close(end)
 	require.NoError(t, <-first)
+}
+
+// A subscription that is canceled while it waits for the server does not fail another one to the same resource.
+func TestCanceledSubscriptionFailsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := make(chan struct{})
+		local := sdk.NewServer(&sdk.Implementation{Name: "box", Version: "1"}, &sdk.ServerOptions{
+			SubscribeHandler: func(ctx context.Context, _ *sdk.SubscribeRequest) error {
+				select {
+				case <-end:
+				case <-ctx.Done():
+				}
+				return nil
+			},
+			UnsubscribeHandler: func(context.Context, *sdk.UnsubscribeRequest) error { return nil },
+		})
+		local.AddResource(&sdk.Resource{URI: "box:///a", Name: "a"}, nil)
+		s := connectTo(t, local, nil)
+		subscribe := func(ctx context.Context) <-chan error {
+			result := make(chan error, 1)
+			go func() { result <- s.Subscribe(ctx, "box:///a") }()
+			synctest.Wait()
+			return result
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := subscribe(ctx), subscribe(t.Context())
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		close(end)
+		require.NoError(t, <-second)
+	})
 }

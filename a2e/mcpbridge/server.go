@@ -404,9 +404,9 @@ func (s *server) subscribe(ctx context.Context, l *link, uri string) error {
 	if !listens(l) {
 		return l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri})
 	}
-	acked := l.acks.of(uri)
+	acked := l.acks.wait(uri)
+	defer l.acks.finish(uri)
 	if err := l.Subscribe(ctx, &sdk.SubscribeParams{URI: uri}); err != nil {
-		l.acks.forget(uri)
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.c.opts.DialTimeout)
@@ -415,7 +415,6 @@ func (s *server) subscribe(ctx context.Context, l *link, uri string) error {
 	case <-acked:
 		return nil
 	case <-ctx.Done():
-		l.acks.forget(uri)
 		return context.Cause(ctx)
 	}
 }
@@ -466,29 +465,39 @@ func listens(l *link) bool {
 // acks are the subscriptions of one connection that the server has acknowledged or is to
 // acknowledge. The server reports no changes before the acknowledgment.
 type acks struct {
-	mu    sync.Mutex
-	byURI map[string]chan struct{} // closed when the server has
+	mu    sync.Mutex // guards everything below
+	byURI map[string]*ack
 }
 
-// of returns a channel that is closed when the server has acknowledged a
-// subscription.
-func (a *acks) of(uri string) <-chan struct{} {
+// An ack is the acknowledgment of a subscription. All requests for the same resource wait for it.
+type ack struct {
+	done    chan struct{} // closed when the server has
+	isDone  bool
+	waiting int // requests
+}
+
+// wait returns a channel that is closed when the server has acknowledged a subscription. The caller calls finish.
+func (a *acks) wait(uri string) <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byURI == nil {
-		a.byURI = map[string]chan struct{}{}
+		a.byURI = map[string]*ack{}
 	}
 	if a.byURI[uri] == nil {
-		a.byURI[uri] = make(chan struct{})
+		a.byURI[uri] = &ack{done: make(chan struct{})}
 	}
-	return a.byURI[uri]
+	a.byURI[uri].waiting++
+	return a.byURI[uri].done
 }
 
-// forget removes a subscription that has failed.
-func (a *acks) forget(uri string) {
+// finish ends wait. It removes a subscription that has failed for all.
+func (a *acks) finish(uri string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.byURI, uri)
+	own := a.byURI[uri]
+	if own.waiting--; own.waiting == 0 && !own.isDone {
+		delete(a.byURI, uri)
+	}
 }
 
 // note records an acknowledgment of the server.
@@ -499,14 +508,9 @@ func (a *acks) note(p *sdk.SubscriptionsAcknowledgedParams) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, uri := range p.Notifications.ResourceSubscriptions {
-		acked := a.byURI[uri]
-		if acked == nil {
-			continue // not requested
-		}
-		select {
-		case <-acked:
-		default:
-			close(acked)
+		if own := a.byURI[uri]; own != nil && !own.isDone { // else it was not requested
+			own.isDone = true
+			close(own.done)
 		}
 	}
 }
