@@ -348,21 +348,23 @@ type input struct {
 
 // Write sends text. The rest of an incomplete character waits for the next call.
 func (w *input) Write(b []byte) (n int, err error) {
-	for text := append(w.rest, b...); len(text) > 0; {
+	text := append(w.rest, b...)
+	for len(text) > 0 {
 		piece := wholeCharacters(text[:min(len(text), maxInput)])
 		if len(piece) == 0 {
 			w.rest = bytes.Clone(text)
 			return len(b), nil
 		}
 		if !utf8.Valid(piece) {
-			return 0, errors.New("proc: input is not valid UTF-8")
+			err = errors.New("proc: input is not valid UTF-8")
+		} else {
+			err = w.send(string(piece), false)
 		}
-		if err := w.send(string(piece), false); err != nil {
-			return 0, err
+		if err != nil {
+			return max(len(b)-len(text), 0), err
 		}
-		text = text[len(piece):]
+		text, w.rest = text[len(piece):], nil
 	}
-	w.rest = nil
 	return len(b), nil
 }
 

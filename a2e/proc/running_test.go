@@ -371,14 +371,10 @@ func TestUnreadProcessesAreBounded(t *testing.T) {
 		if last, err = c.Spawn(t.Context(), r, nil); err != nil {
 			break
 		}
-		for {
+		require.Eventually(t, func() bool {
 			status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: last.ProcID}, nil)
-			require.NoError(t, err)
-			if status.Status != proc.StateRunning {
-				break
-			}
-			runtime.Gosched()
-		}
+			return err == nil && status.Status != proc.StateRunning
+		}, 30*time.Second, time.Millisecond)
 	}
 	require.ErrorIs(t, err, a2e.ErrProcLimit)
 	require.Equal(t, 100, n)
@@ -396,4 +392,23 @@ func TestUnreadProcessesAreBounded(t *testing.T) {
 		_, err = c.Spawn(t.Context(), shell("exit"), nil)
 		return err == nil
 	}, 30*time.Second, time.Millisecond)
+}
+
+// A write that fails in the middle returns how much was sent, and the next one does not send it again.
+func TestFailedWriteCountsWhatWasSent(t *testing.T) {
+	c, _ := running(t, proc.Limits{}, nil)
+	p, err := c.Start(t.Context(), shell("cat"), nil)
+	require.NoError(t, err)
+	_, err = io.WriteString(p.Stdin, "\xc3")
+	require.NoError(t, err)
+	sent := "\xa4" + strings.Repeat("x", 32<<10-2)
+	n, err := io.WriteString(p.Stdin, sent+"\xff")
+	require.ErrorContains(t, err, "UTF-8")
+	require.Equal(t, len(sent), n)
+	_, err = io.WriteString(p.Stdin, "end")
+	require.NoError(t, err)
+	require.NoError(t, p.Stdin.Close())
+	text, err := io.ReadAll(p.Stdout)
+	require.NoError(t, err)
+	require.Equal(t, "\xc3"+sent+"end", string(text))
 }
