@@ -610,9 +610,12 @@ func (s pullStore) Create(ctx context.Context, key string, value []byte, ttl tim
 	return s.Store.Create(ctx, key, value, ttl)
 }
 
-// printer prints what is received.
+// printer prints what is received, one envelope at a time.
 func printer(s *command.IO) air.Handler {
+	turn := make(chan struct{}, 1)
 	return air.HandlerFunc(func(_ context.Context, d *air.Delivery) error {
+		turn <- struct{}{}
+		defer func() { <-turn }()
 		out := summarize(d.Envelope)
 		out.Form, out.IsSealed, out.Body = d.Form, d.Sealed, d.BodyJSON
 		if d.Sealed {
