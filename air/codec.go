@@ -67,6 +67,9 @@ func DecodeEnvelope(data []byte, opts *DecodeOptions) (*Envelope, error) {
 	if opts != nil {
 		o = *opts
 	}
+	if err := o.Profile.check(); err != nil {
+		return nil, ErrInvalidEnvelope.because("", err)
+	}
 	o.MaxMessage = option.Or(o.MaxMessage, defaultMaxMessage, math.MaxInt32)
 	if len(data) > o.MaxMessage {
 		return nil, errTooLarge()
@@ -251,6 +254,9 @@ func (e *Envelope) Bytes() []byte { return e.appendTo(nil) }
 // DecodeBody parses a body and validates it by its type. Strings and names must satisfy
 // [Canonicalize]. A type outside the specification returns an unvalidated [Raw].
 func DecodeBody(body []byte, p Profile) (Body, error) {
+	if err := p.check(); err != nil {
+		return nil, ErrInvalidEnvelope.because("", err)
+	}
 	c := getScratch()
 	defer putScratch(c)
 	return c.parseBody(body, p, true)

@@ -146,6 +146,9 @@ func parseEndpoint(text string, opts *EndpointOptions) (Endpoint, error) {
 	if opts != nil {
 		o = *opts
 	}
+	if err := checkWord("dialect", o.Dialect, DialectSpec, DialectDeployed, DialectAuto); err != nil {
+		return Endpoint{}, ErrBadEndpoint.because("", err)
+	}
 	bad := func(why string) (Endpoint, error) { return Endpoint{}, ErrBadEndpoint.err(why) }
 	ref, err := url.Parse(text)
 	if err != nil || text == "" || strings.TrimSpace(text) != text {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,6 +69,19 @@ func TestMisspeltOptions(t *testing.T) {
 	require.NoError(t, err)
 	_, err = air.Verify(signed, alice.PublicKey(), "spek")
 	require.ErrorIs(t, err, air.ErrBadSignature)
+	_, err = air.DecodeEnvelope(signed, &air.DecodeOptions{Profile: "Spec"})
+	require.ErrorContains(t, err, `unknown profile "Spec"`)
+	_, err = air.DecodeBody([]byte(`{"type":"note"}`), "Spec")
+	require.ErrorContains(t, err, `unknown profile "Spec"`)
+	draft := &air.Draft{ID: air.NewID(), From: alice.DID(), To: alice.DID(), ThreadID: air.NewID(), Time: time.Now(), Body: offer(5)}
+	_, err = air.NewEnvelope(draft, alice.Signer(), &air.EnvelopeOptions{Profile: "Spec"})
+	require.ErrorContains(t, err, `unknown profile "Spec"`)
+	_, err = air.Sign([]byte("{}"), alice.Signer(), "deploy")
+	require.ErrorContains(t, err, `unknown form "deploy"`)
+	doc, err := w.resolver(t).Resolve(t.Context(), alice.DID())
+	require.NoError(t, err)
+	_, err = doc.Inbox(alice.DID(), &air.EndpointOptions{Dialect: "deploy"})
+	require.ErrorContains(t, err, `unknown dialect "deploy"`)
 }
 
 // A missing argument is an error of the call, not a panic.

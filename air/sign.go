@@ -68,6 +68,9 @@ func (c *scratch) signable(envelope []byte) error {
 // An object whose signature is neither absent nor null is refused with
 // [ErrAlreadySigned]. The signer must hold an Ed25519 key.
 func Sign(envelope []byte, signer crypto.Signer, form Form) ([]byte, error) {
+	if err := checkWord("form", form, FormSpec, FormDeployed); err != nil {
+		return nil, err
+	}
 	return appendSigned(nil, envelope, signer, form)
 }
 
