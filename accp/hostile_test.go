@@ -420,8 +420,8 @@ func TestCallsOutliveFullConnection(t *testing.T) {
 	})
 }
 
-// A call whose frame waits for room in the queue of a connection ends with its context. The frame is sent later, since the
-// peer would refuse the next one after a gap, and the chain is canceled.
+// A call whose frame waits for room in the queue of a connection ends with its context. The frame is sent later, since a
+// gap in the numbers is an error, and the chain is canceled.
 func TestCallsEndDespiteFullConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, read := newPipe(), make(chan struct{})

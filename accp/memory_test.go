@@ -25,6 +25,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/profile"
+	"github.com/fivewire/fivewire/conformance/fault"
 	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
@@ -210,6 +211,24 @@ func TestPutRefusesNegativeTTL(t *testing.T) {
 	err = s.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), -time.Second)
 	require.ErrorIs(t, err, accp.ErrInvalidType)
 	require.ErrorContains(t, err, "negative ttl -1s")
+}
+
+// A method that waits for another one ends with the cause of its context.
+func TestWaitForSessionEndsWithCause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{Rules: []fault.Rule{{Action: fault.Hang, Op: "create", Delay: time.Hour, Limit: 1}}}
+		defer plan.Close()
+		s, err := accp.NewSession("a", "s", &accp.SessionOptions{Persistence: accp.Persistence{Store: fault.Store(store.NewMemory(), plan)}})
+		require.NoError(t, err)
+		first := make(chan error)
+		go func() { first <- s.Put(t.Context(), accp.ScopeCold, "k", accp.Int(1), 0) }()
+		synctest.Wait()
+		cause := errors.New("the user has left")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(cause) })
+		require.ErrorIs(t, s.Put(ctx, accp.ScopeCold, "k", accp.Int(2), 0), cause)
+		<-first
+	})
 }
 
 func TestPutEntriesAreBounded(t *testing.T) {

@@ -199,7 +199,7 @@ func (s *Session) enter(ctx context.Context, mayBeEnded bool) error {
 		select {
 		case <-s.turn:
 		case <-ctx.Done():
-			return &Error{Code: ErrInternal, Message: "another frame is processed", Cause: ctx.Err()}
+			return &Error{Code: ErrInternal, Message: "another frame is processed", Cause: context.Cause(ctx)}
 		}
 	}
 	if s.isEnded.Load() && !mayBeEnded {

@@ -217,7 +217,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, false, ctx.Err()
+		return nil, false, context.Cause(ctx)
 	case rpc != nil:
 		return t.fail(m, local, t.refusal(ctx, rpc, name), rpc.Message)
 	case err != nil:
