@@ -289,7 +289,7 @@ func (s *Session) account(p *Principal) (principal, session string) {
 func principalName(p *Principal, peer, number string) string {
 	switch {
 	case p != nil:
-		return p.Tenant + "/" + p.ID
+		return budget.Principal(p.Tenant, p.ID)
 	case peer != "":
 		return budget.Anonymous(peer)
 	}

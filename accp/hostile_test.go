@@ -420,7 +420,7 @@ func TestCallsOutliveFullConnection(t *testing.T) {
 	})
 }
 
-// A call whose frame waits for room in the queue of a connection ends with its context. The frame is sent later, since a
+// A call whose frame waits for room in the queue of a connection ends with its context. The frame is sent later, because a
 // gap in the numbers is an error, and the chain is canceled.
 func TestCallsEndDespiteFullConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

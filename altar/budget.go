@@ -56,7 +56,7 @@ func principalKey(p core.Principal, addr string) string {
 	if p == (core.Principal{}) {
 		return budget.Anonymous(addr)
 	}
-	return strconv.Quote(p.Tenant) + "/" + p.Name
+	return budget.Principal(p.Tenant, p.Name)
 }
 
 func (hc *hostConn) budgetKey() string { return principalKey(hc.principal().principal(), hc.addr) }
