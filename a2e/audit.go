@@ -85,7 +85,7 @@ func (s *Session) auditLocked(m *Message, arrived time.Time, in int, outcome, co
 		return nil
 	}
 	r := &AuditRecord{Peer: s.agentID, Operation: strings.Clone(m.Type), Outcome: outcome, Code: code, RequestID: strings.Clone(m.ID),
-		Bytes: int64(in), Object: strings.Clone(clip(cmp.Or(textMember(m, "tool_name"), textMember(m, "skill_name")), 200)),
+		Bytes: int64(in), Object: strings.Clone(clip(objectOf(m), 200)),
 		CorrelationID: strings.Clone(cmp.Or(textMember(m, "correlation_id"), m.ID))} // does not keep the message
 	if s.principal != nil {
 		r.Principal = s.principal.ID
@@ -98,6 +98,17 @@ func (s *Session) auditLocked(m *Message, arrived time.Time, in int, outcome, co
 		r.Duration = r.Time.Sub(arrived)
 		s.host.audit(s.ctx, r)
 	}
+}
+
+// objectOf returns the name of the tool or skill that a message calls, or "".
+func objectOf(m *Message) string {
+	switch m.Type {
+	case "tool/call/req":
+		return textMember(m, "tool_name")
+	case "skill/call/req":
+		return textMember(m, "name")
+	}
+	return ""
 }
 
 // audit passes a record to the function of the options. Its panic fails nothing (A2E-145).

@@ -304,6 +304,21 @@ func TestAuditRecordsRefusals(t *testing.T) {
 	})
 }
 
+// The record of a call names its tool or skill, and that of another request nothing.
+func TestAuditRecordNamesWhatIsCalled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var objects []string
+		h := a2etest.NewHost(t, &a2e.HostOptions{Audit: func(_ context.Context, r *a2e.AuditRecord) { objects = append(objects, r.Object) }}, repeating())
+		r := open(t, h)
+		r.shake(`"demo"`)
+		for _, msgType := range []string{"tool/call/req", "skill/call/req", "demo/ask/req"} {
+			r.send(message(msgType, a2e.NewID(), `,"tool_name":"tool","name":"skill"`))
+		}
+		synctest.Wait()
+		require.Equal(t, []string{"", "tool", "skill", ""}, objects)
+	})
+}
+
 // Each handshake has the present token of the source, whose failure closes nothing.
 func TestTokenSourceSuppliesTokenOfEachHandshake(t *testing.T) {
 	var tokens []string
