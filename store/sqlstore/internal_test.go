@@ -386,6 +386,23 @@ func TestDiskHangs(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestCancelOnFullDisk: a call that waits for another one at the reserve ends with its context.
+func TestCancelOnFullDisk(t *testing.T) {
+	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), nil)
+	require.NoError(t, err)
+	defer s.Close()
+	db := s.engine.(*sqliteDB)
+	db.isSpent.Store(true)
+	require.NoError(t, db.lockReserve(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	_, err = s.Create(ctx, "k", nil, 0)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	db.unlockReserve()
+	_, err = s.Create(t.Context(), "k", nil, 0)
+	require.NoError(t, err)
+}
+
 func TestNilLoggerIsDefault(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), nil)
 	require.NoError(t, err)

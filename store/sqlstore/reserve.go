@@ -30,8 +30,10 @@ func (s *sqliteDB) free(ctx context.Context, do func(*tx) error) error {
 	if !isFull(err) || s.isReadOnly {
 		return err
 	}
-	s.reserve.Lock()
-	defer s.reserve.Unlock()
+	if err := s.lockReserve(ctx); err != nil {
+		return err
+	}
+	defer s.unlockReserve()
 	if removeErr := os.Remove(s.path + reserveSuffix); removeErr != nil && !errors.Is(removeErr, fs.ErrNotExist) {
 		return errors.Join(err, removeErr)
 	}
@@ -46,10 +48,7 @@ func (s *sqliteDB) free(ctx context.Context, do func(*tx) error) error {
 // the reserve is left for calls that make room.
 func (s *sqliteDB) grow(ctx context.Context, size int, do func(*tx) error) error {
 	if s.isSpent.Load() {
-		s.reserve.Lock()
-		err := s.refillLocked(ctx)
-		s.reserve.Unlock()
-		if err != nil {
+		if err := s.refill(ctx); err != nil {
 			return fmt.Errorf("disk is full: %w", err)
 		}
 	}
@@ -66,7 +65,28 @@ func (s *sqliteDB) checkpoint(ctx context.Context) {
 	_, _ = s.db.ExecContext(ctx, `PRAGMA wal_checkpoint(TRUNCATE)`)
 }
 
-// refillLocked makes the reserve if it is absent. s.reserve must be locked.
+// lockReserve waits for the calls that use the reserve, but not longer than its caller.
+func (s *sqliteDB) lockReserve(ctx context.Context) error {
+	select {
+	case s.reserve <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *sqliteDB) unlockReserve() { <-s.reserve }
+
+// refill makes the reserve if it is absent.
+func (s *sqliteDB) refill(ctx context.Context) error {
+	if err := s.lockReserve(ctx); err != nil {
+		return err
+	}
+	defer s.unlockReserve()
+	return s.refillLocked(ctx)
+}
+
+// refillLocked is refill for a caller that has locked the reserve.
 func (s *sqliteDB) refillLocked(ctx context.Context) error {
 	path := s.path + reserveSuffix
 	if info, err := os.Stat(path); err == nil && info.Size() == reserveSize {

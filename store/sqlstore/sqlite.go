@@ -62,8 +62,8 @@ type sqliteDB struct {
 	stmts   map[string]*sql.Stmt
 	highest int64 // the highest position that this process has read or given
 
-	reserve sync.Mutex  // guards the file of the reserve
-	isSpent atomic.Bool // the reserve is in use
+	reserve chan struct{} // holds an element while a call uses the file of the reserve
+	isSpent atomic.Bool   // the reserve is in use
 
 	marker     *marker
 	hasOpened  bool

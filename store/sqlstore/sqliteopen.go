@@ -34,7 +34,7 @@ func openSQLite(ctx, life context.Context, path string, o *Options, waits *waite
 		return nil, err
 	}
 	path = resolved(path)
-	s := &sqliteDB{opts: o, ctx: life, waits: waits, path: path, behind: make(chan struct{}, 1), stopMarks: make(chan struct{})}
+	s := &sqliteDB{opts: o, ctx: life, waits: waits, path: path, behind: make(chan struct{}, 1), reserve: make(chan struct{}, 1), stopMarks: make(chan struct{})}
 	s.queue = newCombiner(s.run)
 	step, err := s.open(ctx)
 	if err != nil {
@@ -107,10 +107,7 @@ func (s *sqliteDB) open(ctx context.Context) (step string, err error) {
 	if s.isReadOnly {
 		s.opts.Logger.WarnContext(ctx, "sqlstore: read-only file opened", "path", s.path)
 	} else {
-		s.reserve.Lock()
-		err := s.refillLocked(ctx)
-		s.reserve.Unlock()
-		if err != nil {
+		if err := s.refill(ctx); err != nil {
 			s.opts.Logger.WarnContext(ctx, "sqlstore: no reserve for a full disk", "err", err)
 		}
 	}
