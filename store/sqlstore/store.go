@@ -51,8 +51,8 @@ type Options struct {
 
 	// OutageTimeout is how long a call without a deadline waits for a database that does not answer:
 	// a server that is stopped or unreachable, or a disk that hangs. The call then ends with
-	// [store.ErrUnknown], and so does Wait when it reads the stream. Verify and Backup have no such bound. It also bounds a connection that is being made to
-	// PostgreSQL, unless the URL has a connect_timeout. Zero means 10 seconds.
+	// [store.ErrUnknown], and so does Wait when it reads the stream. Verify and Backup have no such bound. It also bounds a
+	// connection that is being made to PostgreSQL, unless the URL has a connect_timeout. Zero means 10 seconds.
 	OutageTimeout time.Duration
 
 	// MarkFile is the file of the high-water mark of PostgreSQL: the highest position and revision given by
