@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e/internal/plugin"
 	"github.com/fivewire/fivewire/a2e/internal/session"
+	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -289,7 +290,7 @@ func (s *Session) account(p *Principal) (principal, session string) {
 func principalName(p *Principal, peer, number string) string {
 	switch {
 	case p != nil:
-		return budget.Principal(p.Tenant, p.ID)
+		return auth.Name(p.Tenant, p.ID)
 	case peer != "":
 		return budget.Anonymous(peer)
 	}

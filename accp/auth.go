@@ -118,7 +118,7 @@ func newCaller(peer string, p *Principal) *caller {
 	if p == nil {
 		c.name = budget.Anonymous(peer)
 	} else {
-		c.name = budget.Principal(p.Tenant, p.ID)
+		c.name = auth.Name(p.Tenant, p.ID)
 	}
 	return c
 }

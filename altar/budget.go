@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/debugpage"
 	"github.com/fivewire/fivewire/internal/strictjson"
@@ -56,7 +57,7 @@ func principalKey(p core.Principal, addr string) string {
 	if p == (core.Principal{}) {
 		return budget.Anonymous(addr)
 	}
-	return budget.Principal(p.Tenant, p.Name)
+	return auth.Name(p.Tenant, p.Name)
 }
 
 func (hc *hostConn) budgetKey() string { return principalKey(hc.principal().principal(), hc.addr) }

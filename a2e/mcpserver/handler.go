@@ -27,7 +27,6 @@ import (
 	"github.com/fivewire/fivewire/a2e/internal/schema"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/auth"
-	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -157,7 +156,7 @@ func (b *backend) connect(r *http.Request) (string, error) {
 	id := client.SessionID()
 	for _, s := range b.host.Sessions() {
 		if p := s.Principal(); p != nil && s.ID() == id {
-			return budget.Principal(p.Tenant, p.ID), nil
+			return auth.Name(p.Tenant, p.ID), nil
 		}
 	}
 	return "", nil

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar"
 	"github.com/fivewire/fivewire/altar/llm"
-	"github.com/fivewire/fivewire/internal/budget"
+	"github.com/fivewire/fivewire/internal/auth"
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -84,7 +84,7 @@ func NewHandler(host *altar.Host, opts *Options) (http.Handler, error) {
 			if id == nil {
 				return r.Context(), "", err
 			}
-			return context.WithValue(r.Context(), principalKey{}, id), budget.Principal(id.Tenant, id.ID), err
+			return context.WithValue(r.Context(), principalKey{}, id), auth.Name(id.Tenant, id.ID), err
 		}}
 	if err := netguard.CheckOrigins(o.AllowedOrigins); err != nil {
 		return nil, fmt.Errorf("mcpserver: %w", err)

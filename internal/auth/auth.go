@@ -7,8 +7,17 @@ package auth
 import (
 	"crypto/sha256"
 	"errors"
+	"strconv"
 	"strings"
 )
+
+// Name returns the name of a principal in a budget, which no other tenant and id have, and no unauthenticated caller.
+func Name(tenant, id string) string {
+	if strings.ContainsAny(tenant, "/\"\x00") {
+		tenant = strconv.Quote(tenant)
+	}
+	return tenant + "/" + id
+}
 
 // Bearer returns the token of the value of an Authorization header (RFC 6750).
 func Bearer(header string) (token string, ok bool) {

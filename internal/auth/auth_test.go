@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/internal/auth"
+	"github.com/fivewire/fivewire/internal/budget"
 )
 
 type principal struct{ id string }
@@ -44,6 +45,19 @@ func TestBearerReadsAuthorization(t *testing.T) {
 		require.Equal(t, want != "", ok, "%q", header)
 		if ok {
 			require.Equal(t, want, token)
+		}
+	}
+}
+
+// Different tenants and ids never share a name, and none has that of an unauthenticated caller.
+func TestPrincipalsHaveDifferentNames(t *testing.T) {
+	names := map[string]bool{budget.Anonymous("2001:db8::1"): true, budget.Anonymous(""): true}
+	tenants := []string{"", "a", "/", "a/b", `"`, `"a`, `b"/c`, `"a/b"`, `"a/b"/c`, "b/c", "c", "64", "\x00anonymous 2001:db8::"}
+	for _, tenant := range tenants {
+		for _, id := range tenants {
+			name := auth.Name(tenant, id)
+			require.NotContains(t, names, name, "%q %q", tenant, id)
+			names[name] = true
 		}
 	}
 }

@@ -188,19 +188,6 @@ func TestBudgetLeavesRoomForNewPrincipals(t *testing.T) {
 	}
 }
 
-// Different tenants and ids never share a name, and none has that of an unauthenticated caller.
-func TestPrincipalsHaveDifferentNames(t *testing.T) {
-	names := map[string][2]string{Anonymous("2001:db8::1"): {}, Anonymous(""): {}}
-	parts := []string{"", "a", "/", "a/b", `"`, `"a`, `b"/c`, `"a/b"`, `"a/b"/c`, "b/c", "c", anonymous + "2001:db8::", "64"}
-	for _, tenant := range parts {
-		for _, id := range parts {
-			name := Principal(tenant, id)
-			require.NotContains(t, names, name, "%q %q", tenant, id)
-			names[name] = [2]string{tenant, id}
-		}
-	}
-}
-
 func TestAnonymousCallersShareHalf(t *testing.T) {
 	b := New(Limits{Items: Limit{-1, 50, 100}, Unauthenticated: Limit{0, 16, 16}, Logger: discard}, nil)
 	count := 0

@@ -9,8 +9,6 @@ import (
 	"math"
 	"net/netip"
 	"runtime/debug"
-	"strconv"
-	"strings"
 
 	"github.com/fivewire/fivewire/internal/option"
 )
@@ -87,14 +85,6 @@ func (l *Limits) withDefaults() (bounds [5][numResources]int64) {
 }
 
 const anonymous = "\x00anonymous " // no name has a NUL
-
-// Principal returns the name of an authenticated principal, which no other tenant and id have.
-func Principal(tenant, id string) string {
-	if strings.ContainsAny(tenant, "/\"\x00") {
-		tenant = strconv.Quote(tenant)
-	}
-	return tenant + "/" + id
-}
 
 // Anonymous returns the principal of an unauthenticated caller at an address, with or
 // without a port: the address or, for IPv6, its /64. Other texts share a principal.
