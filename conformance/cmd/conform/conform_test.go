@@ -112,7 +112,7 @@ func TestErrors(t *testing.T) {
 		{"stale baseline", "none", append([]string{"-baseline", stale}, keys...), exitFailed, "this case is listed as a known failure (mine, AIR-D12: not yet), but it passes"},
 		{"baseline of another set", "none", append([]string{"-baseline", other}, keys...), exitFailed, "the known failure air-keys-999 is not a case of any folder"},
 		{"missing baseline", "none", append([]string{"-baseline", "none.json"}, keys...), exitNotRun, "-baseline: open none.json: no such file"},
-		{"nothing supported", "no low-order operation", []string{"-protocol", "air", "-op", "to_x25519"}, exitNotRun, "no case ran: the implementation supports none of them"},
+		{"nothing supported", "no low-order operation", []string{"-protocol", "air", "-op", "to_x25519"}, exitFailed, "no case ran: the implementation supports none of them"},
 		{"empty selection", "none", []string{"-protocol", "air", "-op", "decode_request"}, exitNotRun, "-op decode_request: no case has it"},
 		{"scripts only", "none", []string{"-op", "inbox_script"}, exitNotRun, "the selection is empty: "},
 		{"unknown protocol", "none", []string{"-protocol", "ark"}, exitNotRun, "-protocol ark: no case has it"},
