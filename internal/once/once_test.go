@@ -541,19 +541,21 @@ func TestDoReleasesWaitersOfEndedGoroutine(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			p := newProcess(t, &exitingStore{Store: store.NewMemory(), op: op})
 			c := &counter{}
-			outcomes := make(chan error, 2)
-			for range cap(outcomes) {
+			call := func() (outcome chan error) {
+				outcome = make(chan error, 1)
 				go func() {
 					_, _, err := p.Do(t.Context(), key("1"), once.AtMostOnce, c.run)
-					outcomes <- err
+					outcome <- err
 				}()
 				synctest.Wait()
+				return outcome
 			}
+			first, waiting := call(), call()
 			if op == "update" {
-				require.NoError(t, <-outcomes, "of the work")
+				require.NoError(t, <-first, "of the work")
 			}
 			select {
-			case err := <-outcomes:
+			case err := <-waiting:
 				require.ErrorIs(t, err, want)
 			case <-time.After(time.Minute):
 				t.Error("the waiting call is held after the", op)
