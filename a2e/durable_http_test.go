@@ -163,6 +163,7 @@ func TestLongStepDelaysNoOtherEpisode(t *testing.T) {
 			return text
 		}
 		post(t, p, secret, request("env/reset/req", "r1", `"env_name":"counter"`), request("env/reset/req", "r2", `"env_name":"counter"`))
+		time.Sleep(time.Second)
 		require.Contains(t, step("ep-1", "inc"), `"count":1`)
 		require.Empty(t, step("ep-1", "rest"))
 		require.Contains(t, step("ep-2", "inc"), `"count":1`)
