@@ -166,17 +166,11 @@ func TestSendAndPull(t *testing.T) {
 // Mail over five minutes old stays at the relay until a pull accepts its age. A pull prints an answer to a message that its
 // process has not seen.
 func TestPullOfOldMail(t *testing.T) {
-	network, err := airtest.NewNetwork(nil)
-	require.NoError(t, err)
-	defer network.Close()
+	network, id, file := newAgent(t, nil)
 	seed := bytes.Repeat([]byte{7}, ed25519.SeedSize)
 	sender, err := air.NewIdentity(airtest.DID(alice), seed)
 	require.NoError(t, err)
 	network.Registry.Register(sender, network.RelayURL)
-	id, err := network.RegisterAgent(bob)
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "bob.json")
-	require.NoError(t, air.SaveIdentity(file, id))
 	e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), ThreadID: air.NewID(), From: sender.DID(), To: id.DID(), Time: time.Now().Add(-24 * time.Hour),
 		Body: &air.Decline{}, InReplyTo: air.NewID()}, ed25519.NewKeyFromSeed(seed), nil)
 	require.NoError(t, err)
@@ -204,15 +198,22 @@ func TestPullOfOldMail(t *testing.T) {
 	require.Contains(t, stderr, "30 days")
 }
 
+// newAgent returns a network with the agent bob, and the file of its identity.
+func newAgent(t *testing.T, opts *airtest.Options) (network *airtest.Network, id *air.Identity, file string) {
+	t.Helper()
+	network, err := airtest.NewNetwork(opts)
+	require.NoError(t, err)
+	t.Cleanup(network.Close)
+	id, err = network.RegisterAgent(bob)
+	require.NoError(t, err)
+	file = filepath.Join(t.TempDir(), "bob.json")
+	require.NoError(t, air.SaveIdentity(file, id))
+	return network, id, file
+}
+
 // A pull empties a mailbox that has more envelopes than a poll fetches.
 func TestPullEmptiesFullMailbox(t *testing.T) {
-	network, err := airtest.NewNetwork(&airtest.Options{Relay: relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}}})
-	require.NoError(t, err)
-	defer network.Close()
-	id, err := network.RegisterAgent(bob)
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "bob.json")
-	require.NoError(t, air.SaveIdentity(file, id))
+	network, id, file := newAgent(t, &airtest.Options{Relay: relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}}})
 	const count = 1001
 	for range count {
 		e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), ThreadID: air.NewID(), From: id.DID(), To: id.DID(), Time: time.Now(),
@@ -228,13 +229,7 @@ func TestPullEmptiesFullMailbox(t *testing.T) {
 
 // The relay serves until it is interrupted, and accepts mail for known agents only.
 func TestRelay(t *testing.T) {
-	network, err := airtest.NewNetwork(nil)
-	require.NoError(t, err)
-	defer network.Close()
-	id, err := network.RegisterAgent(bob)
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "bob.json")
-	require.NoError(t, air.SaveIdentity(file, id))
+	network, id, file := newAgent(t, nil)
 	address := commandtest.Serve(t, program, "relay", "-registry", network.RegistryURL, "-allow-local")
 	network.Registry.Register(id, "http://"+address+"/inbox/"+bob)
 	here := []string{"-key", file, "-registry", network.RegistryURL, "-allow-local"}
