@@ -5,8 +5,8 @@ package engine
 
 import "sync"
 
-// maxHostTurns bounds the attempts at one host at a time. It is half of those that a process makes, so that a slow host
-// does not delay the notifications to the others.
+// maxHostTurns bounds the attempts at one host at a time. It is half of those that a process makes, so that one slow host
+// does not delay the notifications to the others. Several may.
 const maxHostTurns = 32
 
 // hostTurns are the attempts at each host. The zero value has none.
