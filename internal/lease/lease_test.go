@@ -1158,8 +1158,13 @@ func TestPanicOfStoreFailsOneAccess(t *testing.T) {
 			time.Sleep(10 * ttl)
 			require.NoError(t, l.Context().Err(), skip)
 			require.NotZero(t, adopted.Load(), skip)
+			beforeRelease := hook.Count.Load()
+			err = l.Release(t.Context())
 			isLast = hook.Count.Load() == 0
-			require.NoError(t, l.Release(t.Context()))
+			if err != nil {
+				require.NotEqual(t, beforeRelease, hook.Count.Load(), err)
+				require.ErrorContains(t, err, "store panicked", skip)
+			}
 		})
 	}
 }
