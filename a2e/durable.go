@@ -106,7 +106,7 @@ func (d *durable) begin() {
 
 func (d *durable) acquire(ctx context.Context) error {
 	p := &d.host.opts.Persistence
-	l, err := lease.Acquire(ctx, d.db, lease.Options{Prefix: storePrefix, InstanceID: p.InstanceID, TTL: p.LeaseTTL, Logger: d.host.log,
+	l, err := lease.Acquire(ctx, d.db, lease.Options{Prefix: storePrefix, InstanceID: p.InstanceID, TTL: p.LeaseTTL, Private: p.SingleInstance, Logger: d.host.log,
 		OnLost: func(context.Context) { _ = d.host.Close() }})
 	if err != nil {
 		return err

@@ -278,8 +278,29 @@ func inDurableProcesses(t *testing.T, processes, agents, kills int, pause, down 
 // A host that fails and starts again continues its sessions: no call is lost, none runs twice
 // (A2E-D67).
 func TestSessionsSurviveTheirHost(t *testing.T) {
-	inDurableProcesses(t, 1, 4, 12, 2*time.Second, 50*time.Millisecond, func(int) a2e.Persistence {
-		return a2e.Persistence{InstanceID: "one"}
+	for _, p := range []a2e.Persistence{{InstanceID: "one"}, {SingleInstance: true}} {
+		inDurableProcesses(t, 1, 4, 12, 2*time.Second, 50*time.Millisecond, func(int) a2e.Persistence { return p })
+	}
+}
+
+// A host that shares the store with no other continues the sessions of the last one without waiting for a lease.
+func TestSingleInstanceWaitsForNoLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, e := store.NewMemory(), &effects{started: map[string]int{}, done: map[string]int{}}
+		start := func() *durableProcess {
+			return newDurableProcess(t, db, e, a2e.Persistence{SingleInstance: true, LeaseTTL: time.Hour}, nil)
+		}
+		b := &balancer{processes: []*durableProcess{start()}}
+		c := connectDurable(t, b)
+		client := a2etest.Must(tools.NewClient(c))
+		b.pick().kill()
+		b.set(0, start())
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		_, err := client.Call(ctx, &tools.CallRequest{ToolName: "work", Arguments: json.RawMessage(`{"id":"a"}`)}, nil)
+		require.NoError(t, err)
+		require.NoError(t, c.Close())
+		require.NoError(t, b.pick().host.Close())
 	})
 }
 

@@ -73,9 +73,13 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of this process, renewed three times as often. Other
-	// processes take its sessions over after the lease has expired. Zero means 15 s, less than 1 s means
-	// 1 s. A negative value means that no other process uses the Store at the same time.
+	// processes take its sessions over after the lease has expired. Zero and negative values mean 15 s,
+	// less than 1 s means 1 s.
 	LeaseTTL time.Duration
+
+	// SingleInstance states that no other process shares the Store, so nothing waits for a lease: a new
+	// process takes the sessions of the last one over at once.
+	SingleInstance bool
 
 	// Snapshots keeps the states of plugins with a [PluginSnapshot], such as plans, from one
 	// session of an agent to the next. Nil keeps none with the host.

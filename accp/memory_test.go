@@ -914,7 +914,7 @@ func TestIdempotentHandlerRunsAgain(t *testing.T) {
 }
 
 // The requests of a process that failed are taken over after its lease, or at once by a process with the same id, which
-// replaces it (ACCP-D72).
+// replaces it (ACCP-D72), and by one that shares the store with no other.
 func TestProcessTakesOver(t *testing.T) {
 	for name, tt := range map[string]struct {
 		failed, next     accp.Persistence
@@ -923,6 +923,7 @@ func TestProcessTakesOver(t *testing.T) {
 		"default":    {accp.Persistence{}, accp.Persistence{}, 10 * time.Second, 25 * time.Second},
 		"short":      {accp.Persistence{LeaseTTL: 3 * time.Second}, accp.Persistence{}, time.Second, 6 * time.Second},
 		"equal id":   {accp.Persistence{InstanceID: "a"}, accp.Persistence{InstanceID: "a"}, 0, time.Second},
+		"alone":      {accp.Persistence{SingleInstance: true}, accp.Persistence{SingleInstance: true}, 0, time.Second},
 		"another id": {accp.Persistence{InstanceID: "a"}, accp.Persistence{InstanceID: "b"}, 10 * time.Second, 25 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

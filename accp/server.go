@@ -156,9 +156,13 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of the process of a [Server]. Other processes take its
-	// requests over after the lease has expired. Zero means 15 s, less than 1 s means 1 s. A negative
-	// value means that no other process uses the Store at the same time.
+	// requests over after the lease has expired. Zero and negative values mean 15 s, less than 1 s
+	// means 1 s.
 	LeaseTTL time.Duration
+
+	// SingleInstance states that no other process of the [Server] shares the Store, so nothing waits
+	// for a lease: a new process takes the requests of the last one over at once.
+	SingleInstance bool
 
 	// SharedStore, if set, is a store that the peers can read too. Long texts, and params that do
 	// not fit into a frame, are moved there and sent as references (ACCP-D35, ACCP-D37). Nil, or an
@@ -167,7 +171,7 @@ type Persistence struct {
 }
 
 func (p *Persistence) isSet() bool {
-	return p.Store != nil || p.SharedStore != nil || p.Retention != 0 || p.InstanceID != "" || p.LeaseTTL != 0
+	return p.Store != nil || p.SharedStore != nil || p.Retention != 0 || p.InstanceID != "" || p.LeaseTTL != 0 || p.SingleInstance
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
@@ -297,8 +301,8 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
 		reserve: s.reserve,
 		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store,
-			lease: lease.Options{Prefix: "accp/", InstanceID: o.Persistence.InstanceID, TTL: o.Persistence.LeaseTTL, Logger: o.Logger,
-				OnLost: func(context.Context) { _ = s.Close() }},
+			lease: lease.Options{Prefix: "accp/", InstanceID: o.Persistence.InstanceID, TTL: o.Persistence.LeaseTTL, Private: o.Persistence.SingleInstance,
+				Logger: o.Logger, OnLost: func(context.Context) { _ = s.Close() }},
 			opt: once.Options{Prefix: "accp/", StoreTimeout: 10 * time.Second, MaxOutcome: maxOutcome,
 				MaxBytes: maxOutcomesOfOwner, TotalBytes: maxOutcomes, MaxCount: maxOutcomesOfOwner >> 10, TotalCount: maxOutcomes >> 10, Logger: o.Logger}}}
 	if o.Audit != nil {

@@ -208,7 +208,6 @@ func (o *InboxOptions) withDefaults() error {
 	o.Timing.ReadTimeout = option.Or(o.Timing.ReadTimeout, time.Minute, 0)
 	o.Timing.MaxPullAge = option.Or(o.Timing.MaxPullAge, core.MaxAge, core.MaxAge)
 	o.Timing.PushWait = option.Or(o.Timing.PushWait, 10*time.Second, 10*time.Second)
-	o.Persistence.LeaseTTL = option.Or(o.Persistence.LeaseTTL, 0, 0)
 	o.Limits.MaxAttempts = option.Count(o.Limits.MaxAttempts, 10)
 	o.Logger = logger(o.Logger)
 	o.BodyTypes = slices.Clone(o.BodyTypes)

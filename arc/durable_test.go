@@ -60,36 +60,40 @@ func TestMetadataCostsEventsNothing(t *testing.T) {
 	require.Less(t, with, 1.1*without+1<<10)
 }
 
-// Metadata survives a restart and expires with the task.
+// Metadata survives a restart and expires with the task. The task continues after the lease of the failed process, or at once if
+// no other process shares the store.
 func TestMetadataSurvivesRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		db := store.NewMemory()
-		var got []string
-		start := func(db store.Store) *arc.Server {
-			s := newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second, TaskRetention: time.Hour}})
-			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
-				got = append(got, string(run.Metadata()))
-				_, err := run.WaitInput(ctx, "text")
-				return err
-			}))
-			return s
-		}
-		dying := &crashStore{Store: db}
-		id := createTaskWith(t, start(dying), "a-01", `"metadata":{"a":1}`)
-		synctest.Wait()
-		dying.crash()
-		time.Sleep(5 * time.Second)
-		second := start(db)
-		require.NoError(t, second.WaitRecovered(t.Context()))
-		require.Nil(t, send(second, "a-01", id, "go on").Error)
-		synctest.Wait()
-		require.Equal(t, []string{`{"a":1}`, `{"a":1}`}, got)
-		require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
-		time.Sleep(2 * time.Hour)
-		records, err := db.Read(t.Context(), "arc/metadata/"+id, 0, 1)
-		require.NoError(t, err)
-		require.Empty(t, records)
-	})
+	for _, p := range []arc.Persistence{{LeaseTTL: 3 * time.Second}, {SingleInstance: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			db := store.NewMemory()
+			var got []string
+			start := func(db store.Store) *arc.Server {
+				p.Store, p.TaskRetention = db, time.Hour
+				s := newServer(t, &arc.ServerOptions{Persistence: p})
+				s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+					got = append(got, string(run.Metadata()))
+					_, err := run.WaitInput(ctx, "text")
+					return err
+				}))
+				return s
+			}
+			dying := &crashStore{Store: db}
+			id := createTaskWith(t, start(dying), "a-01", `"metadata":{"a":1}`)
+			synctest.Wait()
+			dying.crash()
+			time.Sleep(p.LeaseTTL * 2)
+			second := start(db)
+			require.NoError(t, second.WaitRecovered(t.Context()))
+			require.Nil(t, send(second, "a-01", id, "go on").Error)
+			synctest.Wait()
+			require.Equal(t, []string{`{"a":1}`, `{"a":1}`}, got)
+			require.Equal(t, arc.TaskCompleted, taskOf(t, second, "a-01", id).Status)
+			time.Sleep(2 * time.Hour)
+			records, err := db.Read(t.Context(), "arc/metadata/"+id, 0, 1)
+			require.NoError(t, err)
+			require.Empty(t, records)
+		})
+	}
 }
 
 // An event that is recorded and not queued when its process exits is sent by the next owner, in order

@@ -250,10 +250,13 @@ type Persistence struct {
 	InstanceID string
 
 	// LeaseTTL is the lifetime of the lease of this process, renewed three times as
-	// often. Other processes take its work over after the lease has expired. Zero means
-	// 15 s, less than 1 s means 1 s. A negative value means that no other process uses the Store at the
-	// same time.
+	// often. Other processes take its work over after the lease has expired. Zero and negative values
+	// mean 15 s, less than 1 s means 1 s.
 	LeaseTTL time.Duration
+
+	// SingleInstance states that no other process shares the Store, so nothing waits for a lease: a
+	// new process takes the work of the last one over at once.
+	SingleInstance bool
 
 	// TaskRetention and ChatRetention are how long tasks, with their subscriptions, and chats are kept
 	// after their end. Zero means 24 h. A negative value keeps them.
@@ -385,7 +388,7 @@ func NewServer(opts *ServerOptions) (*Server, error) {
 
 func (s *Server) engineOptions() engine.Options {
 	l, t, p := &s.opts.Limits, &s.opts.Timing, &s.opts.Persistence
-	o := engine.Options{Store: p.Store, InstanceID: p.InstanceID, LeaseTTL: p.LeaseTTL, Logger: s.opts.Logger, Life: s.life, Budget: l.budget(s.opts.Logger),
+	o := engine.Options{Store: p.Store, InstanceID: p.InstanceID, LeaseTTL: p.LeaseTTL, SingleInstance: p.SingleInstance, Logger: s.opts.Logger, Life: s.life, Budget: l.budget(s.opts.Logger),
 		Places: engine.Limits{Running: places(l.MaxTasks, 1024), RunningPerPrincipal: places(l.MaxTasksPerPrincipal, 256),
 			Waiting: places(l.TaskQueueLimit, 8192), WaitingPerPrincipal: places(l.TaskQueueLimitPerPrincipal, 1024)},
 		MaxItems: l.MaxTaskItems, MaxSubscriptions: l.MaxSubscriptions, ChatQueue: l.ChatQueueLimit,

@@ -49,7 +49,7 @@ const (
 type Options struct {
 	Prefix     string        // of keys and streams, for example "arc/"; separates groups of instances
 	InstanceID string        // of one live process at a time; zero means a random one
-	TTL        time.Duration // of the lease, at least 1 s; zero means 15 s, a negative value means Private
+	TTL        time.Duration // of the lease, at least 1 s; zero and negative values mean 15 s
 	Logger     *slog.Logger  // nil means slog.Default()
 
 	// Private means that no other Lease uses the store and the prefix at the same time. The
@@ -100,7 +100,6 @@ type epoch struct {
 // Acquire acquires the lease of the instance and starts to renew it. With a given InstanceID
 // it replaces the lease of an earlier process. The context bounds Acquire only.
 func Acquire(ctx context.Context, db store.Store, o Options) (*Lease, error) {
-	o.Private = o.Private || o.TTL < 0
 	o.TTL = max(option.Or(o.TTL, defaultTTL, defaultTTL), minTTL)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	l := &Lease{db: state.Guard(db), opts: o, name: state.Join(cmp.Or(o.InstanceID, randid.New(""))), birth: time.Now(),

@@ -996,7 +996,7 @@ func TestAliveIsCached(t *testing.T) {
 func TestPrivateLeaseNeedsNoRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, w := &countedStore{Store: store.NewMemory()}, newWorker()
-		a, err := lease.Acquire(t.Context(), db, lease.Options{TTL: -1, Logger: quiet})
+		a, err := lease.Acquire(t.Context(), db, lease.Options{Private: true, Logger: quiet})
 		require.NoError(t, err)
 		w.create(t, a, "1")
 		ctx, writes := a.Context(), db.writes.Load()

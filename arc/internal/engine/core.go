@@ -32,12 +32,13 @@ import (
 
 // Options are what an engine needs of its server. Times and limits have their defaults; a time of zero means no end.
 type Options struct {
-	Store      store.Store // nil means one in memory
-	InstanceID string
-	LeaseTTL   time.Duration
-	Logger     *slog.Logger
-	Life       *life.Life
-	Budget     budget.Limits
+	Store          store.Store // nil means one in memory
+	InstanceID     string
+	LeaseTTL       time.Duration
+	SingleInstance bool // of the store
+	Logger         *slog.Logger
+	Life           *life.Life
+	Budget         budget.Limits
 
 	Places                                                 Limits // of running tasks
 	MaxItems, MaxSubscriptions, ChatQueue                  int
@@ -96,7 +97,7 @@ func New(opts Options) (*Engine, error) {
 	ctx, cancel := lazy.WithTimeout(context.Background(), outage)
 	defer cancel()
 	l, err := lease.Acquire(ctx, c.db, lease.Options{Prefix: prefix, InstanceID: opts.InstanceID, TTL: opts.LeaseTTL,
-		Private: !c.isShared, Logger: c.log, OnLost: func(context.Context) { _ = c.life.Close() }})
+		Private: !c.isShared || opts.SingleInstance, Logger: c.log, OnLost: func(context.Context) { _ = c.life.Close() }})
 	if err != nil {
 		return nil, err
 	}
