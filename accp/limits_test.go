@@ -635,7 +635,7 @@ func TestLargeDeltasTakeLinearTime(t *testing.T) {
 		}
 		return p
 	}
-	const n = 400_000
+	const n = 100_000
 	start := time.Now()
 	state := accp.ApplyDelta(nil, keys(n, accp.Int(1)))
 	require.Len(t, state, n)
