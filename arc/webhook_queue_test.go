@@ -322,6 +322,56 @@ func TestWebhookBreaker(t *testing.T) {
 	})
 }
 
+// A turnCounter is a store that counts reads of the queues of webhooks, of which each turn of a queue makes one.
+type turnCounter struct {
+	store.Store
+	turns atomic.Int64
+}
+
+func (s *turnCounter) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	if strings.Contains(stream, "outbox/items/") {
+		s.turns.Add(1)
+	}
+	return s.Store.Read(ctx, stream, after, limit)
+}
+
+// ARC-D44: all subscriptions to a host that is down cost a few turns a minute together, not each. Once the host answers,
+// all are served at once.
+func TestSubscriptionsToDeadHostShareTurns(t *testing.T) {
+	for _, n := range []int{100, 400} {
+		synctest.Test(t, func(t *testing.T) {
+			var isDown atomic.Bool
+			isDown.Store(true)
+			h := &slowHook{host: "one.test"}
+			h.fail = func(int) (int, error) {
+				if isDown.Load() {
+					return 0, errors.New("no network")
+				}
+				return 200, nil
+			}
+			o := h.options()
+			o.Transport = h
+			db := &turnCounter{Store: store.NewMemory()}
+			s := newServer(t, &arc.ServerOptions{Webhook: o, Persistence: arc.Persistence{Store: db}})
+			s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
+			for i := range n {
+				anotherTask(t, s, fmt.Sprintf("https://one.test/%d", i), `["TASK_CANCELED"]`)
+			}
+			pass(5 * time.Minute)
+			turns, attempts := db.turns.Load(), h.count()
+			pass(50 * time.Minute)
+			require.InDelta(t, attempts+45, h.count(), 6)
+			require.NotZero(t, turns)
+			require.LessOrEqual(t, db.turns.Load()-turns, int64(200))
+
+			isDown.Store(false)
+			pass(70*time.Second + time.Duration(n/32+1)*9*time.Second)
+			require.Len(t, h.take(), n)
+			require.LessOrEqual(t, h.highest, 32)
+		})
+	}
+}
+
 // A slowHook takes 9 s for each request of one host.
 type slowHook struct {
 	hooks

@@ -411,11 +411,11 @@ func TestWakeEndsTheDelayOfLater(t *testing.T) {
 		})
 		n := startNode(t, store.NewMemory())
 		n.Send("k", r.send)
-		n.Wake("k/1") // it has no sender
+		require.False(t, n.Wake("k/1"), "it has no sender")
 		n.put("k/1", "a")
 		time.Sleep(time.Minute)
 		require.Len(t, r.ids(), 1)
-		n.Wake("k/1")
+		require.True(t, n.Wake("k/1"))
 		time.Sleep(time.Second / 2)
 		require.Len(t, r.ids(), 2, "after the delay has begun")
 		n.Wake("k/1")

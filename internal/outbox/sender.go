@@ -112,19 +112,20 @@ func (o *Outbox) signalLocked(s *sender) {
 	}
 }
 
-// Wake ends the delay of [Later] for a stream, if this instance is its sender.
-func (o *Outbox) Wake(stream string) {
+// Wake ends the delay of [Later] for a stream. It reports whether this instance is its sender.
+func (o *Outbox) Wake(stream string) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s := o.senders[stream]
 	if s == nil {
-		return
+		return false
 	}
 	if s.isLater {
 		s.due = time.Time{}
 	}
 	s.isWoken = true
 	o.signalLocked(s)
+	return true
 }
 
 // dispatchLocked begins turns while places are free. o.mu must be held.

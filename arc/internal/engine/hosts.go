@@ -3,64 +3,120 @@
 
 package engine
 
-import "sync"
+import (
+	"sync"
+	"time"
+
+	"github.com/fivewire/fivewire/internal/retry"
+)
 
 // maxHostTurns bounds the attempts at one host at a time. It is half of those that a process makes, so that one slow host
 // does not delay the notifications to the others. Several may.
 const maxHostTurns = 32
 
-// hostTurns are the attempts at each host. The zero value has none.
+// hostDelay is the longest delay of a stream that waits for its turn at a host. While a host is down, one stream a minute
+// makes an attempt; the others wait, so that they cost no turns of the outbox.
+const hostDelay = time.Hour
+
+// hostTurns are the attempts at each host.
 type hostTurns struct {
+	notify   func(stream string) bool // begins a turn of a stream; false if this process does not send it
+	breakers retry.Limiter
+
 	mu    sync.Mutex
-	hosts map[string]*hostQueue // those with attempts; guarded by mu
+	hosts map[string]*hostQueue // those with attempts or waiting streams; guarded by mu
 }
 
 // A hostQueue has the streams that wait for an attempt at a host.
 type hostQueue struct {
 	running int
-	waiting []string // in order; some have entered since
+	waiting []string // in order; some have left since
 	isIn    map[string]bool
+	isDown  bool      // the breaker is open
+	probe   time.Time // when a waiting stream comes back to make the next attempt at a host that is down
 }
 
-// enter reports whether a stream may make an attempt. Otherwise it waits, and a later call of finish returns it.
-func (h *hostTurns) enter(host, stream string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	q := h.hosts[host]
+// A hostTurn is the turn of a stream at its host, which ends with a call of end.
+type hostTurn struct {
+	*hostTurns
+	host, stream string
+	isWaiting    bool
+	isAnswered   bool
+	outcome      func(error) // for the breaker; nil without an attempt
+}
+
+// enter starts an attempt, whose outcome is passed to record. Otherwise the stream waits and comes back after a delay. It
+// is woken earlier if its turn comes.
+func (t *hostTurn) enter() (delay time.Duration, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.hosts[t.host]
 	if q == nil {
-		if h.hosts == nil {
-			h.hosts = map[string]*hostQueue{}
+		if t.hosts == nil {
+			t.hosts = map[string]*hostQueue{}
 		}
 		q = &hostQueue{isIn: map[string]bool{}}
-		h.hosts[host] = q
+		t.hosts[t.host] = q
 	}
+	delay = hostDelay
 	if q.running < maxHostTurns {
-		q.running++
-		delete(q.isIn, stream)
-		return true
+		t.outcome, err = t.breakers.Breaker(t.host)
+		if err == nil {
+			q.running++
+			return 0, nil
+		}
+		q.isDown = true
+		if now := time.Now(); !now.Before(q.probe) {
+			delay = retry.After(err)
+			q.probe = now.Add(delay)
+		}
 	}
-	if !q.isIn[stream] {
-		q.isIn[stream] = true
-		q.waiting = append(q.waiting, stream)
+	t.isWaiting = true
+	if !q.isIn[t.stream] {
+		q.isIn[t.stream] = true
+		q.waiting = append(q.waiting, t.stream)
 	}
-	return false
+	return delay, err
 }
 
-// finish ends an attempt. It returns the stream that waits longest, or "".
-func (h *hostTurns) finish(host string) (next string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	q := h.hosts[host]
-	q.running--
-	for len(q.waiting) > 0 && next == "" {
-		if q.isIn[q.waiting[0]] {
-			next = q.waiting[0]
-			delete(q.isIn, next)
-		}
+// record passes the outcome of the attempt to the breaker, nil for an answer.
+func (t *hostTurn) record(err error) {
+	t.isAnswered = err == nil
+	t.outcome(err)
+}
+
+// end wakes the streams whose turn comes, unless the stream waits. After an answer of a host that was down, it wakes as
+// many as may make an attempt.
+func (t *hostTurn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	q := t.hosts[t.host]
+	if q == nil || t.isWaiting {
+		return
+	}
+	delete(q.isIn, t.stream)
+	if t.outcome != nil {
+		q.running--
+	}
+	free := maxHostTurns - q.running
+	wakes := min(1, free)
+	switch {
+	case q.isDown && t.isAnswered:
+		q.isDown, wakes = false, free
+	case q.isDown && time.Now().Before(q.probe):
+		wakes = 0
+	}
+	for wakes > 0 && len(q.waiting) > 0 {
+		next := q.waiting[0]
 		q.waiting = q.waiting[1:]
+		if q.isIn[next] {
+			delete(q.isIn, next)
+			if t.notify(next) {
+				wakes--
+			}
+		}
 	}
-	if q.running == 0 && len(q.waiting) == 0 {
-		delete(h.hosts, host)
+	if q.running == 0 && len(q.isIn) == 0 {
+		delete(t.hosts, t.host)
 	}
-	return next
 }

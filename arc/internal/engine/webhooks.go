@@ -132,15 +132,11 @@ var lateDelays = [...]time.Duration{time.Minute, 5 * time.Minute, 30 * time.Minu
 // storeDelay is the delay after a failure of the store.
 const storeDelay = 5 * time.Second
 
-// turnDelay is the delay of a notification whose turn at its host does not come, since another process sends the others.
-const turnDelay = time.Minute
-
 // Webhooks store and send notifications. The processes that share a store have one sender for each queue.
 type Webhooks struct {
 	*core
 	box   *outbox.Outbox
-	hosts retry.Limiter
-	turns hostTurns
+	hosts hostTurns
 
 	// Functions of the tasks: the end of a subscription or nil, its making, and its removal for a dead letter.
 	endOf  func(ctx context.Context, taskID, id string) (*endedSub, error)
@@ -151,6 +147,7 @@ type Webhooks struct {
 func newWebhooks(c *core) *Webhooks {
 	w := &Webhooks{core: c, box: outbox.New(c.db, c.lease, outbox.Options{Prefix: prefix, Logger: c.log, MaxAge: maxWebhookAge + time.Hour,
 		MaxItems: maxWebhookEvents, MaxBytes: 4 * maxWebhookBytes, MaxLetters: maxWebhookLetters})}
+	w.hosts.notify = w.box.Wake
 	return w
 }
 
@@ -304,6 +301,8 @@ func (w *Webhooks) serve(ctx context.Context, item outbox.Item) outbox.Verdict {
 	}
 	waited := max(time.Since(item.First), 0)
 	age := d.Age + waited
+	turn := &hostTurn{hostTurns: &w.hosts, host: hostOf(d.URL), stream: item.Stream}
+	defer turn.end()
 	var end *endedSub
 	var err error
 	if !d.IsStatic {
@@ -322,32 +321,23 @@ func (w *Webhooks) serve(ctx context.Context, item outbox.Item) outbox.Verdict {
 	case isLate(item.Stream) && item.Attempt == 1 && waited < d.Wait:
 		return outbox.Later(d.Wait-waited, nil)
 	}
-	host := hostOf(d.URL)
-	if !w.turns.enter(host, item.Stream) {
-		return outbox.Later(turnDelay, nil)
-	}
-	defer func() {
-		if next := w.turns.finish(host); next != "" {
-			w.box.Wake(next)
-		}
-	}()
-	record, err := w.hosts.Breaker(host)
-	if err != nil {
-		return outbox.Later(retry.After(err), err)
+	delay, err := turn.enter()
+	if turn.isWaiting {
+		return outbox.Later(min(delay, maxWebhookAge-age), err)
 	}
 	err = guard.Call("webhook attempt", func() error { return w.opts.Webhooks.Deliver(ctx, d) })
 	switch {
 	case ctx.Err() != nil:
-		record(context.Canceled)
+		turn.record(context.Canceled)
 		return outbox.Later(0, ctx.Err())
 	case errors.Is(err, ErrNotHere):
-		record(context.Canceled)
+		turn.record(context.Canceled)
 		return outbox.Later(storeDelay, err)
 	case err != nil && IsRetryable(err):
-		record(retry.Mark(err, retry.Unknown, 0))
+		turn.record(retry.Mark(err, retry.Unknown, 0))
 		return w.repeat(ctx, item, d, age, err)
 	}
-	record(nil)
+	turn.record(nil)
 	switch {
 	case err == nil:
 		_ = w.count(d, -len(item.Data)) // always succeeds
