@@ -4,7 +4,6 @@
 package a2abridge
 
 import (
-	"bytes"
 	"cmp"
 	"crypto"
 	"crypto/ecdsa"
@@ -17,7 +16,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math/big"
+	"slices"
 
 	"github.com/a2aproject/a2a-go/v2/a2a"
 	"github.com/cyberphone/json-canonicalization/go/src/webpki.org/jsoncanonicalizer"
@@ -57,6 +58,9 @@ func NewCard(info arc.AgentInfo, jsonrpcURL, restURL string) (*a2a.AgentCard, er
 // Ed25519 key or an ECDSA key on P-256, and keyID its name for verifiers. A card with an empty text, list or object
 // is refused, because implementations differ in whether that is a part of the canonical form.
 func SignCard(card *a2a.AgentCard, key crypto.Signer, keyID string) error {
+	if card == nil || key == nil {
+		return errors.New("a2abridge: sign card: no card or no key")
+	}
 	header := map[string]string{"typ": "JOSE", "kid": keyID}
 	switch public := key.Public().(type) {
 	case ed25519.PublicKey:
@@ -97,12 +101,29 @@ func canonical(card *a2a.AgentCard) ([]byte, error) {
 	if text, err = jsoncanonicalizer.Transform(text); err != nil {
 		return nil, err
 	}
-	for _, empty := range []string{`:""`, `[""`, `,""`, `:[]`, `:{}`, `:null`} {
-		if bytes.Contains(text, []byte(empty)) {
-			return nil, fmt.Errorf("the card has an empty member: %s", text)
-		}
+	var content any
+	if err := json.Unmarshal(text, &content); err != nil {
+		return nil, err
+	}
+	if hasEmpty(content) {
+		return nil, fmt.Errorf("the card has an empty member: %s", text)
 	}
 	return text, nil
+}
+
+// hasEmpty reports whether decoded JSON is or has null, or an empty text, list or object.
+func hasEmpty(content any) bool {
+	switch v := content.(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0 || slices.ContainsFunc(v, hasEmpty)
+	case map[string]any:
+		return len(v) == 0 || slices.ContainsFunc(slices.Collect(maps.Values(v)), hasEmpty)
+	}
+	return false
 }
 
 // sign returns the signature of a text as JWS has it.

@@ -61,8 +61,45 @@ func TestSignCard(t *testing.T) {
 	p384, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	require.NoError(t, err)
 	require.ErrorContains(t, a2abridge.SignCard(card, p384, "k"), "P-256")
-	card.Skills[0].Description = ""
-	require.ErrorContains(t, a2abridge.SignCard(card, edKey, "k"), "empty")
+	require.ErrorContains(t, a2abridge.SignCard(card, nil, "k"), "no key")
+	require.ErrorContains(t, a2abridge.SignCard(nil, edKey, "k"), "no card")
+}
+
+// A card with an empty text, list or object in any place is refused, and one whose texts look like that is not.
+func TestSignCardRefusesEmpty(t *testing.T) {
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	for _, tt := range []struct {
+		name    string
+		edit    func(c *a2a.AgentCard)
+		isEmpty bool
+	}{
+		{"text", func(c *a2a.AgentCard) { c.Skills[0].Description = "" }, true},
+		{"text in a list", func(c *a2a.AgentCard) { c.Skills[0].Tags = []string{"a", ""} }, true},
+		{"list", func(c *a2a.AgentCard) { c.Skills = []a2a.AgentSkill{} }, true},
+		{"object", func(c *a2a.AgentCard) {
+			c.Capabilities.Extensions = []a2a.AgentExtension{{URI: "urn:x", Params: map[string]any{"a": map[string]any{}}}}
+		}, true},
+		{"object in a list", func(c *a2a.AgentCard) {
+			c.Capabilities.Extensions = []a2a.AgentExtension{{URI: "urn:x", Params: map[string]any{"a": []any{map[string]any{}}}}}
+		}, true},
+		{"null", func(c *a2a.AgentCard) {
+			c.Capabilities.Extensions = []a2a.AgentExtension{{URI: "urn:x", Params: map[string]any{"a": []any{nil}}}}
+		}, true},
+		{"texts of JSON", func(c *a2a.AgentCard) { c.Description = `{"a":"","b":[],"c":{},"d":null} a:[] b:{} c:null` }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			card, err := a2abridge.NewCard(arc.AgentInfo{AgentID: "worker-01"}, "https://agents.example/a2a", "")
+			require.NoError(t, err)
+			tt.edit(card)
+			err = a2abridge.SignCard(card, key, "k")
+			if tt.isEmpty {
+				require.ErrorContains(t, err, "empty member")
+			} else {
+				require.NoError(t, err)
+			}
+		})
+	}
 }
 
 // An extended card is for callers that are authenticated.
