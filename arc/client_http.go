@@ -51,7 +51,7 @@ func (c *Client) named(out *Request, err error) error {
 	if _, ok := errors.AsType[*httpx.Error](err); ok || err == nil {
 		return err
 	}
-	return &callError{out.Method + " " + out.TargetAgent + " at " + endpoint.Name(c.endpoint), err}
+	return &callError{out.Method + " " + out.TargetAgent + " at " + endpoint.Name(c.endpoint), errorOfCall(err)}
 }
 
 // A callError is the error of a call.

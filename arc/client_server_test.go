@@ -341,3 +341,44 @@ func TestDiscoveryWithServer(t *testing.T) {
 	require.Equal(t, "y-01", found[0].AgentID)
 	require.Equal(t, at.URL, found[0].URL)
 }
+
+// The calls of a handler whose task has ended fail as canceled, not with an error that an answer about their own task has.
+func TestCallsOfEndedTaskAreCanceled(t *testing.T) {
+	for _, tt := range []struct {
+		code arc.Code
+		text string
+	}{{arc.ErrTaskAlreadyCanceled, "was canceled"}, {arc.ErrTaskTimeout, "has timed out"}} {
+		synctest.Test(t, func(t *testing.T) {
+			remote, c := arctest.NewPair(t, nil)
+			remote.HandleTasks("b-01", arctest.ScriptedTask(arctest.Sleep(time.Hour)))
+			other, err := c.CreateTask(t.Context(), "b-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+			require.NoError(t, err)
+
+			s := newServer(t, &arc.ServerOptions{Timing: arc.Timing{TaskTimeout: time.Minute}})
+			var calls []error
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+				_, pending := c.WaitTask(ctx, "b-01", other.ID, nil)
+				require.ErrorIs(t, context.Cause(ctx), tt.code)
+				_, cancel := c.CancelTask(ctx, "b-01", &arc.CancelTaskParams{TaskID: other.ID}, nil)
+				var stream error
+				for _, stream = range c.StreamChat(ctx, "b-01", &arc.StartChatParams{InitialMessage: arc.UserText("x")}, nil) {
+				}
+				calls = []error{pending, cancel, stream}
+				return nil
+			}))
+			id := createTask(t, s, "a-01", "x")
+			synctest.Wait()
+			if tt.code == arc.ErrTaskAlreadyCanceled {
+				require.Nil(t, cancelTask(s, "a-01", id).Error)
+			}
+			time.Sleep(2 * time.Minute)
+			require.Len(t, calls, 3)
+			for _, err := range calls {
+				require.NotErrorIs(t, err, tt.code)
+				require.ErrorIs(t, err, context.Canceled)
+				require.ErrorContains(t, err, "the task of the handler "+tt.text)
+			}
+			require.ErrorContains(t, calls[1], "arc: task.cancel b-01 at ")
+		})
+	}
+}

@@ -5,6 +5,7 @@ package arc
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -278,6 +279,29 @@ func (e *Error) UnmarshalJSON(b []byte) error {
 	}
 	*e = *got
 	return nil
+}
+
+// A taskEnd is the cause of the context of a handler whose task has ended.
+type taskEnd struct {
+	code Code
+	text string
+}
+
+// Error names the task, because other calls of the handler return the error, too.
+func (e *taskEnd) Error() string { return "arc: the task of the handler " + e.text }
+
+// Is reports whether target is the code of the end.
+func (e *taskEnd) Is(target error) bool { return target == e.code }
+
+// errorOfCall returns the error of a call to a server. If that is the end of the task of the calling handler, the code is no
+// answer about the task of the call.
+func errorOfCall(err error) error {
+	_, isAnswer := errors.AsType[*Error](err)
+	end, isEnd := errors.AsType[*taskEnd](err)
+	if isEnd && !isAnswer {
+		return fmt.Errorf("%v: %w", end, context.Canceled)
+	}
+	return err
 }
 
 // fieldError is an error that names a member of the request (ARC-D06).

@@ -394,7 +394,8 @@ func (s *Server) engineOptions() engine.Options {
 		MaxItems: l.MaxTaskItems, MaxSubscriptions: l.MaxSubscriptions, ChatQueue: l.ChatQueueLimit,
 		TaskTimeout: t.TaskTimeout, InputTimeout: t.InputTimeout, ChatIdle: t.ChatIdleTimeout, WriteTimeout: t.WriteTimeout,
 		TaskRetention: p.TaskRetention, ChatRetention: p.ChatRetention, StreamRetention: p.StreamRetention, Results: p.ResultTTL, Resume: p.EnableResume,
-		Completed: ErrTaskAlreadyCompleted, Canceled: ErrTaskAlreadyCanceled, TimedOut: ErrTaskTimeout, ChatClosed: ErrChatAlreadyClosed,
+		Completed: &taskEnd{ErrTaskAlreadyCompleted, "is completed"}, Canceled: &taskEnd{ErrTaskAlreadyCanceled, "was canceled"},
+		TimedOut: &taskEnd{ErrTaskTimeout, "has timed out"}, ChatClosed: ErrChatAlreadyClosed,
 		Expired: errExpired, Closed: ErrClosed, Serve: s.serveTask, Estimate: s.estimateTask, Agent: s.policyOf, Fault: s.engineFault}
 	if hook := s.opts.OnTaskEvent; hook != nil {
 		o.Events = func(ctx context.Context, agent string, event []byte) {

@@ -27,9 +27,10 @@ import (
 // is logged (ARC-D56).
 //
 // The context ends when the task is canceled, when it fails for another reason, or
-// when the server is closed; [context.Cause] is [ErrTaskAlreadyCanceled] in the
-// first case. It carries the workflow and the [Call] that created the task, without
-// its params.
+// when the server is closed; [context.Cause] is [ErrTaskAlreadyCanceled] to [errors.Is]
+// in the first case. The error of a [Client] with the context is then
+// [context.Canceled] instead, since it is about another task. The context carries the
+// workflow and the [Call] that created the task, without its params.
 type TaskHandler interface {
 	ServeTask(ctx context.Context, run *TaskRun) error
 }

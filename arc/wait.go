@@ -256,7 +256,7 @@ func (w *waiting) pause(ctx context.Context) error {
 	case <-timer.C:
 	case <-w.news:
 	case <-work.Done(): // also by Close
-		return fmt.Errorf("arc: wait for task %q: %w", w.id, context.Cause(work))
+		return fmt.Errorf("arc: wait for task %q: %w", w.id, errorOfCall(context.Cause(work)))
 	}
 	return nil
 }

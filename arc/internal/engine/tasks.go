@@ -203,7 +203,7 @@ func (e *Tasks) overCause(r *record) error {
 	if faultCode(r.Fault) == wire.TaskTimeout {
 		return e.opts.TimedOut
 	}
-	return fmt.Errorf("arc: the task is %s", r.Status)
+	return fmt.Errorf("arc: the task of the handler is %s", r.Status)
 }
 
 // own returns the entry and the record of the task of a request, if the caller owns it. Tasks of other callers are
