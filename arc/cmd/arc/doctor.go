@@ -90,7 +90,7 @@ const (
 
 func prepareDoctor(fs *flag.FlagSet) func(context.Context, *command.IO, []string) error {
 	caller := callerFlags(fs)
-	agent := fs.String("agent", "", "also start a chat and two tasks of the agent with this `id`, and end them")
+	agent := fs.String("agent", "", "also start two chats and two tasks of the agent with this `id`, and end them")
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		raw, err := command.One(args, "the URL of an endpoint", false)
 		if err != nil {

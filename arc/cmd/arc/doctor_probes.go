@@ -191,15 +191,25 @@ func (d *doctor) probeChat(ctx context.Context) error {
 	if status, _ := chat.Get("status").Text(); status == string(arc.ChatClosed) {
 		return nil
 	}
-	params := `{"chatId":` + string(strictjson.AppendString(nil, id))
-	if a, err = d.post(ctx, arc.MethodChatMessage, params+`,"message":`+greeting+`}`); err != nil {
+	if a, err = d.post(ctx, arc.MethodChatMessage, chatParams(id, `,"message":`+greeting)); err != nil {
 		return err
 	}
 	if r := a.result(); r.Get("chat").Absent() && !r.Get("success").Absent() {
 		d.deviate("ARC-D31", "SendChatMessage returns a Chat without a message", "chat.message only acknowledges")
 	}
-	_, err = d.post(ctx, arc.MethodChatEnd, params+`}`)
+	return d.endChat(ctx, id)
+}
+
+// endChat ends a chat, if it has an id.
+func (d *doctor) endChat(ctx context.Context, id string) (err error) {
+	if id != "" {
+		_, err = d.post(ctx, arc.MethodChatEnd, chatParams(id, ""))
+	}
 	return err
+}
+
+func chatParams(id, more string) string {
+	return `{"chatId":` + string(strictjson.AppendString(nil, id)) + more + `}`
 }
 
 // summary describes an answer in a few words.
@@ -225,7 +235,7 @@ func (d *doctor) checkTime(v strictjson.Value, name string) {
 
 var shortID = regexp.MustCompile(`^task-[0-9a-f]{8}$`)
 
-// probeStream streams the answer of a chat.
+// probeStream streams the answer of a chat, and ends the chat.
 func (d *doctor) probeStream(ctx context.Context) error {
 	a, err := d.send(ctx, http.MethodPost, d.request(arc.MethodChatStart, `{"stream":true,"initialMessage":`+greeting+`}`),
 		func(r *http.Request) { r.Header.Set("Accept", "text/event-stream, "+arc.MediaType) })
@@ -236,10 +246,11 @@ func (d *doctor) probeStream(ctx context.Context) error {
 		return nil
 	case a.media != "text/event-stream":
 		d.deviate("ARC-D24", "StreamChat gives it as one event", "a streamed request has a response of the media type %q", a.media)
-		return nil
+		id, _ := a.result().Get("chat").Get("chatId").Text()
+		return d.endChat(ctx, id)
 	}
 	r := sse.NewReader(bytes.NewReader(a.body), nil)
-	isDone, isFailed, hasIDs := false, false, false
+	isDone, isFailed, hasIDs, id := false, false, false, ""
 	for {
 		e, err := r.Next()
 		if err != nil {
@@ -254,7 +265,11 @@ func (d *doctor) probeStream(ctx context.Context) error {
 			d.deviate("ARC-D22", "StreamChat ends with the error", "an event %q follows the error of a stream", e.Name)
 		}
 		isDone, isFailed = isDone || e.Name == "done", isFailed || e.Name == "error"
-		d.checkEvent(e.Name, parse(e.Data))
+		data := parse(e.Data)
+		if id == "" {
+			id, _ = data.Get("chatId").Text()
+		}
+		d.checkEvent(e.Name, data)
 	}
 	if !isDone && !isFailed {
 		d.deviate("ARC-D27", "StreamChat ends with ErrTruncated", "the stream ends without a done event")
@@ -262,7 +277,7 @@ func (d *doctor) probeStream(ctx context.Context) error {
 	if hasIDs {
 		d.offer("ARC-D73", "ClientOptions.MaxResumes", "streams can be resumed")
 	}
-	return nil
+	return d.endChat(ctx, id)
 }
 
 // checkEvent checks an event of a stream.
@@ -300,12 +315,15 @@ func (d *doctor) probeTasks(ctx context.Context) error {
 			if a.code() != arc.ErrMethodNotFound {
 				d.deviate("ARC-093", "", "task.create: no taskId: %s", a.summary())
 			}
-			return nil
+			break
 		}
 		d.checkTime(task, "createdAt")
 		ids = append(ids, id)
 	}
-	if ids[0] == ids[1] {
+	if len(ids) == 0 {
+		return nil
+	}
+	if len(ids) == 2 && ids[0] == ids[1] {
 		d.offer("ARC-D48", "ClientOptions.Idempotent", "a repeated request gets the first answer")
 	}
 	if shortID.MatchString(ids[0]) {

@@ -6,6 +6,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -76,6 +77,14 @@ func TestDoctorFindsOptions(t *testing.T) {
 	status, r = examine(t, s, "-agent", "a-01")
 	require.Equal(t, command.Done, status, r)
 	require.Empty(t, r.Findings)
+	count := map[string]int{}
+	for _, method := range handled {
+		count[method]++
+	}
+	require.Equal(t, 2, count[arc.MethodChatStart], "a chat and a stream")
+	require.Equal(t, 2, count[arc.MethodChatEnd])
+	require.Equal(t, 2, count[arc.MethodTaskCreate])
+	require.Equal(t, 2, count[arc.MethodTaskCancel])
 
 	s = patient(t, &arc.ServerOptions{Auth: open, Persistence: arc.Persistence{EnableResume: true, ResultTTL: time.Minute}})
 	status, r = examine(t, s, "-agent", "a-01")
@@ -220,6 +229,32 @@ func chatMessages(result string) func(http.Handler) http.Handler {
 		}
 		return status, body
 	}).wrap
+}
+
+// The task of a server that refuses its request the second time is ended, too.
+func TestDoctorEndsTaskOfRefusedRepetition(t *testing.T) {
+	s := patient(t, &arc.ServerOptions{Auth: open})
+	tasks := make(chan error, 1)
+	s.HandleTasks("once-01", arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+		<-ctx.Done()
+		tasks <- context.Cause(ctx)
+		return nil
+	}))
+	creations := 0
+	status, _ := examine(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		if strings.Contains(string(body), arc.MethodTaskCreate) {
+			if creations++; creations == 2 {
+				body = []byte("{")
+			}
+		}
+		r.Body, r.ContentLength = io.NopCloser(strings.NewReader(string(body))), int64(len(body))
+		s.ServeHTTP(w, r)
+	}), "-agent", "once-01")
+	require.Equal(t, command.Failed, status)
+	require.Equal(t, 2, creations)
+	require.ErrorIs(t, <-tasks, arc.ErrTaskAlreadyCanceled)
 }
 
 // A token that is wrong is refused, but none is not.

@@ -36,7 +36,7 @@ var program = &command.Command{
 		},
 		{
 			Name: "watch", Arguments: "[flags] URL AGENT TASK", Prepare: prepareWatch,
-			Summary:  "Writes each change of a task until it ends, and then its artifacts.",
+			Summary:  "Writes each change of a task until it ends, and then its result.",
 			Examples: "arc watch http://localhost:8080/arc upper-01 task-3g9k2j2wm20fvm5b8w11wg6q98",
 		},
 		{
@@ -185,7 +185,7 @@ func prepareWatch(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 	}
 }
 
-// wait waits for the end of a task or a question, and prints it.
+// wait waits for the end of a task or a question, and prints it: the artifacts, or else the last message of the agent.
 func wait(ctx context.Context, s *command.IO, client *arc.Client, agent, id string, onUpdate func(*arc.Task)) error {
 	result, err := client.WaitTask(ctx, agent, id, &arc.WaitOptions{OnUpdate: onUpdate})
 	if err != nil {
@@ -204,6 +204,9 @@ func wait(ctx context.Context, s *command.IO, client *arc.Client, agent, id stri
 			}
 			text = append(text, string(content))
 		}
+	}
+	if m := result.InputRequest(); m != nil && len(result.Task.Artifacts) == 0 {
+		text = append(text, m.Text())
 	}
 	return s.Print(strings.Join(text, "\n"), result.Task)
 }

@@ -108,7 +108,8 @@ func TestToken(t *testing.T) {
 	require.Equal(t, command.Done, status, stderr)
 }
 
-// A question without a message is its reason, and an artifact that is not Base64 is written as it is.
+// A question without a message is its reason, an artifact that is not Base64 is written as it is, and the result of a task
+// without artifacts is the last message of the agent.
 func TestCallOfUnusualAgent(t *testing.T) {
 	srv, err := arc.NewServer(&arc.ServerOptions{Auth: arc.Auth{AllowAnonymous: true}})
 	require.NoError(t, err)
@@ -117,6 +118,12 @@ func TestCallOfUnusualAgent(t *testing.T) {
 		if run.Message().Text() == "ask" {
 			_, err := run.WaitInput(ctx, "a color")
 			return err
+		}
+		if run.Message().Text() == "answer" {
+			if err := run.AddMessage(ctx, arc.AgentText("I think")); err != nil {
+				return err
+			}
+			return run.AddMessage(ctx, arc.AgentText("It is red"))
 		}
 		return run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{{Type: arc.PartTypeImage, Content: "<svg/>"}}})
 	}))
@@ -128,6 +135,9 @@ func TestCallOfUnusualAgent(t *testing.T) {
 	status, stdout, stderr := do(t, "", "call", web.URL+"/arc", "odd-01", "draw")
 	require.Equal(t, command.Done, status, stderr)
 	require.Equal(t, "<svg/>\n", stdout)
+	status, stdout, stderr = do(t, "", "call", web.URL+"/arc", "odd-01", "answer")
+	require.Equal(t, command.Done, status, stderr)
+	require.Equal(t, "It is red\n", stdout)
 }
 
 func TestHelpAndUsage(t *testing.T) {
