@@ -20,7 +20,7 @@
 // # Security
 //
 // No span and no metric has content, tokens or the text of an error. The trace context of a caller is accepted from
-// every caller; a propagator that ignores it starts another trace.
+// every caller. A propagator that ignores it leaves the traceId of the request, which selects the trace, too.
 //
 // # State
 //

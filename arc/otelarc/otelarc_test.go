@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -209,6 +210,36 @@ func TestForeignTraceID(t *testing.T) {
 		}))
 		require.NoError(t, hook.ServeNotification(arc.ContextWithTraceID(t.Context(), "workflow 7"), &arc.Notification{}))
 		require.Equal(t, server.SpanContext().TraceID(), got.TraceID())
+	})
+}
+
+// An ignoring is a propagator that reads and writes nothing.
+type ignoring struct{}
+
+func (ignoring) Inject(context.Context, propagation.TextMapCarrier) {}
+
+func (ignoring) Extract(ctx context.Context, _ propagation.TextMapCarrier) context.Context {
+	return ctx
+}
+
+func (ignoring) Fields() []string { return []string{"none"} }
+
+// Without the trace context of the header, the traceId of a request selects the trace.
+func TestTraceIDWithoutPropagator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{Recorder: telemetrytest.New()}
+		var err error
+		r.tel, err = otelarc.New(&otelarc.Options{TracerProvider: r.Traces, MeterProvider: r.Meters, Propagator: ignoring{}})
+		require.NoError(t, err)
+		s := r.newServer(t, arc.Persistence{}, nil)
+		s.HandleTasks("worker-01", arctest.ScriptedTask())
+		c := r.newClient(t, arctest.NewServer(t, s))
+		_, err = c.CreateTask(t.Context(), "worker-01", &arc.CreateTaskParams{InitialMessage: arc.UserText("x")}, nil)
+		require.NoError(t, err)
+		spans := r.Spans()
+		client, server := spans["client invoke_agent worker-01"], spans["server invoke_agent worker-01"]
+		require.Equal(t, client.SpanContext().TraceID(), server.SpanContext().TraceID())
+		require.NotEqual(t, client.SpanContext().SpanID(), server.Parent().SpanID())
 	})
 }
 
