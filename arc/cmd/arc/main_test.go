@@ -106,6 +106,11 @@ func TestToken(t *testing.T) {
 	t.Setenv(tokenVariable, "correct-horse")
 	status, _, stderr = do(t, "", "call", url, "child-01", "x")
 	require.Equal(t, command.Done, status, stderr)
+
+	url = serve(t, "-exec", "cat", "-allow-anonymous")
+	t.Setenv(tokenVariable, "")
+	status, _, stderr = do(t, "", "call", url, "child-01", "x")
+	require.Equal(t, command.Failed, status, "a token applies in any case: %s", stderr)
 }
 
 // A question without a message is its reason, an artifact that is not Base64 is written as it is, and the result of a task

@@ -19,7 +19,7 @@ func prepareServe(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 	line := fs.String("exec", "", "`command` line for the shell; it never contains what a caller sends")
 	timeout := fs.Duration("timeout", 10*time.Minute, "longest time of a command")
 	tokenFile := fs.String("token-file", "", "`file` with the token of callers; without it, the variable "+tokenVariable)
-	anonymous := fs.Bool("allow-anonymous", false, "serve every caller, without a token")
+	anonymous := fs.Bool("allow-anonymous", false, "serve every caller if there is no token")
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		switch {
 		case len(args) > 0:
