@@ -63,6 +63,7 @@ func (t *hostTurn) enter() (delay time.Duration, err error) {
 		t.outcome, err = t.breakers.Breaker(t.host)
 		if err == nil {
 			q.running++
+			delete(q.isIn, t.stream)
 			return 0, nil
 		}
 		q.isDown = true

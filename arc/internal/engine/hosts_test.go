@@ -84,6 +84,23 @@ func TestOneStreamComesBackToDownHost(t *testing.T) {
 	})
 }
 
+// A stream that makes an attempt is not woken for its own place in the order.
+func TestRunningStreamIsNotWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTurnQueue(always)
+		q.fail(t)
+		for i := range 2 {
+			q.enter(t, fmt.Sprint("s", i))
+		}
+		time.Sleep(time.Minute)
+		probe, _ := q.enter(t, "s0")
+		q.turn("other").end()
+		require.Equal(t, []string{"s1"}, q.woken)
+		probe.record(nil)
+		probe.end()
+	})
+}
+
 // After an answer, a host that was down gets as many attempts as it may have, of streams that this process sends.
 func TestAnswerWakesStreamsOfDownHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
