@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
@@ -201,4 +202,23 @@ func TestRuntimeLeavesAmongManyCalls(t *testing.T) {
 	few, many := cost(1, 10), cost(sessions, calls)
 	t.Logf("%v among 10 calls, %v among %d", few, many, calls)
 	require.Less(t, many, 20*few+200*time.Microsecond)
+}
+
+// A change of the fulfilments in all sessions is made once, not in each shard.
+func TestFulfillmentsChangeOnce(t *testing.T) {
+	h := testHost(t, nil)
+	attachRuntime(t, h, testService, "r1", "math/add")
+	rt := attachRuntime(t, h, testService, "r2", "math/add", "get")
+	require.NoError(t, h.ReplaceManifest(must(DecodeManifest([]byte(testManifest)))))
+	require.NoError(t, rt.conn.Close())
+	connect(t, h, testUser).session("s")
+	changes := 0
+	now := h.lockAll()
+	defer h.unlockAll()
+	h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: func(r *core.Registry) *core.Registry {
+		changes++
+		return r.Keep(func(string) bool { return true })
+	}})
+	require.Equal(t, 1, changes)
+	require.Equal(t, []string{"r1"}, h.shardOf("s").core.Find("s").Registry().Connected("math/add"))
 }

@@ -202,6 +202,9 @@ func (h *Host) step(sh *shard, now time.Time, e *core.Event) {
 
 // broadcast gives all shards an event, and judges the calls that it concerns. All shards must be locked.
 func (h *Host) broadcast(now time.Time, e *core.Event) {
+	if e.Change != nil {
+		e.Change = sharedChange(e.Change)
+	}
 	var all []core.Effect
 	for i := range h.shards {
 		all = h.shards[i].core.Step(now, e, all)
@@ -212,6 +215,20 @@ func (h *Host) broadcast(now time.Time, e *core.Event) {
 	}
 	h.continueCalls(now)
 	h.isOfferStale = true
+}
+
+// sharedChange returns a change that is made once for the Registry that all shards share.
+func sharedChange(change func(r *core.Registry) *core.Registry) func(r *core.Registry) *core.Registry {
+	var before, after *core.Registry
+	return func(r *core.Registry) *core.Registry {
+		if after == nil {
+			before, after = r, change(r)
+		}
+		if r == before {
+			return after
+		}
+		return change(r)
+	}
 }
 
 // seqOf returns the order of the session of an effect.
