@@ -69,6 +69,7 @@ type hostConn struct {
 	names         nameTable           // namespaced, by contract
 
 	via     *peer    // of a Runtime of another Host: the way to it
+	matched []string // likewise: the contracts that it fulfils here
 	session *session // of a connection from another Host: that of its calls
 	offered []hostOffer
 

@@ -231,12 +231,14 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 	for id, hc := range p.runtimes { // calls that they run continue
 		if names, isOffered := fulfilled[id]; !isOffered {
 			h.missRemote(&hc.runtime, now)
+			hc.matched = nil
 			if hc.runtime.Gate.Running() == 0 {
 				delete(p.runtimes, id)
 				h.broadcast(now, &core.Event{Kind: core.RuntimeLost, Runtime: &hc.runtime}) // so that no shard has it
 			}
-		} else if len(names) == 0 {
+		} else if len(names) == 0 && len(hc.matched) > 0 {
 			h.withdraw(&hc.runtime, now)
+			hc.matched = nil
 		}
 	}
 	for _, o := range p.offers {
@@ -250,6 +252,10 @@ func (h *Host) matchOffers(p *peer, now time.Time) {
 			h.newRuntime(hc, o.RuntimeID, true)
 			p.runtimes[o.RuntimeID] = hc
 		}
+		if slices.Equal(names, hc.matched) {
+			continue
+		}
+		hc.matched = names
 		h.broadcast(now, &core.Event{Kind: core.Fulfilled, Runtime: &hc.runtime, Change: func(r *core.Registry) *core.Registry {
 			return r.With(&hc.runtime, names, true)
 		}})
@@ -334,22 +340,30 @@ func newLinkSession(h *Host) *session {
 func (h *Host) offer(hc *hostConn) {
 	offers := []hostOffer{}
 	if !h.drain.isStarted.Load() {
-		for _, rt := range h.fleet.order {
-			o := hostOffer{RuntimeID: rt.runtime.ID}
-			for _, c := range h.manifest.Load().list {
-				if hc.session.Registry().CanTake(c.Name, &rt.runtime) {
-					o.Contracts, o.Digests = append(o.Contracts, c.Name), append(o.Digests, c.digest)
-				}
-			}
-			if len(o.Contracts) > 0 {
-				offers = append(offers, o)
-			}
-		}
+		offers = h.offers(hc.session.Registry())
 	}
 	if hc.offered == nil || !reflect.DeepEqual(hc.offered, offers) {
 		hc.offered = offers
 		h.send(hc, &hostOffers{Offers: offers})
 	}
+}
+
+// offers returns the fulfilments of the Runtimes of this Host in a Registry.
+func (h *Host) offers(reg *core.Registry) []hostOffer {
+	byRuntime := make(map[*core.Runtime]hostOffer)
+	for _, c := range h.manifest.Load().list {
+		for rt := range reg.Takers(c.Name) {
+			o := byRuntime[rt]
+			byRuntime[rt] = hostOffer{rt.ID, append(o.Contracts, c.Name), append(o.Digests, c.digest)}
+		}
+	}
+	list := []hostOffer{}
+	for _, rt := range h.fleet.order {
+		if o, ok := byRuntime[&rt.runtime]; ok {
+			list = append(list, o)
+		}
+	}
+	return list
 }
 
 // receiveForwarded runs a call of another Host.

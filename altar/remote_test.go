@@ -24,6 +24,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/testkit"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -874,5 +876,50 @@ func TestDepartedRuntimesOfOtherHostAreForgotten(t *testing.T) {
 		call.Wait()
 		m.attach(t, "b", testRuntime("last", nil))
 		requireRuntimes("last")
+	})
+}
+
+// The offers of many Runtimes cost as much for each of them as those of a few.
+func TestOffersOfManyRuntimes(t *testing.T) {
+	testkit.RequireLess(t, 10, 20, 1000, func(runtimes int) time.Duration {
+		m := &Manifest{}
+		for i := range runtimes {
+			m.Contracts = append(m.Contracts, &Contract{Name: fmt.Sprint("tool", i)})
+		}
+		h, err := newHost(m, AuthorizerFunc(AllowAll), nil)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, h.Close()) }()
+		reg := &core.Registry{}
+		for i := range runtimes {
+			hc := &hostConn{h: h}
+			h.newRuntime(hc, fmt.Sprint("r", i), false)
+			h.fleet.order = append(h.fleet.order, hc)
+			reg = reg.With(&hc.runtime, []string{m.Contracts[i].Name}, false)
+		}
+		start := time.Now()
+		require.Len(t, h.offers(reg), runtimes)
+		return time.Since(start) / time.Duration(runtimes)
+	})
+}
+
+// Offers that repeat earlier ones change no fulfilment.
+func TestRepeatedOffersChangeNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a")
+		h, p := m.hosts["a"], m.join(t, "x")
+		connect(t, h, testUser).session("s")
+		offered := func(ids ...string) *core.Registry {
+			p.offer(h, ids...)
+			synctest.Wait()
+			sh := h.shardOf("s")
+			h.lock(sh)
+			defer h.unlock(sh)
+			return sh.core.Find("s").Registry()
+		}
+		reg := offered("r1", "r2")
+		require.Equal(t, []string{"r1", "r2"}, reg.Connected("math/add"))
+		require.Same(t, reg, offered("r1", "r2"))
+		require.Equal(t, []string{"r2", "r3"}, offered("r2", "r3").Connected("math/add"))
+		require.Equal(t, []string{"r2", "r3", "r1"}, offered("r1", "r2", "r3").Connected("math/add"))
 	})
 }

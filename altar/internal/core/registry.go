@@ -4,6 +4,7 @@
 package core
 
 import (
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -126,6 +127,17 @@ func (r *Registry) RemoveFulfilling(set map[*Runtime]bool) {
 // CanTake reports whether a Runtime is a connected one of a contract.
 func (r *Registry) CanTake(contract string, rt *Runtime) bool {
 	return slices.ContainsFunc(r.byContract[contract], func(g registration) bool { return g.rt == rt && g.isConnected() })
+}
+
+// Takers yields the connected Runtimes of a contract.
+func (r *Registry) Takers(contract string) iter.Seq[*Runtime] {
+	return func(yield func(*Runtime) bool) {
+		for _, g := range r.byContract[contract] {
+			if g.isConnected() && !yield(g.rt) {
+				return
+			}
+		}
+	}
 }
 
 // Connected returns the ids of the connected Runtimes of a contract: those of this Host before the others.
