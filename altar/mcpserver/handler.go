@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/internal/httpx"
 	"github.com/fivewire/fivewire/internal/mcpserver"
 	"github.com/fivewire/fivewire/internal/netguard"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // Options adjust a handler, which copies them. The zero value is right for production, except that one of
@@ -210,8 +211,9 @@ func (b *backend) stream(ctx context.Context, s *altar.Session, tool string, par
 			return nil, altar.Errorf(altar.ErrExecutionFailed, altar.Reason("message_too_large"), "the chunks are larger than %d bytes", b.opts.MaxOutput)
 		}
 		chunks = append(chunks, chunk)
-		var text string
-		if isText = isText && json.Unmarshal(chunk, &text) == nil; isText {
+		text, ok := strictjson.Value(chunk).Text()
+		isText = isText && ok
+		if isText {
 			texts.WriteString(text)
 		} else {
 			text = string(chunk)

@@ -5,6 +5,7 @@ package mcpserver_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -34,6 +35,7 @@ const contracts = `{"contracts":[
 	{"name":"ticket","parameters":[{"name":"id","type":"integer","required":true}]},
 	{"name":"secret","parameters":[]},
 	{"name":"wait","parameters":[]},
+	{"name":"texts","streaming":true,"parameters":[]},
 	{"name":"count","streaming":true,"parameters":[{"name":"n","type":"integer","required":true}]}]}`
 
 type sum struct {
@@ -97,6 +99,9 @@ func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 		}
 		return nil
 	})
+	altar.AddStreamTool(rt, "texts", func(_ context.Context, _ struct{}, out *altar.ChunkWriter) error {
+		return errors.Join(out.Send("a"), out.Send(nil), out.Send("b"))
+	})
 	conn, err := host.Dial(&altar.Principal{ID: "runtime"})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -109,7 +114,7 @@ func newFixture(t *testing.T, options *mcpserver.Options) *fixture {
 		stop()
 		<-done
 	})
-	altartest.WaitTools(t, host, 5)
+	altartest.WaitTools(t, host, 6)
 	o := mcpserver.Options{Logger: discard}
 	if options != nil {
 		o = *options
@@ -260,6 +265,15 @@ func TestProgress(t *testing.T) {
 	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Arguments: number{1000}})
 	require.NoError(t, err)
 	require.True(t, res.IsError)
+}
+
+// A chunk that is not a text makes the result a list, also null.
+func TestNullChunk(t *testing.T) {
+	s, err := newFixture(t, nil).dial(t, "key-a", eras[0], nil)
+	require.NoError(t, err)
+	res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "texts"})
+	require.NoError(t, err)
+	require.JSONEq(t, `["a",null,"b"]`, textOf(res))
 }
 
 // Methods of capabilities that the server does not announce are unknown.
