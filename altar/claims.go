@@ -89,7 +89,7 @@ func (h *Host) claimed(sh *shard, now time.Time, c *hostCall, cl *ledger.Claim, 
 	if c.claim != cl {
 		return
 	}
-	e := core.Event{Kind: core.CallClaimed, Call: &c.Call, Claim: v.Result}
+	e := core.Event{Kind: core.CallClaimed, Call: &c.Call, Claim: v.Result, Runtimes: h.runtimesOf(v.Failed)}
 	switch v.Result {
 	case core.ClaimReplayed, core.ClaimFailed:
 		e.Claim, e.Data = h.verdict(c, v)

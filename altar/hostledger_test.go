@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -313,6 +314,86 @@ func TestRepeatWhileFirstRunIsHere(t *testing.T) {
 				wb.send(repeat)
 				require.Equal(t, r.Error, next[*ToolResult](wb).Error)
 				time.Sleep(tt.first)
+			})
+		})
+	}
+}
+
+// A silence is a mesh in which a Host fails without the end of its streams.
+type silence struct {
+	*mesh
+	id        string // of the Host
+	hasFailed atomic.Bool
+}
+
+// Open implements [cluster.Network].
+func (n *silence) Open(ctx context.Context, from, to string) (io.ReadWriteCloser, error) {
+	s, err := n.mesh.Open(ctx, from, to)
+	if err == nil && (from == n.id || to == n.id) {
+		s = silentStream{s, &n.hasFailed}
+	}
+	return s, err
+}
+
+type silentStream struct {
+	io.ReadWriteCloser
+	hasFailed *atomic.Bool
+}
+
+func (s silentStream) Write(p []byte) (int, error) {
+	if s.hasFailed.Load() {
+		return len(p), nil
+	}
+	return s.ReadWriteCloser.Write(p)
+}
+
+// ALT-D24: a call whose Host has failed does not go to a Runtime behind that Host, whose failure the other Hosts of the
+// cluster have not noticed. It goes to another Runtime, or waits for that one.
+func TestRepeatLeavesRuntimesOfFailedHost(t *testing.T) {
+	for name, other := range map[string]func(t *testing.T, m *mesh, rt *Runtime){
+		"Runtime of another Host": func(t *testing.T, m *mesh, rt *Runtime) { m.attach(t, "c", rt) },
+		"Runtime that comes here": func(t *testing.T, m *mesh, rt *Runtime) {
+			time.AfterFunc(18*time.Second, func() { m.attach(t, "b", rt) })
+		},
+		"none": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				st := store.NewMemory()
+				own := &faulty{Store: st}
+				m := newMesh(t, HostOptions{})
+				n := &silence{mesh: m, id: "a"}
+				m.add(t, HostOptions{Cluster: n, Persistence: Persistence{Store: own}}, "a")
+				for _, id := range []string{"b", "c"} {
+					m.add(t, HostOptions{Cluster: n, Persistence: Persistence{Store: st}}, id)
+				}
+				ra, runs := testRuntime("ra", nil), new(atomic.Int64)
+				ra.names["get"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+					runs.Add(1)
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				m.attach(t, "a", ra)
+				wa, wb := connect(t, m.hosts["a"], testUser), connect(t, m.hosts["b"], testUser)
+				wa.session("s")
+				repeat := call("i", "get", `{"key":"k"}`)
+				wa.send(repeat)
+				synctest.Wait()
+				require.Equal(t, int64(1), runs.Load())
+				if other != nil {
+					other(t, m, testRuntime("rb", nil))
+				}
+				n.hasFailed.Store(true)
+				own.set(func(string, string) error { return store.ErrClosed })
+				wb.send(repeat)
+				r := next[*ToolResult](wb)
+				require.Equal(t, int64(1), runs.Load())
+				if other == nil {
+					require.ErrorIs(t, r.Error, ReasonRuntimeDown)
+					return
+				}
+				require.Nil(t, r.Error)
+				require.Equal(t, `"rb"`, string(r.Payload))
 			})
 		})
 	}

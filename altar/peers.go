@@ -26,6 +26,7 @@ import (
 // hostOffers are the Runtimes of a Host with the contracts that they fulfil. Each message has all of them.
 type hostOffers struct {
 	Offers []hostOffer `json:"offers"`
+	Owner  string      `json:"owner,omitzero"` // the lease of the Host
 	header
 }
 
@@ -58,6 +59,7 @@ type peer struct {
 	id       string
 	stop     context.CancelFunc
 	conn     *hostConn // the open stream, or nil
+	owner    string    // its lease
 	offers   []hostOffer
 	runtimes map[string]*hostConn // behind conn, by id
 	unlike   map[string]bool      // contracts with another digest that were logged
@@ -216,7 +218,7 @@ func (h *Host) setOffers(hc *hostConn, m *hostOffers) {
 	now := h.lockAll()
 	defer h.unlockAll()
 	if p := hc.via; p != nil && p.conn == hc {
-		p.offers = m.Offers
+		p.owner, p.offers = m.Owner, m.Offers
 		h.matchOffers(p, now)
 	}
 }
@@ -293,6 +295,24 @@ func (h *Host) forwardCall(c *hostCall, rt *hostConn, m *ToolCall) {
 	h.send(rt, &forwardedCall{Principal: c.principal.Name, Tenant: c.principal.Tenant, Runtime: rt.runtime.ID, Contract: c.Contract, call: m})
 }
 
+// runtimesOf returns the Runtimes of the Host with a lease. A shard must be locked.
+func (h *Host) runtimesOf(owner string) (list []*core.Runtime) {
+	if owner == "" {
+		return nil
+	}
+	h.peers.mu.Lock()
+	defer h.peers.mu.Unlock()
+	for _, p := range h.peers.byID {
+		if p.owner != owner {
+			continue
+		}
+		for _, hc := range p.runtimes {
+			list = append(list, &hc.runtime)
+		}
+	}
+	return list
+}
+
 // refusedByPeer routes a call again that another Host has not run.
 func (h *Host) refusedByPeer(hc *hostConn, m *ErrorMessage) {
 	if hc.via == nil {
@@ -344,7 +364,7 @@ func (h *Host) offer(hc *hostConn) {
 	}
 	if hc.offered == nil || !reflect.DeepEqual(hc.offered, offers) {
 		hc.offered = offers
-		h.send(hc, &hostOffers{Offers: offers})
+		h.send(hc, &hostOffers{Offers: offers, Owner: h.ledger.Owner()})
 	}
 }
 

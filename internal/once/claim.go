@@ -57,7 +57,8 @@ type record struct {
 	Pinned  bool    `json:",omitempty"` // by Peek
 	Out     outcome // of a claim that runs: the data of the last Retry, and no kind
 
-	follows bool // its last attempt had ended with Retry
+	follows bool        // its last attempt had ended with Retry
+	failed  lease.Owner // of its last attempt
 }
 
 func (r *record) isClaim() bool {
@@ -65,7 +66,7 @@ func (r *record) isClaim() bool {
 }
 
 func (r *record) claim() Claim {
-	c := Claim{Token: r.Token, Attempt: r.Attempt, Redelivered: r.Attempt > 1, Kept: r.follows}
+	c := Claim{Token: r.Token, Attempt: r.Attempt, Redelivered: r.Attempt > 1, Kept: r.follows, Failed: r.failed}
 	if r.Kind == runningRecord && len(r.Out.data) > 0 {
 		c.State = r.Out.data
 	}
@@ -241,6 +242,7 @@ func (t *Table) next(ctx context.Context, e *entry, r *record, p Policy) (*recor
 			if isAlive, err := t.lease.Alive(ctx, r.Owner); isAlive || err != nil {
 				return nil, nil
 			}
+			next.failed = r.Owner
 		}
 		next.Attempt, next.Token, next.Out.data, next.follows = r.Attempt+1, r.Token, r.Out.data, r.Kept
 		if p == AtMostOnce && !r.Kept {

@@ -70,13 +70,14 @@ type Key struct {
 
 // A Claim is the permission to run.
 type Claim struct {
-	Token       string // random, and the same for all attempts of the claim
-	Attempt     int    // 1 or more
-	Redelivered bool   // an earlier attempt may have run
-	Kept        bool   // the last attempt has ended with Retry; else its end is unknown, if there was one
-	State       []byte // Data of the last Retry
-	Lost        bool   // of Peek: the instance that runs it has failed
-	Dropped     bool   // of Peek: its outcome is not retained
+	Token       string      // random, and the same for all attempts of the claim
+	Attempt     int         // 1 or more
+	Redelivered bool        // an earlier attempt may have run
+	Kept        bool        // the last attempt has ended with Retry; else its end is unknown, if there was one
+	State       []byte      // Data of the last Retry
+	Failed      lease.Owner // ran the last attempt, whose end is unknown
+	Lost        bool        // of Peek: the instance that runs it has failed
+	Dropped     bool        // of Peek: its outcome is not retained
 }
 
 // A Result is what work returns. Data is recorded also with an error.

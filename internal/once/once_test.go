@@ -393,6 +393,7 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []any{2, "state", false, false}, []any{c.Attempt, string(c.State), c.Kept, c.Lost})
 		}
+		owner := one.lease.Owner()
 		one.crash()
 		time.Sleep(time.Minute)
 		_, c, err = two.Peek(t.Context(), key("1"))
@@ -404,7 +405,7 @@ func TestDoKeepsStateAfterCrash(t *testing.T) {
 			return once.Result{}, nil
 		})
 		require.NoError(t, err)
-		require.Equal(t, once.Claim{Token: c.Token, Attempt: 3, Redelivered: true, State: []byte("state")}, c)
+		require.Equal(t, once.Claim{Token: c.Token, Attempt: 3, Redelivered: true, State: []byte("state"), Failed: owner}, c)
 	})
 }
 

@@ -139,12 +139,13 @@ func TestDoFollowsPolicyAfterCrash(t *testing.T) {
 		go one.Do(t.Context(), key("repeat"), once.Repeat, c.run)
 		go one.Do(t.Context(), key("once"), once.AtMostOnce, c.run)
 		synctest.Wait()
+		owner := one.lease.Owner()
 		one.crash()
 		start := time.Now()
 		c.delay = 0
 		requireDo(t, two.Table, key("repeat"), once.Repeat, c, "run 3", false)
 		require.Less(t, time.Since(start), 17*time.Second, "lease and the longest poll")
-		require.Equal(t, once.Claim{Token: c.claims[2].Token, Attempt: 2, Redelivered: true}, c.claims[2])
+		require.Equal(t, once.Claim{Token: c.claims[2].Token, Attempt: 2, Redelivered: true, Failed: owner}, c.claims[2])
 		require.Contains(t, []string{c.claims[0].Token, c.claims[1].Token}, c.claims[2].Token)
 		for range 2 {
 			_, replayed, err := two.Do(t.Context(), key("once"), once.AtMostOnce, c.run)

@@ -73,21 +73,22 @@ type Call struct {
 	isTrial       bool // tests whether the Runtime has recovered
 	isShort       bool // the time of the caller is what ended the call
 
-	hasID     bool       // the id is in use
-	isClaimed bool       // its record was made before the dispatch
-	isCounted bool       // as a turn, before the dispatch
-	isChosen  bool       // a Runtime is being chosen
-	isTouched bool       // the base of the stream may have moved
-	isStarved bool       // there was no memory for a chunk
-	isTaken   bool       // the refusal is that another call has the id
-	refusal   any        // what the call gets unless it has an outcome
-	tried     []*Runtime // that refused it
-	collected int        // bytes of collected results
-	charged   int64      // bytes of the Account
-	end       ending     // once it is Ending
-	result    any        // how it ended, if not with a chunk
-	readers   []*Reader  // also after the end, while they do not have all chunks
-	first     [1]*Reader // the first array of readers
+	hasID      bool       // the id is in use
+	isClaimed  bool       // its record was made before the dispatch
+	isCounted  bool       // as a turn, before the dispatch
+	isChosen   bool       // a Runtime is being chosen
+	isTouched  bool       // the base of the stream may have moved
+	isStarved  bool       // there was no memory for a chunk
+	isTaken    bool       // the refusal is that another call has the id
+	refusal    any        // what the call gets unless it has an outcome
+	tried      []*Runtime // that refused it, or are lost with their Host
+	avoidsFrom time.Time  // when the latter were noted
+	collected  int        // bytes of collected results
+	charged    int64      // bytes of the Account
+	end        ending     // once it is Ending
+	result     any        // how it ended, if not with a chunk
+	readers    []*Reader  // also after the end, while they do not have all chunks
+	first      [1]*Reader // the first array of readers
 }
 
 // An ending is how a call ends: with a result, or with the last chunk of a stream.
@@ -151,6 +152,16 @@ func (c *Call) claim() {
 // proceed makes a call whose record was looked for a held one. One that was cut off elsewhere has lost a Runtime.
 func (c *Call) proceed(hasFailedOver bool) {
 	c.state, c.hasFailedOver = Held, c.hasFailedOver || hasFailedOver
+}
+
+// avoid keeps the call from Runtimes that are lost with their Host, which no other event has reported. Those that fulfil
+// its contract are waited for like absent ones.
+func (c *Call) avoid(lost []*Runtime, now time.Time) {
+	for _, rt := range lost {
+		if c.session.Registry().CanTake(c.Contract, rt) {
+			c.tried, c.avoidsFrom = append(c.tried, rt), now
+		}
+	}
 }
 
 // choose bounds the time in which a Runtime is chosen for the call.

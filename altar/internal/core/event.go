@@ -165,7 +165,7 @@ const (
 	SessionProlonged                  // Session, At
 	SessionEnded                      // Session, Text: how
 	CallReceived                      // Session, Call, Reader, Conn, ID, N: first chunk, Credit; Data: a refusal
-	CallClaimed                       // Call, Claim; Data: an outcome or an error
+	CallClaimed                       // Call, Claim, Runtimes of the Host that has failed; Data: an outcome or an error
 	CallRecorded                      // Call, Claim; Data: another outcome
 	CallJudged                        // Call: one that a Fulfilled or RuntimeLost of all shards concerns
 	RuntimeChosen                     // Call, Runtime

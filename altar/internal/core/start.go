@@ -184,6 +184,7 @@ func (sh *Shard) claimed(e *Event) {
 		return
 	}
 	c.proceed(e.Claim == ClaimContinued)
+	c.avoid(e.Runtimes, sh.now)
 	c.isClaimed = e.Claim == ClaimGranted || e.Claim == ClaimContinued
 	if e.Claim == ClaimContinued && c.isTaken {
 		c.refusal = sh.admitContinued(c)
@@ -247,7 +248,10 @@ var lackCause = map[Lack]Cause{NotFulfilled: CauseNotFulfilled, NotConnected: Ca
 func (sh *Shard) place(c *Call) Lack {
 	d := sh.demand(c)
 	rt, lack := c.session.Registry().Route(&d)
-	if lack != NoLack {
+	switch {
+	case lack == NotFulfilled && !c.avoidsFrom.IsZero():
+		return NotConnected
+	case lack != NoLack:
 		return lack
 	}
 	switch {
@@ -278,7 +282,11 @@ func (sh *Shard) waits(c *Call) bool {
 
 // waitsUntil reports whether a call that no Runtime can take waits for one, and until when it waits for an absent one.
 func (sh *Shard) waitsUntil(c *Call) (until time.Time, waits bool) {
-	until = c.session.Registry().AbsentSince(c.Contract, c.Pin).Add(sh.env.Limits.RuntimeGrace)
+	since := c.session.Registry().AbsentSince(c.Contract, c.Pin)
+	if c.avoidsFrom.After(since) {
+		since = c.avoidsFrom
+	}
+	until = since.Add(sh.env.Limits.RuntimeGrace)
 	if until.After(sh.now) {
 		return until, true
 	}

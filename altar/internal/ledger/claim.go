@@ -61,6 +61,7 @@ type Verdict struct {
 	Result core.ClaimResult
 	Data   []byte // of core.ClaimReplayed: an encoded outcome
 	Err    error  // of core.ClaimFailed, or with ClaimReplayed without Data: one of package once
+	Failed string // of core.ClaimContinued: the Owner that ran the call, if it has failed
 }
 
 // key returns the key of a call.
@@ -171,7 +172,7 @@ func (l *Shared) grant(c *Claim, k once.Claim) {
 	c.isGranted.Store(true)
 	v := Verdict{Result: core.ClaimGranted}
 	if k.Attempt > 1 {
-		v.Result = core.ClaimContinued
+		v.Result, v.Failed = core.ClaimContinued, string(k.Failed)
 	}
 	c.Call.Decided(v)
 	close(c.decided)

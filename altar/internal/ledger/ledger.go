@@ -38,6 +38,8 @@ type Ledger interface {
 	Run()
 	// IsShared reports whether other Hosts have the same ledger.
 	IsShared() bool
+	// Owner returns the present lease of the Host, or "".
+	Owner() string
 	// Ready fails once another process has the ID of the Host.
 	Ready() error
 }
@@ -102,6 +104,9 @@ func (Memory) Record(*Claim, Outcome) (Verdict, bool) {
 
 // Run implements [Ledger].
 func (Memory) Run() {}
+
+// Owner implements [Ledger].
+func (Memory) Owner() string { return "" }
 
 // IsShared implements [Ledger].
 func (Memory) IsShared() bool { return false }

@@ -142,6 +142,16 @@ func (l *Shared) acquire(ctx context.Context) error {
 	return nil
 }
 
+// Owner implements [Ledger].
+func (l *Shared) Owner() string {
+	select {
+	case <-l.started:
+		return string(l.lease.Owner())
+	default:
+		return ""
+	}
+}
+
 // Lease returns the lease of the Host.
 func (l *Shared) Lease(ctx context.Context) (*lease.Lease, error) {
 	if err := l.begin(ctx); err != nil {
