@@ -70,6 +70,10 @@ func TestParametersOfRefusesConstraints(t *testing.T) {
 	}{
 		{`{"type":"object","properties":{"a":{"type":"string","enum":["x"]}}}`, altar.Reason("unsupported_constraint"), "/properties/a/enum", 60},
 		{`{"type":"object","properties":{"a":{"type":"integer","minimum":1}}}`, altar.Reason("unsupported_constraint"), "/properties/a/minimum", 64},
+		{`{"type":"object","properties":{"a":{"type":"object","additionalProperties":{"type":"string"}}}}`,
+			altar.Reason("unsupported_constraint"), "/properties/a/additionalProperties", 76},
+		{`{"type":"object","unevaluatedProperties":{"type":"string"}}`, altar.Reason("unsupported_constraint"), "/unevaluatedProperties", 42},
+		{`{"type":"object","dependencies":{"a":["b"]}}`, altar.Reason("unsupported_constraint"), "/dependencies", 33},
 		{`{"type":"object","properties":{"a":{"$ref":"#/x"}}}`, altar.Reason("unsupported_constraint"), "/properties/a/$ref", 44},
 		{`{"type":"object","properties":{"a":{"type":"string","pattern":"^-?(0|[1-9][0-9]{0,18})$"}}}`,
 			altar.Reason("unsupported_constraint"), "/properties/a/pattern", 63},
@@ -90,9 +94,10 @@ func TestParametersOfRefusesConstraints(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []altar.Parameter{{Name: "a", Type: "integer"}}, params)
 	params, err = ParametersOf([]byte(`{"type":"object","properties":{"b":{"type":["integer","string"],"format":"int64","pattern":"^[0-9]+$"},`+
-		`"a":{"type":"array","items":{"type":"number"},"uniqueItems":false}},"required":["a"]}`), nil)
+		`"a":{"type":"array","items":{"type":"number"},"uniqueItems":false},"o":{"type":"object","additionalProperties":{}}},`+
+		`"required":["a"],"additionalProperties":false}`), nil)
 	require.NoError(t, err)
-	require.Equal(t, []altar.Parameter{{Name: "b", Type: "integer"}, {Name: "a", Type: "array[float]", Required: true}}, params)
+	require.Equal(t, []altar.Parameter{{Name: "b", Type: "integer"}, {Name: "a", Type: "array[float]", Required: true}, {Name: "o", Type: "object"}}, params)
 }
 
 // ALT-D42: a name for models depends on the contract alone, and no two tools share one.

@@ -145,18 +145,26 @@ func (r *schemaReader) properties(s strictjson.Value, path string) []altar.Param
 // constraints are the keywords that parameters cannot express.
 var constraints = []string{"enum", "const", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
 	"minLength", "maxLength", "pattern", "minItems", "maxItems", "uniqueItems", "prefixItems", "contains",
-	"minProperties", "maxProperties", "patternProperties", "propertyNames", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf",
-	"not", "if", "dependentRequired", "dependentSchemas"}
+	"minProperties", "maxProperties", "patternProperties", "propertyNames", "additionalProperties", "unevaluatedProperties",
+	"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies"}
 
 // constraints refuses keywords that parameters cannot express, except for the pattern of an integer
-// that may be a string.
+// that may be a string, and for other properties without a schema.
 func (r *schemaReader) constraints(s strictjson.Value, path string, isInt64 bool) {
 	for _, name := range constraints {
 		v := s.Get(name)
-		unique, isBool := v.Bool()
-		if v.Absent() || name == "uniqueItems" && isBool && !unique || name == "pattern" && isInt64 {
+		value, isBool := v.Bool()
+		switch {
+		case v.Absent(), name == "uniqueItems" && isBool && !value, name == "pattern" && isInt64:
+			continue
+		case (name == "additionalProperties" || name == "unevaluatedProperties") && (isBool || isEmptyObject(v)):
 			continue
 		}
 		r.fail(form.UnsupportedConstraint, form.Pointer(path, name))
 	}
+}
+
+func isEmptyObject(v strictjson.Value) bool {
+	m := v.Members()
+	return v.IsObject() && !m.Next()
 }
