@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -50,7 +51,7 @@ type box struct {
 const noteSchema = `{"type":"object","required":["text","level"],"$defs":{"level":{"type":"integer","minimum":1,"maximum":5,"description":"How urgent"}},
 	"properties":{"text":{"type":"string","description":"The note","maxLength":20},"level":{"$ref":"#/$defs/level"},
 	"kind":{"enum":["todo","idea"],"default":"todo"},"due":{"anyOf":[{"type":"string","format":"date"},{"type":"null"}]},
-	"tags":{"type":"array","items":{"type":"string","minLength":1}}}}`
+	"meta":{"type":"object","minProperties":1,"maxProperties":3},"tags":{"type":"array","items":{"type":"string","minLength":1}}}}`
 
 func newBox() *box {
 	b := &box{hung: make(chan struct{}, 1), freed: make(chan struct{}, 1)}
@@ -178,6 +179,7 @@ func TestContracts(t *testing.T) {
 		{"name":"due","type":"string","description":"(format \"date\")"},
 		{"name":"kind","type":"string","description":"(one of \"todo\",\"idea\"; default \"todo\")"},
 		{"name":"level","type":"integer","required":true,"description":"How urgent (at least 1; at most 5)"},
+		{"name":"meta","type":"object","description":"(properties at least 1; properties at most 3)"},
 		{"name":"tags","type":"array[string]","description":"Each item: (characters at least 1)"},
 		{"name":"text","type":"string","required":true,"description":"The note (characters at most 20)"}]`, string(text))
 	require.Empty(t, contract("box/plain").Parameters)
@@ -291,6 +293,18 @@ func TestChangedTool(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 }
 
+// The text of the server in an error is cut.
+func TestLongError(t *testing.T) {
+	b := newBox()
+	b.add("plain", `{"type":"object"}`, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		return nil, errors.New(strings.Repeat("ä", 5000))
+	})
+	m, pins := accept(t, b.dial)
+	_, err := call(t, newSession(t, m, newBridge(t, b.dial, mcpbridge.Options{Pins: pins})), "box/plain", `{}`)
+	require.ErrorIs(t, err, altar.ErrExecutionFailed)
+	require.Equal(t, 1000, strings.Count(err.Error(), "ä"))
+}
+
 // The end of a call at the Host cancels it at the server.
 func TestCancel(t *testing.T) {
 	b := newBox()
@@ -318,6 +332,34 @@ func TestLostConnection(t *testing.T) {
 		_, err = call(t, s, "box/plain", `{}`)
 	}
 	require.GreaterOrEqual(t, b.runs.Load(), int64(2))
+}
+
+// A call in flight on a connection that is cut is unavailable. The next call has a new connection.
+func TestCutConnection(t *testing.T) {
+	b := newBox()
+	m, pins := accept(t, b.dial)
+	cut := make(chan func() error, 10)
+	dial := func(ctx context.Context) (sdk.Transport, error) {
+		near, far := net.Pipe()
+		cut <- far.Close
+		_, err := b.server.Connect(ctx, &sdk.IOTransport{Reader: far, Writer: far}, nil)
+		return &sdk.IOTransport{Reader: near, Writer: near}, err
+	}
+	s := newSession(t, m, newBridge(t, dial, mcpbridge.Options{Pins: pins}))
+	first := <-cut
+	go func() {
+		<-b.hung
+		_ = first()
+		<-b.freed
+	}()
+	_, err := call(t, s, "box/hang", `{}`)
+	require.ErrorIs(t, err, altar.ErrRuntimeUnavailable)
+	require.ErrorIs(t, err, altar.ReasonDisconnected)
+	for len(cut) == 0 { // the bridge may not have noticed the loss
+		_, err = call(t, s, "box/plain", `{}`)
+		require.True(t, err == nil || errors.Is(err, altar.ErrRuntimeUnavailable), "%v", err)
+	}
+	require.NoError(t, err)
 }
 
 func TestUnusableServer(t *testing.T) {

@@ -20,8 +20,8 @@
 // A server cannot change what was accepted. Only pinned tools are offered. The digest of a tool is that of
 // its name and its schemas, and it is compared when the tool is added, after each connection, and after the server
 // has announced a change: a call of a changed tool is refused before it is sent. Models see the description in the
-// manifest, never that of the server. Text of the server in errors is cut after 1,000 characters. The transport is
-// the choice of the operator, and so are the rights of a process that it starts.
+// manifest, never that of the server. Text of the server in the error of a call is cut after 1,000 characters. The
+// transport is the choice of the operator, and so are the rights of a process that it starts.
 //
 // # State
 //
@@ -31,11 +31,11 @@
 //
 // # Conformance
 //
-// The versions of MCP that the SDK speaks. Keywords that a contract cannot express, such as enum, default and bounds, are
-// added to the description of their parameter, and checked by the server. References within a schema and a choice between
-// one type and null are resolved. A tool with a schema that has no counterpart has [Tool.Err], and cannot be pinned.
-// A result is the structured content of the server, or else the list of its content blocks. The end of a
-// call at the Host cancels the request at the server.
+// The versions of MCP that the SDK speaks. The server checks the keywords that a contract cannot express. Of them enum,
+// const, default, format, pattern and bounds are added to the description of their parameter. References within a
+// schema and a choice between one type and null are resolved. A tool with a schema that has no counterpart has
+// [Tool.Err], and cannot be pinned. A result is the structured content of the server, or else the list of its content
+// blocks. The end of a call at the Host cancels the request at the server.
 //
 // # Deviations
 //

@@ -17,12 +17,13 @@ const (
 	maxContent = 16 << 20 // bytes within it; each reference to a schema repeats those of that
 )
 
-// notes are the keywords that a contract cannot express, with their words in a description.
+// notes are keywords that a contract cannot express, with their words in a description.
 var notes = [][2]string{
 	{"enum", "one of"}, {"const", "always"}, {"default", "default"}, {"format", "format"}, {"pattern", "pattern"},
 	{"minimum", "at least"}, {"exclusiveMinimum", "more than"}, {"maximum", "at most"}, {"exclusiveMaximum", "less than"},
 	{"multipleOf", "multiple of"}, {"minLength", "characters at least"}, {"maxLength", "characters at most"},
 	{"minItems", "items at least"}, {"maxItems", "items at most"}, {"uniqueItems", "unique items"},
+	{"minProperties", "properties at least"}, {"maxProperties", "properties at most"},
 }
 
 // A simplifier makes a schema one that a contract can express, with the rest as text.
