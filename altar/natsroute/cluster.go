@@ -26,8 +26,8 @@ import (
 
 // Options adjusts a [Cluster]. The zero value is right for production.
 type Options struct {
-	// SubjectPrefix begins all subjects and separates clusters on the same NATS servers. It
-	// consists of letters, digits, - and _. Empty means "altar".
+	// SubjectPrefix begins all subjects except inboxes, and separates clusters on the same NATS servers. It
+	// consists of at most 64 letters, digits, - and _. Empty means "altar".
 	SubjectPrefix string
 
 	// Heartbeat is the interval of keep-alive messages of a Host and of both ends of a stream. A
@@ -69,6 +69,9 @@ var _ cluster.Network = (*Cluster)(nil)
 
 // NewCluster returns a Cluster. The caller keeps ownership of the connection. Close ends the Cluster.
 func NewCluster(nc *nats.Conn, opts *Options) (*Cluster, error) {
+	if nc == nil {
+		return nil, errors.New("natsroute: no connection")
+	}
 	r := &Cluster{nc: nc}
 	if opts != nil {
 		r.opts = *opts

@@ -575,6 +575,10 @@ func TestBadMessages(t *testing.T) {
 	sum, err := altar.CallAs[int64](t.Context(), a.session(t), "math/add", addIn{1, 2}, nil)
 	require.NoError(t, err)
 	require.EqualValues(t, 3, sum)
+	_, err = natsroute.NewCluster(nil, nil)
+	require.ErrorContains(t, err, "no connection")
+	_, err = natsroute.NewCluster(nc, &natsroute.Options{SubjectPrefix: strings.Repeat("a", 65)})
+	require.Error(t, err)
 	_, err = natsroute.NewCluster(nc, &natsroute.Options{SubjectPrefix: "a.b"})
 	require.Error(t, err)
 }
@@ -614,6 +618,30 @@ func TestHeartbeatOfAnyLength(t *testing.T) {
 		wg.Wait()
 		require.NoError(t, a.Close())
 	}
+}
+
+// Clusters with other prefixes do not meet.
+func TestPrefixSeparatesClusters(t *testing.T) {
+	srv := startServer(t)
+	a := must(natsroute.NewCluster(connect(t, srv.ClientURL()), &natsroute.Options{SubjectPrefix: "one"}))
+	b := must(natsroute.NewCluster(connect(t, srv.ClientURL()), &natsroute.Options{SubjectPrefix: "two"}))
+	c := must(natsroute.NewCluster(connect(t, srv.ClientURL()), &natsroute.Options{SubjectPrefix: "one"}))
+	var wg sync.WaitGroup
+	for id, r := range map[string]*natsroute.Cluster{"a": a, "b": b} {
+		wg.Go(func() {
+			_ = r.Join(t.Context(), id, func(ids []string) { t.Errorf("%s knows %q", id, ids) }, func(_ string, s io.ReadWriteCloser) { _ = s.Close() })
+		})
+	}
+	require.Eventually(t, func() bool {
+		s, err := c.Open(t.Context(), "c", "a")
+		return err == nil && s.Close() == nil
+	}, 30*time.Second, time.Millisecond)
+	_, err := b.Open(t.Context(), "b", "a")
+	require.ErrorIs(t, err, nats.ErrNoResponders)
+	for _, r := range []*natsroute.Cluster{a, b, c} {
+		require.NoError(t, r.Close())
+	}
+	wg.Wait()
 }
 
 // Close ends a request to a Host that does not answer, and no call begins afterwards.
