@@ -276,6 +276,35 @@ func TestNullChunk(t *testing.T) {
 	require.JSONEq(t, `["a",null,"b"]`, textOf(res))
 }
 
+// Name and Version are those of the server, Timeout ends a call, and pages of AllowedOrigins may call.
+func TestOptions(t *testing.T) {
+	for _, tt := range []struct {
+		options       *mcpserver.Options
+		name, version string
+		status        int // of a page of another origin
+	}{
+		{nil, "altar", "1", http.StatusForbidden},
+		{&mcpserver.Options{Name: "tools", Version: "2", Timeout: 20 * time.Millisecond, AllowedOrigins: []string{"https://a.example"}}, "tools", "2", http.StatusOK},
+	} {
+		f := newFixture(t, tt.options)
+		s, err := f.dial(t, "key-a", eras[1], nil)
+		require.NoError(t, err)
+		require.Equal(t, []string{tt.name, tt.version}, []string{s.InitializeResult().ServerInfo.Name, s.InitializeResult().ServerInfo.Version})
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
+		require.NoError(t, err)
+		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Origin": {"https://a.example"}, altar.APIKeyHeader: {"key-a"}}
+		w := httptest.NewRecorder()
+		f.handler.ServeHTTP(w, r)
+		require.Equal(t, tt.status, w.Code, w.Body)
+		if tt.options != nil {
+			res, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "wait"})
+			require.NoError(t, err)
+			require.True(t, res.IsError)
+			require.Contains(t, textOf(res), "EXECUTION_TIMEOUT")
+		}
+	}
+}
+
 // Methods of capabilities that the server does not announce are unknown.
 func TestOtherMethods(t *testing.T) {
 	f := newFixture(t, nil)
