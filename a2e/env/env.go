@@ -54,7 +54,9 @@ type (
 		Plan(ctx context.Context, state json.RawMessage) ([]Action, error)
 	}
 
-	// A SnapshotRestorer continues an episode that a [SnapshotSaver] has saved.
+	// A SnapshotRestorer continues an episode that a [SnapshotSaver] has saved, at the first request for
+	// it. After an error that request fails, the next one tries again, and the saved episode is kept until
+	// it is closed.
 	SnapshotRestorer interface {
 		Restore(ctx context.Context, saved json.RawMessage) (Episode, error)
 	}
@@ -154,12 +156,12 @@ type episode struct {
 	env  Environment
 
 	busy  chan struct{} // holds one value while the environment works; guards everything below
-	run   Episode
+	run   Episode       // nil before an episode of an earlier session is restored from saved
 	steps int64
 	done  bool
 	last  json.RawMessage // the state of the last observation
 
-	saved atomic.Pointer[savedEpisode] // since the last request; nil if it was not saved
+	saved atomic.Pointer[savedEpisode] // since the last request; nil if it was not saved, but never without run
 }
 
 func newEpisode(id, name string, env Environment) *episode {
@@ -176,9 +178,39 @@ func (e *episode) lock(ctx context.Context) error {
 	}
 }
 
+// lockRun is lock, and restores an episode of an earlier session.
+func (e *episode) lockRun(ctx context.Context) error {
+	if err := e.lock(ctx); err != nil || e.run != nil {
+		return err
+	}
+	err := guard.Call("episode", func() (err error) {
+		e.run, err = e.env.(SnapshotRestorer).Restore(ctx, e.saved.Load().Run)
+		return err
+	})
+	if err == nil && e.run == nil {
+		err = errors.New("no episode restored")
+	}
+	if err != nil {
+		e.run = nil
+		e.unlock()
+		return fmt.Errorf("env: %s: %w", e.name, err)
+	}
+	return nil
+}
+
 func (e *episode) unlock() {
-	e.saved.Store(nil)
+	if e.run != nil {
+		e.saved.Store(nil)
+	}
 	<-e.busy
+}
+
+// closeRunLocked ends the run. The lock must be held.
+func (e *episode) closeRunLocked() error {
+	if e.run == nil {
+		return nil
+	}
+	return e.run.Close()
 }
 
 type transition struct {
@@ -200,7 +232,7 @@ func (r *episodeSet) close() {
 		work.Go(func() {
 			e.busy <- struct{}{}
 			defer e.unlock()
-			_ = guard.Call("episode", e.run.Close)
+			_ = guard.Call("episode", e.closeRunLocked)
 		})
 	}
 	work.Wait()
@@ -307,7 +339,7 @@ func (g *gym) stepOne(ctx context.Context, call *a2e.Call, id string, raw json.R
 	if err != nil {
 		return nil, err
 	}
-	if err := e.lock(ctx); err != nil {
+	if err := e.lockRun(ctx); err != nil {
 		return nil, err
 	}
 	defer e.unlock()
@@ -400,7 +432,7 @@ func (g *gym) observe(ctx context.Context, call *a2e.Call, r *ObserveRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	if err := e.lock(ctx); err != nil {
+	if err := e.lockRun(ctx); err != nil {
 		return nil, err
 	}
 	defer e.unlock()
@@ -429,7 +461,7 @@ func (g *gym) close(ctx context.Context, call *a2e.Call, r *CloseRequest) (*Clos
 	if !isOpen { // closed while the request waited
 		return nil, unknownEpisode()
 	}
-	if err := e.run.Close(); err != nil {
+	if err := e.closeRunLocked(); err != nil {
 		return nil, err
 	}
 	return &CloseResponse{}, nil
@@ -456,14 +488,14 @@ func (g *gym) render(ctx context.Context, call *a2e.Call, r *RenderRequest) (*Re
 	if err != nil {
 		return nil, err
 	}
+	if err := e.lockRun(ctx); err != nil {
+		return nil, err
+	}
+	defer e.unlock()
 	renderer, ok := e.run.(Renderer)
 	if !ok {
 		return nil, a2e.ErrNextPlugin
 	}
-	if err := e.lock(ctx); err != nil {
-		return nil, err
-	}
-	defer e.unlock()
 	picture, err := renderer.Render(ctx, r.Mode)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -354,6 +355,80 @@ func TestDeafStepLosesNoOtherEpisode(t *testing.T) {
 		require.ErrorIs(t, err, a2e.ErrRuntime)
 		time.Sleep(time.Hour)
 	})
+}
+
+// A stubborn environment counts. Its episodes from 90 to 99 are not restored while its error is set.
+type stubborn struct {
+	envtest.Counter
+	err *error
+}
+
+func (s stubborn) Restore(ctx context.Context, saved json.RawMessage) (env.Episode, error) {
+	if *s.err == nil || !strings.Contains(string(saved), `"count":9`) {
+		return s.Counter.Restore(ctx, saved)
+	}
+	if errors.Is(*s.err, errPanic) {
+		panic(*s.err)
+	}
+	return nil, *s.err
+}
+
+var errPanic = errors.New("panic")
+
+// An episode that cannot be restored fails alone, is kept for the next session, and can be closed (A2E-148).
+func TestRestoreFailureLosesNoOtherEpisode(t *testing.T) {
+	for _, failure := range []error{errors.New("no such machine"), errPanic} {
+		t.Run(failure.Error(), func(t *testing.T) {
+			err := failure
+			h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: store.NewMemory()}})
+			h.AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": stubborn{envtest.Counter{Goal: 1000}, &err}}, &env.Options{MaxEpisodes: 3})))
+			opts := &a2e.ClientOptions{AgentID: "ann", Types: env.Types()}
+			session := func(f func(c *env.Client, step func(episode string) (string, error))) {
+				agent := a2etest.Connect(t, h, opts)
+				c := a2etest.Must(env.NewClient(agent))
+				f(c, func(episode string) (string, error) {
+					resp, err := c.Step(t.Context(), &env.StepRequest{EpisodeID: episode, Action: json.RawMessage(`{"action_type":"inc"}`)}, nil)
+					if err != nil {
+						return "", err
+					}
+					return string(resp.Obs.State), nil
+				})
+				require.NoError(t, agent.Close())
+			}
+			session(func(c *env.Client, _ func(string) (string, error)) {
+				reset(t, c, "counter", `{"start":90}`)
+				reset(t, c, "counter", `{"start":5}`)
+			})
+			for n := range 2 {
+				session(func(c *env.Client, step func(string) (string, error)) {
+					for range 2 {
+						_, err := step("ep-1")
+						require.ErrorIs(t, err, a2e.ErrRuntime)
+						_, err = c.Observe(t.Context(), &env.ObserveRequest{EpisodeID: "ep-1"}, nil)
+						require.ErrorIs(t, err, a2e.ErrRuntime)
+						_, err = c.Render(t.Context(), &env.RenderRequest{EpisodeID: "ep-1", Mode: "text"}, nil)
+						require.ErrorIs(t, err, a2e.ErrRuntime)
+					}
+					require.JSONEq(t, fmt.Sprintf(`{"count":%d}`, 6+n), a2etest.Must(step("ep-2")))
+					obs := reset(t, c, "counter", "{}")
+					require.Equal(t, fmt.Sprintf("ep-%d", 3+n), obs.EpisodeID)
+					_, err := c.Close(t.Context(), &env.CloseRequest{EpisodeID: obs.EpisodeID}, nil)
+					require.NoError(t, err)
+				})
+			}
+			err = nil
+			session(func(_ *env.Client, step func(string) (string, error)) {
+				require.JSONEq(t, `{"count":91}`, a2etest.Must(step("ep-1")), "it was kept")
+			})
+			err = failure
+			session(func(c *env.Client, step func(string) (string, error)) {
+				_, err := c.Close(t.Context(), &env.CloseRequest{EpisodeID: "ep-1"}, nil)
+				require.NoError(t, err)
+				_, err = step("ep-1")
+				require.ErrorContains(t, err, "no such episode")
+			})
+		})
+	}
 }
 
 // The transitions of all sessions of a principal share its bounds of the host. A session drops its oldest ones, and steps

@@ -88,6 +88,9 @@ func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
 		}
 	}
 	defer func() { <-e.busy }()
+	if e.run == nil {
+		return e.saved.Load(), nil
+	}
 	saver, ok := e.run.(SnapshotSaver)
 	if _, back := e.env.(SnapshotRestorer); !ok || !back {
 		return nil, nil
@@ -101,8 +104,8 @@ func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
 	return kept, nil
 }
 
-// restore continues the saved episodes whose environments still exist.
-func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) error {
+// restore adds the saved episodes whose environments still exist.
+func (g *gym) restore(_ context.Context, state any, object json.RawMessage) error {
 	in, err := a2e.DecodeModel[savedRoom](object, "")
 	if err != nil {
 		return err
@@ -119,17 +122,13 @@ func (g *gym) restore(ctx context.Context, state any, object json.RawMessage) er
 	defer r.mu.Unlock()
 	r.made = int(in.Made)
 	for _, kept := range in.Episodes {
-		restorer, ok := g.environments[kept.Env].(SnapshotRestorer)
+		_, ok := g.environments[kept.Env].(SnapshotRestorer)
 		if !ok {
 			continue
 		}
-		run, err := restorer.Restore(ctx, kept.Run)
-		if err != nil {
-			_ = r.session.Reserve(-int64(restored.size))
-			return fmt.Errorf("env: %s: %w", kept.Env, err)
-		}
 		e := newEpisode(kept.ID, kept.Env, g.environments[kept.Env])
-		e.run, e.steps, e.done, e.last = run, kept.Steps, kept.Done, kept.Last
+		e.steps, e.done, e.last = kept.Steps, kept.Done, kept.Last
+		e.saved.Store(&kept)
 		r.episodes[kept.ID] = e
 	}
 	r.recorded, r.size = restored.recorded, restored.size
