@@ -168,11 +168,12 @@ type Client struct {
 	caps       map[string]Capability
 	lacking    map[string]bool // namespaces that the host does not serve
 	parallel   int
-	slots      map[string]struct{} // ids of the sent calls that the host has not answered
-	waiting    []*pending          // for a slot, in order
-	unnamed    []*pending          // sent calls whose answer may lack the id, in order
-	active     int                 // calls that have not returned
-	isDraining bool                // calls are refused
+	slots      map[string]struct{}      // ids of the sent calls that the host has not answered
+	late       map[string]chan *Message // of the calls whose answers are needed after a local end, by their ids
+	waiting    []*pending               // for a slot, in order
+	unnamed    []*pending               // sent calls whose answer may lack the id, in order
+	active     int                      // calls that have not returned
+	isDraining bool                     // calls are refused
 	handlers   map[string]func(ctx context.Context, m *Message) (any, error)
 	peer       PeerInfo
 }
@@ -198,7 +199,7 @@ func NewClient(rw io.ReadWriteCloser, opts *ClientOptions) (*Client, error) {
 		o.SkipNonJSON, o.StripPrefix = n.noise()
 	}
 	c := &Client{rw: rw, opts: o, log: o.Logger, life: life.New(life.Options{Grace: handlerGrace, Logger: o.Logger, Closed: ErrClosed}),
-		readerDone: make(chan struct{}), causeReady: make(chan struct{}), slots: map[string]struct{}{},
+		readerDone: make(chan struct{}), causeReady: make(chan struct{}), slots: map[string]struct{}{}, late: map[string]chan *Message{},
 		caps: map[string]Capability{}, lacking: map[string]bool{},
 		workers: make(chan struct{}, 16), handlers: map[string]func(context.Context, *Message) (any, error){}}
 	types := &Registry{}

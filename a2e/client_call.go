@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/a2e/internal/session"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
@@ -67,8 +68,9 @@ type pending struct {
 	isAnswered atomic.Bool
 
 	// guarded by the client's mu
-	line     *[]byte // until it is sent
-	isActive bool    // counted by the client
+	line     *[]byte       // until it is sent
+	isActive bool          // counted by the client
+	late     chan *Message // gets the answer after a local end of the call; nil if the caller does not need it
 	hasSlot  bool
 	position uint64        // in the queue, of the sent line
 	events   []Event       // not delivered yet
@@ -300,6 +302,7 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 			c.endCall(ctx, p, context.Canceled)
 		}
 	}()
+	defer c.expectLate(ctx, p)()
 	deadline := time.Now().Add(deadlineOf(&p.msg, o.Timeout))
 	call, err := c.conn.replies.Add(p.msg.ID, deadline, p)
 	if err == nil {
@@ -324,9 +327,43 @@ func (c *Client) roundTrip(ctx context.Context, msgType string, body any, o *Cal
 	isReturning = true
 	c.endCall(ctx, p, err)
 	if err != nil {
+		c.awaitLate(ctx, p)
 		return nil, err
 	}
 	return p.answer, nil
+}
+
+// expectLate keeps the answer of a call for awaitLate, if its caller needs that, until the returned function is called.
+func (c *Client) expectLate(ctx context.Context, p *pending) (end func()) {
+	if hook.Late(ctx) == nil {
+		return func() {}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.late = make(chan *Message, 1)
+	c.late[p.msg.ID] = p.late
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.late, p.msg.ID)
+	}
+}
+
+// awaitLate waits for the answer of a call that has ended on this side, if its caller needs that.
+func (c *Client) awaitLate(ctx context.Context, p *pending) {
+	if p.late == nil {
+		return
+	}
+	timer := time.NewTimer(cancelTimeout)
+	defer timer.Stop()
+	select {
+	case m := <-p.late:
+		if canonicalType(m.Type) == p.want {
+			*hook.Late(ctx) = m.Body
+		}
+	case <-timer.C:
+	case <-c.Done():
+	}
 }
 
 // unsent returns the line of a call that has a slot and found no space in the queue, or nil.
@@ -530,6 +567,9 @@ func (c *Client) releaseCall(ctx context.Context, p *pending, err error) (mustCa
 	}
 	if err == nil {
 		return false
+	}
+	if !isSent || p.isAnswered.Load() {
+		p.late = nil
 	}
 	var e, cause *Error
 	if errors.As(err, &e) && !(errors.As(context.Cause(ctx), &cause) && cause == e) { // not the error of another call

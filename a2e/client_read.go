@@ -167,8 +167,22 @@ func (c *Client) take(m *Message, size int) {
 	case isPending:
 		c.conn.answer(reqID, p, m)
 	default:
-		c.conn.dropped.Add(1)
+		if !c.takeLate(reqID, m) {
+			c.conn.dropped.Add(1)
+		}
 		c.conn.replies.Complete(reqID, nil) // of a call that ended on this side
+	}
+}
+
+// takeLate passes the answer of a call that has ended on this side to its caller, if that waits for it.
+func (c *Client) takeLate(reqID string, m *Message) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case c.late[reqID] <- m:
+		return true
+	default:
+		return false
 	}
 }
 

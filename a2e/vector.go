@@ -21,6 +21,12 @@ func init() {
 	hook.Serve = func(ctx context.Context, parent any, msgType string, body any) (any, error) {
 		return parent.(*Call).serveOther(ctx, msgType, body)
 	}
+	hook.IsAnswered = func(call any) bool {
+		c := call.(*Call)
+		c.Session.mu.Lock()
+		defer c.Session.mu.Unlock()
+		return c.isReturned
+	}
 	hook.State = func(ctx context.Context, call any, capability string) (any, error) {
 		s := call.(*Call).Session
 		if p := s.host.plugin(capability); p != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/hook"
 )
 
 // A Client uses the processes of a host. It is safe for concurrent use. A nil request means a request
@@ -36,7 +37,8 @@ func NewClient(c *a2e.Client) (*Client, error) {
 	return own, nil
 }
 
-// Spawn sends "proc/spawn/req" and returns the answer.
+// Spawn sends "proc/spawn/req" and returns the answer. If ctx or the time limit of the call ends first, Spawn waits for
+// the answer, kills the process, and waits for its end: each at most 5 s.
 func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*SpawnResponse, error) {
 	var copied SpawnRequest
 	if r != nil {
@@ -45,7 +47,11 @@ func (c *Client) Spawn(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptio
 	if copied.SessionID == "" {
 		copied.SessionID = c.client.SessionID()
 	}
-	answer, err := a2e.CallAs[SpawnResponse](ctx, c.client, "proc/spawn/req", &copied, opts)
+	var late any
+	answer, err := a2e.CallAs[SpawnResponse](hook.WithLate(ctx, &late), c.client, "proc/spawn/req", &copied, opts)
+	if started, ok := late.(*SpawnResponse); ok && started.OK {
+		c.end(ctx, started.ProcID)
+	}
 	if err == nil && !answer.OK {
 		err = fmt.Errorf("proc: spawn: %w", refused(cmp.Or(answer.Error, "the program was not started")))
 	}
@@ -68,6 +74,11 @@ func (c *Client) Kill(ctx context.Context, r *KillRequest, opts *a2e.CallOptions
 		err = refused("the process was not killed").With("state", answer.State)
 	}
 	return answer, err
+}
+
+// end kills a process whose caller has given up.
+func (c *Client) end(ctx context.Context, id string) {
+	_, _ = c.Kill(context.WithoutCancel(ctx), &KillRequest{ProcID: id, Signal: signalKill}, &a2e.CallOptions{Timeout: killTimeout})
 }
 
 // GetStatus sends "proc/status/req" and returns the answer. An answer with an error is one.

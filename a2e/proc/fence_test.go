@@ -131,6 +131,37 @@ func TestAbandonedStartLeavesNoProcess(t *testing.T) {
 	require.Equal(t, "[]", string(status.Extra.Get("procs")))
 }
 
+// A start that the agent gives up after the program has started, and before the answer, leaves no process behind.
+func TestStartAbandonedBeforeItsAnswerLeavesNoProcess(t *testing.T) {
+	started, canceled := make(chan struct{}), make(chan struct{})
+	late := func(next a2e.Handler) a2e.Handler {
+		return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (any, error) {
+			body, err := next.ServeA2E(ctx, call)
+			if call.Message.Type == "proc/spawn/req" {
+				close(started)
+				<-ctx.Done()
+				close(canceled)
+			}
+			return body, err
+		})
+	}
+	h := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{late}}, a2etest.Must(proc.NewPlugin(&proc.Options{AllowedCommands: []string{"sleep"}})))
+	c := a2etest.Must(proc.NewClient(a2etest.Connect(t, h, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-started
+		cancel()
+	}()
+	_, err := c.Spawn(ctx, &proc.SpawnRequest{Cmd: []string{"sleep", "60"}}, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	<-canceled
+	require.Eventually(t, func() bool {
+		status, err := c.GetStatus(t.Context(), &proc.StatusRequest{ProcID: "proc-1"}, nil)
+		require.NoError(t, err)
+		return status.Status == proc.StateStopped
+	}, 30*time.Second, time.Millisecond)
+}
+
 // textOfEvents waits for the exit of a process and returns its output before that.
 func (w *watch) textOfEvents(t *testing.T) (text string, events int) {
 	t.Helper()

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/randid"
@@ -220,10 +221,11 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 		}
 	})
 	g.work.Go(func() { p.run(ctx.Done()) }) // ctx ends after the answer
-	if ctx.Err() != nil {
-		p.stop(StateStopped, signalKill)
-		return nil, context.Cause(ctx)
-	}
+	context.AfterFunc(ctx, func() {
+		if !hook.IsAnswered(call) { // the agent does not know the process
+			p.stop(StateStopped, signalKill)
+		}
+	})
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
 }
 

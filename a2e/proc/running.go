@@ -84,7 +84,8 @@ type Output struct {
 
 // Start starts a process. Its output has to be read to the end: with the extension window, a process
 // whose output is not read waits, and the connection does not. Without it the client keeps 1 MiB of
-// each output, and 16 MiB in all; a reader gets what is kept, and then [a2e.ErrSlowReader].
+// each output, and 16 MiB in all; a reader gets what is kept, and then [a2e.ErrSlowReader]. For the end
+// of ctx see [Client.Spawn].
 func (c *Client) Start(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions) (*Process, error) {
 	var own SpawnRequest
 	if r != nil {
@@ -127,7 +128,7 @@ func (c *Client) Run(ctx context.Context, r *SpawnRequest, opts *a2e.CallOptions
 	for i, b := range []*[]byte{&out.Stdout, &out.Stderr} {
 		reading.Go(func() {
 			if *b, errs[i] = p.readAll(ctx, i); errs[i] != nil {
-				_, _ = c.Kill(context.WithoutCancel(ctx), &KillRequest{ProcID: p.ID, Signal: signalKill}, &a2e.CallOptions{Timeout: killTimeout})
+				c.end(ctx, p.ID)
 			}
 		})
 	}

@@ -300,6 +300,71 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// A process whose answer arrives after the end of its Start is killed before Start returns.
+func TestStartKillsProcessOfLateAnswer(t *testing.T) {
+	idOf := func(line string) string {
+		var m struct{ ID string }
+		_ = json.Unmarshal([]byte(line), &m)
+		return m.ID
+	}
+	var spawn string
+	for _, tt := range []struct {
+		name, features string
+		timeout        time.Duration
+		isCanceled     bool
+	}{
+		{"context", `"cancel"`, 0, true},
+		{"time limit", `"cancel"`, time.Millisecond, false},
+		{"host without cancel", "", 0, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				isKilled := false
+				steps := []a2etest.PeerStep{
+					a2etest.Receive("handshake/req"),
+					a2etest.Answer(func(line string) string {
+						return `{"a2e":"1.0","type":"handshake/resp","id":"h-1","ts":1,"req_id":"` + idOf(line) + `","session_id":"s","accepted_caps":[{"capability":"proc"}],"max_parallel":4,"ok":true,"features":[` + tt.features + `]}`
+					}),
+					a2etest.Receive("proc/spawn/req"),
+					a2etest.Answer(func(line string) string {
+						spawn = idOf(line)
+						if tt.isCanceled {
+							cancel()
+							synctest.Wait()
+						}
+						return ""
+					}),
+				}
+				if tt.features != "" {
+					steps = append(steps, a2etest.Receive("invoke/cancel"))
+				}
+				steps = append(steps,
+					a2etest.Answer(func(string) string {
+						return `{"a2e":"1.0","type":"proc/spawn/resp","id":"h-2","ts":1,"req_id":"` + spawn + `","proc_id":"p-7","ok":true,"pid":7}`
+					}),
+					a2etest.Receive(`"proc_id":"p-7","signal":"SIGKILL"`),
+					a2etest.Answer(func(line string) string {
+						isKilled = true
+						return `{"a2e":"1.0","type":"proc/kill/resp","id":"h-3","ts":1,"req_id":"` + idOf(line) + `","ok":true,"state":"stopped"}`
+					}))
+				agent := a2etest.Must(a2e.NewClient(a2etest.NewPeer(t, steps...), &a2e.ClientOptions{Capabilities: []string{"proc"}}))
+				defer agent.Close()
+				_, err := agent.Connect(t.Context())
+				require.NoError(t, err)
+				c := a2etest.Must(proc.NewClient(agent))
+				_, err = c.Start(ctx, shell("sleep 100"), &a2e.CallOptions{Timeout: tt.timeout})
+				if tt.isCanceled {
+					require.ErrorIs(t, err, context.Canceled)
+				} else {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				require.True(t, isKilled)
+			})
+		})
+	}
+}
+
 // A process above a limit of its output or its descendants is ended (A2E-D52).
 func TestLimitsEndProcesses(t *testing.T) {
 	c, _ := running(t, proc.Limits{MaxOutput: 100_000, MaxDescendants: 5}, nil)

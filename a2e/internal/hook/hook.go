@@ -16,9 +16,27 @@ var Vector func(op string, in json.RawMessage) (json.RawMessage, error)
 // Handshake makes the handshake of c, an *a2e.Client, with r, an *a2e.HandshakeRequest. It returns an *a2e.Message.
 var Handshake func(ctx context.Context, c, r any) (any, error)
 
+type lateKey struct{}
+
+// WithLate returns the context of a call whose answer the caller needs also after a local end of the call: the call
+// waits up to 5 s for it, and then body is set to that of the answer, but not to an error.
+func WithLate(ctx context.Context, body *any) context.Context {
+	return context.WithValue(ctx, lateKey{}, body)
+}
+
+// Late returns the variable of WithLate, or nil.
+func Late(ctx context.Context) *any {
+	body, _ := ctx.Value(lateKey{}).(*any)
+	return body
+}
+
 // Serve passes a message of the handler of parent, an *a2e.Call, to the plugins of its session as if
 // the agent had sent it, and returns the body of the answer.
 var Serve func(ctx context.Context, parent any, msgType string, body any) (any, error)
+
+// IsAnswered reports whether the agent gets the result of the handler of call, an *a2e.Call. It is final when the context
+// of the handler has ended.
+var IsAnswered func(call any) bool
 
 // State returns the state of the plugin for a capability in the session of call, an *a2e.Call. It is
 // nil without such a plugin.
