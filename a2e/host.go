@@ -47,7 +47,7 @@ type HostOptions struct {
 	Dialect
 
 	// Audit is called after each handshake, answered request and refused session, in the order of
-	// the answers of a session. It must not block.
+	// the answers of a session. It must not block: the later messages of the session wait for it.
 	Audit func(ctx context.Context, r *AuditRecord)
 
 	// AuditSessionID replaces the session id in audit records.
@@ -544,12 +544,16 @@ func (h *Host) Sessions() []*Session {
 // flight until ctx ends or, if that is earlier, for DrainTimeout. Then it ends the rest, each with a
 // timeout, and returns the error at once, even if handlers ignore their contexts; see [Host.Stuck].
 func (h *Host) Shutdown(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, h.opts.Timing.DrainTimeout)
-	defer cancel()
+	drain, isDrained := h.opts.Timing.DrainTimeout, true
 	list := h.shut()
 	for _, s := range list {
-		s.handOver(h.opts.Timing.DrainTimeout)
+		isDrained = s.handOver(drain) && isDrained
 	}
+	if isDrained { // the sessions end
+		drain = max(drain, handlerGrace)
+	}
+	ctx, cancel := context.WithTimeout(ctx, drain)
+	defer cancel()
 	for _, s := range list {
 		select {
 		case <-s.finished:

@@ -358,6 +358,42 @@ func TestHostShutdown(t *testing.T) {
 	})
 }
 
+// A shutdown without a drain is complete if no request is in flight.
+func TestShutdownWithoutDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		started := make(chan struct{})
+		plugin := &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{
+			a2e.NewRoute("demo/wait/req", func(ctx context.Context, _ *a2e.Call, _ *noteRequest) (*noteResponse, error) {
+				close(started)
+				<-ctx.Done()
+				return nil, nil
+			})}}
+		for _, agents := range []int{0, 1, 2} {
+			h := a2etest.NewHost(t, &a2e.HostOptions{Timing: a2e.Timing{DrainTimeout: -1}}, plugin)
+			var call sync.WaitGroup
+			for n := range agents {
+				c := a2etest.Connect(t, h, nil)
+				if n > 0 {
+					call.Go(func() {
+						_, err := c.Call(t.Context(), "demo/wait/req", &noteRequest{}, nil)
+						require.ErrorIs(t, err, a2e.ErrTimeout)
+					})
+					<-started
+				}
+			}
+			start := time.Now()
+			err := h.Shutdown(t.Context())
+			if agents < 2 {
+				require.NoError(t, err, agents)
+			} else {
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			}
+			require.Zero(t, time.Since(start))
+			call.Wait()
+		}
+	})
+}
+
 // The authenticator judges, and may take its time (A2E-D22, A2E-150).
 func TestAuthenticator(t *testing.T) {
 	h := a2etest.NewHost(t, &a2e.HostOptions{Auth: a2e.Auth{Authenticator: a2e.AuthenticatorFunc(func(_ context.Context, r *a2e.HandshakeRequest) (*a2e.Principal, error) {

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -389,4 +390,28 @@ func (c *deaf) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
+}
+
+// Pushes above the bound of their queue are dropped, counted and reported, and the client reads on (A2E-D56).
+func TestPushesAboveTheBoundAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported []int
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler)}, notesPlugin(nil))
+		c := a2etest.Connect(t, h, &a2e.ClientOptions{Logger: slog.New(slog.DiscardHandler), OnDrop: func(_ context.Context, n int) { reported = append(reported, n) }})
+		received, free := 0, make(chan struct{})
+		c.OnPush("demo/push", func(*a2e.Message) {
+			<-free
+			received++
+		})
+		for range 1100 {
+			require.NoError(t, h.Sessions()[0].Send(t.Context(), "demo/push", &noteRequest{}))
+		}
+		_, err := c.Call(t.Context(), "notes/write/req", &noteRequest{"x"}, nil)
+		require.NoError(t, err)
+		close(free)
+		synctest.Wait()
+		require.Equal(t, 1025, received, "one runs, and 1,024 wait")
+		require.Equal(t, []int{75}, reported)
+		require.EqualValues(t, 75, c.Stats().Dropped)
+	})
 }

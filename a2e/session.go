@@ -533,14 +533,17 @@ func (s *Session) drain(timeout time.Duration, end session.End) {
 	s.step(func(core *session.Session, now time.Time) { core.Drain(now, timeout, end) })
 }
 
-// handOver drains the session with its host. Another process continues a durable session.
-func (s *Session) handOver(timeout time.Duration) {
+// handOver drains the session with its host, and reports whether no call was in flight. Another process continues a
+// durable session.
+func (s *Session) handOver(timeout time.Duration) (isDrained bool) {
 	s.step(func(core *session.Session, now time.Time) {
 		if s.kept.handOverLocked() {
 			core.HandOver()
 		}
+		isDrained = core.InFlight() == 0
 		core.Drain(now, timeout, session.EndHost)
 	})
+	return isDrained
 }
 
 // endInput drains the session after the end of its input. With an error it cuts the work in flight off.
