@@ -131,6 +131,45 @@ func TestEarlierOwnerChangesNothing(t *testing.T) {
 	}
 }
 
+// A state that a request does not change costs no write, also the first request of a later owner.
+func TestUnchangedStateIsNotWritten(t *testing.T) {
+	ctx, kv := t.Context(), &writes{KV: store.NewMemory()}
+	object := json.RawMessage(`{"n":1}`)
+	for term := range 2 {
+		place := plugin.Place{KV: kv, Key: "k", IsSession: true, Term: term}
+		states := newStates(t, place, func(context.Context) (json.RawMessage, error) { return object, nil })
+		if term == 0 {
+			require.NoError(t, states.Keep(ctx, "p"))
+		}
+		before := kv.n
+		for range 3 {
+			require.NoError(t, states.Keep(ctx, "p"))
+		}
+		require.Equal(t, before, kv.n, term)
+	}
+	_, err := plugin.Place{KV: kv, Key: "k", IsSession: true}.Load(ctx, "p")
+	require.ErrorIs(t, err, plugin.ErrMoved)
+	got, err := plugin.Place{KV: kv, Key: "k", IsSession: true, Term: 1}.Load(ctx, "p")
+	require.NoError(t, err)
+	require.Equal(t, string(object), string(got))
+}
+
+// writes counts the writes to a store.
+type writes struct {
+	store.KV
+	n int
+}
+
+func (w *writes) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (store.Revision, error) {
+	w.n++
+	return w.KV.Create(ctx, key, value, ttl)
+}
+
+func (w *writes) Update(ctx context.Context, key string, value []byte, revision store.Revision, ttl time.Duration) (store.Revision, error) {
+	w.n++
+	return w.KV.Update(ctx, key, value, revision, ttl)
+}
+
 // newStates returns states with that of one plugin, which has a place for snapshots.
 func newStates(t *testing.T, place plugin.Place, save func(ctx context.Context) (json.RawMessage, error)) *plugin.States[string] {
 	t.Helper()

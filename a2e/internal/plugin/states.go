@@ -144,7 +144,9 @@ func (s *States[K]) restore(ctx context.Context, st *entry) error {
 	if s.isSealed { // the end of the session does not save the state
 		return ErrSealed
 	}
-	if !st.place.IsSession {
+	if st.place.IsSession {
+		st.saved = object
+	} else {
 		s.key = st.place.Key
 	}
 	return nil
@@ -246,6 +248,13 @@ func (s *States[K]) Save(ctx context.Context, isOver bool) error {
 		}
 		return nil
 	})
+}
+
+// Has reports whether the session uses the state of a plugin.
+func (s *States[K]) Has(key K) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.states[key] != nil
 }
 
 // Delete removes the snapshots that outlive the session. The next Keep saves the state again.
