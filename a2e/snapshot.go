@@ -29,7 +29,8 @@ const (
 // (A2E-148).
 type PluginSnapshot struct {
 	// Save returns a state as a JSON object, or nil to remove the stored object. It may run
-	// concurrently with handlers. Its result after the end of ctx is dropped.
+	// concurrently with handlers. Its result after the end of ctx is dropped. In a durable session it is
+	// called after each request of the plugin, before the answer; an unchanged object is not stored again.
 	Save func(ctx context.Context, state any) (json.RawMessage, error)
 
 	// Restore fills a state that Open has just made. After an error the plugin serves nothing in
@@ -209,4 +210,18 @@ func (s *Session) SaveSnapshots(ctx context.Context) error {
 
 // DeleteSnapshots removes the snapshots of earlier sessions of the agent. The states of this
 // session are not changed, and are saved when it ends, those of a durable session after the next request.
-func (s *Session) DeleteSnapshots(ctx context.Context) error { return s.states.Delete(ctx) }
+func (s *Session) DeleteSnapshots(ctx context.Context) error {
+	err := s.states.Delete(ctx)
+	for _, p := range s.host.plugins {
+		if p.Snapshot == nil || s.states.Has(p) {
+			continue
+		}
+		err = errors.Join(err, guard.Call("snapshot", func() error {
+			if place := s.placeOf(p); place.KV != nil && !place.IsSession {
+				return place.Save(ctx, p.Name, nil)
+			}
+			return nil
+		}))
+	}
+	return err
+}

@@ -196,6 +196,28 @@ func TestSnapshotNow(t *testing.T) {
 	require.ErrorIs(t, err, store.ErrNotFound)
 }
 
+// Deleted snapshots are those of all plugins, also of one that cannot restore its own and of one that was not used.
+func TestDeletedSnapshotsAreOfAllPlugins(t *testing.T) {
+	kept := store.NewMemory()
+	h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: kept}}, notesPlugin(nil))
+	for _, isUsed := range []bool{true, false} {
+		_, err := visit(t, h, "ann", "unloadable")
+		require.NoError(t, err)
+		c := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann"})
+		if isUsed {
+			_, err = c.Call(t.Context(), "notes/write/req", &noteRequest{}, nil)
+			require.ErrorIs(t, err, a2e.ErrRuntime)
+		}
+		require.NoError(t, h.Sessions()[0].DeleteSnapshots(t.Context()))
+		_, err = plugin.Place{KV: kept, Key: "agent ann"}.Load(t.Context(), "notes")
+		require.ErrorIs(t, err, store.ErrNotFound)
+		require.NoError(t, c.Close())
+		before, err := visit(t, h, "ann", "")
+		require.NoError(t, err)
+		require.Empty(t, before)
+	}
+}
+
 func connect(t *testing.T, h *a2e.Host, caps ...string) *a2e.Client {
 	x, y := a2e.Pipe()
 	serve(t, h, y)
