@@ -34,11 +34,11 @@ var folderName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 // LoadFolder returns the skill of a folder with a file SKILL.md: a front matter in YAML with name,
 // description, version, tags and category, and instructions below it (A2E-D70). The definition has no
-// instructions; a call without arguments returns them with the names of the other files, and a call with
+// instructions; a call without arguments returns them with the names of all files, and a call with
 // the argument file returns one of these. The skill runs nothing: scripts are for the proc namespace.
 //
-// The files are read once. Links must not lead out of the folder. With a pin, a folder with another
-// [FolderSum] is refused; empty means any content.
+// The files are read once. Links must not lead out of the folder, and a name with a line feed is refused. With a
+// pin, a folder with another [FolderSum] is refused; empty means any content.
 func LoadFolder(dir, pin string) (Skill, error) {
 	files, err := readFolder(dir)
 	if err != nil {
@@ -102,6 +102,9 @@ func readFolder(dir string) (map[string][]byte, error) {
 	err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			return err
+		}
+		if !utf8.ValidString(name) || strings.Contains(name, "\n") { // which the lines of a sum do not keep apart
+			return fmt.Errorf("the name %q has a line feed or is not valid UTF-8", name)
 		}
 		info, err := root.Stat(name) // of the target of a link, within the folder
 		if err != nil {

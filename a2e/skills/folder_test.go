@@ -81,6 +81,26 @@ func TestFolderIsPinned(t *testing.T) {
 	require.ErrorContains(t, err, "pinned")
 }
 
+// The name of a file does not imitate other lines of the sum, and is a text that the agent can get.
+func TestFolderHasPlainNames(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("no such names")
+	}
+	whole := writeFolder(t, map[string]string{"SKILL.md": skillFile, "a": "1", "b": "2"})
+	sum, err := skills.FolderSum(whole)
+	require.NoError(t, err)
+	for _, name := range []string{fmt.Sprintf("a\n%x b", sha256.Sum256([]byte("2"))), "a\xff"} {
+		dir := writeFolder(t, map[string]string{"SKILL.md": skillFile})
+		if os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o600) != nil {
+			continue // a file system that refuses the name
+		}
+		for _, pin := range []string{sum, ""} {
+			_, err = skills.LoadFolder(dir, pin)
+			require.ErrorContains(t, err, "name", "%q", name)
+		}
+	}
+}
+
 // Links within a folder are read, links out of it and files without a valid front matter are refused.
 func TestFolderIsRefused(t *testing.T) {
 	if runtime.GOOS != "windows" {
