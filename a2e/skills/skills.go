@@ -61,7 +61,7 @@ const (
 )
 
 // Emit sends an event, if the agent asked for events, and keeps it for the result (A2E-115). The result
-// repeats at most 1,000 events and 4 MiB of their data, the first ones, and none that is not sent.
+// repeats at most 1,000 events and 4 MiB of their data, the first ones, and none that could not be sent.
 func (r *Run) Emit(kind string, data any) error {
 	raw := json.RawMessage("{}")
 	if data != nil {
@@ -176,9 +176,7 @@ func (s *Set) discover(_ context.Context, _ *a2e.Call, r *DiscoverRequest) (*Dis
 			continue
 		}
 		if d.LLMConfig != nil {
-			public := *d.LLMConfig
-			public.ProviderCredentials, public.ProviderConfig = json.RawMessage("{}"), nil
-			d.LLMConfig = &public
+			d.LLMConfig = &LLMConfig{ProviderName: d.LLMConfig.ProviderName, ProviderCredentials: json.RawMessage("{}"), IsDefault: d.LLMConfig.IsDefault}
 		}
 		resp.Skills = append(resp.Skills, d)
 	}

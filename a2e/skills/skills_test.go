@@ -28,7 +28,7 @@ func newSet() *skills.Set {
 	set.Add(skills.Skill{
 		Definition: skills.Definition{Name: "sum", Tags: []string{"a"}, Category: &category,
 			InputSchema: json.RawMessage(`{"type":"object","required":["x"]}`),
-			LLMConfig:   &skills.LLMConfig{ProviderName: "p", ProviderCredentials: json.RawMessage(`{"key":"s3cret"}`)}},
+			LLMConfig:   &skills.LLMConfig{ProviderName: "p", ProviderCredentials: json.RawMessage(`{"key":"s3cret"}`), Extra: a2etest.Must(a2e.ParseMembers([]byte(`{"api_key":"s3cret"}`)))}},
 		Run: func(_ context.Context, r *skills.Run) (any, error) {
 			if err := r.Emit(a2e.EventStatus, map[string]string{"message": "half"}); err != nil {
 				return nil, err
@@ -62,7 +62,7 @@ func TestSkills(t *testing.T) {
 	all, err := c.Discover(ctx, nil, nil)
 	require.NoError(t, err)
 	require.Len(t, all.Skills, 4)
-	require.Equal(t, "{}", string(all.Skills[0].LLMConfig.ProviderCredentials))
+	require.Equal(t, &skills.LLMConfig{ProviderName: "p", ProviderCredentials: json.RawMessage("{}")}, all.Skills[0].LLMConfig)
 	some, err := c.Discover(ctx, &skills.DiscoverRequest{FilterTags: []string{"z", "a"}, FilterCategories: []string{"text"}}, nil)
 	require.NoError(t, err)
 	require.Len(t, some.Skills, 1)
