@@ -14,7 +14,9 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/otela2e"
+	"github.com/fivewire/fivewire/a2e/skills"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/telemetry/telemetrytest"
 )
@@ -74,4 +76,27 @@ func TestOneTrace(t *testing.T) {
 	require.Positive(t, points["gen_ai.server.request.duration"])
 	require.Contains(t, values, "fivewire.a2e.dropped")
 	require.NoError(t, registration.Unregister())
+}
+
+// The call of a skill, and that of a chain with it, is one trace from the agent to the skill.
+func TestOneTraceOfSkillsAndChains(t *testing.T) {
+	r := telemetrytest.New()
+	tel, err := otela2e.New(&otela2e.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	var inner trace.SpanContext
+	set := a2etest.Must(skills.NewSet(nil)).Add(skills.Skill{Definition: skills.Definition{Name: "s"}, Run: func(ctx context.Context, _ *skills.Run) (any, error) {
+		inner = trace.SpanContextFromContext(ctx)
+		return 1, nil
+	}})
+	chain := a2etest.Must(chains.NewPlugin(&chains.Options{Skill: set.Execute}))
+	host := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{tel.Middleware()}}, set.Plugin(), chain)
+	client := a2etest.Connect(t, host, &a2e.ClientOptions{Interceptors: []a2e.Interceptor{tel.Interceptor()}})
+	_, err = a2etest.Must(skills.NewClient(client)).Call(t.Context(), &skills.CallRequest{Name: "s"}, nil)
+	require.NoError(t, err)
+	r.RequireTrace(t, "client skill/call/req", "server skill/call/req")
+	require.Equal(t, r.Spans()["server skill/call/req"].SpanContext().SpanID(), inner.SpanID())
+	_, err = a2etest.Must(chains.NewClient(client)).Run(t.Context(), &chains.Request{EntryNode: "n", Nodes: []chains.Node{{NodeID: "n", Kind: "skill", Name: "s"}}}, nil)
+	require.NoError(t, err)
+	r.RequireTrace(t, "client chain/req", "server chain/req")
+	require.Equal(t, r.Spans()["server chain/req"].SpanContext().SpanID(), inner.SpanID())
 }
