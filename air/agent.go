@@ -151,7 +151,7 @@ func (a *Agent) connect(id *Identity, h Handler) (err error) {
 		Retry: &RetryPolicy{Timeout: o.Timing.RequestTimeout}, Interceptors: o.Interceptors, Logger: o.Logger,
 	}
 	if o.Persistence.Store != nil {
-		c.Outbox = o.Persistence.Store
+		c.Outbox, c.isAlone = o.Persistence.Store, o.Persistence.SingleInstance
 	}
 	if h != nil {
 		a.Inbox, err = NewInbox(id, h, &InboxOptions{

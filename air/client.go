@@ -83,6 +83,7 @@ type ClientOptions struct {
 	Logger *slog.Logger
 
 	instance *instance // of the inbox of an Agent; nil: none
+	isAlone  bool      // no other process shares the Outbox
 }
 
 // A Client sends envelopes of one agent. All methods are safe for concurrent use. It starts no
@@ -156,7 +157,7 @@ func NewClient(id *Identity, opts *ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	if o.Outbox != nil {
-		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/", instance: o.instance}
+		c.outbox = &outboxStore{kv: o.Outbox, prefix: outboxPrefix + c.did + "/", instance: o.instance, index: index[outboxEntry]{isAlone: o.isAlone}}
 		if o.ThreadStore != nil {
 			o.ThreadStore.outbox.Store(c.outbox)
 		}
@@ -275,11 +276,11 @@ func (c *Client) send(ctx context.Context, draft *Draft, opts *SendOptions) (*Re
 	if err != nil { // a failed delivery is in the outbox
 		ctx, cancel := storeContext(ctx)
 		defer cancel()
-		_, _, failed := c.outbox.add(ctx, m, "", draft.ID == "")
+		_, _, failed := c.outbox.add(ctx, m, "", draft)
 		return nil, cmp.Or(failed, err)
 	}
 	defer end()
-	isRepeat, isBehind, err := c.outbox.add(ctx, m, c.outbox.owner(), draft.ID == "")
+	isRepeat, isBehind, err := c.outbox.add(ctx, m, c.outbox.owner(), draft)
 	if err != nil {
 		return nil, err
 	}

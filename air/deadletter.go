@@ -102,7 +102,7 @@ func (l *letters) get(ctx context.Context, id string) (*DeadLetter, error) {
 
 // put stores a letter. If the letter exists, it gets the new code.
 func (l *letters) put(ctx context.Context, d DeadLetter) error {
-	if err := l.refresh(ctx, letterIndexMaxAge); err != nil {
+	if err := l.refresh(ctx, indexAge{max: letterIndexMaxAge}); err != nil {
 		return err
 	}
 	old, err := l.get(ctx, d.ID)
@@ -147,7 +147,7 @@ func (l *letters) addLocked(d *DeadLetter) {
 
 // find returns the ids of the letters of a sender that match.
 func (l *letters) find(ctx context.Context, from string, match func(letterInfo) bool) (ids []string, err error) {
-	if err := l.refresh(ctx, time.Second); err != nil {
+	if err := l.refresh(ctx, indexAge{max: time.Second}); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -161,8 +161,8 @@ func (l *letters) find(ctx context.Context, from string, match func(letterInfo) 
 }
 
 // refresh reads the index if it is too old.
-func (l *letters) refresh(ctx context.Context, maxAge time.Duration) error {
-	return l.index.refresh(ctx, maxAge, func() (map[string]letterInfo, error) {
+func (l *letters) refresh(ctx context.Context, age indexAge) error {
+	return l.index.refresh(ctx, age, func() (map[string]letterInfo, error) {
 		list, _, err := l.list(ctx)
 		found := make(map[string]letterInfo, len(list))
 		for _, d := range list {

@@ -11,9 +11,12 @@ import (
 
 // An index summarizes the entries under a prefix of a store, by key. Changes of other processes are in it after the next read.
 type index[E any] struct {
+	isAlone bool // no other process changes the entries; some expire
+
 	mu      sync.Mutex // guards all below, and the totals of the owner
 	entries map[string]E
 	read    time.Time
+	took    time.Duration   // by the last read
 	reading *reading        // nil without a read in progress
 	changed map[string]bool // keys that have changed since it began: it may have found old entries for them
 }
@@ -32,12 +35,23 @@ func (x *index[E]) changeLocked(key string) {
 	}
 }
 
-// refresh reads the entries if they are older than maxAge, or waits for the read in progress: the entries may be many. It
+// An indexAge is how old the entries may be: max, or a number of times the duration of a read, if that is longer.
+type indexAge struct {
+	max   time.Duration
+	reads int
+}
+
+const aloneIndexAge = time.Minute // without other processes
+
+// refresh reads the entries if they are older than age, or waits for the read in progress: the entries may be many. It
 // calls use, with the lock held, before they replace the old ones.
-func (x *index[E]) refresh(ctx context.Context, maxAge time.Duration, list func() (map[string]E, error), use func(map[string]E)) error {
+func (x *index[E]) refresh(ctx context.Context, age indexAge, list func() (map[string]E, error), use func(map[string]E)) error {
+	if x.isAlone {
+		age.max = aloneIndexAge
+	}
 	for {
 		x.mu.Lock()
-		if x.entries != nil && time.Since(x.read) < maxAge {
+		if x.entries != nil && time.Since(x.read) < max(age.max, time.Duration(age.reads)*x.took) {
 			x.mu.Unlock()
 			return nil
 		}
@@ -68,6 +82,7 @@ func (x *index[E]) readAll(ctx context.Context, r *reading, list func() (map[str
 		x.reading = nil
 		close(r.done)
 	}()
+	begin := time.Now()
 	found, err := list()
 	r.err, r.isCanceled = err, err != nil && ctx.Err() != nil
 	if err != nil {
@@ -82,6 +97,6 @@ func (x *index[E]) readAll(ctx context.Context, r *reading, list func() (map[str
 		}
 	}
 	use(found)
-	x.entries, x.read = found, time.Now()
+	x.entries, x.read, x.took = found, time.Now(), time.Since(begin)
 	return nil
 }

@@ -41,6 +41,7 @@ const (
 	maxOutboxMessages = 10_000
 	maxOutboxBytes    = 64 << 20
 	outboxIndexMaxAge = time.Second
+	outboxIndexReads  = 10 // times the duration of a read: at most a tenth of the time is for reads
 
 	// Resend waits for a Send of another process, longer than for the lease of a crashed one. A Send does not take
 	// maxSendTime: after that its process has failed to store the outcome.
@@ -246,13 +247,17 @@ func isSameJSON(a, b []byte) bool {
 }
 
 // add stores a message, which sender delivers unless an earlier one of its thread is queued, as add reports. isRepeat
-// reports that an earlier delivery may have arrived. Only a message with a new id has none.
-func (o *outboxStore) add(ctx context.Context, m *OutboxMessage, sender lease.Owner, isNew bool) (isRepeat, isBehind bool, err error) {
-	if !isNew {
+// reports that an earlier delivery may have arrived. Only a message with a new id, without one in the draft, has none.
+func (o *outboxStore) add(ctx context.Context, m *OutboxMessage, sender lease.Owner, draft *Draft) (isRepeat, isBehind bool, err error) {
+	age := indexAge{max: outboxIndexMaxAge}
+	if draft.ThreadID == "" { // no other process has messages of a new thread
+		age.reads = outboxIndexReads
+	}
+	if draft.ID != "" {
 		err = o.recall(ctx, m)
 	}
 	if err == nil {
-		err = o.refresh(ctx)
+		err = o.refresh(ctx, age)
 	}
 	if err != nil {
 		return false, false, err
@@ -298,8 +303,8 @@ func (o *outboxStore) isBehindLocked(key string, m *OutboxMessage) bool {
 }
 
 // refresh reads the index if it is too old.
-func (o *outboxStore) refresh(ctx context.Context) error {
-	return o.index.refresh(ctx, outboxIndexMaxAge, func() (map[string]outboxEntry, error) {
+func (o *outboxStore) refresh(ctx context.Context, age indexAge) error {
+	return o.index.refresh(ctx, age, func() (map[string]outboxEntry, error) {
 		list, _, err := o.list(ctx)
 		found := make(map[string]outboxEntry, len(list))
 		for i := range list {
@@ -317,7 +322,7 @@ func (o *outboxStore) refresh(ctx context.Context) error {
 
 // queuedIn returns the keys of the queued messages of a thread.
 func (o *outboxStore) queuedIn(ctx context.Context, thread replayKey) (keys []string, err error) {
-	if err := o.refresh(ctx); err != nil {
+	if err := o.refresh(ctx, indexAge{max: outboxIndexMaxAge}); err != nil {
 		return nil, err
 	}
 	o.mu.Lock()

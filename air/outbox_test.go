@@ -1055,13 +1055,17 @@ func TestHandlerContinuesItsAnswer(t *testing.T) {
 	}
 }
 
-// A slowList takes a second for a list, and counts them.
+// A slowList takes a second for a list of keys with a prefix, and counts them.
 type slowList struct {
 	store.Store
-	lists atomic.Int64
+	prefix string
+	lists  atomic.Int64
 }
 
 func (s *slowList) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, error] {
+	if !strings.HasPrefix(prefix, s.prefix) {
+		return s.Store.List(ctx, prefix)
+	}
 	s.lists.Add(1)
 	return func(yield func(store.Entry, error) bool) {
 		select {
@@ -1110,4 +1114,47 @@ func TestSendsShareReadOfOutbox(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 	})
+}
+
+// A read of a large outbox takes long. With messages of new threads reads take at most a tenth of the time, and without other
+// processes there is one a minute. A message of a thread still waits for one that another process has queued a second ago.
+func TestLargeOutboxIsReadRarely(t *testing.T) {
+	for _, tt := range []struct {
+		isAlone, isThread bool
+		maxReads          int64 // in 100 s
+	}{{true, false, 2}, {true, true, 2}, {false, false, 10}, {false, true, 50}} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, &relay.ServerOptions{Limits: relay.Limits{RateLimit: -1, AddressRateLimit: -1}})
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			kv := &slowList{Store: store.NewMemory(), prefix: "air/outbox/"}
+			opts := air.AgentOptions{Direct: true, BodyTypes: []string{"note"}, Persistence: air.Persistence{Store: kv, SingleInstance: tt.isAlone}}
+			a := w.agent(t, alice, opts, nil)
+			time.Sleep(time.Second) // it has a lease
+			d := &air.Draft{To: bob.DID(), Body: &air.Raw{Type: "note", JSON: []byte(`{"type":"note"}`)}}
+			if tt.isThread {
+				d.ThreadID = air.NewID()
+			}
+			for begin := time.Now(); time.Since(begin) < 100*time.Second; time.Sleep(100 * time.Millisecond) {
+				_, err := a.Client.Send(t.Context(), d, nil)
+				require.NoError(t, err)
+			}
+			require.LessOrEqual(t, kv.lists.Load(), tt.maxReads)
+			if tt.isAlone || !tt.isThread {
+				return
+			}
+			other := w.client(t, alice, air.ClientOptions{Outbox: kv, BodyTypes: []string{"note"}, Retry: &air.RetryPolicy{MaxAttempts: -1}})
+			w.setFail(func(r *http.Request) error {
+				if r.Method == http.MethodPost {
+					return errors.New("unreachable")
+				}
+				return nil
+			})
+			_, err := other.Send(t.Context(), d, nil)
+			require.ErrorIs(t, err, air.ErrDeliveryFailed)
+			w.setFail(nil)
+			time.Sleep(time.Second)
+			_, err = a.Client.Send(t.Context(), d, nil)
+			require.ErrorContains(t, err, "an earlier message of the thread is queued")
+		})
+	}
 }
