@@ -9,6 +9,7 @@ import (
 	"crypto/ed25519"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -67,11 +68,13 @@ func (a *Attestation) Verify(subject string, key *air.PublicKey) error {
 	if err != nil || len(sig) != ed25519.SignatureSize || !ed25519.Verify(key.Bytes(), payload, sig) {
 		return badSignature()
 	}
-	if !a.Active || a.Revoked != "" {
+	if isRevoked(*a) {
 		return air.Errorf(ErrRevoked, "the attestation is not active")
 	}
 	return nil
 }
+
+func isRevoked(a Attestation) bool { return !a.Active || a.Revoked != "" }
 
 func badSignature() error {
 	return &air.Error{Code: air.ErrBadSignature, Message: "signature does not verify"}
@@ -107,7 +110,8 @@ type AttestResult struct {
 	VerifiedStatus VerifiedStatus `json:"verified_status"` // of the subject
 }
 
-// Attestations are all attestations of an agent.
+// Attestations are attestations of an agent. Total and Active are their numbers at the registry, revoked ones included in
+// Total.
 type Attestations struct {
 	RawResponse
 	Subject        string         `json:"subject_air_id"`
@@ -186,8 +190,18 @@ func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret stri
 	return read[AttestResult](text)
 }
 
-// ListAttestations returns the attestations of an agent, including revoked ones.
+// ListAttestations returns the attestations of an agent without revoked ones (AIR-D91).
 func (c *Client) ListAttestations(ctx context.Context, airID string) (*Attestations, error) {
+	all, err := c.ListAllAttestations(ctx, airID)
+	if err != nil {
+		return nil, err
+	}
+	all.List = slices.DeleteFunc(all.List, isRevoked)
+	return all, nil
+}
+
+// ListAllAttestations returns the attestations of an agent, including revoked ones.
+func (c *Client) ListAllAttestations(ctx context.Context, airID string) (*Attestations, error) {
 	return getAgent[Attestations](ctx, c, airID, "/attestations")
 }
 

@@ -326,6 +326,11 @@ func TestAttest(t *testing.T) {
 	require.False(t, rev.Standing.Verified)
 	list, err = c.ListAttestations(ctx, subject.AIRID)
 	require.NoError(t, err)
+	require.Len(t, list.List, 2)
+	require.NotEqual(t, at.ID, list.List[0].ID)
+	list, err = c.ListAllAttestations(ctx, subject.AIRID)
+	require.NoError(t, err)
+	require.Len(t, list.List, 3)
 	require.ErrorIs(t, list.List[0].Verify(subject.AIRID, first.PublicKey()), registry.ErrRevoked)
 	changed = at
 	changed.Revoked = rev.At

@@ -134,7 +134,7 @@ func TestAIRPythonRegistryClient(t *testing.T) {
 	var id int64
 	require.NoError(t, json.Unmarshal([]byte(member(t, attest, "attestation_id")), &id))
 	call("revoke_attestation", []any{mine.AIRID, id}, request{"agent_secret": reg.Secret})
-	all, err = ours.ListAttestations(ctx, mine.AIRID)
+	all, err = ours.ListAllAttestations(ctx, mine.AIRID)
 	require.NoError(t, err)
 	require.False(t, all.List[0].Active)
 
