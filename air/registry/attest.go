@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto"
 	"crypto/ed25519"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -175,7 +174,7 @@ func (c *Client) Attest(ctx context.Context, attester *air.Identity, secret stri
 		SignedAt: Time(at.UTC().Format("2006-01-02T15:04:05Z"))}
 	sig, err := attester.Signer().Sign(nil, a.payload(p.Subject), crypto.Hash(0))
 	if err != nil {
-		return nil, fmt.Errorf("air: signing an attestation: %w", err)
+		return nil, &air.Error{Code: air.ErrBadKey, Message: "the signer failed", Cause: err}
 	}
 	f := fields{}
 	f.text("attester_air_id", a.Attester)

@@ -63,7 +63,8 @@ type Options struct {
 // Every failure is an [*air.Error]: [air.ErrBadRequest], [air.ErrUnauthorized], [air.ErrForbidden],
 // [air.ErrNotFound], [air.ErrConflict], [air.ErrRateLimited] with the requested delay,
 // [air.ErrBadGateway] if the registry is unreachable or fails, [air.ErrBadDocument] if the response
-// is invalid, and [air.ErrHTTP] otherwise. Message has the error text of the registry.
+// is invalid, [air.ErrBadKey] if a signer fails, and [air.ErrHTTP] otherwise. Message has the error text of the registry.
+// [Client.RotateKey] also returns errors of files.
 type Client struct {
 	opts Options
 	base string

@@ -6,6 +6,7 @@ package registry_test
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
@@ -345,6 +346,25 @@ func TestAttest(t *testing.T) {
 	require.ErrorIs(t, err, air.ErrConflict)
 	_, err = c.Attest(ctx, first, secrets[0], &registry.AttestParams{Subject: subject.AIRID, Type: "praise"})
 	require.ErrorIs(t, err, air.ErrBadRequest)
+}
+
+// A failingSigner fails, as a key in hardware may.
+type failingSigner struct{ crypto.Signer }
+
+func (failingSigner) Sign(io.Reader, []byte, crypto.SignerOpts) ([]byte, error) {
+	return nil, io.ErrUnexpectedEOF
+}
+
+func TestAttestWithFailingSigner(t *testing.T) {
+	id, err := air.GenerateIdentity("did:wba:agentidentityregistry.org:agents:AIR-TEST-0000-0001")
+	require.NoError(t, err)
+	id, err = air.NewIdentityFromSigner(id.DID(), failingSigner{id.Signer()})
+	require.NoError(t, err)
+	_, err = (&wire{}).client(t).Attest(t.Context(), id, "s", &registry.AttestParams{Subject: "AIR-TEST-0000-0002", Type: registry.Dependency})
+	var e *air.Error
+	require.ErrorAs(t, err, &e)
+	require.ErrorIs(t, err, air.ErrBadKey)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
 // A signature that the published Python client (0.5.0) made, from a seed of sevens.
