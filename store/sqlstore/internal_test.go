@@ -354,6 +354,43 @@ func TestSweepHangs(t *testing.T) {
 	})
 }
 
+// TestPageBytes: a page of List ends with the value that completes its bytes, and List continues behind it.
+func TestPageBytes(t *testing.T) {
+	databases := map[string]string{"SQLite": filepath.Join(t.TempDir(), "state.db")}
+	if url := os.Getenv("FIVEWIRE_POSTGRES"); url != "" {
+		databases["PostgreSQL"] = url
+	}
+	for name, database := range databases {
+		t.Run(name, func(t *testing.T) {
+			schema := fmt.Sprintf("page_%016x", rand.Uint64())
+			s, err := Open(t.Context(), database, &Options{Schema: schema})
+			require.NoError(t, err)
+			defer s.Close()
+			if p, ok := s.engine.(*postgres); ok {
+				defer func() {
+					_, err := p.pool.Exec(t.Context(), "DROP SCHEMA "+schema+" CASCADE")
+					require.NoError(t, err)
+				}()
+			}
+			var want []string
+			for i := range 16 {
+				want = append(want, fmt.Sprintf("k/%02d", i))
+				_, err := s.Create(t.Context(), want[i], make([]byte, listBytes/4+1), 0)
+				require.NoError(t, err)
+			}
+			page, err := s.page(t.Context(), "", "", above(""), listMost)
+			require.NoError(t, err)
+			require.Len(t, page, 4)
+			var got []string
+			for e, err := range s.List(t.Context(), "") {
+				require.NoError(t, err)
+				got = append(got, e.Key)
+			}
+			require.Equal(t, want, got)
+		})
+	}
+}
+
 // TestDiskHangs: calls without a deadline end as unknown while nothing of SQLite answers, and
 // succeed afterwards.
 func TestDiskHangs(t *testing.T) {

@@ -93,7 +93,12 @@ func postgresSQL(schema string) map[string]string {
 		SELECT coalesce((SELECT rev FROM old), 0), coalesce((SELECT rev FROM {schema}.entries WHERE key = $1 AND ` + alive + `), 0)`,
 		"remove": `DELETE FROM {schema}.entries WHERE key = $1`,
 
-		"page": `SELECT content, rev, expires, key, ` + entryPart + ` FROM {schema}.entries WHERE key >= $1 AND key < $2 AND ` + alive + ` ORDER BY key LIMIT $3`,
+		// The length of a long value is known without reading it.
+		"page": `SELECT content, rev, expires, key, part FROM (
+			SELECT content, rev, expires, key, ` + entryPart + ` AS part,
+				sum(octet_length(content)) OVER (ORDER BY key ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS size
+			FROM (SELECT * FROM {schema}.entries WHERE key >= $1 AND key < $2 AND ` + alive + ` ORDER BY key LIMIT $3) e) p
+		WHERE size IS NULL OR size < $4 ORDER BY key`,
 
 		// The lock makes positions of one stream visible in their order: a transaction takes its
 		// position after it got the lock, and keeps the lock until the record is visible. The lock
@@ -495,7 +500,7 @@ func (p *postgres) page(ctx context.Context, from, to string, limit int) ([]stor
 		}
 		e.Expires = timeOf(expires)
 		return e, err
-	}, from, to, limit)
+	}, from, to, limit, listBytes)
 }
 
 // query returns all rows of a statement that only reads.

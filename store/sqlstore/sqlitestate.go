@@ -213,16 +213,18 @@ func (s *sqliteDB) pageNow(ctx context.Context, from, to string, limit int) ([]s
 	}
 	defer rows.Close()
 	var entries []store.Entry
-	for len(entries) < limit && ctx.Err() == nil && rows.Next() {
+	size := 0
+	for len(entries) < limit && size < listBytes && ctx.Err() == nil && rows.Next() {
 		e, alive, err := s.entry(now, rows.Scan, "")
 		if err != nil {
 			return nil, s.readError(err)
 		}
 		if alive {
 			entries = append(entries, e)
+			size += len(e.Value)
 		}
 	}
-	if len(entries) == limit {
+	if len(entries) == limit || size >= listBytes {
 		return entries, nil
 	}
 	return entries, s.end(ctx, rows, given)

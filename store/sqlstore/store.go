@@ -81,7 +81,7 @@ const (
 	sweepMost     = 500 // rows that one transaction of a sweep removes from a table
 	listFirst     = 8   // entries on the first page of List
 	listMost      = 512
-	listBytes     = 4 << 20         // about so much is on one page
+	listBytes     = 4 << 20         // the values of one page, the last one not counted
 	closePatience = 5 * time.Second // for calls that hang in the database
 )
 
@@ -116,7 +116,8 @@ type engine interface {
 	update(ctx context.Context, key string, value []byte, rev, ttl int64) (store.Revision, error)
 	// delete removes the key at any revision if rev is zero.
 	delete(ctx context.Context, key string, rev int64) error
-	// page returns entries from that key on up to, but without, the other.
+	// page returns entries from that key on up to, but without, the other. The page ends early with
+	// the entry whose value completes listBytes.
 	page(ctx context.Context, from, to string, limit int) ([]store.Entry, error)
 	append(ctx context.Context, stream, id string, value []byte, ttl int64) (uint64, error)
 	read(ctx context.Context, stream string, after int64, limit int) ([]store.Record, error)
@@ -348,19 +349,19 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[store.Entry, 
 				yield(store.Entry{}, err)
 				return
 			}
-			size := 1
+			size := 0
 			for _, e := range entries {
 				if !yield(e, nil) {
 					return
 				}
-				size += len(e.Key) + len(e.Value)
+				size += len(e.Value)
 			}
-			if len(entries) < limit {
+			if len(entries) < limit && size < listBytes {
 				return
 			}
 			from = after(entries[len(entries)-1].Key)
 			// As many as this page lets expect to be of good size.
-			limit = max(1, min(listMost, 4*limit, listBytes*len(entries)/size))
+			limit = max(1, min(listMost, 4*limit, listBytes*len(entries)/(size+1)))
 		}
 	}
 }
