@@ -354,6 +354,45 @@ func TestSweepHangs(t *testing.T) {
 	})
 }
 
+// TestShortIntervals: an interval of a nanosecond does not keep a processor busy.
+func TestShortIntervals(t *testing.T) {
+	for name, opts := range map[string]Options{"sweep": {SweepInterval: 1, PollInterval: time.Hour}, "poll": {PollInterval: 1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var accesses atomic.Int64
+				tooMany := make(chan struct{})
+				count := func() {
+					if accesses.Add(1) == 1000 {
+						close(tooMany)
+					}
+				}
+				function := fmt.Sprintf("count_%016x", rand.Uint64())
+				sqlite.MustRegisterScalarFunction(function, 0, func(*sqlite.FunctionContext, []driver.Value) (driver.Value, error) {
+					count()
+					return int64(0), nil
+				})
+				opts.now = func() time.Time {
+					count()
+					return time.Now()
+				}
+				s, err := Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), &opts)
+				require.NoError(t, err)
+				defer s.Close()
+				db := s.engine.(*sqliteDB)
+				require.NoError(t, db.readers.last.Close())
+				db.readers.last, err = db.db.PrepareContext(t.Context(), `SELECT `+function+`()`)
+				require.NoError(t, err)
+				go func() { _ = s.Wait(t.Context(), "s", 0) }()
+				select {
+				case <-tooMany:
+					t.Error("1000 accesses within 100 ms")
+				case <-time.After(100 * time.Millisecond):
+				}
+			})
+		})
+	}
+}
+
 // TestPageBytes: a page of List ends with the value that completes its bytes, and List continues behind it.
 func TestPageBytes(t *testing.T) {
 	databases := map[string]string{"SQLite": filepath.Join(t.TempDir(), "state.db")}

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -143,10 +144,7 @@ const (
 // watch listens for appended records. A new connection may have missed notifications, so all
 // waiters then read.
 func (p *postgres) watch(ctx context.Context) {
-	every := p.opts.PollInterval
-	if every <= 0 {
-		every = 5 * time.Second
-	}
+	every := max(option.Or(p.opts.PollInterval, 5*time.Second, 5*time.Second), minPoll)
 	polling, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	work.Go(func() { p.keepMark(polling) })

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -510,10 +511,7 @@ const newsMost = 1000
 // watch polls for records of other processes while a call waits. Positions rise in the order of
 // transactions, so new records have the highest positions.
 func (s *sqliteDB) watch(ctx context.Context) {
-	every := s.opts.PollInterval
-	if every <= 0 {
-		every = 5 * time.Millisecond
-	}
+	every := max(option.Or(s.opts.PollInterval, 5*time.Millisecond, 5*time.Millisecond), minPoll)
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	var seen int64

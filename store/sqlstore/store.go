@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -37,12 +38,12 @@ type Options struct {
 	MaxConns int
 
 	// SweepInterval is how often what has expired is removed from the disk. It is
-	// absent for every call before that. Zero means 30 seconds.
+	// absent for every call before that. Zero means 30 seconds, and the minimum is 10 ms.
 	SweepInterval time.Duration
 
 	// PollInterval is the interval at which Wait polls for records without a notification. Zero
 	// means 5 ms for SQLite, which has no notifications between processes, and 5 seconds for
-	// PostgreSQL, where a broken connection or a pooler may lose notifications.
+	// PostgreSQL, where a broken connection or a pooler may lose notifications. The minimum is 1 ms.
 	PollInterval time.Duration
 
 	// BusyTimeout is how long a write to SQLite waits for other processes to finish
@@ -75,6 +76,8 @@ type Options struct {
 const (
 	defaultConns  = 16
 	defaultSweep  = 30 * time.Second
+	minSweep      = 10 * time.Millisecond
+	minPoll       = time.Millisecond
 	defaultBusy   = 8 * time.Second
 	defaultOutage = 10 * time.Second
 	defaultRead   = 100 // what Read takes for a limit below 1
@@ -153,9 +156,7 @@ func Open(ctx context.Context, database string, opts *Options) (*Store, error) {
 	if o.Schema == "" {
 		o.Schema = "fivewire"
 	}
-	if o.SweepInterval <= 0 {
-		o.SweepInterval = defaultSweep
-	}
+	o.SweepInterval = max(option.Or(o.SweepInterval, defaultSweep, defaultSweep), minSweep)
 	if o.BusyTimeout <= 0 {
 		o.BusyTimeout = defaultBusy
 	}
