@@ -44,7 +44,7 @@ var (
 	ErrCrashed = fmt.Errorf("fault: process crashed: %w", store.ErrClosed)
 )
 
-// An Action is a kind of fault.
+// An Action is a kind of fault. A rule with an unknown one has no effect.
 type Action string
 
 const (
