@@ -212,6 +212,40 @@ func TestLossWhileOpen(t *testing.T) {
 	require.Equal(t, []int{1, 1}, []int{report.Damaged, report.Records})
 }
 
+// TestWaitEndsWithoutStreams: a call that waits returns an error if the streams of the store are deleted, even if
+// nothing was ever stored in them.
+func TestWaitEndsWithoutStreams(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{0, 3} {
+		t.Run(fmt.Sprint(n, " records"), func(t *testing.T) {
+			t.Parallel()
+			s, nc := openOn(t, startEmbedded(t, fast), nil)
+			var last uint64
+			for range n {
+				var err error
+				last, err = s.Append(t.Context(), "s", "", nil, 0)
+				require.NoError(t, err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			waiting := make(chan error, 1)
+			go func() { waiting <- s.Wait(ctx, "s", last) }()
+			require.Eventually(t, func() bool { return nc.NumSubscriptions() > 1 }, time.Minute, time.Millisecond)
+			js, err := jetstream.New(nc)
+			require.NoError(t, err)
+			for _, stream := range []string{"fivewire_kv", "fivewire_log"} {
+				require.NoError(t, js.DeleteStream(t.Context(), stream))
+			}
+			require.NoError(t, nc.ForceReconnect()) // the store compares its ends then, or once a minute
+			var damaged *store.CorruptError
+			require.ErrorAs(t, <-waiting, &damaged)
+			require.Equal(t, "fivewire_kv", damaged.Path)
+			_, err = s.Read(t.Context(), "s", 0, 1)
+			require.ErrorAs(t, err, &damaged)
+		})
+	}
+}
+
 // TestVerify: Verify counts what is stored while others write, and names a changed message, a wrong id, and
 // the loss of a stream.
 func TestVerify(t *testing.T) {

@@ -50,7 +50,7 @@
 // late, and opens no data that ends before it: it returns a [store.LossError], unless Options.AcceptLoss
 // is set. The running store compares the last numbers of the server with its own after each new connection, once
 // a minute and at each write. If the server has a lower one, every call but Verify returns the LossError, with
-// AcceptLoss too, until the store is opened again.
+// AcceptLoss too, until the store is opened again. If one of its streams was deleted, each call returns a CorruptError.
 //
 // A NATS server omits messages that it cannot read, and all later ones of the same block. Therefore the
 // embedded server verifies all blocks before it starts, and refuses a damaged folder. The

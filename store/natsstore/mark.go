@@ -150,14 +150,20 @@ func (s *Store) checkEnds(ctx context.Context) error {
 		want := a.highest.Load()
 		for n := 1; ; n++ {
 			info, err := s.info(ctx, a, "", 0)
-			if err != nil {
+			var loss error
+			switch {
+			case hasCode(err, codeNoStream):
+				loss = &store.CorruptError{Path: a.name, Cause: err}
+			case err != nil:
 				return err
+			case info.lastSeq < want:
+				loss = &store.LossError{Path: a.name, Have: info.lastSeq, Want: want}
 			}
-			if info.lastSeq >= want {
+			if loss == nil {
 				break
 			}
 			if n == lossLooks {
-				return s.lose(a, info.lastSeq, want)
+				return s.lose(loss)
 			}
 			select {
 			case <-ctx.Done():
@@ -170,9 +176,8 @@ func (s *Store) checkEnds(ctx context.Context) error {
 }
 
 // lose makes all waiting and all later calls return a loss.
-func (s *Store) lose(a *area, have, want uint64) error {
-	loss := &store.LossError{Path: a.name, Have: have, Want: want}
-	if s.lost.CompareAndSwap(nil, loss) {
+func (s *Store) lose(loss error) error {
+	if s.lost.CompareAndSwap(nil, &loss) {
 		s.opts.Logger.ErrorContext(s.life, "natsstore: data lost", "err", loss)
 		s.wakes.ringAll()
 	}

@@ -31,6 +31,7 @@ const (
 	codeStorage        = 10047
 	codeTooLong        = 10054
 	codeDeleteFailed   = 10057
+	codeNoStream       = 10059
 	codeWrongLast      = 10071
 	codeStoreFailed    = 10077
 	codeIDInProcess    = 10158
@@ -245,7 +246,7 @@ func (s *Store) publish(ctx context.Context, a *area, subject string, header nat
 		return seq, err
 	}
 	if seq <= highest { // it was given to another message before
-		return 0, s.lose(a, seq-1, highest)
+		return 0, s.lose(&store.LossError{Path: a.name, Have: seq - 1, Want: highest})
 	}
 	a.note(seq)
 	return seq, nil

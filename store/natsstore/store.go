@@ -99,7 +99,7 @@ type Store struct {
 	closed bool           // guarded by mu
 	calls  sync.WaitGroup // calls that run; Add under mu only while not closed
 
-	lost atomic.Pointer[store.LossError] // found while the store is open; later calls return it
+	lost atomic.Pointer[error] // a loss found while the store is open; later calls return it
 
 	life context.Context // of this store, not of a call: ended by Close
 	stop context.CancelFunc
@@ -386,7 +386,7 @@ func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
 // servers first.
 func (s *Store) beginIntact(ctx context.Context) (context.Context, func(), error) {
 	if loss := s.lost.Load(); loss != nil {
-		return nil, nil, loss
+		return nil, nil, *loss
 	}
 	ctx, end, err := s.begin(ctx)
 	if err == nil && s.clock.hasJumped() {

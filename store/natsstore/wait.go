@@ -192,7 +192,7 @@ func (s *Store) Wait(ctx context.Context, stream string, after uint64) error {
 		loss := s.lost.Load()
 		switch {
 		case loss != nil:
-			return loss
+			return *loss
 		case errors.Is(err, store.ErrCorrupt):
 			return err
 		case err == nil && len(records) > 0:
