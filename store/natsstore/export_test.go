@@ -52,3 +52,6 @@ func Messages(ctx context.Context, s *Store) (n int, err error) {
 
 // LoggerOf returns the logger of a store.
 func LoggerOf(s *Store) *slog.Logger { return s.opts.Logger }
+
+// SweepIntervalOf returns the interval of the sweeps of a store.
+func SweepIntervalOf(s *Store) time.Duration { return s.opts.SweepInterval }

@@ -18,6 +18,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -38,7 +39,7 @@ type Options struct {
 	CallTimeout time.Duration
 
 	// SweepInterval is how often one of the processes that share the store removes
-	// records that expired. Zero means 10 minutes, a negative one never.
+	// records that expired. Zero means 10 minutes, a negative one never. The minimum is 10 ms.
 	SweepInterval time.Duration
 
 	// ConnOptions are further options of the connection that Open makes: credentials,
@@ -69,6 +70,8 @@ const (
 	// sent. A call gives up well before, so that what it repeats is known.
 	dedupeWindow = time.Minute
 	maxTimeout   = 45 * time.Second
+
+	minSweep = 10 * time.Millisecond
 
 	// overhead is what the headers of a message take at most.
 	overhead = 4 << 10
@@ -208,9 +211,7 @@ func New(ctx context.Context, nc *nats.Conn, opts *Options) (*Store, error) {
 		s.opts.CallTimeout = 10 * time.Second
 	}
 	s.opts.CallTimeout = min(s.opts.CallTimeout, maxTimeout)
-	if s.opts.SweepInterval == 0 {
-		s.opts.SweepInterval = 10 * time.Minute
-	}
+	s.opts.SweepInterval = max(option.Duration(s.opts.SweepInterval, 10*time.Minute), minSweep)
 	s.opts.Logger = cmp.Or(s.opts.Logger, slog.Default())
 	if s.opts.lingers == 0 {
 		s.opts.lingers = expireLingers
@@ -406,7 +407,7 @@ func (s *Store) attend() {
 	defer s.nc.RemoveStatusListener(connected)
 	looked, swept := time.Now(), time.Now()
 	var sweep <-chan time.Time
-	if s.opts.SweepInterval > 0 && s.opts.SweepInterval < time.Second*5 {
+	if s.opts.SweepInterval < time.Second*5 {
 		t := time.NewTicker(s.opts.SweepInterval)
 		defer t.Stop()
 		sweep = t.C
@@ -430,7 +431,7 @@ func (s *Store) attend() {
 				}
 				looked = time.Now()
 			}
-			if s.opts.SweepInterval > 0 && time.Since(swept) >= s.opts.SweepInterval {
+			if time.Since(swept) >= s.opts.SweepInterval {
 				took := s.trySweep()
 				// A sweep of a very large store may take a fiftieth of the time.
 				swept = time.Now().Add(max(0, 50*took-s.opts.SweepInterval))

@@ -430,3 +430,11 @@ func TestNilLoggerIsDefault(t *testing.T) {
 	s, _ := openOn(t, startEmbedded(t, fast), nil)
 	require.Same(t, slog.Default(), natsstore.LoggerOf(s))
 }
+
+func TestSweepIntervalHasMinimum(t *testing.T) {
+	srv := startEmbedded(t, fast)
+	for opt, want := range map[time.Duration]time.Duration{0: 10 * time.Minute, 1: 10 * time.Millisecond, time.Second: time.Second} {
+		s, _ := openOn(t, srv, &natsstore.Options{SweepInterval: opt})
+		require.Equal(t, want, natsstore.SweepIntervalOf(s))
+	}
+}
