@@ -296,6 +296,46 @@ func TestShutdownDoesNotReleaseLeaseOfStuckWork(t *testing.T) {
 	})
 }
 
+// The contexts of Notify and Flush end with the cut, and that of Release after the grace period. Nothing is flushed
+// without a drain.
+func TestHooksEndWithTheirContexts(t *testing.T) {
+	for _, tt := range []struct {
+		slow  string
+		took  time.Duration
+		steps []string
+	}{
+		{"notify", 5 * time.Second, []string{"notify", "release"}},
+		{"request", 5 * time.Second, []string{"notify", "release"}},
+		{"flush", 5 * time.Second, []string{"notify", "flush", "release"}},
+		{"release", time.Second, []string{"notify", "flush", "release"}},
+	} {
+		t.Run(tt.slow, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var steps journal
+				hook := func(name string) func(context.Context) {
+					return func(ctx context.Context) {
+						if name == tt.slow {
+							<-ctx.Done()
+						}
+						steps.add(name)
+					}
+				}
+				l := New(Options{Logger: discard, Notify: hook("notify"), Flush: hook("flush"), Release: hook("release")})
+				if len(tt.steps) == 2 {
+					run(start(t, l, Request), ignore(5500*time.Millisecond))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				began := time.Now()
+				require.Equal(t, tt.slow == "release", l.Shutdown(ctx) == nil)
+				requireTook(t, began, tt.took)
+				<-l.done
+				require.Equal(t, tt.steps, steps.texts)
+			})
+		})
+	}
+}
+
 func TestHookThatPanicsDoesNotEndShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log testkit.Log
@@ -303,6 +343,7 @@ func TestHookThatPanicsDoesNotEndShutdown(t *testing.T) {
 		l := New(Options{Notify: hook, Flush: hook, Release: hook, Logger: log.Logger()})
 		require.NoError(t, l.Go("loop", func(context.Context) { panic("no loop") }))
 		require.NoError(t, l.Go("loop", func(context.Context) { runtime.Goexit() }))
+		synctest.Wait() // before the cut
 		require.NoError(t, l.Shutdown(t.Context()))
 		for _, text := range []string{"notify panicked", "flush panicked", "release panicked", "loop panicked", "Goexit"} {
 			require.Contains(t, log.String(), text)
@@ -409,6 +450,8 @@ func TestStuckListsWorkThatIgnoresItsContext(t *testing.T) {
 		time.Sleep(50 * time.Minute)
 		require.Len(t, l.Stuck(), 1)
 		_ = l.Close()
+		require.ElementsMatch(t, []StuckWork{{"handler", 50*time.Minute + 3*time.Second}, {"handler", time.Second}}, l.Stuck(),
+			"a later cut is not the first one")
 		time.Sleep(time.Hour)
 		require.Empty(t, l.Stuck())
 		require.Equal(t, 1, strings.Count(log.String(), "stuckHandler("), "each handler is logged once")
