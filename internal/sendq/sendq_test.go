@@ -619,6 +619,7 @@ func TestCloseCutsWhenContextEnds(t *testing.T) {
 		require.ErrorIs(t, q.Close(ctx), context.DeadlineExceeded)
 		require.Equal(t, time.Second, time.Since(start))
 		require.True(t, g.isEnded)
+		require.ErrorIs(t, q.Put(nil, 0), context.DeadlineExceeded, "the cause of the cut")
 	})
 }
 
