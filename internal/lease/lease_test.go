@@ -405,6 +405,7 @@ func TestNewerProcessWins(t *testing.T) {
 		require.NoError(t, b.WaitRecovered(t.Context()))
 		require.Equal(t, map[lease.Owner]int{b.Owner(): 1}, w.owners(), "work of the earlier epoch")
 		require.NoError(t, a.Context().Err(), "before the next renewal")
+		owner := b.Owner()
 		advance(time.Hour)
 		require.ErrorIs(t, context.Cause(a.Context()), lease.ErrLost)
 		_, err := a.Start(t.Context(), "k", "2")
@@ -412,6 +413,7 @@ func TestNewerProcessWins(t *testing.T) {
 		require.EqualValues(t, 1, calls.Load(), "calls of OnLost")
 		require.EqualValues(t, 2, errorRecords.Load(), "Error records: lease lost, hook failed")
 		require.NoError(t, b.Context().Err())
+		require.Equal(t, owner, b.Owner(), "Release leaves the lease of the newer process")
 	})
 }
 
@@ -1069,6 +1071,7 @@ func TestTellReportsMessageNotAccepted(t *testing.T) {
 		require.ErrorIs(t, a.Tell(ctx, b.Owner(), "t", make([]byte, 1025)), store.ErrInvalid)
 		require.ErrorIs(t, a.Tell(ctx, b.Owner(), "", nil), store.ErrInvalid)
 		require.ErrorIs(t, a.Tell(ctx, b.Owner(), strings.Repeat("t", 256), nil), store.ErrInvalid)
+		require.NoError(t, b.Tell(ctx, a.Owner(), strings.Repeat("t", 255), make([]byte, 1024)))
 		accepted := 0
 		limited, cancel = context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -1107,6 +1110,44 @@ func TestTellReachesTheNewEpochOnly(t *testing.T) {
 		records, err := m.Read(ctx, "tell/"+string(first), 0, 0)
 		require.NoError(t, err)
 		require.Empty(t, records, "messages to an epoch that has ended")
+	})
+}
+
+func TestOwnersAreThoseWithLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		var want []lease.Owner
+		leases := map[lease.Owner]*lease.Lease{}
+		for range 20 {
+			l := acquire(t, db, lease.Options{})
+			want = append(want, l.Owner())
+			leases[l.Owner()] = l
+		}
+		slices.Sort(want)
+		got, err := leases[want[0]].Owners(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, got)
+		require.NoError(t, leases[want[1]].Release(t.Context()))
+		got, err = leases[want[0]].Owners(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, slices.Delete(want, 1, 2), got)
+		got, err = acquire(t, store.NewMemory(), lease.Options{Private: true}).Owners(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, got)
+	})
+}
+
+func TestContextBoundsAcquireOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l, err := lease.Acquire(ctx, store.NewMemory(), lease.Options{Logger: quiet})
+		require.NoError(t, err)
+		cancel()
+		advance(10 * ttl)
+		require.NoError(t, l.Context().Err())
+		_, err = l.Start(t.Context(), "k", "1")
+		require.NoError(t, err)
+		require.NoError(t, l.Release(t.Context()))
 	})
 }
 
