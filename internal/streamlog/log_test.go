@@ -107,6 +107,18 @@ func TestReadersInAllProcessesGetAllItems(t *testing.T) {
 	})
 }
 
+func TestRetentionInStoreIsAtLeastAMinute(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{Retention: -1})
+		require.NoError(t, w.Finish(t.Context(), number(1)))
+		time.Sleep(59 * time.Second)
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 1, io.EOF)
+		time.Sleep(2 * time.Second)
+		_, err := p[1].Read(t.Context(), "s", user, 0)
+		require.Equal(t, ErrUnknown, err)
+	})
+}
+
 func TestSyncWaitsUntilItemsAreStored(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Movable: true})

@@ -273,6 +273,68 @@ func TestReaderThatLeavesIsNotWaitedFor(t *testing.T) {
 	}
 }
 
+func TestCutWithoutCauseIsNoFinish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{})
+		r := newReader(t, table, 0)
+		require.Positive(t, w.Credit())
+		w.Cut(nil)
+		require.Zero(t, w.Credit())
+		requireEnd(t, r, 0, 0, &CutError{N: 1, Cause: io.ErrUnexpectedEOF})
+	})
+}
+
+func TestAppendKeepsNoLargerBuffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{})
+		r := newReader(t, table, 0)
+		for n, capacity := range []int{16, 17} {
+			item := append(make([]byte, 0, capacity), number(0)...)
+			_, err := w.Append(t.Context(), item)
+			require.NoError(t, err)
+			items, err := r.Next(t.Context(), nil)
+			require.NoError(t, err)
+			require.Equal(t, n == 0, &item[0] == &items[0].Data[0], "kept without a copy")
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := w.Append(ctx, number(3))
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 2, 2, io.EOF)
+	})
+}
+
+func TestReaderIsNotDroppedWithoutSlowTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{SlowTimeout: -1})
+		r := newReader(t, table, 0)
+		appendItems(t, w, 1, 10)
+		time.Sleep(240 * time.Hour)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, r, 0, 10, io.EOF)
+	})
+}
+
+func TestItemsThatAllReadersHaveAreNotRetained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{Retain: -1})
+		r := newReader(t, table, 0)
+		appendItems(t, w, 1, 10)
+		_, err := readItems(t, r, 0, 6)
+		require.NoError(t, err)
+		appendItems(t, w, 11, 11)
+		_, err = table.Read(t.Context(), "s", user, 5)
+		require.Equal(t, &GapError{Want: 6, First: 7}, err)
+		newReader(t, table, 6).Close()
+		r.Close()
+	})
+}
+
 func TestWriterWithoutReaderStopsAtRetainAndIsCutAfterGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := New(nil, nil, "")
