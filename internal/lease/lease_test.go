@@ -1024,6 +1024,24 @@ func TestPrivateLeaseNeedsNoRenewal(t *testing.T) {
 	})
 }
 
+func TestPrivateLeaseRepeatsFailedAdoption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, w := store.NewMemory(), newWorker()
+		a := acquire(t, db, lease.Options{Private: true})
+		w.create(t, a, "1")
+		b, calls := acquire(t, db, lease.Options{Private: true}), 0
+		b.Adopt("k", func(context.Context, string, lease.Owner, lease.Owner) (lease.Found, error) {
+			if calls++; calls < 3 {
+				return 0, errors.New("failed")
+			}
+			return lease.Ended, nil
+		})
+		advance(2 * ttl)
+		require.Equal(t, 3, calls)
+		require.Empty(t, keys(t, db, "work/"))
+	})
+}
+
 func TestTellKeepsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 3000
