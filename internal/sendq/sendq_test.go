@@ -692,6 +692,7 @@ func TestWriteErrorCuts(t *testing.T) {
 		require.NoError(t, q.Put([]byte("a"), 0))
 		require.Equal(t, g.err, q.Flush(t.Context()))
 		require.Equal(t, g.err, q.Put(nil, 0))
+		synctest.Wait() // Flush may return before OnCut is called
 		require.True(t, g.isEnded)
 
 		q = New(short{}, Options{})
@@ -712,6 +713,7 @@ func TestPanicOfStreamCuts(t *testing.T) {
 		require.NoError(t, q.Put([]byte("a"), 0))
 		var p *guard.PanicError
 		require.ErrorAs(t, q.Flush(t.Context()), &p)
+		synctest.Wait() // Flush may return before OnCut is called
 		require.ErrorAs(t, cut, &p)
 	})
 }
