@@ -291,6 +291,37 @@ func TestResizeEvictsBeforeItRefuses(t *testing.T) {
 	requireEmpty(t, b)
 }
 
+func TestAnyPrincipalReleasesTheRestOnly(t *testing.T) {
+	idle, want := map[string]Hold{}, map[string]int64{"alice": 30, "": 20}
+	b := New(Limits{Memory: Limit{-1, -1, 100}, Logger: discard}, func(_ Resource, principal string, n int64) int64 {
+		require.Equal(t, want[principal], n, "units that %q must release", principal)
+		idle[principal].Release()
+		return min(n, map[string]int64{"alice": 10, "": 90}[principal])
+	})
+	alice := b.Scope("alice", "")
+	idle["alice"], idle[""] = reserve(t, alice, Memory, 10), reserve(t, b.Scope("bob", ""), Memory, 90)
+	reserve(t, alice, Memory, 30).Release()
+	requireEmpty(t, b)
+}
+
+// The eviction for a Resize may release the hold itself, which then stays released.
+func TestResizeOfHoldThatIsEvicted(t *testing.T) {
+	var h Hold
+	b := New(Limits{Memory: Limit{-1, 100, -1}, Logger: discard}, func(Resource, string, int64) int64 {
+		h.Release()
+		return 60
+	})
+	s := b.Scope("alice", "1")
+	h = reserve(t, s, Memory, 60)
+	require.NoError(t, h.Resize(130))
+	requireEmpty(t, b)
+	other := reserve(t, s, Memory, 10) // may have the same entry
+	require.NoError(t, h.Resize(20))
+	require.EqualValues(t, 10, b.usage()[Memory].used.All)
+	other.Release()
+	requireEmpty(t, b)
+}
+
 func TestReserveEndsIfEvictionDoesNotHelp(t *testing.T) {
 	calls := 0
 	b := New(Limits{Items: Limit{1, 1, 1}, Logger: discard}, func(Resource, string, int64) int64 {
