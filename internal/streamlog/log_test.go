@@ -107,6 +107,17 @@ func TestReadersInAllProcessesGetAllItems(t *testing.T) {
 	})
 }
 
+func TestStreamThatIsNotMovableIsNotContinued(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		_, err := p[1].Create(t.Context(), "s", user, Options{Movable: true})
+		require.Equal(t, store.ErrExists, err)
+		require.EqualValues(t, 3, appendItems(t, w, 1, 2))
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 2, io.EOF)
+	})
+}
+
 func TestRetentionInStoreIsAtLeastAMinute(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Retention: -1})

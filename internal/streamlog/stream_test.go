@@ -6,6 +6,7 @@ package streamlog
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"runtime"
@@ -282,6 +283,39 @@ func TestCutWithoutCauseIsNoFinish(t *testing.T) {
 		w.Cut(nil)
 		require.Zero(t, w.Credit())
 		requireEnd(t, r, 0, 0, &CutError{N: 1, Cause: io.ErrUnexpectedEOF})
+	})
+}
+
+// A notice that arrives after a later one does not move the reader back.
+func TestLateNoticeOfReaderIsIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{Window: 10 * windowItem})
+		appendItems(t, w, 1, 5)
+		notify := func(at uint64) int {
+			data, err := json.Marshal(notice{Key: []byte("s"), Reader: "r", At: at})
+			require.NoError(t, err)
+			table.receive(data)
+			return w.Credit()
+		}
+		require.Equal(t, 7, notify(2))
+		require.Equal(t, 9, notify(4))
+		require.Equal(t, 9, notify(3))
+		w.Cut(errTest)
+	})
+}
+
+func TestRemoveLeavesOpenStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := New(nil, nil, "")
+		w := newWriter(t, table, Options{Resumable: true})
+		require.NoError(t, table.Remove(t.Context(), "s"))
+		require.EqualValues(t, 3, appendItems(t, w, 1, 2))
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, table, 0), 0, 2, io.EOF)
+		require.NoError(t, table.Remove(t.Context(), "s"))
+		_, err := table.Read(t.Context(), "s", user, 0)
+		require.Equal(t, ErrUnknown, err)
 	})
 }
 
