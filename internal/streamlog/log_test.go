@@ -118,6 +118,14 @@ func TestStreamThatIsNotMovableIsNotContinued(t *testing.T) {
 	})
 }
 
+func TestCutWithEmptyTextIsNoFinish(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		newWriter(t, p[0].Table, Options{}).Cut(errors.New(""))
+		synctest.Wait()
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 0, &CutError{N: 1, Cause: errors.New("unknown cause")})
+	})
+}
+
 func TestRetentionInStoreIsAtLeastAMinute(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Retention: -1})

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/internal/bench/pair"
+	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
@@ -101,6 +102,9 @@ func requireEnd(t testing.TB, r *Reader, after, last uint64, want error) {
 	got, err := readItems(t, r, after, last+1)
 	require.Equal(t, last, got, "last item before %v", err)
 	require.Equal(t, want, err)
+	for _, cause := range []error{ErrNoReader, lease.ErrLost} { // not only their text
+		require.Equal(t, errors.Is(want, cause), errors.Is(err, cause), "%v is %v", err, cause)
+	}
 	_, err = r.Next(t.Context(), nil)
 	require.Equal(t, want, err, "second Next after the end")
 }
