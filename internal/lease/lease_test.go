@@ -943,6 +943,46 @@ func TestAdoptionWithoutAnswerIsRepeated(t *testing.T) {
 	})
 }
 
+func TestWaitRecoveredNeedsWholeRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, isAway := outage(store.NewMemory())
+		l := acquire(t, db, lease.Options{})
+		require.NoError(t, l.WaitRecovered(t.Context()))
+		isAway.Store(true)
+		recovered := make(chan error, 1)
+		go func() { recovered <- l.WaitRecovered(t.Context()) }()
+		advance(ttl / 2)
+		require.Empty(t, recovered, "no round was whole")
+		isAway.Store(false)
+		advance(ttl)
+		require.Len(t, recovered, 1)
+		require.NoError(t, <-recovered)
+	})
+}
+
+func TestContextOfAdoptionEndsWithTheEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := store.NewMemory()
+		a := acquire(t, m, lease.Options{})
+		newWorker().create(t, a, "1")
+		require.NoError(t, a.Release(t.Context()))
+		db, isAway := outage(m)
+		b := acquire(t, db, lease.Options{})
+		ends := make(chan error, 10)
+		b.Adopt("k", func(ctx context.Context, _ string, _, _ lease.Owner) (lease.Found, error) {
+			<-ctx.Done()
+			ends <- context.Cause(ctx)
+			return 0, context.Cause(ctx)
+		})
+		advance(10 * ttl)
+		require.Empty(t, ends)
+		isAway.Store(true)
+		advance(ttl)
+		require.Len(t, ends, 1)
+		require.Equal(t, lease.ErrLost, <-ends)
+	})
+}
+
 func TestAdoptionThatFinishesLeavesNoEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := store.NewMemory()
