@@ -465,6 +465,17 @@ func TestNoWaitFollowsRetry(t *testing.T) {
 			require.NoError(t, err)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) { // but not for longer than for another answer of the store
+		plan := &fault.Plan{Rules: []fault.Rule{{Op: "update", Action: fault.Hang, Delay: time.Hour}}}
+		table := startProcess(t, store.NewMemory(), time.Hour, plan).Table
+		retried := func(context.Context, once.Claim) (once.Result, error) { return once.Result{Retry: true}, nil }
+		go table.Do(t.Context(), key("1"), once.Repeat, retried)
+		synctest.Wait()
+		start := time.Now()
+		_, _, err := table.Do(t.Context(), atOnce("1"), once.Repeat, retried)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 10*time.Second, time.Since(start))
+	})
 }
 
 // With NoWait no call waits for another one.
