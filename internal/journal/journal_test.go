@@ -606,6 +606,50 @@ func TestDeliverIsFirstOnceWhenAnswersAreLost(t *testing.T) {
 	}, rule)
 }
 
+// The clock of the earlier process may be ahead.
+func TestSleepIsNeverLongerThanItsLength(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for ahead, want := range map[time.Duration]time.Duration{
+			0: time.Minute, 24 * time.Hour: time.Minute, -30 * time.Second: 30 * time.Second, -time.Hour: -59 * time.Minute,
+		} {
+			e := &entry{End: time.Now().Add(ahead + time.Minute), Length: time.Minute}
+			require.Equal(t, want, e.left(), "ahead by %v", ahead)
+		}
+	})
+}
+
+func TestDeliverWithoutIDIsAlwaysFirst(t *testing.T) {
+	inProcesses(t, 1, echo, func(t *testing.T, p []*process) {
+		require.NoError(t, p[0].create(t.Context(), "1"))
+		for _, input := range []string{"a", "b"} {
+			first, err := p[0].deliver(t.Context(), "1", "", input)
+			require.NoError(t, err)
+			require.True(t, first)
+		}
+		requireResult(t, p[0], "1", "a b")
+	})
+}
+
+func TestReadYieldsErrorOnceAndLast(t *testing.T) {
+	inProcesses(t, 1, echo, func(t *testing.T, p []*process) {
+		for n := range pageSize + 1 {
+			_, err := p[0].Deliver(t.Context(), "1", fmt.Sprint(n), nil,
+				func(context.Context) (lease.Owner, error) { return "", nil })
+			require.NoError(t, err)
+		}
+		var errs []error
+		for _, err := range p[0].Read(t.Context(), "1") {
+			errs = append(errs, err)
+			p[0].plan.Crash()
+		}
+		require.Len(t, errs, pageSize+1)
+		for _, err := range errs[:pageSize] {
+			require.NoError(t, err)
+		}
+		require.ErrorIs(t, errs[pageSize], fault.ErrCrashed)
+	})
+}
+
 // A notice is not needed for an input before Open, and an owner that is unknown is no error.
 func TestDeliverBeforeOpen(t *testing.T) {
 	inProcesses(t, 1, echo, func(t *testing.T, p []*process) {
