@@ -275,21 +275,38 @@ func TestClientRefusesMediaType(t *testing.T) {
 }
 
 // TestClientDistinguishesFailures: a failed connection, a 404 and a timeout.
+// An expiring context ends like one with a deadline when it is closed.
+type expiring struct {
+	context.Context
+	done chan struct{}
+}
+
+func (e expiring) Done() <-chan struct{} { return e.done }
+
+func (e expiring) Err() error {
+	select {
+	case <-e.done:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 func TestClientDistinguishesFailures(t *testing.T) {
-	closed := httptest.NewServer(nil)
-	closed.Close()
-	hold := make(chan struct{})
+	const closed = "http://127.0.0.1:1" // no other server gets this port
+	hold, late := make(chan struct{}), expiring{t.Context(), make(chan struct{})}
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
 	ts := newTestServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
+			close(late.done)
 			<-hold
 		}
 		http.NotFound(w, r)
 	})
 	defer close(hold)
 	c := newTestClient(t, ClientOptions{})
-	do := func(raw string, timeout time.Duration) error {
-		ctx, cancel := context.WithTimeout(t.Context(), timeout)
-		defer cancel()
+	do := func(ctx context.Context, raw string) error {
 		_, err := c.Do(ctx, &Request{Op: "arc: create task", Method: "POST", URL: parse(t, raw), Body: []byte("b")})
 		return err
 	}
@@ -300,12 +317,12 @@ func TestClientDistinguishesFailures(t *testing.T) {
 		class                retry.Class
 		text                 string
 	}{
-		{do(closed.URL+"/p?secret", time.Minute), true, false, 0, retry.Unsent, closed.URL + "/p: dial tcp"},
-		{do(ts.URL+"/p?secret", time.Minute), false, false, 404, retry.Permanent,
+		{do(t.Context(), closed+"/p?secret"), true, false, 0, retry.Unsent, closed + "/p: dial tcp"},
+		{do(t.Context(), ts.URL+"/p?secret"), false, false, 404, retry.Permanent,
 			ts.URL + "/p: got status 404 Not Found, want status 2xx"},
-		{do(ts.URL+"/slow?secret", 10*time.Millisecond), false, true, 0, retry.Unknown,
+		{do(late, ts.URL+"/slow?secret"), false, true, 0, retry.Unknown,
 			ts.URL + "/slow: context deadline exceeded"},
-		{do(ts.URL+"/p?secret", 0), true, true, 0, retry.Unsent, ts.URL + "/p: context deadline exceeded"},
+		{do(over, ts.URL+"/p?secret"), true, true, 0, retry.Unsent, ts.URL + "/p: context deadline exceeded"},
 	} {
 		require.Equal(t, tt.isConnect, errors.Is(tt.err, ErrConnect), "%v", tt.err)
 		require.Equal(t, tt.isTimeout, errors.Is(tt.err, ErrTimeout), "%v", tt.err)
