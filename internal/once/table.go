@@ -320,7 +320,6 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 // k, too. t.mu must be held.
 func (t *Table) resumeLocked(e *entry, k *Key) *entry {
 	key := e.key
-	key.NoWait = k.NoWait
 	next := &entry{isKnown: true, granted: Claim{
 		Token: e.granted.Token, Attempt: e.granted.Attempt + 1, Redelivered: true, Kept: true, State: e.out.data}}
 	t.removeLocked(e)
