@@ -6,6 +6,7 @@ package once_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,7 @@ func TestMemoryBoundsKeptClaims(t *testing.T) {
 		retry("large", 1900)
 		requireUsage(t, table, "alice", 2000, 10)
 		requireState(t, table, "alice", "10", once.StateAbsent)
+		requireState(t, table, "alice", "large", once.StateRunning)
 		retry("1", 1)
 		fill(t, table, "alice", "2", 1)
 		time.Sleep(5 * time.Minute)
@@ -126,6 +128,21 @@ func TestMemoryBoundsKeptClaims(t *testing.T) {
 		requireState(t, table, "alice", "2", once.StateAbsent)
 		time.Sleep(time.Hour)
 		requireState(t, table, "alice", "1", once.StateAbsent)
+	})
+}
+
+func TestMemoryShutsDownAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table, c := newMemory(t, once.Options{}), &counter{delay: time.Second}
+		go table.Do(t.Context(), key("1"), once.Repeat, c.run)
+		synctest.Wait()
+		start := time.Now()
+		require.NoError(t, table.Shutdown(t.Context()))
+		require.Zero(t, time.Since(start))
+		_, _, err := table.Do(t.Context(), key("2"), once.Repeat, c.run)
+		require.ErrorIs(t, err, once.ErrClosed)
+		time.Sleep(time.Second) // the work goes on
+		require.Equal(t, 1, c.count())
 	})
 }
 
@@ -259,4 +276,24 @@ func TestSizeCountsRetainedOutcomes(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 	})
+}
+
+func TestSizeIsThatOfTheHeap(t *testing.T) {
+	if race.Enabled {
+		t.Skip("the race detector needs memory")
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	table := newMemory(t, once.Options{})
+	before := heap()
+	for i := range 15_000 {
+		fill(t, table, "alice", fmt.Sprintf("%08d", i), 100)
+	}
+	require.InEpsilon(t, heap()-before, table.Size(), 0.5)
+	runtime.KeepAlive(table)
 }
