@@ -606,6 +606,26 @@ func TestDeliverIsFirstOnceWhenAnswersAreLost(t *testing.T) {
 	}, rule)
 }
 
+// An input and the end of a sleep may come at once.
+func TestRerunIsCalledOnce(t *testing.T) {
+	inProcesses(t, 1, echo, func(t *testing.T, p []*process) {
+		ctx := p[0].lease.Context()
+		r, err := p[0].Open(ctx, "1", RunOptions{})
+		require.NoError(t, err)
+		go r.Await(r.Context())
+		synctest.Wait()
+		r.Close()
+		calls := 0
+		isParked, _, err := p[0].Adopt(ctx, "1", func() { calls++ })
+		require.NoError(t, err)
+		require.True(t, isParked)
+		parked := p[0].runs[p[0].stream("1")]
+		parked.fire()
+		parked.fire()
+		require.Equal(t, 1, calls)
+	})
+}
+
 // The clock of the earlier process may be ahead.
 func TestSleepIsNeverLongerThanItsLength(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
