@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fivewire/fivewire/conformance/fault"
+	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/lease"
 	"github.com/fivewire/fivewire/internal/outbox"
 	"github.com/fivewire/fivewire/internal/race"
@@ -707,3 +708,96 @@ func TestUnreadableItemIsDead(t *testing.T) {
 type textError struct{ text string }
 
 func (e *textError) Error() string { return e.text }
+
+// A store whose clock is ahead gives an item no time to come.
+type aheadStore struct{ store.Store }
+
+func (s aheadStore) Read(ctx context.Context, stream string, after uint64, limit int) ([]store.Record, error) {
+	records, err := s.Store.Read(ctx, stream, after, limit)
+	for i := range records {
+		records[i].Time = records[i].Time.Add(time.Hour)
+	}
+	return records, err
+}
+
+func TestFirstIsNotAfterTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, r := startNode(t, aheadStore{store.NewMemory()}), always(outbox.Done())
+		n.Send("k", r.send)
+		n.put("k/1", "a")
+		synctest.Wait()
+		require.Equal(t, r.start, r.item(0).First)
+	})
+}
+
+// Later is no attempt, so the dead letter of an item that never had one has none.
+func TestLaterCountsNoAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, store.NewMemory(), slow, func(c *config) { c.MaxAge = time.Hour })
+		n.Send("k", always(outbox.Later(25*time.Minute, errDown)).send)
+		n.put("k/1", "a")
+		time.Sleep(2 * time.Hour)
+		letters := n.letters()
+		require.Len(t, letters, 1)
+		require.Zero(t, letters[0].Attempt)
+		require.Equal(t, errDown.Error(), letters[0].Last)
+	})
+}
+
+func TestStoredTextsAreShortened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, long := startNode(t, store.NewMemory()), strings.Repeat("x", 5000)
+		n.Send("k", always(outbox.Dead(long, errors.New(long))).send)
+		n.put("k/1", "a")
+		synctest.Wait()
+		require.Len(t, n.letters()[0].Reason, 1024)
+		require.Len(t, n.letters()[0].Last, 1024)
+	})
+}
+
+// The error of a full stream has the delay of its first item.
+func TestPutReturnsDelayOfFullStream(t *testing.T) {
+	for delay, want := range map[time.Duration]time.Duration{
+		time.Millisecond: time.Second, 20 * time.Second: 20 * time.Second, time.Hour: time.Minute,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, store.NewMemory(), func(c *config) { c.MaxItems = 1 })
+			n.Send("k", always(outbox.Retry(delay, errDown)).send)
+			n.put("k/1", "a")
+			synctest.Wait()
+			e, isFull := errors.AsType[*budget.Error](n.Put(t.Context(), "k/1", "b", nil))
+			require.True(t, isFull)
+			require.Equal(t, want, e.RetryAfter)
+		})
+	}
+}
+
+func TestStreamsHaveShortNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, store.NewMemory())
+		n.put(strings.Repeat("k", 512), "a")
+		for _, name := range []string{"", strings.Repeat("k", 513)} {
+			require.ErrorIs(t, n.Put(t.Context(), name, "a", nil), store.ErrInvalid)
+		}
+	})
+}
+
+// Dead yields the error of a damaged letter once, after the other letters.
+func TestDeadYieldsErrorOfDamagedLetterLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := store.NewMemory()
+		n := startNode(t, db)
+		n.Send("k", always(outbox.Dead("reason", errDown)).send)
+		n.put("k/1", "a", "b", "c")
+		synctest.Wait()
+		letter := n.letters()[1]
+		_, err := store.Modify(t.Context(), db, fmt.Sprintf("x/outbox/dead/%s/%020d", state.Join("k/1"), letter.Seq), 0,
+			func(store.Entry, bool) ([]byte, error) { return []byte("damaged"), nil })
+		require.NoError(t, err)
+		var got []string
+		for l, err := range n.Dead(t.Context()) {
+			got = append(got, fmt.Sprint(l.ID, err == nil))
+		}
+		require.Equal(t, []string{"atrue", "ctrue", "false"}, got)
+	})
+}
