@@ -295,7 +295,7 @@ func (e expiring) Err() error {
 func TestClientDistinguishesFailures(t *testing.T) {
 	const closed = "http://127.0.0.1:1" // no other server gets this port
 	hold, late := make(chan struct{}), expiring{t.Context(), make(chan struct{})}
-	over, cancel := context.WithTimeout(t.Context(), 0)
+	deadline, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	ts := newTestServer(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -322,7 +322,7 @@ func TestClientDistinguishesFailures(t *testing.T) {
 			ts.URL + "/p: got status 404 Not Found, want status 2xx"},
 		{do(late, ts.URL+"/slow?secret"), false, true, 0, retry.Unknown,
 			ts.URL + "/slow: context deadline exceeded"},
-		{do(over, ts.URL+"/p?secret"), true, true, 0, retry.Unsent, ts.URL + "/p: context deadline exceeded"},
+		{do(deadline, ts.URL+"/p?secret"), true, true, 0, retry.Unsent, ts.URL + "/p: context deadline exceeded"},
 	} {
 		require.Equal(t, tt.isConnect, errors.Is(tt.err, ErrConnect), "%v", tt.err)
 		require.Equal(t, tt.isTimeout, errors.Is(tt.err, ErrTimeout), "%v", tt.err)

@@ -141,7 +141,7 @@ func TestMemoryShutsDownAtOnce(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		_, _, err := table.Do(t.Context(), key("2"), once.Repeat, c.run)
 		require.ErrorIs(t, err, once.ErrClosed)
-		time.Sleep(time.Second) // the work goes on
+		time.Sleep(time.Second) // the work continues
 		require.Equal(t, 1, c.count())
 	})
 }

@@ -290,7 +290,7 @@ func TestCutWithoutCauseIsNoFinish(t *testing.T) {
 	})
 }
 
-// A notice that arrives after a later one does not move the reader back.
+// A late notice does not move the reader back.
 func TestLateNoticeOfReaderIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := New(nil, nil, "")
