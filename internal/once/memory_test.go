@@ -6,7 +6,6 @@ package once_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -271,29 +270,9 @@ func TestSizeCountsRetainedOutcomes(t *testing.T) {
 				return once.Result{Data: make([]byte, 1000)}, nil
 			})
 			require.NoError(t, err)
-			require.Greater(t, table.Size(), int64(1000))
+			require.Greater(t, table.Size(), int64(1500), "its data and its entry")
 			require.Less(t, table.Size(), int64(2000), "one outcome")
 			time.Sleep(time.Hour)
 		}
 	})
-}
-
-func TestSizeIsThatOfTheHeap(t *testing.T) {
-	if race.Enabled {
-		t.Skip("the race detector needs memory")
-	}
-	heap := func() int64 {
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC()
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapAlloc)
-	}
-	table := newMemory(t, once.Options{})
-	before := heap()
-	for i := range 15_000 {
-		fill(t, table, "alice", fmt.Sprintf("%08d", i), 100)
-	}
-	require.InEpsilon(t, heap()-before, table.Size(), 0.5)
-	runtime.KeepAlive(table)
 }
