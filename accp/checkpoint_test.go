@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -378,6 +379,26 @@ func TestSummarizerDelaysNoFrame(t *testing.T) {
 	})
 }
 
+// A Summarizer that ends its goroutine has failed. The next checkpoint is refined.
+func TestExitOfSummarizer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		s := session(t, &accp.SessionOptions{Logger: slog.New(slog.DiscardHandler), Summaries: accp.SummaryOptions{
+			Summarizer: func(context.Context, []accp.Fact, []string, int) (string, error) {
+				if calls++; calls == 1 {
+					runtime.Goexit()
+				}
+				return "all is well", nil
+			}}})
+		for n := range int64(2) {
+			receive(t, s, frame(fmt.Sprintf("done:x{k:%d}", n), n+1))
+			synctest.Wait()
+		}
+		require.Nil(t, s.Checkpoints()[0].Refined)
+		require.NotNil(t, s.Checkpoints()[1].Refined)
+	})
+}
+
 // Sides with different counters and summarizers give an announced id the same text. An id that was
 // forged to mean another text means nothing (ACCP-D40, ACCP-D70).
 func TestCheckpointsAreTheSameOnBothSides(t *testing.T) {
@@ -446,5 +467,6 @@ func TestModelContextIsStable(t *testing.T) {
 	}
 	v := s.ModelContext(1<<20, 200)
 	require.False(t, v.IsCut)
+	require.Less(t, v.Stable, len(last.Lines))
 	require.Less(t, v.Tokens, 1000, "begun again from summaries")
 }

@@ -94,7 +94,7 @@ func (s *Session) summarize(ctx context.Context, r refinement) {
 	limited, cancel := context.WithTimeout(ctx, summaryTimeout)
 	defer cancel()
 	var text string
-	err := guard.Call("summarizer", func() (err error) {
+	err := guard.CallApart("summarizer", func() (err error) {
 		text, err = s.opts.Summaries.Summarizer(limited, r.facts, r.frames, tier.SummaryMax)
 		return err
 	})
