@@ -399,6 +399,17 @@ func TestExitOfSummarizer(t *testing.T) {
 	})
 }
 
+// The tokens of all frames are counted, those of announcements, too.
+func TestTokensOfAnnouncementsAreCounted(t *testing.T) {
+	s := session(t, nil)
+	id := receive(t, s, frame("done:x{k:v}", 1)).Checkpoint.ID
+	sent, err := s.Send(t.Context(), msg("req", "review", accp.Param{Key: "source", Value: accp.Ref("warm." + id)}))
+	require.NoError(t, err)
+	require.Len(t, sent.Frames, 2)
+	require.EqualValues(t, 2, s.Stats().Sent)
+	require.EqualValues(t, sent.Budget[0].Total+sent.Budget[1].Total, s.Stats().TokensOut)
+}
+
 // Sides with different counters and summarizers give an announced id the same text. An id that was
 // forged to mean another text means nothing (ACCP-D40, ACCP-D70).
 func TestCheckpointsAreTheSameOnBothSides(t *testing.T) {

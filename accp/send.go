@@ -326,7 +326,9 @@ func (d *departure) finish(ctx context.Context, res *SendResult) (*SendResult, e
 	}
 	d.reportBudget(ctx, res)
 	d.count(&d.stats.Sent, len(res.Frames))
-	d.count(&d.stats.TokensOut, d.hot.Tokens)
+	for _, b := range res.Budget {
+		d.count(&d.stats.TokensOut, b.Total)
+	}
 	return res, nil
 }
 
