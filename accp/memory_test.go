@@ -359,6 +359,19 @@ func TestCheckpointsAreBoundedByNumber(t *testing.T) {
 	}
 }
 
+// The last 1,024 removed ids are known as expired, older ones are unknown.
+func TestIDsOfRemovedCheckpointsAreBounded(t *testing.T) {
+	s := session(t, &accp.SessionOptions{MaxCheckpoints: 1})
+	var ids []string
+	for i := range int64(1026) {
+		ids = append(ids, receive(t, s, frame(fmt.Sprintf("done:x{k:%d}", i), i+1)).Checkpoint.ID)
+	}
+	_, err := s.Resolve(t.Context(), "warm."+ids[0])
+	require.ErrorIs(t, err, accp.ErrRefNotFound)
+	_, err = s.Resolve(t.Context(), "warm."+ids[1])
+	require.ErrorIs(t, err, accp.ErrRefExpired)
+}
+
 // New sessions replace idle and ended ones, first those of the same principal; busy ones cause
 // refusals for their principal only.
 func TestNewSessionsReplaceIdleOnes(t *testing.T) {

@@ -60,7 +60,8 @@ type SessionOptions struct {
 	DisableAutoCheckpoint bool
 
 	// MaxCheckpoints is the maximum number of checkpoints. Older ones are removed, and a reference to
-	// one is [ErrRefExpired]. Zero means 256; a negative value removes the bound (ACCP-D76).
+	// one of the last 1,024 removed ids is [ErrRefExpired]. Zero means 256; a negative value removes
+	// the bound (ACCP-D76).
 	MaxCheckpoints int
 
 	// MaxMemory is the maximum number of bytes of the session in memory. Over it the oldest

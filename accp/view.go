@@ -18,7 +18,7 @@ type ContextView struct {
 	Lines  []string // shared: callers must not change them
 	Tokens int      // of the lines, joined by line feeds
 	Stable int      // number of leading lines that the last answer had
-	IsCut  bool     // the call has dropped earlier lines
+	IsCut  bool     // the call has dropped earlier lines over the maximum
 }
 
 // A view is the context that a session holds from the first call of ModelContext on.
@@ -51,7 +51,8 @@ func (v *view) add(text string) {
 // The session holds the lines from the first call on and appends one for each message, so that each
 // answer begins with the lines of the last answer and prompt caches apply. Above the maximum the lines are cut: they
 // become the messages in hot state, preceded by the newest summaries that fit into keep tokens. A keep
-// of zero means half of the maximum (ACCP-D68, ACCP-D69).
+// of zero means half of the maximum (ACCP-D68, ACCP-D69). Lines above 1 MiB are released, and the next answer begins
+// again; Stable then counts fewer lines than the last answer had.
 func (s *Session) ModelContext(maximum, keep int) ContextView {
 	if keep <= 0 || keep > maximum {
 		keep = maximum / 2
