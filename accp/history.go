@@ -100,7 +100,7 @@ func (h *history) forget() {
 	h.core = core{numbers: h.core.numbers.Reset(), shared: emptyState()}
 	h.refs.newMemory()
 	h.view.isOpen, h.view.pending = false, nil
-	h.holds.entryBytes, h.holds.moved, h.holds.entries = 0, 0, nil
+	h.holds.entryBytes, h.holds.moved, h.holds.entries = 0, nil, nil
 	h.parts, h.failed = nil, nil
 }
 

@@ -5,6 +5,7 @@ package accp
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -33,7 +34,7 @@ type holdings struct {
 	memory, storage meter
 	entries         map[string]heldEntry // by scope and key
 	entryBytes      int64                // of entries
-	moved           int64                // of texts in SharedStore
+	moved           []heldText           // texts in SharedStore, by the times of their removal
 	schemaBytes     int                  // of the schemas of the program
 }
 
@@ -96,11 +97,35 @@ func (h *history) memorySize() int64 {
 // storageSize returns the number of bytes that the session has stored: its checkpoints, and the texts
 // that it has moved to the shared store. The session must be entered.
 func (h *history) storageSize() int64 {
-	if !h.refs.hasStore() {
-		return h.holds.moved
+	h.holds.moved = slices.DeleteFunc(h.holds.moved, func(x heldText) bool { return past(x.until) })
+	n := int64(0)
+	for _, x := range h.holds.moved {
+		n += x.bytes
 	}
-	_, contents := h.core.tiers.Sizes()
-	return contents + h.holds.moved
+	if h.refs.hasStore() {
+		_, contents := h.core.tiers.Sizes()
+		n += contents
+	}
+	return n
+}
+
+// A heldText has the bytes of texts that were moved to the shared store at about the same time.
+type heldText struct {
+	bytes int64
+	until int64 // when the store has removed all of them, in Unix milliseconds; 0: never
+}
+
+// addMoved counts n bytes of a text that the shared store holds from now on.
+func (h *history) addMoved(n int64) {
+	until, step := int64(0), int64(0)
+	if _, kept := expiry(h.refs.retention); kept > 0 {
+		until, step = time.Now().Add(kept).UnixMilli(), kept.Milliseconds()/64
+	}
+	if i := len(h.holds.moved) - 1; i >= 0 && until <= h.holds.moved[i].until {
+		h.holds.moved[i].bytes += n
+		return
+	}
+	h.holds.moved = append(h.holds.moved, heldText{n, until + step})
 }
 
 // size returns the number of bytes of a message in memory.

@@ -472,6 +472,29 @@ func TestStorageOfSessionsIsBounded(t *testing.T) {
 	require.Equal(t, 200, s.post("a", "s3", "req:echo{k:"+strings.Repeat("x", 80)+"}").Code)
 }
 
+// Texts that the shared store has removed make room for others.
+func TestRemovedTextsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{MaxStoragePerSession: 64 << 10}, Timing: accp.Timing{SessionIdleTimeout: -1},
+			Persistence: accp.Persistence{SharedStore: store.NewMemory(), Retention: time.Hour}})
+		post := func(i int) int {
+			return s.post("a", "s", fmt.Sprintf("req:echo{k:%d%s}", i, strings.Repeat("x", 80))).Code
+		}
+		n := 0
+		for post(n) == 200 {
+			require.Less(t, n, 1000)
+			n++
+		}
+		time.Sleep(24 * time.Hour) // expired texts are stored for a day
+		require.Equal(t, 400, post(n))
+		time.Sleep(2 * time.Hour)
+		for i := range n {
+			require.Equal(t, 200, post(n+1+i))
+		}
+		require.Equal(t, 400, post(3*n), "the bound is as before")
+	})
+}
+
 // Connections are counted, and a principal over its bound does not affect another principal.
 func TestConnectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

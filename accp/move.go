@@ -22,7 +22,7 @@ type mover struct {
 	refs  *references
 	codec *Codec
 	fit   func(ctx context.Context, n int64) error // finds room
-	moved *int64                                   // bytes
+	moved func(n int64)                            // counts bytes
 }
 
 // mover returns nil without a shared store.
@@ -30,7 +30,7 @@ func (h *history) mover() *mover {
 	if h.refs.shared.kv == nil {
 		return nil
 	}
-	return &mover{refs: &h.refs, codec: h.codec, moved: &h.holds.moved,
+	return &mover{refs: &h.refs, codec: h.codec, moved: h.addMoved,
 		fit: func(ctx context.Context, n int64) error { return h.fit(ctx, &h.holds.storage, n) }}
 }
 
@@ -126,7 +126,7 @@ func (k *mover) share(ctx context.Context, key string, v Value) (bool, error) {
 		}
 		n, err := t.create(ctx, k.refs.sid, ScopeCold, key, v, retention)
 		if !errors.Is(err, store.ErrExists) {
-			*k.moved += n
+			k.moved(n)
 			return err == nil, err
 		}
 	}
