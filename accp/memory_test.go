@@ -495,6 +495,35 @@ func TestRemovedTextsMakeRoom(t *testing.T) {
 	})
 }
 
+// A session that was idle for too long is absent, also before another frame arrives.
+func TestExpiredSessionIsAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Timing: accp.Timing{SessionIdleTimeout: time.Minute}})
+		require.Equal(t, 200, s.post("a", "s", "req:echo{}").Code)
+		time.Sleep(time.Minute)
+		_, ok := s.Session("s")
+		require.False(t, ok)
+	})
+}
+
+// A session in use outlives any timeout, and the search for expired ones ends.
+func TestShortestIdleTimeout(t *testing.T) {
+	s := newUserServer(t, accp.ServerOptions{Timing: accp.Timing{SessionIdleTimeout: 1}})
+	entered, release, done := make(chan struct{}), make(chan struct{}), make(chan int, 2)
+	s.Handle("req", "wait", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+		close(entered)
+		<-release
+		return nil
+	}))
+	go func() { done <- s.post("a", "s1", "req:wait{}").Code }()
+	<-entered
+	require.Equal(t, 200, s.post("a", "s2", "req:echo{}").Code)
+	_, ok := s.Session("s1")
+	require.True(t, ok)
+	close(release)
+	require.Equal(t, 200, <-done)
+}
+
 // Connections are counted, and a principal over its bound does not affect another principal.
 func TestConnectionsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

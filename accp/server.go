@@ -145,8 +145,8 @@ type Persistence struct {
 	// Retention is the lifetime of stored data. Entries of a checkpoint, texts in SharedStore, and
 	// entries of [Session.Put] without a ttl expire this long after they were written; a reference
 	// then is [ErrRefExpired]. The record expires later, counted from the last frame, so that no
-	// entry of the session remains when its id is used again. All sides of a session should use the
-	// same value. Zero means 7 days; a negative value keeps everything until [Session.End]
+	// entry of the session remains when its id is used again, except one that [Session.Put] has
+	// stored for longer. All sides of a session should use the same value. Zero means 7 days; a negative value keeps everything until [Session.End]
 	// (ACCP-D76).
 	Retention time.Duration
 
@@ -455,13 +455,14 @@ func (s *Server) useLocked(id string) *Session {
 
 // expireLocked drops the sessions that were idle for SessionIdleTimeout. s.mu must be held.
 func (s *Server) expireLocked() {
+	now := time.Now() // once, so that the loop ends
 	for el := s.order.Front(); el != nil; el = s.order.Front() {
 		k := el.Value.(*kept)
-		if time.Since(k.used) < s.opts.Timing.SessionIdleTimeout {
+		if now.Sub(k.used) < s.opts.Timing.SessionIdleTimeout {
 			return
 		}
 		if k.uses > 0 { // a long-lived connection
-			k.used = time.Now()
+			k.used = now
 			s.order.MoveToBack(el)
 			continue
 		}
@@ -510,6 +511,7 @@ func (s *Server) release(session *Session) {
 func (s *Server) Session(id string) (*Session, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.expireLocked()
 	el, ok := s.sessions[id]
 	if !ok {
 		return nil, false
