@@ -701,6 +701,28 @@ func TestTransactionRunsOnce(t *testing.T) {
 	require.Contains(t, s.postFrame("a", frame("req:echo{}", 9, "sid:new", "try:1")).Body.String(), "E1004")
 }
 
+// The outcome of a transaction is kept for a day, or for five minutes without a store.
+func TestOutcomesOfTransactionsExpire(t *testing.T) {
+	for _, lifetime := range []time.Duration{24 * time.Hour, 5 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			var o accp.ServerOptions
+			if lifetime > time.Hour {
+				o.Persistence.Store = store.NewMemory()
+			}
+			s, runs := newUserServer(t, o), 0
+			s.Handle("req", "transaction", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+				runs++
+				return nil
+			}))
+			for i, after := range []time.Duration{0, lifetime - time.Second, 2 * time.Second} {
+				time.Sleep(after)
+				require.Equal(t, 200, s.post("a", "s", "req:transaction{amt:1.5|schema:TX|txn:t1}").Code)
+				require.Equal(t, 1+i/2, runs)
+			}
+		})
+	}
+}
+
 // A transaction that no other process runs starts no goroutine that looks for its answer there.
 func TestFirstRunFollowsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
