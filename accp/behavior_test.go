@@ -195,6 +195,30 @@ func TestClientCloseIsFast(t *testing.T) {
 	})
 }
 
+// Close does not wait for a token source that ignores the end of its context.
+func TestCloseDuringStuckTokenSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := make(chan struct{})
+		c, err := accp.NewClient("ws://localhost/", "client", &accp.ClientOptions{
+			TokenSource: accp.TokenSourceFunc(func(context.Context) (string, error) {
+				<-stuck
+				return "", nil
+			})})
+		require.NoError(t, err)
+		called := make(chan error)
+		go func() {
+			_, err := c.Call(t.Context(), msg("req", "work"), nil)
+			called <- err
+		}()
+		synctest.Wait()
+		time.AfterFunc(time.Minute, func() { close(stuck) })
+		start := time.Now()
+		require.NoError(t, c.Close())
+		require.LessOrEqual(t, time.Since(start), time.Second)
+		require.ErrorIs(t, <-called, accp.ErrClosed)
+	})
+}
+
 // Against a server of this package, Close of a client takes no time, and that of the server at most a
 // second although a handler ignores its context.
 func TestCloseTakesAtMostOneSecond(t *testing.T) {

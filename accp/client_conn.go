@@ -62,9 +62,12 @@ func (t *connTransport) greet(a *attempt, s *Session) (isSynced bool, err error)
 	return isSynced, err
 }
 
-func (t *connTransport) close(<-chan struct{}) {
-	<-t.dialing
-	defer func() { t.dialing <- struct{}{} }()
+func (t *connTransport) close(callsDone <-chan struct{}) {
+	select {
+	case <-t.dialing:
+		defer func() { t.dialing <- struct{}{} }()
+	case <-callsDone: // also if a TokenSource ignores the end of its context, which leaves no open connection
+	}
 	if w := t.conn.Load(); w != nil {
 		w.because(errConnClosed)
 		w.finish(wsconn.CodeNormal, "")
