@@ -120,7 +120,7 @@ func (p *progress) failed(isLast bool) move {
 
 // delay returns the next backoff: doubling, with a jitter of a fifth, and not below that of the peer.
 func (p *progress) delay(r *RetryPolicy, after time.Duration) time.Duration {
-	d := r.Base
+	d := min(r.Base, r.Max)
 	for range p.waits {
 		d = min(2*d, r.Max)
 	}

@@ -629,6 +629,26 @@ func TestSyncRegistryOfSilentPeerEndsInTime(t *testing.T) {
 	})
 }
 
+// No delay is longer than Max and its random part.
+func TestDelaysAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var posts []time.Time
+		c, err := accp.NewClient("http://localhost"+accp.FramesPath, "client", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: 4, Base: time.Minute, Max: 10 * time.Second},
+			HTTPClient: &http.Client{Transport: roundTrips(func(*http.Request) (*http.Response, error) {
+				posts = append(posts, time.Now())
+				return nil, errors.New("lost")
+			})}})
+		require.NoError(t, err)
+		_, err = c.Call(t.Context(), msg("ping", "heartbeat"), nil)
+		require.Error(t, err)
+		require.Len(t, posts, 4)
+		for i, post := range posts[1:] {
+			require.InDelta(t, 10, post.Sub(posts[i]).Seconds(), 2)
+		}
+		require.NoError(t, c.Close())
+	})
+}
+
 // A client waits for the seconds or until the date that a server requests, at most for MaxRetryAfter (ACCP-D29).
 func TestRetryAfterIsBounded(t *testing.T) {
 	for name, tt := range map[string]struct {

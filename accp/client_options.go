@@ -26,7 +26,8 @@ type TokenSourceFunc func(ctx context.Context) (string, error)
 // Token calls f.
 func (f TokenSourceFunc) Token(ctx context.Context) (string, error) { return f(ctx) }
 
-// A RetryPolicy specifies how a message is repeated: after delays that double, with a random part.
+// A RetryPolicy specifies how a message is repeated: after delays that double, each up to a fifth longer or shorter
+// at random.
 type RetryPolicy struct {
 	MaxAttempts   int           // posts of a frame, and frames; zero means 3 (ACCP-D29); a negative value disables retries
 	Base          time.Duration // first delay; zero means 500 ms; a negative value disables delays of messages
