@@ -156,8 +156,8 @@ func (c *Client) header() http.Header {
 // Session returns the session of the client, or the first one of several.
 func (c *Client) Session() *Session { return c.all[0] }
 
-// Close ends the running calls with [ErrClosed] and closes the connection. It waits for handlers for
-// at most one second. It is idempotent.
+// Close ends the running calls with [ErrClosed] and closes the connection. It waits for handlers and a
+// [TokenSource] for at most one second. It is idempotent.
 func (c *Client) Close() error {
 	c.closing.Do(func() { close(c.done) })
 	callsDone := make(chan struct{})
@@ -172,8 +172,8 @@ func (c *Client) Close() error {
 	return err
 }
 
-// EndSession ends the sessions of the client (see [Session.End]) when their exchanges have
-// finished.
+// EndSession ends the sessions of the client (see [Session.End]) when their exchanges over HTTP have
+// finished. Over WebSocket it cancels the running calls.
 func (c *Client) EndSession(ctx context.Context, opts *EndSessionOptions) error {
 	var errs []error
 	for range c.all {

@@ -258,6 +258,42 @@ func TestKeepOfTheWindow(t *testing.T) {
 	})
 }
 
+// Over HTTP, the end of the session of a client waits for the exchange; over WebSocket it cancels the calls.
+func TestEndSessionOfBusyClient(t *testing.T) {
+	for _, url := range []string{"http://localhost" + accp.FramesPath, "ws://localhost" + accp.WebSocketPath} {
+		synctest.Test(t, func(t *testing.T) {
+			s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+			require.NoError(t, err)
+			s.Handle("req", "slow", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+				time.Sleep(time.Second)
+				return nil
+			}))
+			p := newPipe()
+			stop := p.serve(s)
+			c, err := accp.NewClient(url, "client", &accp.ClientOptions{HTTPClient: p.client()})
+			require.NoError(t, err)
+			called := make(chan error, 1)
+			go func() {
+				_, err := c.Call(t.Context(), msg("req", "slow"), nil)
+				called <- err
+			}()
+			synctest.Wait()
+			start := time.Now()
+			require.NoError(t, c.EndSession(t.Context(), nil))
+			if url[:2] == "ws" {
+				require.Zero(t, time.Since(start))
+				require.ErrorIs(t, <-called, accp.ErrCancelled)
+			} else {
+				require.Equal(t, time.Second, time.Since(start))
+				require.NoError(t, <-called)
+			}
+			require.NoError(t, c.Close())
+			require.NoError(t, s.Close())
+			stop()
+		})
+	}
+}
+
 // After its end the id of a session names a new one over HTTP, and its connections close.
 func TestEndOfServedSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
