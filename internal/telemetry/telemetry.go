@@ -100,10 +100,9 @@ func New(protocol, module string, o Options) (*Instruments, error) {
 	}
 	i := &Instruments{protocol: protocol, tracer: traces.Tracer(module), meter: meters.Meter(module), propagator: o.Propagator, names: map[string]map[string]bool{}}
 	if i.propagator == nil {
-		i.propagator = otel.GetTextMapPropagator()
-	}
-	if len(i.propagator.Fields()) == 0 {
-		i.propagator = propagation.TraceContext{}
+		if i.propagator = otel.GetTextMapPropagator(); len(i.propagator.Fields()) == 0 {
+			i.propagator = propagation.TraceContext{}
+		}
 	}
 	var err, failed error
 	i.client, err = i.meter.Float64Histogram(ClientDuration, metric.WithUnit("s"), metric.WithDescription("Duration of calls"))

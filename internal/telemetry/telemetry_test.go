@@ -77,6 +77,21 @@ func TestInjectAndExtract(t *testing.T) {
 	r.RequireTrace(t, "client a", "server b")
 }
 
+// A propagator of the options without fields reads and writes nothing.
+func TestPropagatorWithoutFields(t *testing.T) {
+	r := telemetrytest.New()
+	i, err := New("test", "github.com/fivewire/fivewire/test",
+		Options{TracerProvider: r.Traces, MeterProvider: r.Meters, Propagator: propagation.NewCompositeTextMapPropagator()})
+	require.NoError(t, err)
+	ctx, span := i.Start(t.Context(), Call{Kind: trace.SpanKindClient, Method: "a"})
+	defer span.Finish(ctx, "")
+	fields := propagation.MapCarrier{}
+	i.Inject(ctx, fields)
+	require.Empty(t, fields)
+	fields["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	require.False(t, trace.SpanContextFromContext(i.Extract(context.Background(), fields)).IsValid())
+}
+
 func TestTypeOf(t *testing.T) {
 	none := func(error) string { return "" }
 	for want, err := range map[string]error{"": nil, "canceled": fmt.Errorf("x: %w", context.Canceled), "timeout": context.DeadlineExceeded, other: io.EOF} {
