@@ -17,7 +17,7 @@
 // # Security
 //
 // No span and no metric has content, tokens or the text of an error. The trace context of a client is accepted from every
-// client; a propagator that ignores it starts another trace.
+// client; a propagator without fields ignores it and starts another trace.
 //
 // # State
 //
@@ -25,8 +25,8 @@
 //
 // # Conformance
 //
-// The trace context is the key traceparent in the metadata of a frame, which costs about 25 tokens. Attributes and metrics
-// follow the GenAI conventions.
+// The trace context is the key traceparent in the metadata of a frame, which costs about 36 tokens. Fields of other
+// propagators are keys with underscores for hyphens. Attributes and metrics follow the GenAI conventions.
 //
 // # Deviations
 //

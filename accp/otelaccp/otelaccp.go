@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -56,13 +57,16 @@ func (f frame) Get(key string) string {
 	if f.meta == nil {
 		return ""
 	}
-	return f.meta.Ext.Text(key)
+	return f.meta.Ext.Text(keyOf(key))
 }
 
 // Set sets a value.
 func (f frame) Set(key, value string) {
-	f.meta.Ext = append(f.meta.Ext, accp.Param{Key: key, Value: accp.String(value)})
+	f.meta.Ext = f.meta.Ext.Set(keyOf(key), accp.String(value))
 }
+
+// keyOf returns the key of metadata for a field of a propagator. Keys have no hyphens.
+func keyOf(field string) string { return strings.ReplaceAll(field, "-", "_") }
 
 // Keys returns the keys of all values.
 func (f frame) Keys() (keys []string) {
@@ -92,7 +96,7 @@ func callOf(kind trace.SpanKind, m *accp.Message) telemetry.Call {
 }
 
 // Interceptor records each call of a client until its last answer. The trace context is the key traceparent in the
-// metadata of the frame, about 25 tokens.
+// metadata of the frame, about 36 tokens.
 func (t *Telemetry) Interceptor() accp.Interceptor {
 	return func(next accp.CallFunc) accp.CallFunc {
 		return func(ctx context.Context, m *accp.Message, opts *accp.CallOptions) iter.Seq2[*accp.Message, error] {
