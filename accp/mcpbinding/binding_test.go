@@ -636,6 +636,41 @@ func TestLongResults(t *testing.T) {
 	}
 }
 
+// Concurrent calls of several sessions do not mix their numbers and parts, and each session learns the schemas.
+func TestConcurrentCalls(t *testing.T) {
+	for _, perSender := range []bool{false, true} {
+		d, err := newDesk()
+		require.NoError(t, err)
+		c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{MaxConcurrent: 4,
+			Session: accp.SessionOptions{SeqPerSender: perSender}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+		require.NoError(t, err)
+		isSynced, err := c.SyncRegistry(t.Context())
+		require.NoError(t, err)
+		require.True(t, isSynced)
+		results := make(chan error, 100)
+		for k := range int64(cap(results)) {
+			m := call(t, "echo", accp.Map(accp.Param{Key: "k", Value: accp.Int(k)}))
+			for _, key := range []string{"why1", "why2", "why3"} {
+				m.Params = append(m.Params, accp.Param{Key: key, Value: accp.String(strings.Repeat("because of it ", 10))})
+			}
+			go func() {
+				answer, err := c.Call(t.Context(), m, nil)
+				if err == nil {
+					result, _ := answer.Params.Get("result")
+					if !result.Equal(accp.Map(accp.Param{Key: "k", Value: accp.Int(k)})) {
+						err = fmt.Errorf("call %d returned %v", k, result)
+					}
+				}
+				results <- err
+			}()
+		}
+		for range cap(results) {
+			require.NoError(t, <-results)
+		}
+		require.NoError(t, c.Close())
+	}
+}
+
 // Results of 1 MiB arrive whole: as text at plain hosts, in parts at clients of ACCP, and from servers
 // without ACCP (ACCP-D57, ACCP-D73).
 func TestLargeResults(t *testing.T) {
@@ -666,6 +701,12 @@ func TestLargeResults(t *testing.T) {
 			require.Equal(t, large, answer.Params.Text("result"), name)
 		}
 	}
+
+	large = strings.Repeat(large, 5)
+	c, err := mcpbinding.NewClient(inMemory.connect(t, ordinary), "planner", &accp.ClientOptions{Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+	require.NoError(t, err)
+	_, err = c.Call(t.Context(), call(t, "tell", accp.Map()), nil)
+	require.ErrorIs(t, err, accp.ErrToolExecFailed, "more than 4 MiB")
 }
 
 // One struct describes a tool to models, by the descriptions in its jsonschema tags, and has its arguments.

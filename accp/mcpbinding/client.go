@@ -45,7 +45,7 @@ func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{mcp: session, last: map[string]int64{}, perSender: o.Session.SeqPerSender,
+	t := &transport{mcp: session, last: map[string]int64{}, sessions: map[string]*progress{}, perSender: o.Session.SeqPerSender,
 		codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
@@ -65,11 +65,26 @@ type transport struct {
 	codec     accp.Codec
 	perSender bool
 
-	mu    sync.Mutex
-	last  map[string]int64 // number of the last frame by sender, if each counts its own
-	greet bool             // the registry of the server was delivered
-	next  int64            // the next number for the agent behind the server, 0 if any
-	parts *accp.Message    // the received parts, with the metadata of the first
+	mu       sync.Mutex
+	last     map[string]int64     // number of the last frame by sender, if each counts its own
+	sessions map[string]*progress // by session id
+}
+
+// A progress is that of one session of the client, which has one exchange at a time.
+type progress struct {
+	greet bool          // the registry of the server was delivered
+	next  int64         // the next number for the agent behind the server, 0 if any
+	parts *accp.Message // the received parts, with the metadata of the first
+}
+
+// progressLocked returns the progress of the session of a message. t.mu must be held.
+func (t *transport) progressLocked(m *accp.Message) *progress {
+	p := t.sessions[m.Meta.SID]
+	if p == nil {
+		p = &progress{}
+		t.sessions[m.Meta.SID] = p
+	}
+	return p
 }
 
 // RoundTrip answers one frame.
@@ -111,7 +126,7 @@ func (t *transport) answer(ctx context.Context, m *accp.Message) (frames [][]byt
 	case m.Intent == accp.IntentReq && m.Op == profile.OpTool:
 		return t.call(ctx, m)
 	case m.Intent == accp.IntentSync && m.Op == profile.OpRegistry:
-		if f := t.registry(); f != nil {
+		if f := t.registry(m); f != nil {
 			return [][]byte{f}, false, nil
 		}
 		fallthrough
@@ -138,35 +153,37 @@ func partOf(m *accp.Message) (i, n int) {
 func (t *transport) join(m *accp.Message, i, n int) *accp.Message {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i == 1 || t.parts == nil {
+	p := t.progressLocked(m)
+	if i == 1 || p.parts == nil {
 		first, meta := *m, *m.Meta
 		first.Params, first.Meta, meta.Ext = nil, &meta, nil
-		for _, p := range m.Meta.Ext {
-			if p.Key != "part" {
-				meta.Ext = append(meta.Ext, p)
+		for _, x := range m.Meta.Ext {
+			if x.Key != "part" {
+				meta.Ext = append(meta.Ext, x)
 			}
 		}
-		t.parts = &first
+		p.parts = &first
 	}
-	for _, p := range m.Params {
-		t.parts.Params = t.parts.Params.Set(p.Key, p.Value) // each part repeats the schema
+	for _, x := range m.Params {
+		p.parts.Params = p.parts.Params.Set(x.Key, x.Value) // each part repeats the schema
 	}
 	if i < n {
 		return nil
 	}
-	whole := t.parts
-	t.parts = nil
+	whole := p.parts
+	p.parts = nil
 	return whole
 }
 
-// registry returns the frame in the instructions of the server, once.
-func (t *transport) registry() []byte {
+// registry returns the frame in the instructions of the server, once for each session.
+func (t *transport) registry(m *accp.Message) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.greet {
+	p := t.progressLocked(m)
+	if p.greet {
 		return nil
 	}
-	t.greet = true
+	p.greet = true
 	if init := t.mcp.InitializeResult(); init != nil {
 		return hello(init.Instructions)
 	}
@@ -195,11 +212,12 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	// The agent receives the calls only, so calls have separate numbers without gaps. Its answers
 	// are in order, since the agent cannot have counted further than this side.
 	t.mu.Lock()
-	if t.next == 0 {
-		t.next = m.Meta.Seq.N
+	p := t.progressLocked(m)
+	if p.next == 0 {
+		p.next = m.Meta.Seq.N
 	}
 	meta := *m.Meta
-	meta.Seq = accp.NewOptionalInt(t.next)
+	meta.Seq = accp.NewOptionalInt(p.next)
 	t.mu.Unlock()
 	rest.Meta = &meta
 	head, err := t.codec.Append(nil, &rest)
@@ -212,7 +230,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 	var rpc *jsonrpc.Error
 	if !errors.As(err, &rpc) { // otherwise the agent has not received it
 		t.mu.Lock()
-		t.next++
+		p.next++
 		t.mu.Unlock()
 	}
 	switch {
@@ -224,7 +242,7 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 		return nil, false, fmt.Errorf("accp: tools/call: %w", err)
 	}
 	if frames := ExtractFrames(res); len(frames) > 0 {
-		t.recordSeq(frames[len(frames)-1])
+		t.recordSeq(p, frames[len(frames)-1])
 		return frames, res.IsError && len(frames) == 1, nil
 	}
 	return t.plain(ctx, m, res)
@@ -234,15 +252,15 @@ func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, 
 const maxFrames = 1 << 16
 
 // recordSeq records the number of an answer, if both sides share their numbers.
-func (t *transport) recordSeq(frame []byte) {
+func (t *transport) recordSeq(p *progress, frame []byte) {
 	m, err := t.codec.DecodeRaw(frame)
 	if err != nil || m.Meta == nil || t.perSender {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n := m.Meta.Seq.N; n >= t.next && n-t.next < maxFrames {
-		t.next = n + 1
+	if n := m.Meta.Seq.N; n >= p.next && n-p.next < maxFrames {
+		p.next = n + 1
 	}
 }
 

@@ -30,8 +30,9 @@
 // it. A request without it has a separate session and a plain result: a string as it is, another value
 // as JSON. A plain host cannot resolve references, so its server needs no shared store.
 //
-// A result above the limits of a frame is several frames, at most 4 MiB. With [accp.BudgetEnforce],
-// more than about 200 tokens are [accp.ErrBudgetExceeded]. Results of servers without ACCP have no limit.
+// A result above the limits of a frame is several frames, at most 4 MiB. With [accp.BudgetEnforce] on the server,
+// more than about 200 tokens are [accp.ErrBudgetExceeded]. A longer result of a server without ACCP is
+// [accp.ErrToolExecFailed].
 //
 // MCP carries no other frames. For intents other than req:tool, sync:registry and cancel,
 // [accp.Client] returns [accp.ErrInvalidIntent].
