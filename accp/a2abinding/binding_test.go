@@ -285,6 +285,44 @@ func TestWaitingTask(t *testing.T) {
 	require.NotEqual(t, tasks[0], tasks[1])
 }
 
+// The last part of a message in one session does not continue the waiting task of another session.
+func TestPartsOfConcurrentCalls(t *testing.T) {
+	d := newDesk(t)
+	executor, err := a2abinding.NewExecutor(d.agent)
+	require.NoError(t, err)
+	received, release, continued := make(chan struct{}), make(chan struct{}), make(chan a2a.TaskID, 16)
+	client := overHTTP.connect(t, a2asrv.NewHandler(foreign{func(ctx context.Context, req *a2asrv.ExecutorContext) iter.Seq2[a2a.Event, error] {
+		for _, f := range a2abinding.ExtractFrames(req.Message.Parts) {
+			if strings.Contains(string(f), "part:1/2") {
+				close(received)
+				<-release
+			}
+		}
+		if req.StoredTask != nil {
+			continued <- req.TaskID
+		}
+		return executor.Execute(ctx, req)
+	}}))
+	c, err := a2abinding.NewClient(client, "planner", &accp.ClientOptions{MaxConcurrent: 2})
+	require.NoError(t, err)
+	called := make(chan error, 1)
+	go func() {
+		m := request(profile.OpAnalyze, "x")
+		for i := range 6 {
+			m.Params = append(m.Params, accp.Param{Key: fmt.Sprintf("k%d", i), Value: accp.String(strings.Repeat("long words ", 8))})
+		}
+		_, err := c.Call(t.Context(), m, nil)
+		called <- err
+	}()
+	<-received
+	wait, err := c.Call(t.Context(), request(profile.OpApprove, "y"), nil)
+	require.NoError(t, err)
+	require.Equal(t, accp.IntentWait, wait.Intent)
+	close(release)
+	require.NoError(t, <-called)
+	require.Empty(t, continued)
+}
+
 // A message that is split makes one task, with its last part.
 func TestParts(t *testing.T) {
 	d := newDesk(t)

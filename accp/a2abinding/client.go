@@ -42,7 +42,7 @@ func NewClient(client *a2aclient.Client, self string, opts *accp.ClientOptions) 
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, perSender: o.Session.SeqPerSender,
+	t := &transport{a2a: client, open: map[string]a2a.TaskID{}, split: map[string]string{}, perSender: o.Session.SeqPerSender,
 		codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
@@ -59,7 +59,7 @@ type transport struct {
 	mu      sync.Mutex
 	context string                // A2A context id, assigned by the agent
 	open    map[string]a2a.TaskID // waiting tasks by the chain of their request
-	split   string                // the chain of the last frame
+	split   map[string]string     // the chain of the last frame by session id
 	last    int64                 // number of the last frame written for the agent, if it counts its own
 }
 
@@ -78,9 +78,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	t.mu.Lock()
 	chain := m.Chain()
 	if i, _ := partOf(m); i > 1 && m.Meta.CID == "" {
-		chain = t.split // the chain of the first part, sent before
+		chain = t.split[m.Meta.SID] // the chain of the first part, sent before
 	}
-	t.split = chain
+	t.split[m.Meta.SID] = chain
 	message.ContextID, message.TaskID = t.context, t.open[chain]
 	t.mu.Unlock()
 	b := &body{t: t, ctx: r.Context(), m: m, chain: chain, seen: map[uint64]struct{}{}}
