@@ -732,6 +732,38 @@ func TestBudgetRefusesOneCaller(t *testing.T) {
 	})
 }
 
+// Over a connection, a message above the rate is refused in its session, and the numbers continue.
+func TestRateOfMessagesOfConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newUserServer(t, accp.ServerOptions{Limits: accp.Limits{RequestRate: 1, RequestBurst: 5}})
+		p := newPipe()
+		stop := p.serve(s)
+		dial := func(user string) *accp.Client {
+			c, err := accp.Dial(t.Context(), "ws://localhost"+accp.WebSocketPath, "client", &accp.ClientOptions{HTTPClient: p.client(),
+				Header: http.Header{"User": {user}}, Retry: &accp.RetryPolicy{MaxAttempts: -1}})
+			require.NoError(t, err)
+			return c
+		}
+		a, b := dial("a"), dial("b")
+		for range 4 { // after the handshake
+			_, err := a.Call(t.Context(), msg("req", "echo"), nil)
+			require.NoError(t, err)
+		}
+		for range 3 {
+			_, err := a.Call(t.Context(), msg("req", "echo"), nil)
+			require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+		}
+		_, err := b.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		_, err = a.Call(t.Context(), msg("req", "echo"), nil)
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		stop()
+	})
+}
+
 // Over a connection, a message without a place is refused in its session.
 func TestBudgetRefusesMessageOfConnection(t *testing.T) {
 	d := newDesk(t, &accp.ServerOptions{Limits: accp.Limits{MaxConcurrentPerSession: 1, QueueLimitPerSession: 1}})

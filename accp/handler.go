@@ -144,6 +144,7 @@ type responder struct {
 	permit  func(ctx context.Context, frame []byte) error
 	acquire func(ctx context.Context, c *caller, sid string) (budget.Hold, error)
 	reserve func(c *caller, n int64) (budget.Hold, error) // memory of a message
+	rate    func(c *caller) error                         // counts a message over a connection; nil: no bound
 	auditor func(ctx context.Context, r *AuditRecord)     // nil: no records
 
 	outcomes *outcomes // nil in a client

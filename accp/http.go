@@ -63,7 +63,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c = &caller{peer: r.RemoteAddr}
 	}
 	if err == nil {
-		_, err = s.budget.Scope(c.name, "").Reserve(budget.Requests, 1)
+		err = s.count(c)
 	}
 	if err != nil {
 		s.refuseRequest(w, r, c, err)

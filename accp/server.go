@@ -100,8 +100,8 @@ type Limits struct {
 	// Requests in authentication. Zero means 256 in all and 16 for an address.
 	MaxUnauthenticated, MaxUnauthenticatedPerAddress int64
 
-	// Requests per second of a principal, and how many of them at once. Zero means no bound and
-	// those of one second.
+	// Requests per second of a principal, and how many of them at once; over WebSocket, handshakes
+	// and messages with a handler. Zero means no bound and those of one second.
 	RequestRate  float64
 	RequestBurst int
 
@@ -299,7 +299,7 @@ func NewServer(self string, opts *ServerOptions) (*Server, error) {
 	s.budget = budget.New(o.Limits.budget(o.Logger), s.evict)
 	s.responder = responder{self: self, session: o.Session, log: o.Logger, timing: o.Timing,
 		life: life.New(life.Options{Flush: s.flush, Logger: o.Logger}), find: s.find, permit: s.permit, acquire: s.acquire,
-		reserve: s.reserve,
+		reserve: s.reserve, rate: s.count,
 		outcomes: &outcomes{turn: make(chan struct{}, 1), db: o.Persistence.Store,
 			lease: lease.Options{Prefix: "accp/", InstanceID: o.Persistence.InstanceID, TTL: o.Persistence.LeaseTTL, Private: o.Persistence.SingleInstance,
 				Logger: o.Logger, OnLost: func(context.Context) { _ = s.Close() }},
@@ -375,6 +375,12 @@ func (s *Server) acquire(ctx context.Context, c *caller, sid string) (budget.Hol
 func (s *Server) reserve(c *caller, n int64) (budget.Hold, error) {
 	hold, err := s.budget.Scope(c.name, "").Reserve(budget.Memory, n)
 	return hold, overBudget(err)
+}
+
+// count counts a request of a caller.
+func (s *Server) count(c *caller) error {
+	_, err := s.budget.Scope(c.name, "").Reserve(budget.Requests, 1)
+	return overBudget(err)
 }
 
 // overBudget returns the error for the peer of a *budget.Error, and any other error as it is.

@@ -339,7 +339,14 @@ func (c *wsConn) isOpen(chain string) bool {
 
 // handle runs the handler of a message. A message for which there is no place is refused.
 func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
-	hold, err := c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+	var hold budget.Hold
+	var err error
+	if c.s.rate != nil && r.Message.Intent != IntentCancel {
+		err = c.s.rate(c.peer)
+	}
+	if err == nil {
+		hold, err = c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+	}
 	var w *life.Work
 	if err == nil {
 		if w, err = c.s.life.Start(c.base, life.Request); err != nil {
