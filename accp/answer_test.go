@@ -160,8 +160,14 @@ func TestNoReply(t *testing.T) {
 		result <- w.Send(nil)
 		return nil
 	})
-	for _, intent := range []accp.Intent{"req", "qry", "wait"} {
+	for _, intent := range []accp.Intent{"req", "qry", "wait", "ack", "ping", "pong"} {
 		d.Handle(intent, "nothing", nothing)
+	}
+	for _, intent := range []accp.Intent{"ack", "ping", "pong"} { // receipts and heartbeats
+		m, err := d.http(t, nil).Call(t.Context(), msg(intent, "nothing"), nil)
+		require.NoError(t, err)
+		require.Nil(t, m)
+		<-result
 	}
 	for _, c := range []caller{d.http(t, nil), d.dial(t, nil)} {
 		for intent, want := range map[accp.Intent]accp.Intent{"req": "done", "qry": "done", "wait": "ack"} {

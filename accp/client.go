@@ -217,7 +217,8 @@ func (c *Client) SyncRegistry(ctx context.Context) (isSynced bool, err error) {
 //
 // A frame without an answer is sent again as it is, and never after its time to live, so it runs once. A
 // message that may have run is repeated as a new frame only if it is idempotent, or if the server knows
-// its outcome. Every error is a [*CallError], which reports whether the message may have run (ACCP-D29).
+// its outcome. Every error is a [*CallError], which reports whether the message may have run (ACCP-D29), except that of a
+// nil message, a second loop, or an interceptor.
 //
 // Over HTTP, the loop must not wait for another exchange of the same client, unless the client has
 // several sessions (see [ClientOptions]). Over WebSocket, cancel, ack and pong are sent without waiting for

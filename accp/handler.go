@@ -26,7 +26,7 @@ import (
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
 // Remote. That and any other error is sent as [ErrInternal]. An error of this code or of
 // [ErrToolExecFailed] is logged. If a handler sends nothing and returns nil, the server answers a req
-// or qry by done without params, and another message by ack.
+// or qry by done without params, an ack, ping or pong by nothing, and another message by ack.
 type Handler interface {
 	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
 }

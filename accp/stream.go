@@ -41,7 +41,8 @@ type assembly struct {
 //   - a chunk that contradicts earlier chunks is [ErrInvalidType],
 //   - a repeated index, or a chunk after the end, is [ErrDuplicate],
 //   - an end while chunks are missing is [ErrSequenceGap] and drops the stream,
-//   - more than 1,024 buffered chunks of a stream, or 16 MiB of all, is [ErrBudgetExceeded].
+//   - more than 1,024 open streams, 1,024 buffered chunks of a stream, or 16 MiB of all, is
+//     [ErrBudgetExceeded].
 func (s *StreamAssembler) Add(m *Message) (data []Value, isDone bool, err error) {
 	if s.open == nil {
 		s.open, s.finished = map[string]*assembly{}, order.NewWindow(maxEnded)
