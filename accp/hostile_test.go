@@ -105,6 +105,34 @@ func TestPeersThatDoNotRead(t *testing.T) {
 	require.Error(t, <-sendErr)
 }
 
+// A peer that reads slowly gets a long answer whole, since WriteTimeout bounds the time without progress.
+func TestPeerThatReadsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := accp.NewServer("server", &accp.ServerOptions{Auth: accp.Auth{AllowAnonymous: true}})
+		require.NoError(t, err)
+		s.Handle("req", "long", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, _ *accp.Message) error {
+			return w.SendResult(accp.Params{text("data", strings.Repeat("x", 2<<20))})
+		}))
+		p := newPipe()
+		stop := p.serve(s)
+		c, there := net.Pipe()
+		p.conns <- there
+		f := frame("req:long{}", 1)
+		_, err = fmt.Fprintf(c, "POST /accp/v1/frames HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/accp\r\nContent-Length: %d\r\n\r\n%s", len(f), f)
+		require.NoError(t, err)
+		n, buf := 0, make([]byte, 32<<10)
+		for err = error(nil); err == nil; {
+			var read int
+			read, err = io.ReadFull(c, buf)
+			n += read
+			time.Sleep(time.Second)
+		}
+		require.Greater(t, n, 2<<20)
+		require.NoError(t, s.Close())
+		stop()
+	})
+}
+
 // Two ends that both send much more than they read get through, as long as they
 // read at all.
 func TestMutualFlood(t *testing.T) {

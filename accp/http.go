@@ -254,10 +254,14 @@ func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	return a.flush()
 }
 
-// flush writes the held frames, within the write timeout.
+// flush writes the held frames, each 64 KiB of them within the write timeout.
 func (a *httpAnswer) flush() error {
-	if len(a.buf) > maxHeld { // without memory it is sent, too, because the handler has run
-		_ = a.memory.Resize(a.reserved + int64(2*len(a.buf)))
+	w := a.w
+	if len(a.buf) > maxHeld {
+		err := a.memory.Resize(a.reserved + int64(2*len(a.buf)))
+		if err == nil && a.timeout < option.Off {
+			w = httpx.Bounded(a.w, a.timeout)
+		} // else all of it is sent within one timeout, because the handler has run
 		defer func() { _ = a.memory.Resize(a.reserved) }()
 	}
 	control := http.NewResponseController(a.w)
@@ -270,7 +274,7 @@ func (a *httpAnswer) flush() error {
 		a.head()
 		a.w.WriteHeader(a.status)
 	}
-	_, err := a.w.Write(a.buf)
+	_, err := w.Write(a.buf)
 	a.buf = nil
 	if err == nil {
 		err = control.Flush()

@@ -125,7 +125,8 @@ type Timing struct {
 	// silent for two intervals is disconnected (ACCP-D56).
 	Heartbeat time.Duration
 
-	// WriteTimeout is how long a peer may take no bytes before it is disconnected. Zero means 10 s.
+	// WriteTimeout is how long a peer may take no bytes, or over HTTP less than 64 KiB, before it is
+	// disconnected. Zero means 10 s.
 	WriteTimeout time.Duration
 
 	// ReadTimeout bounds the arrival of a request body. It never extends that of [http.Server].
