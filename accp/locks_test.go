@@ -133,6 +133,34 @@ func TestServerWithHangingStore(t *testing.T) {
 	close(kv.hang)
 }
 
+// Close waits for a stuck handler for a second, and for the store for another one.
+func TestCloseWithStuckHandlerAndStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kv := &deafStore{Store: store.NewMemory(), called: make(chan struct{}, 1), hang: make(chan struct{})}
+		s := newUserServer(t, accp.ServerOptions{Persistence: accp.Persistence{Store: kv}})
+		release := make(chan struct{})
+		s.Handle("qry", "stuck", accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error {
+			<-release
+			return nil
+		}))
+		var posts sync.WaitGroup
+		for sid, body := range map[string]string{"s1": "qry:stuck{}", "s2": "req:echo{}"} {
+			f := frame(body, 1, "sid:"+sid)
+			posts.Go(func() {
+				defer func() { _ = recover() }() // the request is cut
+				s.postFrame("a", f)
+			})
+		}
+		synctest.Wait()
+		start := time.Now()
+		require.ErrorIs(t, s.Close(), context.DeadlineExceeded)
+		require.Equal(t, 2*time.Second, time.Since(start))
+		close(release)
+		close(kv.hang)
+		posts.Wait()
+	})
+}
+
 // Hooks and other code of the user may use the session that calls them.
 func TestHooksMayUseTheirSession(t *testing.T) {
 	var s *accp.Session

@@ -560,7 +560,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close cancels the running handlers and closes the connections. It waits for them for at most one
-// second. It is idempotent.
+// second, and for the Store of [Persistence] for at most another one. It is idempotent.
 func (s *Server) Close() error {
 	s.stopSummaries()
 	err := s.life.Close()
