@@ -164,6 +164,14 @@ func TestEndedConnectionsHaveAuditRecords(t *testing.T) {
 		write(early, "req:wait{}", 1, "s1")
 		require.Equal(t, []string{"a req:wait refused E5001"}, records())
 
+		expired := dial()
+		read(expired)
+		f := frame(hello, 1, "ttl:1")
+		time.Sleep(3 * time.Second)
+		require.NoError(t, expired.Write(t.Context(), websocket.MessageText, f))
+		synctest.Wait()
+		require.Equal(t, []string{"a sync:registry refused E5001"}, records())
+
 		stale := dial()
 		read(stale)
 		write(stale, hello, 1, "s2")

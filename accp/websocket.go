@@ -240,6 +240,7 @@ func (c *wsConn) open(s *Server, frame []byte) error {
 		return err
 	}
 	if in.Outcome != OutcomeDelivered {
+		e.record.end(outcomeRefused, ErrPolicyDenied)
 		return ErrPolicyDenied
 	}
 	s.replace(c, m.From)
