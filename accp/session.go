@@ -56,7 +56,7 @@ type SessionOptions struct {
 
 	// DisableAutoCheckpoint makes checkpoints only in [Session.Checkpoint]. After 4,096 messages
 	// without one, messages other than ack, fail, cancel and heartbeats are refused with
-	// [ErrInternal].
+	// [ErrInternal], and after 8,192 all but heartbeats.
 	DisableAutoCheckpoint bool
 
 	// MaxCheckpoints is the maximum number of checkpoints. Older ones are removed, and a reference to
