@@ -355,6 +355,12 @@ func TestRepeatLeavesRuntimesOfFailedHost(t *testing.T) {
 		"Runtime that comes here": func(t *testing.T, m *mesh, rt *Runtime) {
 			time.AfterFunc(18*time.Second, func() { m.attach(t, "b", rt) })
 		},
+		"Runtime that refuses the call first": func(t *testing.T, m *mesh, rt *Runtime) {
+			connect(t, m.hosts["b"], testUser).send(call("before", "get", `{"key":"k"}`)) // changes whose turn it is
+			m.attach(t, "c", rt)
+			connect(t, m.hosts["c"], testUser).send(call("other", "wait", `{"ms":18000}`))
+			synctest.Wait()
+		},
 		"none": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -365,10 +371,14 @@ func TestRepeatLeavesRuntimesOfFailedHost(t *testing.T) {
 				n := &silence{mesh: m, id: "a"}
 				m.add(t, HostOptions{Cluster: n, Persistence: Persistence{Store: own}}, "a")
 				for _, id := range []string{"b", "c"} {
-					m.add(t, HostOptions{Cluster: n, Persistence: Persistence{Store: st}}, id)
+					opts := HostOptions{Cluster: n, Persistence: Persistence{Store: st}, Limits: Limits{MaxConcurrentPerRuntime: 1}}
+					m.add(t, opts, id)
 				}
 				ra, runs := testRuntime("ra", nil), new(atomic.Int64)
-				ra.names["get"].tool = HandlerFunc(func(ctx context.Context, _ *ToolCall) (any, error) {
+				ra.names["get"].tool = HandlerFunc(func(ctx context.Context, call *ToolCall) (any, error) {
+					if call.InvocationID == "before" {
+						return "ra", nil
+					}
 					runs.Add(1)
 					<-ctx.Done()
 					return nil, ctx.Err()

@@ -81,8 +81,9 @@ type Call struct {
 	isStarved  bool       // there was no memory for a chunk
 	isTaken    bool       // the refusal is that another call has the id
 	refusal    any        // what the call gets unless it has an outcome
-	tried      []*Runtime // that refused it, or are lost with their Host
-	avoidsFrom time.Time  // when the latter were noted
+	tried      []*Runtime // that are lost with their Host, and then those that refused it
+	avoided    int        // number of the former
+	avoidsFrom time.Time  // when they were noted
 	collected  int        // bytes of collected results
 	charged    int64      // bytes of the Account
 	end        ending     // once it is Ending
@@ -162,6 +163,7 @@ func (c *Call) avoid(lost []*Runtime, now time.Time) {
 			c.tried, c.avoidsFrom = append(c.tried, rt), now
 		}
 	}
+	c.avoided = len(c.tried)
 }
 
 // choose bounds the time in which a Runtime is chosen for the call.

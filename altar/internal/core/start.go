@@ -377,7 +377,7 @@ func (sh *Shard) refusedBy(c *Call, err any) {
 	switch {
 	case lack == NoLack:
 	case lack != NoSpace && sh.waits(c):
-		c.tried = nil // each of them may take the call when it is judged again
+		c.tried = c.tried[:c.avoided] // each of the others may take the call when it is judged again
 		c.session.hold(c)
 	case c.hasFailedOver:
 		sh.fail(c, CauseDisconnected)
