@@ -161,6 +161,11 @@ func (h *Host) ledgerOptions() ledger.Options {
 				h.broadcast(now, &core.Event{Kind: core.Fulfilled, Change: h.restored(f)})
 			}
 		},
+		OnOwner: func() {
+			h.lockAll()
+			defer h.unlockAll()
+			h.isOfferStale = true
+		},
 		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.runtimeIDs, Go: h.background,
 	}
 }

@@ -71,7 +71,7 @@ type hostConn struct {
 	via     *peer    // of a Runtime of another Host: the way to it
 	matched []string // likewise: the contracts that it fulfils here
 	session *session // of a connection from another Host: that of its calls
-	offered []hostOffer
+	offered hostOffers
 
 	isSlow bool // does not read; used by the reader only
 }

@@ -361,7 +361,8 @@ func TestRepeatLeavesRuntimesOfFailedHost(t *testing.T) {
 			connect(t, m.hosts["c"], testUser).send(call("other", "wait", `{"ms":18000}`))
 			synctest.Wait()
 		},
-		"none": nil,
+		"none":                  nil,
+		"none, and a new lease": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -384,6 +385,12 @@ func TestRepeatLeavesRuntimesOfFailedHost(t *testing.T) {
 					return nil, ctx.Err()
 				})
 				m.attach(t, "a", ra)
+				if name == "none, and a new lease" {
+					own.set(func(string, string) error { return errDown })
+					time.Sleep(20 * time.Second)
+					own.set(nil)
+					time.Sleep(5 * time.Second)
+				}
 				wa, wb := connect(t, m.hosts["a"], testUser), connect(t, m.hosts["b"], testUser)
 				wa.session("s")
 				repeat := call("i", "get", `{"key":"k"}`)

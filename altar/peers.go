@@ -355,16 +355,16 @@ func newLinkSession(h *Host) *session {
 	return s
 }
 
-// offer sends another Host what the Runtimes of this Host fulfil, if that has changed. The shard of the session of the
-// stream must be locked.
+// offer sends another Host the lease of this Host and what its Runtimes fulfil, if that has changed. The shard of the
+// session of the stream must be locked.
 func (h *Host) offer(hc *hostConn) {
-	offers := []hostOffer{}
+	m := hostOffers{Offers: []hostOffer{}, Owner: h.ledger.Owner()}
 	if !h.drain.isStarted.Load() {
-		offers = h.offers(hc.session.Registry())
+		m.Offers = h.offers(hc.session.Registry())
 	}
-	if hc.offered == nil || !reflect.DeepEqual(hc.offered, offers) {
-		hc.offered = offers
-		h.send(hc, &hostOffers{Offers: offers, Owner: h.ledger.Owner()})
+	if !reflect.DeepEqual(hc.offered, m) {
+		hc.offered = m
+		h.send(hc, &m)
 	}
 }
 

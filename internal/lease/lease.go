@@ -59,6 +59,9 @@ type Options struct {
 	// OnLost, if set, is called once, in its own goroutine, when another process has acquired
 	// a lease with the same InstanceID. The Lease has then ended, but for Release.
 	OnLost func(ctx context.Context)
+
+	// OnOwner, if set, is called after each change of Owner. It must not block.
+	OnOwner func()
 }
 
 // An Owner is one epoch of an instance, as "instance@epoch". The zero Owner is never alive.
@@ -246,8 +249,11 @@ func (l *Lease) newEpoch(ctx context.Context, isFirst bool) error {
 	}
 	e.ctx, e.cancel = context.WithCancelCause(l.base)
 	left := l.extend(e, start)
-	l.epoch.Store(e)
+	isNew := l.epoch.Swap(e) != nil
 	l.signal()
+	if isNew && l.opts.OnOwner != nil {
+		l.call(ctx, "OnOwner", l.opts.OnOwner)
+	}
 	if l.opts.Private {
 		return nil
 	}

@@ -213,8 +213,8 @@ func outage(db store.Store) (store.Store, *atomic.Bool) {
 func TestLeaseSurvivesStoreOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, isAway := outage(store.NewMemory())
-		isLost := false
-		l := acquire(t, db, lease.Options{InstanceID: "a", OnLost: func(context.Context) { isLost = true }})
+		isLost, owners := false, 0
+		l := acquire(t, db, lease.Options{InstanceID: "a", OnLost: func(context.Context) { isLost = true }, OnOwner: func() { owners++ }})
 		w := newWorker()
 		w.adoptFor(l)
 		w.create(t, l, "1", "2")
@@ -234,6 +234,7 @@ func TestLeaseSurvivesStoreOutage(t *testing.T) {
 		require.NotEqual(t, first, l.Owner(), "owner after the outage")
 		require.Equal(t, map[lease.Owner]int{l.Owner(): 2}, w.owners())
 		require.False(t, isLost, "OnLost called")
+		require.Equal(t, 1, owners, "calls of OnOwner")
 		require.NoError(t, l.Finish(t.Context(), l.Owner(), "k", "1"))
 		require.Equal(t, []string{"work/" + string(l.Owner()) + "/k/2"}, keys(t, db, "work/"))
 	})

@@ -59,6 +59,9 @@ type Options struct {
 	// OnSessionEnd is called for each session that another Host ended.
 	OnSessionEnd func(id string)
 
+	// OnOwner is called after each change of the Owner.
+	OnOwner func()
+
 	// Runtimes returns the ids of the connected Runtimes. Their owners keep them.
 	Runtimes func() []string
 
@@ -130,7 +133,7 @@ func (l *Shared) acquire(ctx context.Context) error {
 		return err
 	}
 	acquired, err := lease.Acquire(ctx, l.opts.Store, lease.Options{Prefix: prefix, InstanceID: l.opts.HostID,
-		TTL: min(l.opts.LeaseTTL, maxTTL), Logger: l.opts.Logger, OnLost: func(context.Context) { l.isFenced.Store(true) }})
+		TTL: min(l.opts.LeaseTTL, maxTTL), Logger: l.opts.Logger, OnLost: func(context.Context) { l.isFenced.Store(true) }, OnOwner: l.opts.OnOwner})
 	if err != nil {
 		return err
 	}
