@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/fivewire/fivewire/air"
+	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
 // The rules of findings, besides the codes of air for an envelope that no receiver accepts.
@@ -49,7 +51,6 @@ func (f Finding) String() string {
 
 const (
 	maxSafe     = 1<<53 - 1
-	maxMarks    = 30
 	maxAge      = 300 * time.Second
 	maxAhead    = 30 * time.Second
 	maxFindings = 100
@@ -73,7 +74,7 @@ func Lint(envelope []byte, now time.Time) []Finding {
 	if err == nil {
 		l.checkTime(e.Time, now)
 	}
-	if !norm.NFC.IsNormal(envelope) {
+	if !isNormal(envelope) {
 		l.add(RuleNotNFC, nil, "a string is not in normalization form C")
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -82,6 +83,21 @@ func Lint(envelope []byte, now time.Time) []Finding {
 		l.add("", nil, err.Error())
 	}
 	return l.findings
+}
+
+// isNormal reports whether all strings of a valid JSON text are in normalization form C.
+func isNormal(text []byte) bool {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	for {
+		token, err := d.Token()
+		if err != nil {
+			return true
+		}
+		if s, ok := token.(string); ok && !norm.NFC.IsNormalString(s) {
+			return false
+		}
+	}
 }
 
 // refusal returns the finding of an error of air. An empty rule means its code.
@@ -106,11 +122,11 @@ func (l *linter) add(rule string, path []string, detail string) {
 }
 
 func (l *linter) checkTime(at, now time.Time) {
-	switch age := now.Sub(at).Round(time.Second); {
+	switch age := now.Sub(at); {
 	case age > maxAge:
-		l.add(RuleClock, []string{"timestamp"}, fmt.Sprintf("%d s old, 300 s allowed", int(age.Seconds())))
+		l.add(RuleClock, []string{"timestamp"}, fmt.Sprintf("%.0f s old, 300 s allowed", math.Ceil(age.Seconds())))
 	case age < -maxAhead:
-		l.add(RuleClock, []string{"timestamp"}, fmt.Sprintf("%d s ahead, 30 s allowed", int(-age.Seconds())))
+		l.add(RuleClock, []string{"timestamp"}, fmt.Sprintf("%.0f s ahead, 30 s allowed", math.Ceil(-age.Seconds())))
 	}
 }
 
@@ -166,33 +182,26 @@ func (l *linter) object(d *json.Decoder, path []string) error {
 	switch {
 	case !slices.IsSorted(names):
 		l.add(RuleKeyOrder, path, "the orders by code points and by UTF-16 code units differ")
-	case !slices.IsSortedFunc(names, func(a, b string) int { return bytes.Compare(escape(a), escape(b)) }):
+	case !slices.IsSortedFunc(names, func(a, b string) int { return bytes.Compare(quote(a), quote(b)) }):
 		l.add(RuleKeyOrder, path, "libraries that sort escaped names with their quotes have another order")
 	}
 	_, err := d.Token()
 	return err
 }
 
-// escape returns a name as JSON text.
-func escape(name string) []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	_ = e.Encode(name) // strings have no errors
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-}
+func quote(name string) []byte { return strictjson.AppendString(nil, name) }
+
+// joiner is what libraries insert into a long run of combining marks.
+const joiner = "\u034f"
 
 func (l *linter) text(s string, path []string) {
-	marks, isReported := 0, false
-	for i, r := range s {
-		if norm.NFD.PropertiesString(s[i:]).CCC() == 0 {
-			marks = 0
-		} else if marks++; marks == maxMarks+1 {
-			l.add(RuleMarkRun, path, "more than 30 combining marks in a row")
-		}
-		if !isReported && unicode.Is(unicode.Cn, r) {
-			isReported = true
+	if strings.Count(norm.NFC.String(s), joiner) > strings.Count(s, joiner) {
+		l.add(RuleMarkRun, path, "more than 30 combining marks in a row")
+	}
+	for _, r := range s {
+		if unicode.Is(unicode.Cn, r) {
 			l.add(RuleUnassigned, path, fmt.Sprintf("%U is not assigned in Unicode %s", r, unicode.Version))
+			return
 		}
 	}
 }
