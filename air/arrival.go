@@ -114,6 +114,9 @@ func (a *arrival) release() {
 	a.unverified.Release()
 }
 
+// isFromRelay reports whether the envelope was pulled. A dead letter counts as pulled, since it does not record its way.
+func (a *arrival) isFromRelay() bool { return a.via == viaPull || a.via == viaLetter }
+
 // isForced reports whether the attempt does not wait until it is due (AIR-D75).
 func (a *arrival) isForced() bool { return a.via == viaPush || a.via == viaLetter }
 

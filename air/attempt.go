@@ -199,7 +199,7 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 		return t.suspend(t.before, &Error{Code: ErrReplayWindowExhausted, Message: "no room for another nonce of this thread", ThreadID: t.env.ThreadID})
 	}
 	if t.d.Body == nil {
-		if err := t.opener.open(t.d); isCode(err, ErrStaleKey) {
+		if err := t.opener.open(t.arrival); isCode(err, ErrStaleKey) {
 			return t.suspend(t.before, err)
 		} else if err != nil {
 			return t.done(err)
@@ -213,7 +213,7 @@ func (t *attempt) begin(ctx context.Context) once.Result {
 // does not have was refused. If it fits, it counts from now on, as for its sender, which takes a replay for a delivery; else it is
 // refused again.
 func (t *attempt) repeat(ctx context.Context) error {
-	if t.via != viaPush || t.d.Body == nil && t.opener.open(t.d) != nil || !isMove(t.d.Body) {
+	if t.via != viaPush || t.d.Body == nil && t.opener.open(t.arrival) != nil || !isMove(t.d.Body) {
 		return replayed()
 	}
 	th, err := t.threads.Get(ctx, t.env.ThreadID, t.env.From)

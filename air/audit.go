@@ -17,8 +17,8 @@ type AuditRecord struct {
 	Seq       uint64    // number of the record, from 1
 	Time      time.Time // when the request was received
 	Principal string    // the DID of the verified sender, or the AIR ID of a relay's authenticated caller; else empty
-	Peer      string    // address of the caller; empty for a pulled envelope
-	Operation string    // "push", "pull", "ack", "stream", or "unknown"
+	Peer      string    // address of the caller of a request; else empty
+	Operation string    // "push", "pull", "ack", "stream", "queue" (a push answered with 202), "redeliver", or "unknown"
 	Object    string    // id of the envelope, or the mailbox
 	Outcome   string    // "ok", "refused" (before a handler ran), "failed" or "canceled"
 	Code      string    // of the error

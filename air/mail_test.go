@@ -259,7 +259,7 @@ func TestQueuedPushIsRetried(t *testing.T) {
 		o := in.Receive(t.Context(), data, false)
 		require.Equal(t, air.ClassLater, o.Class)
 		require.Nil(t, o.Err)
-		<-h.called
+		require.False(t, (<-h.called).FromRelay)
 		require.False(t, o.Final)
 		h.answer <- nil
 		synctest.Wait()

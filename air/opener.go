@@ -43,9 +43,9 @@ func (o *opener) decode(data []byte, anyBody bool) (*Envelope, error) {
 	return DecodeEnvelope(data, &opts)
 }
 
-// open fills in the body, decrypted if it is sealed.
-func (o *opener) open(d *Delivery) error {
-	env := d.Envelope
+// open fills in the body of a delivery, decrypted if it is sealed.
+func (o *opener) open(a *arrival) error {
+	d, env := a.d, a.env
 	if env.Type != bodyTypeEncrypted {
 		d.BodyJSON = env.BodyJSON()
 		d.Body = env.bodyOf(d.BodyJSON)
@@ -55,7 +55,7 @@ func (o *opener) open(d *Delivery) error {
 	if err != nil {
 		return holdable(err)
 	}
-	if retired && !d.FromRelay {
+	if retired && a.via == viaPush {
 		return &Error{Code: ErrStaleKey, Message: "sealed to a retired key", AIRID: o.self.id.Load().airID}
 	}
 	d.Sealed = true

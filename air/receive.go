@@ -147,7 +147,7 @@ func (r *receiver) prepare(ctx context.Context, a *arrival) (err error) {
 	}
 	a.unverified.Release()
 	a.record.Principal = a.env.From
-	a.d = &Delivery{Envelope: a.env, Form: form, FromRelay: a.via != viaPush}
+	a.d = &Delivery{Envelope: a.env, Form: form, FromRelay: a.isFromRelay()}
 	if a.via == viaPush {
 		return r.checkPush(ctx, a, key)
 	}
@@ -210,7 +210,7 @@ func (r *receiver) checkPulled(ctx context.Context, a *arrival, key *PublicKey) 
 			return &clockError{&classError{stale(age, r.opts.Timing.MaxPullAge), Class(class)}}
 		}
 	}
-	if err := r.opener.open(a.d); err != nil {
+	if err := r.opener.open(a); err != nil {
 		return err
 	}
 	return r.checkEarly(ctx, a)
@@ -225,7 +225,7 @@ func stale(age, allowed time.Duration) *Error {
 
 // finish completes the result of an attempt: it keeps held mail, and reports the outcome.
 func (r *receiver) finish(ctx context.Context, a *arrival, err error) *ReceiveResult {
-	o := &ReceiveResult{Class: ClassDone, Data: a.data, Envelope: a.env, FromRelay: a.via != viaPush}
+	o := &ReceiveResult{Class: ClassDone, Data: a.data, Envelope: a.env, FromRelay: a.isFromRelay()}
 	switch {
 	case err == nil:
 		o.Delivery = a.d
