@@ -531,3 +531,16 @@ func TestInboxAllowsOrigins(t *testing.T) {
 	require.Equal(t, 200, status)
 	require.Equal(t, "https://app.example", h.Get("Access-Control-Allow-Origin"))
 }
+
+// Expired mail counts neither in Stats nor in Usage.
+func TestRelayStatsWithoutExpiredMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelay(t, &relay.ServerOptions{})
+		require.Equal(t, 202, relayCaller{r, "192.0.2.1"}.push(0).Code)
+		require.EqualValues(t, 1, r.Stats().Queued)
+		time.Sleep(7 * 24 * time.Hour)
+		require.Equal(t, relay.Stats{Pushes: 1}, r.Stats())
+		require.Zero(t, usageOf(t, r, "memory", "all"))
+		require.Zero(t, usageOf(t, r, "items", "all"))
+	})
+}

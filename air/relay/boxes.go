@@ -107,6 +107,12 @@ func (b *boxes) makeRoomLocked() {
 	}
 }
 
+// fresh returns the open mailboxes, whose expired mail is removed at most once in sweepAge.
+func (b *boxes) fresh() []*mailbox {
+	b.evict(b.resource, "", 0)
+	return b.list()
+}
+
 // list returns the open mailboxes.
 func (b *boxes) list() []*mailbox {
 	b.mu.Lock()
@@ -116,7 +122,7 @@ func (b *boxes) list() []*mailbox {
 
 // fullest returns the highest number of bytes and of envelopes in a mailbox.
 func (b *boxes) fullest() (size, count int64) {
-	for _, mb := range b.list() {
+	for _, mb := range b.fresh() {
 		size, count = max(size, mb.used.Load()), max(count, mb.count.Load())
 	}
 	return size, count

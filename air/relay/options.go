@@ -52,8 +52,8 @@ type ServerOptions struct {
 	// more than 200 mean 200.
 	PageSize int
 
-	// Audit, if set, is called after every request except health checks. It may be called
-	// concurrently.
+	// Audit, if set, is called after every request except health checks and preflight requests of
+	// browsers. It may be called concurrently.
 	Audit func(ctx context.Context, r *air.AuditRecord)
 
 	// ClientAddr returns the address of a caller for the limits, for example from a header of a
@@ -72,7 +72,7 @@ type Auth struct {
 	PushSecret string
 
 	// InboxSecret returns the secret for pull and ack of the mailbox of an AIR ID, "" for none. A
-	// mailbox without a secret is closed unless AllowAnonymous is set (AIR-D64).
+	// mailbox without a secret is closed to unsigned requests unless AllowAnonymous is set (AIR-D64).
 	InboxSecret func(airID string) string
 
 	// Resolver returns the keys of agents that sign their pulls and acks instead of using a secret
@@ -111,7 +111,8 @@ type Middleware func(Handler) Handler
 // and Retry-After (AIR-D86); others are not affected. A principal is the recipient of a request with a
 // secret, else the address of the caller. An envelope counts with 64 bytes more than it has until it
 // is acknowledged or expires, for the principal that pushed it. Mail that is in the Store since an
-// earlier process counts once its mailbox is used, for the recipient.
+// earlier process counts from the first push to its mailbox or the first acknowledgement there, for
+// the recipient.
 type Limits struct {
 	// MaxMemory and MaxMemoryPerPrincipal bound the bytes of envelopes without a Store and,
 	// separately, those of responses in progress, so that a full relay can be emptied.

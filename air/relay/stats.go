@@ -16,8 +16,8 @@ type Stats struct {
 	Pushes, Pulls, Acks int64              // successful requests; a stream counts as a pull
 	Refusals            map[air.Code]int64 // failed requests by the code of the error
 
-	// Queued and QueuedBytes are the unacknowledged envelopes in mailboxes that were used since the
-	// start, and Mailboxes the number of those with mail.
+	// Queued and QueuedBytes are the unacknowledged envelopes in mailboxes with a push or an
+	// acknowledgement since the start, and Mailboxes the number of those with mail.
 	Queued, QueuedBytes, Mailboxes int64
 }
 
@@ -58,7 +58,7 @@ func (s *Server) Stats() Stats {
 	list := s.stats.Stats
 	list.Refusals = maps.Clone(list.Refusals)
 	s.stats.mu.Unlock()
-	for _, mb := range s.boxes.list() {
+	for _, mb := range s.boxes.fresh() {
 		if n := mb.count.Load(); n > 0 {
 			list.Queued, list.QueuedBytes, list.Mailboxes = list.Queued+n, list.QueuedBytes+mb.used.Load(), list.Mailboxes+1
 		}
