@@ -46,8 +46,8 @@ type Kind string
 // The kinds.
 const (
 	KindRelay   Kind = "relay"
-	KindInbox   Kind = "inbox" // receives directly
-	KindUnknown Kind = "unknown"
+	KindInbox   Kind = "inbox"   // receives directly
+	KindUnknown Kind = "unknown" // also an inbox that needs a secret
 )
 
 // A Report is the result of [Probe].
@@ -241,7 +241,7 @@ func (p *prober) envelope(bodyType string, at time.Time) []byte {
 func (p *prober) advise() {
 	r := p.report
 	add := func(format string, args ...any) { r.Advice = append(r.Advice, fmt.Sprintf(format, args...)) }
-	if r.Kind == KindUnknown {
+	if r.Kind == KindUnknown && !r.NeedsSecret {
 		add("neither a relay nor an inbox answers at the endpoint")
 	}
 	if len(r.Dialects) == 1 && r.Dialects[0] == air.DialectDeployed {

@@ -128,6 +128,19 @@ func TestProbeInbox(t *testing.T) {
 	}
 }
 
+// A server that refuses a probe without a secret may be an inbox.
+func TestProbeGuardedInbox(t *testing.T) {
+	w := newWorld(t)
+	in, err := air.NewInbox(w.bob, air.HandlerFunc(func(context.Context, *air.Delivery) error { return nil }),
+		&air.InboxOptions{Resolver: w.resolver(t), Auth: air.Auth{PushSecret: "p"}})
+	require.NoError(t, err)
+	defer in.Close()
+	w.serve(t, "/inbox", in)
+	r := w.probe(t, w.alice)
+	require.Equal(t, probe.KindUnknown, r.Kind)
+	require.Equal(t, []string{"set ClientOptions.Secrets for this origin"}, r.Advice)
+}
+
 // A relay as deployed has its own paths and errors, and keeps every object with an id.
 func TestProbeDeployedRelay(t *testing.T) {
 	w := newWorld(t)

@@ -8,7 +8,8 @@
 // time. [Transcript.Verify] proves that the keys of these documents signed the envelopes, and replays
 // the negotiation. A document is not signed: to know that a key is that of an agent, compare
 // [Result.Keys] with the registry or with another source. The times of entries are claims of the writer.
-// Sealed bodies stay sealed: their signatures are verified, their moves are not.
+// Sealed bodies stay sealed: their signatures are verified, their moves are not, and a plain answer to a sealed move is
+// refused as an illegal one.
 package transcript
 
 import (

@@ -112,6 +112,9 @@ func TestTranscriptFaults(t *testing.T) {
 		}},
 		{"a document that is none", "entry 0: air: bad_document", func(tr *transcript.Transcript) { tr.Entries[0].Document = []byte(`[]`) }},
 		{"a left out offer", "entry 1: air: conflict", func(tr *transcript.Transcript) { tr.Entries = tr.Entries[1:] }},
+		{"a plain answer to a sealed move", "entry 2: air: conflict", func(tr *transcript.Transcript) {
+			tr.Entries[0].Envelope = alice.write(t, bob, 1, start, "", sealedNote(t, alice, bob, 1)).Bytes()
+		}},
 		{"the order of times", "entry 1: time before", func(tr *transcript.Transcript) { tr.Entries[1].Time = start.Add(-time.Second) }},
 		{"a message from the future", "entry 0: timestamp 2026-05-28T09:00:00.000Z is after", func(tr *transcript.Transcript) {
 			tr.Entries[0].Time = start.Add(-31 * time.Second)
