@@ -46,7 +46,8 @@ func (f Finding) String() string {
 	if f.Path == "" {
 		return f.Rule + ": " + f.Detail
 	}
-	return f.Rule + ": " + f.Path + ": " + f.Detail
+	path := strconv.Quote(f.Path)
+	return f.Rule + ": " + path[1:len(path)-1] + ": " + f.Detail
 }
 
 const (

@@ -214,6 +214,7 @@ func TestLint(t *testing.T) {
 		{"a little ahead", note(`"a":1`), now.Add(-30*time.Second - time.Millisecond), []string{"clock: timestamp: 31 s ahead"}},
 		{"a large integer", note(`"a":{"b":[1,9007199254740992]}`), now, []string{"unsafe_integer: body.a.b.1: "}},
 		{"a large negative integer", note(`"a":-9007199254740992`), now, []string{"unsafe_integer: body.a: "}},
+		{"a name with a line feed", note(`"a\nb":9007199254740992`), now, []string{`unsafe_integer: body.a\nb: `}},
 		{"order of code points", note(`"\ue000":1,"\ud83d\ude00":2`), now, []string{"key_order: body: the orders by code points"}},
 		{"order of escaped names", note(`"a":1,"a b":2`), now, []string{"key_order: body: libraries that sort escaped"}},
 		{"marks", note(`"a":"x` + strings.Repeat("\u0301", 31) + `"`), now, []string{"not_nfc: ", "mark_run: body.a: "}},
