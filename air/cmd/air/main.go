@@ -17,8 +17,10 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/internal/hook"
@@ -242,7 +244,11 @@ type summary struct {
 }
 
 func (e *summary) String() string {
-	text := fmt.Sprintf("%s %s from %s in thread %s", e.Type, e.ID, e.From, e.Thread)
+	bodyType := e.Type
+	if strings.ContainsFunc(bodyType, func(r rune) bool { return r == ' ' || r == '"' || !unicode.IsPrint(r) }) {
+		bodyType = strconv.Quote(bodyType) // the sender chooses it
+	}
+	text := fmt.Sprintf("%s %s from %s in thread %s", bodyType, e.ID, e.From, e.Thread)
 	if e.Form != "" {
 		text += fmt.Sprintf(", signed in form %s", e.Form)
 	}

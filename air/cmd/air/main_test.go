@@ -151,6 +151,10 @@ func TestSendAndPull(t *testing.T) {
 	pulled := must(t, "", append([]string{"pull", "-key", files[bob], "-once", "-o", "json"}, here...)...)
 	require.Contains(t, pulled, `"isSealed":true,"body":{"text":"a page","type":"note"}`)
 	require.Empty(t, must(t, "", append([]string{"pull", "-key", files[bob], "-once"}, here...)...), "it was acknowledged")
+	must(t, `{"type":"note x from y\n\u001b[2J"}`, append([]string{"send", "-key", files[alice], "-seal"}, append(here, airtest.DID(bob))...)...)
+	pulled = must(t, "", append([]string{"pull", "-key", files[bob], "-once"}, here...)...)
+	require.True(t, strings.HasPrefix(pulled, `"note x from y\n\x1b[2J" `), pulled)
+	require.Equal(t, 1, strings.Count(pulled, "\n"), "a line for each envelope")
 
 	probed := append([]string{"probe", "-key", files[alice], "-bodies", "note,text"}, here...)
 	require.Contains(t, must(t, "", append(probed, airtest.DID(bob))...), "relay at "+network.RelayURL)
