@@ -9,7 +9,6 @@ package command
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/netguard"
 )
 
@@ -197,7 +197,7 @@ func (s *IO) Print(text string, v any) error {
 		_, err := fmt.Fprintln(s.Out, text)
 		return CouldNot(err)
 	}
-	line, err := json.Marshal(v)
+	line, err := guard.Encode(v)
 	if err != nil {
 		return CouldNot(err)
 	}

@@ -64,6 +64,8 @@ func TestSealSignVerifyOpen(t *testing.T) {
 	envelope := `{"id":"018fde3a-1234-7abc-8def-aabbccddeeff","from":"` + airtest.DID(alice) + `","to":"` + airtest.DID(bob) +
 		`","timestamp":"2026-05-28T09:00:00.000Z","thread_id":"018fde3a-5678-7abc-9012-aabbccddeeff","nonce":"r4nd0mN0nc3-abc123xyz789",` +
 		`"body":{"type":"note","text":"a page"}}`
+	marked := strings.Replace(envelope, "a page", "<a & b>", 1)
+	require.Equal(t, must(t, marked, "sign", "-key", aliceKey), must(t, marked, "sign", "-key", aliceKey, "-o", "json"), "the canonical form")
 	sealed := must(t, envelope, "seal", "-public", bobPublic)
 	require.NotContains(t, sealed, "a page")
 	signed := must(t, sealed, "sign", "-key", aliceKey)
