@@ -636,7 +636,7 @@ func prepareRelay(fs *flag.FlagSet) func(context.Context, *command.IO, []string)
 	publicURL := fs.String("public-url", "", "origin and path prefix for callers, behind a proxy that changes them")
 	pushSecret := fs.String("push-secret-file", "", "`file` with the secret of senders; without it, the variable "+pushVariable+", or none")
 	boxSecret := fs.String("inbox-secret-file", "", "`file` with the secret of all mailboxes; without it, the variable "+inboxVariable+", or signed requests only")
-	anyRecipient := fs.Bool("any-recipient", false, "keep mail for agents that the registry does not know, too")
+	anyRecipient := fs.Bool("any-recipient", false, "accept mail for every agent of agentidentityregistry.org, without the registry")
 	return func(ctx context.Context, s *command.IO, args []string) error {
 		if len(args) > 0 {
 			return command.Usage("%q: one argument too many", args[0])

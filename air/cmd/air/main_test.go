@@ -243,6 +243,21 @@ func TestRelay(t *testing.T) {
 	require.Contains(t, must(t, "", append([]string{"pull", "-once"}, here...)...), "to myself")
 }
 
+// A relay for any recipient has a mailbox for an agent that the registry does not know; others have none.
+func TestRelayForAnyRecipient(t *testing.T) {
+	network, id, _ := newAgent(t, nil)
+	e, err := air.NewEnvelope(&air.Draft{ID: air.NewID(), ThreadID: air.NewID(), From: id.DID(), To: airtest.DID(alice), Time: time.Now(),
+		Body: &air.Withdraw{WithdrawnID: air.NewID()}}, id.Signer(), nil)
+	require.NoError(t, err)
+	for flag, want := range map[string]int{"-any-recipient=false": http.StatusNotFound, "-any-recipient": http.StatusAccepted} {
+		address := commandtest.Serve(t, program, "relay", "-registry", network.RegistryURL, "-allow-local", flag)
+		resp, err := http.Post("http://"+address+"/inbox/"+alice, "application/json", bytes.NewReader(e.Bytes()))
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, resp.StatusCode, flag)
+	}
+}
+
 func TestHelpAndUsage(t *testing.T) {
 	commandtest.CheckHelp(t, program)
 	commandtest.CheckUsage(t, program,
