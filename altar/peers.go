@@ -355,8 +355,8 @@ func newLinkSession(h *Host) *session {
 	return s
 }
 
-// offer sends another Host the lease of this Host and what its Runtimes fulfil, if that has changed. The shard of the
-// session of the stream must be locked.
+// offer sends another Host the lease of this Host and the fulfilments of its Runtimes, if these have changed. The shard
+// of the session of the stream must be locked.
 func (h *Host) offer(hc *hostConn) {
 	m := hostOffers{Offers: []hostOffer{}, Owner: h.ledger.Owner()}
 	if !h.drain.isStarted.Load() {
