@@ -184,7 +184,7 @@ func (r *Result) checkParties(e *air.Envelope) error {
 		return fmt.Errorf("thread %s is not %s", e.ThreadID, r.ThreadID)
 	}
 	isForward, isBackward := e.From == r.First && e.To == r.Other, e.From == r.Other && e.To == r.First
-	if !isForward && !isBackward {
+	if r.First == r.Other || !isForward && !isBackward {
 		return fmt.Errorf("from %s to %s: not the parties of the thread", e.From, e.To)
 	}
 	return nil

@@ -126,6 +126,10 @@ func TestTranscriptFaults(t *testing.T) {
 		{"a third party", "entry 3: from " + carol.DID(), func(tr *transcript.Transcript) {
 			tr.Add(at, carol.write(t, bob, 4, start, "", `{"type":"note"}`), carol.document(t))
 		}},
+		{"an agent with itself", "entry 0: from " + alice.DID(), func(tr *transcript.Transcript) {
+			tr.Entries = nil
+			tr.Add(start, alice.write(t, alice, 1, start, "", offer), alice.document(t))
+		}},
 		{"a move after the end", "entry 3: air: thread_closed", func(tr *transcript.Transcript) {
 			tr.Add(at, bob.write(t, alice, 4, start, reply(1), accept), bob.document(t))
 		}},
