@@ -55,8 +55,8 @@ type (
 	}
 
 	// A SnapshotRestorer continues an episode that a [SnapshotSaver] has saved, at the first request for
-	// it. After an error that request fails, the next one tries again, and the saved episode is kept until
-	// it is closed.
+	// it. After an error, or without the environment, that request fails, the next one tries again, and the
+	// saved episode is kept until it is closed.
 	SnapshotRestorer interface {
 		Restore(ctx context.Context, saved json.RawMessage) (Episode, error)
 	}
@@ -184,7 +184,11 @@ func (e *episode) lockRun(ctx context.Context) error {
 		return err
 	}
 	err := guard.Call("episode", func() (err error) {
-		e.run, err = e.env.(SnapshotRestorer).Restore(ctx, e.saved.Load().Run)
+		restorer, ok := e.env.(SnapshotRestorer)
+		if !ok {
+			return errors.New("no such environment, or one that restores no episodes")
+		}
+		e.run, err = restorer.Restore(ctx, e.saved.Load().Run)
 		return err
 	})
 	if err == nil && e.run == nil {

@@ -431,6 +431,39 @@ func TestRestoreFailureLosesNoOtherEpisode(t *testing.T) {
 	}
 }
 
+// An episode whose environment is missing in a host, or restores no episodes there, is kept for the next one (A2E-148).
+func TestEpisodeOfMissingEnvironmentIsKept(t *testing.T) {
+	snapshots := store.NewMemory()
+	session := func(environment env.Environment, f func(c *env.Client)) {
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler), Persistence: a2e.Persistence{Snapshots: snapshots}})
+		environments := map[string]env.Environment{"other": envtest.Counter{}}
+		if environment != nil {
+			environments["counter"] = environment
+		}
+		h.AddPlugin(a2etest.Must(env.NewPlugin(environments, nil)))
+		agent := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann", Types: env.Types()})
+		f(a2etest.Must(env.NewClient(agent)))
+		require.NoError(t, agent.Close())
+		require.NoError(t, h.Shutdown(t.Context())) // the snapshot is stored
+	}
+	step := &env.StepRequest{EpisodeID: "ep-1", Action: json.RawMessage(`{"action_type":"inc"}`)}
+	session(envtest.Counter{}, func(c *env.Client) { reset(t, c, "counter", `{"start":5}`) })
+	for _, environment := range []env.Environment{nil, &moody{}} {
+		session(environment, func(c *env.Client) {
+			_, err := c.Step(t.Context(), step, nil)
+			require.ErrorIs(t, err, a2e.ErrRuntime)
+			_, err = c.GetPlan(t.Context(), &env.PlanRequest{EpisodeID: new("ep-1")}, nil)
+			require.ErrorIs(t, err, a2e.ErrUnsupported)
+			reset(t, c, "other", "{}")
+		})
+	}
+	session(envtest.Counter{}, func(c *env.Client) {
+		resp, err := c.Step(t.Context(), step, nil)
+		require.NoError(t, err)
+		require.JSONEq(t, `{"count":6}`, string(resp.Obs.State))
+	})
+}
+
 // The transitions of all sessions of a principal share its bounds of the host. A session drops its oldest ones, and steps
 // are never refused.
 func TestTransitionsOfPrincipalAreBoundedTogether(t *testing.T) {

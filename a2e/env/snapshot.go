@@ -104,7 +104,7 @@ func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
 	return kept, nil
 }
 
-// restore adds the saved episodes whose environments still exist.
+// restore adds the saved episodes. One whose environment is missing in this host is kept for a later session.
 func (g *gym) restore(_ context.Context, state any, object json.RawMessage) error {
 	in, err := a2e.DecodeModel[savedRoom](object, "")
 	if err != nil {
@@ -122,10 +122,6 @@ func (g *gym) restore(_ context.Context, state any, object json.RawMessage) erro
 	defer r.mu.Unlock()
 	r.made = int(in.Made)
 	for _, kept := range in.Episodes {
-		_, ok := g.environments[kept.Env].(SnapshotRestorer)
-		if !ok {
-			continue
-		}
 		e := newEpisode(kept.ID, kept.Env, g.environments[kept.Env])
 		e.steps, e.done, e.last = kept.Steps, kept.Done, kept.Last
 		e.saved.Store(&kept)
