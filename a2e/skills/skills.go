@@ -60,8 +60,9 @@ const (
 	maxEventBytes = 4 << 20
 )
 
-// Emit sends an event, if the agent asked for events, and keeps it for the result (A2E-115). The result
-// repeats at most 1,000 events and 4 MiB of their data, the first ones, and none that could not be sent.
+// Emit sends an event, if the agent asked for events, and keeps it for the result (A2E-115), with the same
+// number. The result repeats at most 1,000 events and 4 MiB of their data, the first ones, and none that could
+// not be sent.
 func (r *Run) Emit(kind string, data any) error {
 	raw := json.RawMessage("{}")
 	if data != nil {
@@ -73,18 +74,31 @@ func (r *Run) Emit(kind string, data any) error {
 	if raw[0] != '{' {
 		return fmt.Errorf("skills: %T is not an object", data)
 	}
-	if err := r.Call.Emit(kind, raw); err != nil {
+	if !strings.HasPrefix(r.Call.Message.Type, "skill/") { // a chain, whose answer has no events
+		return r.Call.Emit(kind, raw)
+	}
+	event, isSent := &a2e.EventBody{Kind: kind, ReqID: r.Call.Message.ID, Data: raw}, false
+	err := r.Call.EmitBody("skill/event", func(seq int64) any {
+		event.Seq, isSent = seq, true
+		return event
+	})
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !isSent {
+		event.Seq = int64(len(r.events))
+	}
 	r.size += len(raw)
-	if r.size <= maxEventBytes && len(r.events) < maxEvents {
-		r.events = append(r.events, *a2e.NewMessage("skill/event",
-			&a2e.EventBody{Kind: kind, ReqID: r.Call.Message.ID, Data: raw, Seq: int64(len(r.events))}))
+	if r.size <= maxEventBytes && event.Seq < maxEvents {
+		r.events = append(r.events, *a2e.NewMessage("skill/event", event))
 	}
 	return nil
 }
+
+// number returns the number of a kept event.
+func number(m a2e.Message) int64 { return m.Body.(*a2e.EventBody).Seq }
 
 // Options adjusts a [Set]. The zero value is right for production.
 type Options struct {
@@ -252,6 +266,7 @@ func (s *Set) run(ctx context.Context, call *a2e.Call, r *CallRequest) (*Result,
 		return nil, fmt.Errorf("skills: the result of %q: %w", r.Name, err)
 	}
 	run.mu.Lock()
+	slices.SortFunc(run.events, func(a, b a2e.Message) int { return cmp.Compare(number(a), number(b)) })
 	result.Events = append(result.Events, run.events...)
 	run.mu.Unlock()
 	return result, nil

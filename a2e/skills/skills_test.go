@@ -7,11 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
@@ -168,4 +170,49 @@ func TestTooLargeEventIsNoPartOfResult(t *testing.T) {
 	resp, err := c.Call(t.Context(), &skills.CallRequest{Name: "talk", Streaming: new(true)}, nil)
 	require.NoError(t, err)
 	require.Len(t, resp.Data.Events, 1)
+}
+
+// The result repeats the events with the numbers and in the order in which they were sent (A2E-115), also those that
+// several goroutines emit, and numbers them itself if none was sent.
+func TestEventsOfResultAreThoseSent(t *testing.T) {
+	set := a2etest.Must(skills.NewSet(nil))
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "talk"}, Run: func(_ context.Context, r *skills.Run) (any, error) {
+		if err := r.Call.Emit(a2e.EventStatus, map[string]int{"goroutine": -1}); err != nil {
+			return nil, err
+		}
+		var work errgroup.Group
+		for g := range 4 {
+			work.Go(func() error {
+				for n := range 100 {
+					if err := r.Emit("log", map[string]int{"goroutine": g, "n": n}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return nil, work.Wait()
+	}})
+	c := a2etest.Must(skills.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil, set.Plugin()), nil)))
+	for _, streaming := range []bool{true, false} {
+		var sent []string
+		text := func(e *a2e.EventBody) string { return fmt.Sprintf("%d %s %s", e.Seq, e.Kind, e.Data) }
+		resp, err := c.Call(t.Context(), &skills.CallRequest{Name: "talk", Streaming: &streaming}, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+			body := e.Header()
+			sent = append(sent, text(&body))
+		}})
+		require.NoError(t, err)
+		var repeated []string
+		for i, e := range resp.Data.Events {
+			body := e.Body.(*a2e.EventBody)
+			repeated = append(repeated, text(body))
+			if !streaming {
+				require.EqualValues(t, i, body.Seq)
+			}
+		}
+		require.Len(t, repeated, 400)
+		if streaming {
+			require.Equal(t, sent[1:], repeated)
+		}
+	}
 }
