@@ -131,7 +131,7 @@ func readFolder(dir string) (map[string][]byte, error) {
 // parseFolder reads the file SKILL.md.
 func parseFolder(text []byte) (d *Definition, instructions string, err error) {
 	lines, hasHead := bytes.CutPrefix(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), []byte("---\n"))
-	head, rest, hasEnd := bytes.Cut(lines, []byte("\n---\n"))
+	head, rest, hasEnd := bytes.Cut(append(lines, '\n'), []byte("\n---\n")) // the last line may lack its line feed
 	if !hasHead || !hasEnd || !utf8.Valid(text) {
 		return nil, "", errors.New(folderFile + " has no front matter")
 	}

@@ -115,8 +115,10 @@ func TestFolderIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "escapes")
 	}
 	head := "---\nname: a\ndescription: b\n"
-	_, err := skills.LoadFolder(writeFolder(t, map[string]string{"SKILL.md": head + "tags:\n- x\n---\n"}), "")
-	require.NoError(t, err)
+	for _, end := range []string{"---\n", "---", "---\r\n"} { // without instructions, and a last line without line feed
+		_, err := skills.LoadFolder(writeFolder(t, map[string]string{"SKILL.md": head + "tags:\n- x\n" + end}), "")
+		require.NoError(t, err, end)
+	}
 	for _, text := range []string{
 		"", "name: a\n", head, "---\nname: A b\ndescription: b\n---\n", "---\nname: a\n---\n", head + "name: c\n---\n", head + "x\n---\n", "---\n  x\n---\n",
 		"---\nname: a\ndescription: " + strings.Repeat("x", 1025) + "\n---\n", head + "version: \xff\n---\n", "---\nname: " + strings.Repeat("a", 65) + "\ndescription: b\n---\n",
@@ -129,6 +131,6 @@ func TestFolderIsRefused(t *testing.T) {
 		require.Error(t, err)
 	}
 	big := writeFolder(t, map[string]string{"SKILL.md": skillFile, "big": strings.Repeat("x", 17<<20)})
-	_, err = skills.LoadFolder(big, "")
+	_, err := skills.LoadFolder(big, "")
 	require.ErrorContains(t, err, "too large")
 }
