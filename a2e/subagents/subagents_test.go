@@ -430,7 +430,6 @@ func TestMergeOfRepeatedNamesIsLinear(t *testing.T) {
 	})
 }
 
-// The configurations, tasks and results of the subagents of a session are bounded in bytes. Ended subagents make
 // Many short texts count as the memory that they need.
 func TestListsOfSubagentsAreBounded(t *testing.T) {
 	h := a2etest.NewHost(t, nil, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
@@ -447,6 +446,7 @@ func TestListsOfSubagentsAreBounded(t *testing.T) {
 	require.Equal(t, 4, n)
 }
 
+// The configurations, tasks and results of the subagents of a session are bounded in bytes. Ended subagents make
 // room (A2E-D66).
 func TestSubagentsAreBoundedInBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
