@@ -156,6 +156,12 @@ func TestChainBytes(t *testing.T) {
 	resp, err = runQuiet(t, small, `{"x":"0123456789"}`, []chains.Node{node("a", "echo", "", nil)})
 	require.NoError(t, err)
 	require.True(t, resp.Success)
+	for literal, isTooLarge := range map[string]bool{`{"x":"0123456789ab"}`: false, `{"x":"0123456789abc"}`: true} {
+		echoed := node("a", "echo", "", func(n *chains.Node) { n.Input, n.OnError = json.RawMessage(literal), chains.OnErrorSkip })
+		resp, err = runQuiet(t, small, `{}`, []chains.Node{echoed})
+		require.NoError(t, err)
+		require.Equal(t, isTooLarge, string(resp.Outputs) == `{}` && resp.Success, "%s: %s", literal, resp.Error)
+	}
 }
 
 // The outputs of running chains are in the bounds of their principal, and end with the chains.

@@ -235,6 +235,9 @@ func (c *chain) execute(ctx context.Context, n *Node) (output json.RawMessage, n
 // work runs a node of a tool, skill or process, for an item unless that is nil.
 func (c *chain) work(ctx context.Context, n *Node, item strictjson.Value) (json.RawMessage, error) {
 	input, err := c.input(n, item)
+	if err == nil && len(input) > c.opts.MaxBytes {
+		err = c.tooLarge("the input")
+	}
 	if err != nil {
 		return nil, err
 	}
