@@ -58,8 +58,8 @@ type Options struct {
 	// the bound.
 	MaxDepth int
 
-	// MaxRunTime bounds one task. Zero means 10 min; a negative value removes the bound. A config
-	// may name a shorter time.
+	// MaxRunTime bounds one task. Zero means 10 min; a negative value removes the bound. A shorter
+	// TimeoutSeconds of a config, which is 600 unless it names another, bounds it instead.
 	MaxRunTime time.Duration
 
 	// Logger gets the errors and panics of the runner. Nil means slog.Default().
@@ -326,7 +326,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 	}
 	c.size -= len(a.result)
 	limit := k.opts.MaxRunTime
-	if s := *a.config.TimeoutSeconds; s > 0 && s < int64(limit/time.Second) {
+	if s := *a.config.TimeoutSeconds; s > 0 && s <= int64(limit/time.Second) {
 		limit = time.Duration(s) * time.Second
 	}
 	ctx, cancel := context.WithTimeout(c.session.Context(), limit)

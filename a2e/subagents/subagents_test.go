@@ -383,6 +383,29 @@ func TestDeafRunner(t *testing.T) {
 	})
 }
 
+// A task has the time of its config, at most MaxRunTime.
+func TestTimeOfTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := a2etest.NewHost(t, nil, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+			func(ctx context.Context, _ *subagents.Agent, _ *subagents.Task) (json.RawMessage, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}), &subagents.Options{MaxRunTime: 2500 * time.Millisecond})))
+		c := a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, nil)))
+		for seconds, want := range map[int64]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 2500 * time.Millisecond, 0: 2500 * time.Millisecond} {
+			config := subagents.Config{Name: "n", Model: "m", TimeoutSeconds: &seconds}
+			spawned, err := c.SpawnSubagent(t.Context(), &subagents.SubagentSpawnRequest{Agent: config}, nil)
+			require.NoError(t, err)
+			start := time.Now()
+			_, err = c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: spawned.SubagentID, TaskName: "wait"}, nil)
+			require.NoError(t, err)
+			_, err = c.Await(t.Context(), &subagents.AwaitRequest{SubagentID: spawned.SubagentID}, nil)
+			require.ErrorContains(t, err, "the time of the task is over")
+			require.Equal(t, want, time.Since(start), "%d s", seconds)
+		}
+	})
+}
+
 // A terminated subagent counts for MaxAgents until its runner has returned, so that an agent does not collect runners
 // by terminating them.
 func TestRunnersAreBounded(t *testing.T) {
