@@ -45,18 +45,19 @@ func copyOf[T any](model *T, prefix string) (*T, int, error) {
 	return own, len(raw), err
 }
 
-// Run does a task of a child and returns its result. A task that ends without a result is an error. The
-// end of ctx cancels the task.
+// Run does a task of a child and returns its result, which is nil if the runner returned none. A task that fails or
+// is stopped is an error. The end of ctx cancels the task.
 func (a *Agent) Run(ctx context.Context, task *Task) (json.RawMessage, error) {
 	if task == nil {
 		task = &Task{}
 	}
-	if _, err := a.keeper.begin(a.crew, a.ID, task); err != nil {
+	started, err := a.keeper.begin(a.crew, a.ID, task)
+	if err != nil {
 		return nil, err
 	}
-	state, err := a.crew.wait(ctx, a.ID)
+	state, err := a.crew.waitFor(ctx, started)
 	if err != nil {
-		_, _ = a.crew.stop(a.ID, StatusCancelled) // else it has been removed
+		a.crew.cancel(started)
 		return nil, err
 	}
 	if state.status == StatusCompleted {

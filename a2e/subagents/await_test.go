@@ -36,3 +36,19 @@ func TestAwaitReturnsTheResultOfItsTask(t *testing.T) {
 		require.JSONEq(t, `{"n":1}`, string(end.result))
 	})
 }
+
+// A task that has ended is waited for, and cannot be cancelled, after the next task of its agent has begun.
+func TestEndedTaskIsNotTheNextOne(t *testing.T) {
+	a := &agent{id: "one"}
+	c := &crew{agents: []*agent{a}}
+	a.startLocked(func() {})
+	first := a.task
+	c.endLocked(a, json.RawMessage(`{"n":1}`), nil)
+	a.startLocked(func() { t.Error("the next task was cancelled") })
+	end, err := c.waitFor(t.Context(), first)
+	require.NoError(t, err)
+	require.Equal(t, StatusCompleted, end.status)
+	require.JSONEq(t, `{"n":1}`, string(end.result))
+	c.cancel(first)
+	require.Equal(t, StatusRunning, a.status)
+}

@@ -144,6 +144,7 @@ type agent struct {
 
 // A taskState is the end of a task of an agent, whose next task may have begun before the waiting requests see it.
 type taskState struct {
+	agent   *agent
 	isFinal chan struct{} // closed when the task has a result or was cancelled
 	status  string        // from then on, as the others
 	result  json.RawMessage
@@ -153,7 +154,7 @@ type taskState struct {
 // startLocked begins a task. The mu of the crew must be held.
 func (a *agent) startLocked(cancel context.CancelFunc) {
 	a.status, a.cancel, a.result, a.err = StatusRunning, cancel, nil, ""
-	a.done, a.task = make(chan struct{}), &taskState{isFinal: make(chan struct{})}
+	a.done, a.task = make(chan struct{}), &taskState{agent: a, isFinal: make(chan struct{})}
 	a.steps++
 }
 
@@ -298,7 +299,7 @@ func (a *agent) isBusyLocked() bool {
 func (a *agent) isAliveLocked() bool { return a.status != StatusTerminated || a.isBusyLocked() }
 
 // begin starts a task of an agent.
-func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
+func (k *keeper) begin(c *crew, id string, task *Task) (*taskState, error) {
 	own, size, err := copyOf(task, "task") // does not retain the line
 	if err != nil {
 		return nil, err
@@ -345,7 +346,7 @@ func (k *keeper) begin(c *crew, id string, task *Task) (*agent, error) {
 			c.endLocked(a, nil, ctx.Err())
 		}
 	})
-	return a, nil
+	return started, nil
 }
 
 // run does a task of size bytes. It logs an error of the runner that is not for the agent.
@@ -471,6 +472,11 @@ func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 	}
 	task := a.task
 	c.mu.Unlock()
+	return c.waitFor(ctx, task)
+}
+
+// waitFor returns the agent of a task when the task has ended or was cancelled.
+func (c *crew) waitFor(ctx context.Context, task *taskState) (agent, error) {
 	select {
 	case <-task.isFinal:
 	case <-ctx.Done():
@@ -478,11 +484,20 @@ func (c *crew) wait(ctx context.Context, id string) (agent, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	got := *a
-	if a.task != task {
+	got := *task.agent
+	if got.task != task {
 		got.status, got.result, got.err = task.status, task.result, task.err
 	}
 	return got, nil
+}
+
+// cancel cancels a task, unless its agent has begun the next one.
+func (c *crew) cancel(task *taskState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if task.agent.task == task {
+		c.stopTreeLocked(task.agent, StatusCancelled)
+	}
 }
 
 func (k *keeper) spawn(_ context.Context, call *a2e.Call, r *SpawnRequest) (*SpawnResponse, error) {
