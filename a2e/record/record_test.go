@@ -313,6 +313,29 @@ func TestReplayMatchesIDs(t *testing.T) {
 	}
 }
 
+// A vector labels the events of a call as a client does (A2E-D29): the first one is in order, whatever its number.
+func TestVectorLabelsEvents(t *testing.T) {
+	r := &record.Recording{Role: record.RoleAgent, Lines: []record.Line{{Sent: true, Text: `{"type":"tool/call/req","id":"c"}`}}}
+	for _, seq := range []int{7, 8, 8, 7, 10, 11} {
+		r.Lines = append(r.Lines, record.Line{Text: fmt.Sprintf(`{"type":"tool/event","req_id":"c","seq":%d}`, seq)})
+	}
+	var file struct {
+		Cases []struct {
+			Want struct {
+				Steps []struct{ Events []struct{ Order a2e.Order } }
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(a2etest.Must(r.Vector()), &file))
+	var got []a2e.Order
+	for _, step := range file.Cases[0].Want.Steps {
+		for _, e := range step.Events {
+			got = append(got, e.Order)
+		}
+	}
+	require.Equal(t, []a2e.Order{a2e.OrderOK, a2e.OrderOK, a2e.OrderRepeat, a2e.OrderRegress, a2e.OrderGap, a2e.OrderOK}, got)
+}
+
 // Secrets are replaced in any message, also in an invalid one (A2E-151, A2E-D69).
 func TestRecordHidesSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

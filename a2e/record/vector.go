@@ -233,7 +233,10 @@ func (s *script) event(want map[string]any, m strictjson.Value, kind string) {
 	case call != "" && isEvent:
 		seen["seq"] = seq
 		order := "ok"
-		switch next := s.next[id]; {
+		next, isKnown := s.next[id]
+		switch {
+		case !isKnown:
+			next = seq
 		case seq > next:
 			order = "gap"
 		case seq == next-1:
@@ -241,7 +244,7 @@ func (s *script) event(want map[string]any, m strictjson.Value, kind string) {
 		case seq < next:
 			order = "regress"
 		}
-		s.next[id] = max(s.next[id], seq+1)
+		s.next[id] = max(next, seq+1)
 		list(want, "events", map[string]any{"call": call, "order": order, "jsonSubset": seen})
 	case call != "" && kind == "error":
 		code, _ := m.Get("code").Text()
