@@ -388,23 +388,34 @@ const (
 	maxName       = 256
 )
 
+// errNoReturn is the error of a handler that panics or ends its goroutine.
+var errNoReturn = errors.New("learn: the handler did not return")
+
 // Middleware counts the calls of a host. The component of a call of a tool or skill that exists is
 // its name, of every other call its type.
 func (r *Recorder) Middleware(next a2e.Handler) a2e.Handler {
-	return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (any, error) {
+	return a2e.HandlerFunc(func(ctx context.Context, call *a2e.Call) (answer any, err error) {
 		start := time.Now()
-		answer, err := next.ServeA2E(ctx, call)
-		name := call.Message.Type
-		switch {
-		case errors.Is(err, a2e.ErrUnknownTool) || errors.Is(err, a2e.ErrUnknownSkill):
-		case name == "tool/call/req":
-			name = cmp.Or(call.StringMember("tool_name"), name)
-		case name == "skill/call/req":
-			name = cmp.Or(call.StringMember("name"), name)
-		}
-		r.add(name, time.Since(start), err)
-		return answer, err
+		err = errNoReturn
+		defer func() {
+			if !errors.Is(err, a2e.ErrNextPlugin) { // which is counted for the plugin that answers
+				r.add(componentOf(call, err), time.Since(start), err)
+			}
+		}()
+		return next.ServeA2E(ctx, call)
 	})
+}
+
+func componentOf(call *a2e.Call, err error) string {
+	name := call.Message.Type
+	switch {
+	case errors.Is(err, a2e.ErrUnknownTool) || errors.Is(err, a2e.ErrUnknownSkill):
+	case name == "tool/call/req":
+		return cmp.Or(call.StringMember("tool_name"), name)
+	case name == "skill/call/req":
+		return cmp.Or(call.StringMember("name"), name)
+	}
+	return name
 }
 
 // statLocked returns the statistics of a component, or nil above the bounds. r.mu must be held.

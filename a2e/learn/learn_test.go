@@ -10,8 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -327,4 +330,59 @@ func TestStatisticsNameExistingTools(t *testing.T) {
 		names = append(names, p.ComponentName)
 	}
 	require.Equal(t, []string{"real", "tool/call/req"}, names)
+}
+
+// Statistics count each call once: also one whose handler panics, and not for a plugin that passes it on.
+func TestStatisticsCountEachCallOnce(t *testing.T) {
+	recorder, isBroken := &learn.Recorder{}, true
+	plugin := func(name string, fn func() error) *a2e.Plugin {
+		return &a2e.Plugin{Name: name, Capability: "demo", Routes: []a2e.Route{
+			a2e.NewRoute("demo/do/req", func(context.Context, *a2e.Call, *struct{}) (*struct{}, error) { return nil, fn() })}}
+	}
+	h := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{recorder.Middleware}, Logger: slog.New(slog.DiscardHandler)},
+		a2etest.Must(learn.NewPlugin(&learn.Options{Recorder: recorder})),
+		plugin("first", func() error { return a2e.ErrNextPlugin }),
+		plugin("second", func() error {
+			if isBroken {
+				panic("broken")
+			}
+			return nil
+		}))
+	agent := a2etest.Connect(t, h, &a2e.ClientOptions{Types: []a2e.Type{a2e.TypeOf[struct{}]("demo/do/resp")}})
+	_, err := a2e.CallAs[struct{}](t.Context(), agent, "demo/do/req", &struct{}{}, nil)
+	require.ErrorIs(t, err, a2e.ErrRuntime)
+	isBroken = false
+	_, err = a2e.CallAs[struct{}](t.Context(), agent, "demo/do/req", &struct{}{}, nil)
+	require.NoError(t, err)
+	stats, err := a2etest.Must(learn.NewClient(agent)).GetStats(t.Context(), &learn.StatsRequest{ComponentName: "demo/do/req"}, nil)
+	require.NoError(t, err)
+	require.Len(t, stats.Components, 1)
+	p := stats.Components[0]
+	require.Equal(t, []int64{2, 1, 1}, []int64{p.CallsTotal, p.CallsSuccess, p.CallsFailed})
+}
+
+// Feedback and experience stay in the store for their retention, or without end.
+func TestRetention(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for retention, want := range map[time.Duration][]int{0: {1, 0, 0}, time.Hour: {0, 0, 0}, -1: {1, 1, 1}} {
+			kv := store.NewMemory()
+			c := connect(t, &learn.Options{Store: kv, Retention: retention})
+			_, err := c.RecordFeedback(t.Context(), feedback(nil), nil)
+			require.NoError(t, err)
+			_, err = c.RecordExperience(t.Context(), &learn.ExperienceRequest{Experiences: []learn.Experience{{Reward: 1}}}, nil)
+			require.NoError(t, err)
+			var got []int
+			for _, age := range []time.Duration{29 * 24 * time.Hour, 2 * 24 * time.Hour, 1000 * 24 * time.Hour} {
+				time.Sleep(age)
+				for _, stream := range []string{"a2e/learn/feedback", "a2e/learn/experience"} {
+					records, err := kv.Read(t.Context(), stream, 0, 0)
+					require.NoError(t, err)
+					got = append(got, len(records))
+				}
+				require.Equal(t, got[len(got)-2], got[len(got)-1])
+				got = got[:len(got)-1]
+			}
+			require.Equal(t, want, got, retention)
+		}
+	})
 }
