@@ -204,6 +204,7 @@ type rack struct {
 
 	mu       sync.Mutex
 	servers  []*server
+	opening  []*server // that are not connected yet
 	isClosed bool
 }
 
@@ -275,21 +276,43 @@ func appendObject[T any](list []json.RawMessage, v *T) ([]json.RawMessage, error
 	return append(list, raw), err
 }
 
-// admit adds a server unless it is nil, or returns why it cannot be added.
-func (r *rack) admit(id string, s *server, limit int) (refusal string, err error) {
+// reserve takes a place for a server until release or admit, or returns why it cannot be added.
+func (r *rack) reserve(s *server, limit int) (refusal string, err error) {
+	isSame := func(other *server) bool { return other.config.ServerID == s.config.ServerID }
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.isClosed:
 		return "", a2e.ErrClosed
-	case slices.ContainsFunc(r.servers, func(other *server) bool { return other.config.ServerID == id }):
+	case slices.ContainsFunc(r.servers, isSame) || slices.ContainsFunc(r.opening, isSame):
 		return "there is a server of this id", nil
-	case len(r.servers) >= limit:
+	case len(r.servers)+len(r.opening) >= limit:
 		return "too many servers", nil
-	case s != nil:
+	}
+	r.opening = append(r.opening, s)
+	return "", nil
+}
+
+func (r *rack) release(s *server) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.releaseLocked(s)
+}
+
+// releaseLocked gives up the place of a server that is not connected. r.mu must be held.
+func (r *rack) releaseLocked(s *server) {
+	r.opening = slices.DeleteFunc(r.opening, func(other *server) bool { return other == s })
+}
+
+// admit adds a connected server, unless the session has ended.
+func (r *rack) admit(s *server) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.releaseLocked(s)
+	if !r.isClosed {
 		r.servers = append(r.servers, s)
 	}
-	return "", nil
+	return !r.isClosed
 }
 
 // maxConfig bounds the configuration of a server in bytes.
@@ -310,9 +333,11 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 	if b.opts.Authorizer == nil || !b.opts.Authorizer(call.Session, config) {
 		return &ServerRegisterResponse{Error: "the server is not allowed here"}, nil
 	}
-	if refusal, err := r.admit(config.ServerID, nil, b.opts.MaxServers); refusal != "" || err != nil {
+	s := &server{config: *config}
+	if refusal, err := r.reserve(s, b.opts.MaxServers); refusal != "" || err != nil {
 		return &ServerRegisterResponse{Error: refusal}, err
 	}
+	defer r.release(s)
 	session := call.Session
 	connected, err := b.connector.Connect(ctx, session, config, func(method string, params json.RawMessage) {
 		_ = session.Send(session.Context(), "mcp/server/push", &ServerPush{ServerID: config.ServerID, Method: method, Params: params})
@@ -329,14 +354,14 @@ func (b *Bridge) register(ctx context.Context, call *a2e.Call, q *ServerRegister
 		e.Cause = err
 		return nil, e
 	}
-	s := &server{config: *config, Server: connected, since: time.Now()}
+	s.Server, s.since = connected, time.Now()
 	if ctx.Err() != nil { // the call is already answered, so the agent does not know the server
 		_ = s.Close()
 		return nil, context.Cause(ctx)
 	}
-	if refusal, err := r.admit(config.ServerID, s, b.opts.MaxServers); refusal != "" || err != nil { // by requests that were faster
+	if !r.admit(s) {
 		_ = s.Close()
-		return &ServerRegisterResponse{Error: refusal}, err
+		return nil, a2e.ErrClosed
 	}
 	info := s.info()
 	raw, err := a2e.EncodeModel(&info)

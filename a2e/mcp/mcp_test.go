@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -352,5 +353,49 @@ func TestServersAreClosedApart(t *testing.T) {
 		synctest.Wait()
 		require.EqualValues(t, 1, closed.Load())
 		time.Sleep(time.Hour)
+	})
+}
+
+// Servers that are connected at once are in the bound, so that an agent starts no more programs than MaxServers, and none
+// twice.
+func TestServersConnectedAtOnceAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var closed, started atomic.Int64
+		connector := mcp.ConnectorFunc(func(_ context.Context, _ *a2e.Session, c *mcp.ServerConfig, _ func(string, json.RawMessage)) (mcp.Server, error) {
+			started.Add(1)
+			time.Sleep(time.Second)
+			if c.Name == "broken" {
+				panic("as told")
+			}
+			return &fake{closed: &closed}, nil
+		})
+		b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{MaxServers: 2, Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+		h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.DiscardHandler)}, b.Plugin())
+		c := a2etest.Must(mcp.NewClient(a2etest.Connect(t, h, nil)))
+		register := func(configs ...string) (failed []string) {
+			errs := make(chan error, len(configs))
+			for _, config := range configs {
+				go func() {
+					_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(config)}, nil)
+					errs <- err
+				}()
+				synctest.Wait()
+			}
+			for range configs {
+				if err := <-errs; err != nil {
+					failed = append(failed, err.Error())
+				}
+			}
+			return failed
+		}
+		require.Len(t, register(`{"name":"broken"}`, `{"server_id":"a","name":"broken"}`), 2)
+		require.Equal(t, []string{"a2e: runtime_error: there is a server of this id"}, register(`{"server_id":"a"}`, `{"server_id":"a"}`))
+		require.EqualValues(t, 3, started.Load())
+		require.Equal(t, []string{"a2e: runtime_error: too many servers"}, register(`{"server_id":"b"}`, `{"server_id":"c"}`))
+		require.EqualValues(t, 4, started.Load())
+		_, err := c.UnregisterServer(t.Context(), &mcp.ServerUnregisterRequest{ServerID: "a"}, nil)
+		require.NoError(t, err)
+		require.Empty(t, register(`{"server_id":"a"}`))
+		require.EqualValues(t, 1, closed.Load())
 	})
 }
