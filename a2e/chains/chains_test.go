@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"runtime"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -195,4 +196,35 @@ func TestRefused(t *testing.T) {
 		require.ErrorIs(t, err, a2e.ErrTimeout)
 		require.Equal(t, 300*time.Second, time.Since(start))
 	})
+}
+
+// A map node runs MaxConcurrent items at a time, 4 by default, and its outputs have the order of the items (A2E-D48).
+func TestMapRunsItemsAtATime(t *testing.T) {
+	for limit, want := range map[int]int{0: 4, 1: 1, 3: 3, -1: 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var mu sync.Mutex
+			running, most := 0, 0
+			count := func(n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				running += n
+				most = max(most, running)
+			}
+			p := a2etest.Must(chains.NewPlugin(&chains.Options{MaxConcurrent: limit,
+				Tool: func(_ context.Context, _ *a2e.Call, _ string, input json.RawMessage) (json.RawMessage, error) {
+					count(1)
+					defer count(-1)
+					time.Sleep(time.Duration(len(input)) * time.Second)
+					return input, nil
+				}}))
+			c := a2etest.Must(chains.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil, p), nil)))
+			each := node("each", "", "", func(n *chains.Node) { n.Kind, n.ItemsPath, n.MapNode = chains.NodeMap, "$.list", "one" })
+			resp, err := run(t, c, `{"list":[1000,2,3,4,5,6,7,8,9,10]}`, nil, each, node("one", "", "", nil))
+			require.NoError(t, err)
+			var outputs []struct{ Item int }
+			require.NoError(t, json.Unmarshal(resp.FinalOutput, &outputs))
+			require.Equal(t, []struct{ Item int }{{1000}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}}, outputs)
+			require.Equal(t, want, most, "limit %d", limit)
+		})
+	}
 }
