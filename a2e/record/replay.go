@@ -56,9 +56,9 @@ func clip(s string) string {
 // Replay plays the peer of the end that made a recording, over a connection with a program of the same
 // role: an agent if a host recorded, a host if an agent did. Each received message is sent at its
 // time, after the messages that the end had sent before it; in a bubble of testing/synctest the time is
-// virtual. Replay returns nil if the program sends the recorded messages, and a [*Difference]
-// otherwise. Random ids are matched by their first occurrence; members with times are ignored;
-// messages between two received ones may come in any order.
+// virtual. Replay returns nil if the program sends the recorded messages, and a [*Difference] for the
+// first one that it sends in another way. Random ids are matched by their first occurrence; members
+// with times are ignored; messages between two received ones may come in any order.
 //
 // Replay closes the connection.
 func Replay(ctx context.Context, rw io.ReadWriteCloser, r *Recording, opts *ReplayOptions) error {
