@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package chains is the namespace of chains: graphs of tools, skills and processes that a host runs for one
+// request.
 package chains
 
 import (

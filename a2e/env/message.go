@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package env is the namespace of environments: an agent resets one to begin an episode, and drives it with
+// actions.
 package env
 
 import (

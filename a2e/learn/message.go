@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package learn is the namespace of learning: feedback and experience, statistics of components, and
+// refinements that can be rolled back.
 package learn
 
 import (

@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package mcp is the namespace of MCP servers: a session registers them, and uses their tools, resources and
+// prompts. The nested module mcpbridge connects to such servers.
 package mcp
 
 import (

@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package memory is the namespace of memories: entries in three tiers, which are found by their keys, tags
+// and words.
 package memory
 
 import (

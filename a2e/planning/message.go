@@ -1,6 +1,7 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package planning is the namespace of plans: tasks with dependencies, which boards show by their statuses.
 package planning
 
 import (

@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package skills is the namespace of skills: a host serves Go functions or folders with a file SKILL.md, and a
+// client discovers and calls them.
 package skills
 
 import (

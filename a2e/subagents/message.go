@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package subagents is the namespace of subagents: a host runs tasks in them, and an agent spawns, awaits and
+// stops them. Its capability is multi_agent.
 package subagents
 
 import (

@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package toolkits is the namespace of toolkits: groups of tools that a session configures before it uses
+// them.
 package toolkits
 
 import (

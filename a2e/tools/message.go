@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package tools is the namespace of tools: a host serves Go functions as tools, and a client lists and
+// calls them.
 package tools
 
 import (
