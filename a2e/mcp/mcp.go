@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/a2e/internal/hook"
 	"github.com/fivewire/fivewire/a2e/internal/wire"
 	"github.com/fivewire/fivewire/a2e/tools"
 	"github.com/fivewire/fivewire/internal/guard"
@@ -116,10 +117,7 @@ func (b *Bridge) Tools(ctx context.Context, call *a2e.Call) []tools.Tool {
 	if r == nil {
 		return nil
 	}
-	name := "" // of the only tool in question
-	if call.Message.Type == "tool/call/req" {
-		name = call.StringMember("tool_name")
-	}
+	name := hook.Tool(ctx)   // the only one in question
 	servers, _ := r.some("") // all of them: there is no error
 	lists := make([][]tools.Tool, len(servers))
 	var work sync.WaitGroup

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/mcp"
 	"github.com/fivewire/fivewire/a2e/tools"
 )
@@ -397,5 +398,46 @@ func TestServersConnectedAtOnceAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, register(`{"server_id":"a"}`))
 		require.EqualValues(t, 1, closed.Load())
+	})
+}
+
+// A tool of a server that a chain or another tool runs is like one that the agent calls: a silent server does not delay it,
+// and a server that fails is its error.
+func TestToolsOfServersRunInsideOfCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		connector := mcp.ConnectorFunc(func(_ context.Context, _ *a2e.Session, c *mcp.ServerConfig, _ func(string, json.RawMessage)) (mcp.Server, error) {
+			down := map[string]error{"failed": a2e.Errorf(a2e.ErrMCPServerUnavailable, "the MCP server cannot be reached")}[c.ServerID]
+			return &fake{closed: new(atomic.Int64), isSilent: c.ServerID == "silent", down: down}, nil
+		})
+		b := a2etest.Must(mcp.NewBridge(connector, &mcp.Options{Authorizer: func(*a2e.Session, *mcp.ServerConfig) bool { return true }}))
+		set := a2etest.Must(tools.NewSet(&tools.Options{SessionTools: b.Tools}))
+		tools.AddTool(set, "outer", "", func(ctx context.Context, call *a2e.Call, in struct{ Name string }) (*tools.Result, error) {
+			return set.Run(ctx, call, in.Name, json.RawMessage(`{"x":1}`))
+		}, nil)
+		h := a2etest.NewHost(t, nil, b.Plugin(), set.Plugin(), a2etest.Must(chains.NewPlugin(&chains.Options{Tool: set.Execute})))
+		agent := a2etest.Connect(t, h, nil)
+		c := a2etest.Must(mcp.NewClient(agent))
+		for _, id := range []string{"silent", "good", "failed"} {
+			_, err := c.RegisterServer(t.Context(), &mcp.ServerRegisterRequest{Config: json.RawMessage(`{"server_id":"` + id + `"}`)}, nil)
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		for name, run := range map[string]func(name string) error{
+			"tool": func(name string) error {
+				_, err := tools.CallAs[map[string]int](t.Context(), agent, "outer", map[string]string{"Name": name}, nil)
+				return err
+			},
+			"chain": func(name string) error {
+				n := chains.Node{NodeID: "a", Kind: chains.NodeTool, Name: name, Input: json.RawMessage(`{"x":1}`)}
+				_, err := a2etest.Must(chains.NewClient(agent)).Run(t.Context(), &chains.Request{Nodes: []chains.Node{n}, EntryNode: "a"}, nil)
+				return err
+			},
+		} {
+			require.NoError(t, run("good__read"), name)
+			require.ErrorIs(t, run("failed__read"), a2e.ErrMCPServerUnavailable, name)
+			require.ErrorIs(t, run("good__fly"), a2e.ErrUnknownTool, name)
+			require.ErrorIs(t, run("fly"), a2e.ErrUnknownTool, name)
+		}
+		require.Zero(t, time.Since(start))
 	})
 }

@@ -200,7 +200,7 @@ func (s *Set) lookup(ctx context.Context, call *a2e.Call, name string) *Tool {
 	if t := s.tool(name); t != nil {
 		return t
 	}
-	list := s.session(ctx, call)
+	list := s.session(hook.WithTool(ctx, name), call)
 	if i := slices.IndexFunc(list, func(t Tool) bool { return t.Definition.Name == name }); i >= 0 {
 		return &list[i]
 	}

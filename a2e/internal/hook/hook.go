@@ -30,6 +30,19 @@ func Late(ctx context.Context) *any {
 	return body
 }
 
+type toolKey struct{}
+
+// WithTool returns a context for the tools of a session, of which only the one with that name is needed.
+func WithTool(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, toolKey{}, name)
+}
+
+// Tool returns the name of WithTool, or "".
+func Tool(ctx context.Context) string {
+	name, _ := ctx.Value(toolKey{}).(string)
+	return name
+}
+
 // Serve passes a message of the handler of parent, an *a2e.Call, to the plugins of its session as if
 // the agent had sent it, and returns the body of the answer.
 var Serve func(ctx context.Context, parent any, msgType string, body any) (any, error)
