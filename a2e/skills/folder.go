@@ -186,30 +186,58 @@ func parseFrontMatter(text string) (map[string][]string, error) {
 // parseValue returns the items behind the name of a member, none if they are in the next lines.
 func parseValue(value string) []string {
 	items := []string{}
-	inner, isList := strings.CutPrefix(value, "[")
-	switch {
-	case value == "" || value == "|" || value == ">" || value == "|-" || value == ">-":
-	case isList && strings.HasSuffix(inner, "]"):
-		for item := range strings.SplitSeq(strings.TrimSuffix(inner, "]"), ",") {
-			if item = strings.TrimSpace(item); item != "" {
-				items = append(items, unquote(item))
-			}
+	add := func(item string) {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, unquote(item))
 		}
-	default:
-		items = append(items, unquote(value))
+	}
+	list, isList := strings.CutPrefix(value, "[")
+	for isList {
+		item, rest, separator := cutValue(list, ",]#")
+		add(item)
+		if end, _, _ := cutValue(rest, "#"); separator == ']' && strings.TrimSpace(end) == "" {
+			return items
+		}
+		list, isList = rest, separator == ','
+	}
+	items = items[:0] // no list, or not of one line
+	if text, _, _ := cutValue(value, "#"); text != "" && text[0] != '|' && text[0] != '>' {
+		add(text)
 	}
 	return items
 }
 
 // unquote returns the text of a quoted or plain scalar.
 func unquote(s string) string {
+	text, _, _ := cutValue(s, "#")
+	s = strings.TrimSpace(text)
 	if n := len(s); n >= 2 && s[0] == '\'' && s[n-1] == '\'' {
 		return strings.ReplaceAll(s[1:n-1], "''", "'")
 	}
-	var text string
 	if strings.HasPrefix(s, `"`) && json.Unmarshal([]byte(s), &text) == nil {
 		return text
 	}
-	s, _, _ = strings.Cut(s, " #")
-	return strings.TrimSpace(s)
+	return s
+}
+
+// cutValue slices a value around the first of the separators outside of a quoted scalar at its beginning. A '#' is one
+// at the beginning and after a space only. Without a separator it returns the whole value and 0.
+func cutValue(s, separators string) (before, after string, separator byte) {
+	quote := byte(0)
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case quote == '"' && c == '\\', quote == '\'' && strings.HasPrefix(s[i:], "''"):
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case strings.IndexByte(separators, c) >= 0 && (c != '#' || i == 0 || s[i-1] == ' ' || s[i-1] == '\t'):
+			return s[:i], s[i+1:], c
+		case (c == '"' || c == '\'') && strings.TrimSpace(s[:i]) == "":
+			quote = c
+		}
+	}
+	return s, "", 0
 }

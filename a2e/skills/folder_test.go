@@ -101,6 +101,20 @@ func TestFolderHasPlainNames(t *testing.T) {
 	}
 }
 
+// The values of a front matter are plain or quoted, also with a comment behind them.
+func TestFrontMatterValues(t *testing.T) {
+	for line, want := range map[string][]string{
+		`"a" # c`: {"a"}, `'a' # c`: {"a"}, `'it''s # x' # c`: {"it's # x"}, `"a # \" b"`: {`a # " b`}, `a # b # c`: {"a"}, `a#b`: {"a#b"},
+		`a "b" # c`: {`a "b"`}, `a's`: {"a's"}, `["a, b", c]`: {"a, b", "c"}, `[a, 'b, [c]' ] # two`: {"a", "b, [c]"}, `[]`: {}, `[a] b`: {"[a] b"}, `[a, b`: {"[a, b"},
+		`"a`: {`"a`}, "\n  - \"a, b\" # c\n  - d": {"a, b", "d"}, "# none\n  - a": {"a"}, "|+\n  a": {"a"}, "> # c\n  a": {"a"},
+	} {
+		text := "---\nname: a\ndescription: b\ntags: " + line + "\n---\n"
+		skill, err := skills.LoadFolder(writeFolder(t, map[string]string{"SKILL.md": text}), "")
+		require.NoError(t, err, line)
+		require.Equal(t, want, skill.Definition.Tags, line)
+	}
+}
+
 // Links within a folder are read, links out of it and files without a valid front matter are refused.
 func TestFolderIsRefused(t *testing.T) {
 	if runtime.GOOS != "windows" {
