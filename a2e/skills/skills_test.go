@@ -17,6 +17,7 @@ import (
 
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
+	"github.com/fivewire/fivewire/a2e/chains"
 	"github.com/fivewire/fivewire/a2e/skills"
 )
 
@@ -213,6 +214,31 @@ func TestEventsOfResultAreThoseSent(t *testing.T) {
 		require.Len(t, repeated, 400)
 		if streaming {
 			require.Equal(t, sent[1:], repeated)
+		}
+	}
+}
+
+// A skill in a chain sends its events as events of the chain.
+func TestSkillOfChainEmits(t *testing.T) {
+	set := a2etest.Must(skills.NewSet(nil))
+	set.Add(skills.Skill{Definition: skills.Definition{Name: "talk"}, Run: func(_ context.Context, r *skills.Run) (any, error) {
+		return 7, r.Emit("log", map[string]string{"message": "half"})
+	}})
+	plugin := a2etest.Must(chains.NewPlugin(&chains.Options{Skill: set.Execute}))
+	c := a2etest.Must(chains.NewClient(a2etest.Connect(t, a2etest.NewHost(t, nil, plugin), nil)))
+	for _, streaming := range []bool{true, false} {
+		var kinds []string
+		resp, err := c.Run(t.Context(), &chains.Request{Streaming: &streaming, EntryNode: "a",
+			Nodes: []chains.Node{{NodeID: "a", Kind: chains.NodeSkill, Name: "talk"}}}, &a2e.CallOptions{OnEvent: func(e a2e.Event) {
+			require.Equal(t, "chain/event", e.Type)
+			kinds = append(kinds, e.Header().Kind)
+		}})
+		require.NoError(t, err)
+		require.Equal(t, "7", string(resp.FinalOutput))
+		if streaming {
+			require.Equal(t, []string{"status", "log", "status"}, kinds)
+		} else {
+			require.Empty(t, kinds)
 		}
 	}
 }
