@@ -129,6 +129,7 @@ func (c *crew) next(id string) (*SubagentMessageRequest, <-chan struct{}, error)
 	box := &a.mailbox
 	if len(box.messages) > 0 {
 		m := box.messages[0]
+		box.messages[0] = storedMessage{} // does not retain it
 		box.messages = box.messages[1:]
 		box.size -= m.size
 		c.size -= m.size

@@ -23,6 +23,7 @@ import (
 	"github.com/fivewire/fivewire/a2e"
 	"github.com/fivewire/fivewire/a2e/a2etest"
 	"github.com/fivewire/fivewire/a2e/subagents"
+	"github.com/fivewire/fivewire/internal/kit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -601,4 +602,41 @@ func TestTerminatedSubagentHasNoNewChildren(t *testing.T) {
 		require.NoError(t, err)
 		require.ErrorContains(t, <-spawned, "has ended")
 	})
+}
+
+// A message that its subagent has received is not kept.
+func TestReceivedMessagesAreFreed(t *testing.T) {
+	received, start := make(chan struct{}), make(chan struct{})
+	h := a2etest.NewHost(t, nil, a2etest.Must(subagents.NewPlugin(subagents.RunnerFunc(
+		func(ctx context.Context, agent *subagents.Agent, _ *subagents.Task) (json.RawMessage, error) {
+			<-start
+			for {
+				if _, err := agent.Receive(ctx); err != nil {
+					return nil, err
+				}
+				received <- struct{}{}
+			}
+		}), nil)))
+	c := a2etest.Must(subagents.NewClient(a2etest.Connect(t, h, nil)))
+	id := spawn(t, c, "one")
+	send := func(content string) {
+		_, err := c.MessageSubagent(t.Context(), &subagents.SubagentMessageRequest{FromSubagentID: "root", ToSubagentID: id,
+			Message: subagents.Payload{Type: "text", Content: json.RawMessage(`"` + content + `"`)}}, nil)
+		require.NoError(t, err)
+	}
+	_, err := c.Delegate(t.Context(), &subagents.DelegateRequest{SubagentID: id, TaskName: "receive"}, nil)
+	require.NoError(t, err)
+	for range 100 {
+		send("small")
+	}
+	close(start)
+	for range 100 {
+		<-received
+	}
+	before := kit.Heap()
+	for range 20 {
+		send(strings.Repeat("x", 1_000_000))
+		<-received
+	}
+	require.Less(t, kit.Heap()-before, int64(8<<20))
 }
