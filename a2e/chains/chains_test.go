@@ -203,12 +203,12 @@ func TestMapRunsItemsAtATime(t *testing.T) {
 	for limit, want := range map[int]int{0: 4, 1: 1, 3: 3, -1: 10} {
 		synctest.Test(t, func(t *testing.T) {
 			var mu sync.Mutex
-			running, most := 0, 0
+			running, peak := 0, 0
 			count := func(n int) {
 				mu.Lock()
 				defer mu.Unlock()
 				running += n
-				most = max(most, running)
+				peak = max(peak, running)
 			}
 			p := a2etest.Must(chains.NewPlugin(&chains.Options{MaxConcurrent: limit,
 				Tool: func(_ context.Context, _ *a2e.Call, _ string, input json.RawMessage) (json.RawMessage, error) {
@@ -224,7 +224,7 @@ func TestMapRunsItemsAtATime(t *testing.T) {
 			var outputs []struct{ Item int }
 			require.NoError(t, json.Unmarshal(resp.FinalOutput, &outputs))
 			require.Equal(t, []struct{ Item int }{{1000}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}}, outputs)
-			require.Equal(t, want, most, "limit %d", limit)
+			require.Equal(t, want, peak, "limit %d", limit)
 		})
 	}
 }

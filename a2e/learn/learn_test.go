@@ -332,7 +332,7 @@ func TestStatisticsNameExistingTools(t *testing.T) {
 	require.Equal(t, []string{"real", "tool/call/req"}, names)
 }
 
-// Statistics count each call once: also one whose handler panics, and not for a plugin that passes it on.
+// Statistics count each call once: also one whose handler panics, and only for the plugin that answers.
 func TestStatisticsCountEachCallOnce(t *testing.T) {
 	recorder, isBroken := &learn.Recorder{}, true
 	plugin := func(name string, fn func() error) *a2e.Plugin {

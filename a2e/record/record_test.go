@@ -313,7 +313,8 @@ func TestReplayMatchesIDs(t *testing.T) {
 	}
 }
 
-// A vector labels the events of a call as a client does (A2E-D29): the first one is in order, whatever its number.
+// A vector has the labels of a client for the events of a call (A2E-D29): the first event is in order, whatever its
+// number.
 func TestVectorLabelsEvents(t *testing.T) {
 	r := &record.Recording{Role: record.RoleAgent, Lines: []record.Line{{Sent: true, Text: `{"type":"tool/call/req","id":"c"}`}}}
 	for _, seq := range []int{7, 8, 8, 7, 10, 11} {

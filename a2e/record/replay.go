@@ -57,9 +57,9 @@ func clip(s string) string {
 // role: an agent if a host recorded, a host if an agent did. Each received message is sent at its
 // time, after the messages that the end had sent before it; in a bubble of testing/synctest the time is
 // virtual. Replay returns nil if the program sends the recorded messages, and a [*Difference] for the
-// first one that it sends in another way. Random ids are matched by their first occurrence, except that of
-// an MCP server without a configured id; members with times are ignored; messages between two received
-// ones may come in any order.
+// first message that differs. Random ids are matched by their first occurrence, except that of an MCP
+// server without a configured id; members with times are ignored; messages between two received ones may
+// come in any order.
 //
 // Replay closes the connection.
 func Replay(ctx context.Context, rw io.ReadWriteCloser, r *Recording, opts *ReplayOptions) error {
