@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/netguard"
@@ -45,7 +46,8 @@ type Verb struct {
 	Examples  string // command lines, one a line
 
 	// Prepare declares the flags and returns the function that runs after they are parsed. An error
-	// is a failure with status [Failed], unless it comes from [Usage] or [CouldNot].
+	// is a failure with status [Failed], unless it comes from [Usage] or [CouldNot]. A flag "timeout" is
+	// a duration, and a value of 0 or less is refused.
 	Prepare func(fs *flag.FlagSet) func(ctx context.Context, io *IO, args []string) error
 }
 
@@ -101,6 +103,9 @@ func (c *Command) run(ctx context.Context, v *Verb, args []string, s *IO) int {
 	}
 	if err == nil && *output != "text" && *output != "json" {
 		err = fmt.Errorf("-o %s: want text or json", *output)
+	}
+	if f := fs.Lookup("timeout"); err == nil && f != nil && f.Value.(flag.Getter).Get().(time.Duration) <= 0 {
+		err = errors.New("-timeout: want more than 0")
 	}
 	if err != nil {
 		fmt.Fprintf(s.Err, "%s %s: %v\n", c.Name, v.Name, err)

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,6 +52,22 @@ func TestStatus(t *testing.T) {
 	}
 	require.ErrorIs(t, Usage("-x: %w", fs.ErrInvalid), fs.ErrInvalid)
 	require.NoError(t, CouldNot(nil))
+}
+
+// A time limit that ends each call at once is refused.
+func TestTimeoutIsMoreThanZero(t *testing.T) {
+	c := &Command{Name: "prog", Verbs: []Verb{{Name: "go", Prepare: func(fs *flag.FlagSet) func(context.Context, *IO, []string) error {
+		timeout := fs.Duration("timeout", time.Minute, "longest time")
+		return func(context.Context, *IO, []string) error {
+			require.Positive(t, *timeout)
+			return nil
+		}
+	}}}}
+	for value, want := range map[string]int{"0": NotDone, "-1s": NotDone, "1ns": Done} {
+		var errs bytes.Buffer
+		require.Equal(t, want, c.Run(t.Context(), []string{"go", "-timeout", value}, &IO{Err: &errs}), value)
+		require.Equal(t, want == NotDone, strings.Contains(errs.String(), "prog go: -timeout: want more than 0\n"), errs.String())
+	}
 }
 
 // The refusal of an address names the flag that permits it.
