@@ -107,19 +107,23 @@ func CallAs[T any](ctx context.Context, c *Client, target, method string, params
 	var out T
 	res, err := c.Call(ctx, target, method, params, opts)
 	if err == nil {
-		err = res.Decode(&out)
+		err = c.named(&Request{Method: method, TargetAgent: target}, res.Decode(&out))
 	}
 	return out, err
 }
 
 // Decode stores the result in what dst points to. Member names must match
-// exactly, and numbers that meet an empty interface stay exact.
+// exactly, and numbers that meet an empty interface stay exact. The error of a
+// result of another form wraps [ErrInvalidResult].
 func (r *Response) Decode(dst any) error {
 	v, err := wire.Check(r.Result)
-	if err != nil {
-		return fmt.Errorf("%w: %v", ErrInvalidResult, err)
+	if err == nil {
+		err = strictjson.Decode(v, dst)
 	}
-	return strictjson.Decode(v, dst)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidResult, err)
+	}
+	return nil
 }
 
 func encodeParams(params any) (json.RawMessage, error) {

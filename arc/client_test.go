@@ -670,6 +670,13 @@ func TestClientCallDecode(t *testing.T) {
 	require.Equal(t, json.Number("12345678901234567890"), exact["sum"])
 	require.Empty(t, out.Sum)
 	require.ErrorIs(t, (&Response{}).Decode(&exact), ErrInvalidResult)
+
+	c = newTestClient(t, &peer{do: []reaction{ok(`{"sum":"text"}`)}}, nil)
+	_, err = CallAs[struct {
+		Sum int `json:"sum"`
+	}](t.Context(), c, "b", "math.add", nil, nil)
+	require.ErrorIs(t, err, ErrInvalidResult)
+	require.ErrorContains(t, err, "arc: math.add b at https://b.test/arc: invalid result: ")
 }
 
 // The memory of requests is used again; over real connections, with answers that
