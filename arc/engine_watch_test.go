@@ -232,6 +232,24 @@ func TestWatchTaskInShutdown(t *testing.T) {
 	}
 }
 
+// The tasks of all instances of a group are in the order of their ids.
+func TestListTasksOfGroup(t *testing.T) {
+	s := newServer(t, nil)
+	for _, id := range []string{"a-01", "a-02"} {
+		s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: id}, Group: "g", TaskHandler: arctest.ScriptedTask()})
+	}
+	for range 20 {
+		createTask(t, s, "g", "x")
+	}
+	var ids []string
+	for task, err := range s.ListTasks(t.Context(), &arc.ServerRequest{Data: []byte(call("task.list", "g", `{}`))}) {
+		require.NoError(t, err)
+		ids = append(ids, task.ID)
+	}
+	require.Len(t, ids, 20)
+	require.IsIncreasing(t, ids)
+}
+
 // A caller lists its own tasks of an agent, with the traceId of each.
 func TestListTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -266,6 +284,8 @@ func TestListTasks(t *testing.T) {
 					return ids, err
 				}
 				require.Equal(t, arc.TaskCompleted, task.Status)
+				require.Nil(t, task.Messages, "left out")
+				require.Nil(t, task.Artifacts, "left out")
 				require.Equal(t, `"w-1"`, string(task.Extra["traceId"]))
 				ids = append(ids, task.ID)
 			}

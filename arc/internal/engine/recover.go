@@ -349,7 +349,7 @@ func (e *Tasks) Watch(ctx context.Context, id string, yield func(info []byte, er
 			return
 		case err == nil && now.rev != seen.rev:
 			messages, artifacts := split(fresh)
-			if !yield(now.rec.traced(messages, artifacts), nil) || now.rec.IsFinal() {
+			if !yield(now.rec.traced(messages, artifacts, &wire.TaskInfo{}), nil) || now.rec.IsFinal() {
 				return
 			}
 			seen, delay = now, minWatchDelay
@@ -391,8 +391,8 @@ func (t *task) watch() <-chan struct{} {
 }
 
 // traced is the task of task.info with its traceId.
-func (r *record) traced(messages, artifacts []store.Record) []byte {
-	b := r.info(nil, messages, artifacts, &wire.TaskInfo{})
+func (r *record) traced(messages, artifacts []store.Record, p *wire.TaskInfo) []byte {
+	b := r.info(nil, messages, artifacts, p)
 	if r.TraceID == "" {
 		return b
 	}
@@ -404,6 +404,7 @@ func (r *record) traced(messages, artifacts []store.Record) []byte {
 
 // List yields the task.info of the tasks of a principal, without messages and artifacts, at agents that it selects.
 func (e *Tasks) List(ctx context.Context, principal string, selects func(agent string) bool, yield func(info []byte, err error) bool) {
+	bare := &wire.TaskInfo{OmitMessages: true, OmitArtifacts: true}
 	for entry, err := range e.db.List(ctx, taskPrefix) {
 		var r *record
 		if err == nil && e.isShared {
@@ -416,7 +417,7 @@ func (e *Tasks) List(ctx context.Context, principal string, selects func(agent s
 			yield(nil, err)
 			return
 		}
-		if r.Principal == principal && selects(r.Agent) && !yield(r.traced(nil, nil), nil) {
+		if r.Principal == principal && selects(r.Agent) && !yield(r.traced(nil, nil, bare), nil) {
 			return
 		}
 	}
