@@ -146,7 +146,7 @@ type Agent struct {
 	ChatHandler         ChatHandler
 	NotificationHandler NotificationHandler
 
-	// A task whose process ended in the middle runs again if it has used [Step] or
+	// A task whose process ended in the middle runs again if it has used [Step], [TaskRun.Sleep] or
 	// [TaskRun.WaitInput], and fails otherwise, so that nothing is done twice. RerunInterrupted runs all of
 	// them again; FailInterrupted fails all of them. Tasks that wait for input continue in both cases.
 	RerunInterrupted, FailInterrupted bool

@@ -86,8 +86,9 @@ func (t *ChatTurn) Pause() { t.turn.Pause() }
 
 // A ChatWriter writes the answer to a message. Its methods are safe for
 // concurrent use while the handler runs. They block while the caller reads slower
-// than the handler writes, and fail after the caller has disconnected: the handler
-// then returns. After a failure every call fails.
+// than the handler writes. After the caller has disconnected, and over MaxOutput of
+// [Limits], every call fails: the handler then returns. Of another piece that is
+// refused, such as one over 16 MiB, nothing is sent, and others may follow.
 type ChatWriter struct {
 	ctx    context.Context // of the handler
 	turn   *engine.Turn

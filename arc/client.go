@@ -27,8 +27,8 @@ import (
 // ClientOptions adjusts a [Client]. The zero value is right for production.
 type ClientOptions struct {
 	// HTTPClient sends the requests and decides about proxies, certificates and
-	// tracing. Redirects are never followed (ARC-D14). Nil means a private
-	// client, whose connections Close releases.
+	// tracing. Its CheckRedirect is not used: redirects are followed within the origin
+	// only (ARC-D14). Nil means a private client, whose connections Close releases.
 	HTTPClient *http.Client
 
 	// TokenSource supplies the access token of each request. Nil sends none.

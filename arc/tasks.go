@@ -22,7 +22,7 @@ import (
 )
 
 // A TaskHandler does the work of tasks. ServeTask runs once for each task, in its
-// own goroutine. Returning nil completes the task; an [*Error] fails it with that
+// own goroutine, and again if its process ended in the middle; see [Step]. Returning nil completes the task; an [*Error] fails it with that
 // error; any other error, or a panic, fails it with an internal error whose cause
 // is logged (ARC-D56).
 //

@@ -39,7 +39,7 @@ type WaitOptions struct {
 	MaxFailures int
 
 	// OnUpdate, if set, is called with each observed state of the task. Only the
-	// last one includes messages and artifacts.
+	// first and the last one include messages and artifacts.
 	OnUpdate func(*Task)
 
 	// CallOptions are the options of each request. Each has a random id instead of RequestID.
