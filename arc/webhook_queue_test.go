@@ -295,6 +295,43 @@ func TestWebhookScheduleOutlivesRestarts(t *testing.T) {
 	})
 }
 
+// ARC-D44: a notification that is 23 hours old becomes a dead letter without an attempt.
+func TestOldNotificationIsDeadLetter(t *testing.T) {
+	for _, age := range []time.Duration{22 * time.Hour, 23 * time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			var isDown atomic.Bool
+			isDown.Store(true)
+			h := &hooks{fail: func(int) (int, error) {
+				if isDown.Load() {
+					return 500, nil
+				}
+				return 200, nil
+			}}
+			db := store.NewMemory()
+			start := func() *arc.Server {
+				return newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options()})
+			}
+			s := start()
+			canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+			synctest.Wait()
+			require.NoError(t, s.Close())
+			require.Empty(t, h.take())
+			pass(age)
+			isDown.Store(false)
+			s = start()
+			pass(time.Minute)
+			if age < 23*time.Hour {
+				require.Len(t, h.take(), 1)
+				require.Empty(t, letters(t, s))
+				return
+			}
+			require.Empty(t, h.take())
+			list := letters(t, s)
+			require.Len(t, list, 1)
+		})
+	}
+}
+
 // ARC-D44: a host that is down costs one attempt a minute, whatever waits for it.
 func TestWebhookBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
