@@ -53,9 +53,9 @@
 // work of processes whose lease has expired, also after a restart. A task continues by
 // running its handler again, which repeats no [Step], sleep, input, message or artifact.
 //
-// Subscribers receive each queued event at least once. An event is queued directly
-// after the write of its task. If the process exits in between, the next owner queues
-// the end of the task again, except for [WebhookOptions.Static].
+// Subscribers receive each event at least once. The write of a task contains its new
+// events, which are queued directly afterwards. If the process exits in between, the
+// next owner of the task queues them.
 //
 // With ResultTTL of [Persistence] a request may be repeated after its process has
 // exited (ARC-D48), and its effects on tasks, chats and subscriptions are not

@@ -100,7 +100,8 @@ func (WebhookSecret) LogValue() slog.Value { return slog.StringValue(hiddenSecre
 
 const hiddenSecret = "whsec_..."
 
-// A DeadLetter is a notification that was given up. It is kept for 30 days.
+// A DeadLetter is a notification that was given up. It is kept for 30 days. Beyond about 10,000 letters or 256 MiB of a
+// queue the oldest ones are removed.
 type DeadLetter struct {
 	ID             string // for [Server.Redeliver] and [Server.Discard]; empty if the queue was full
 	SubscriptionID string
