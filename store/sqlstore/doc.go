@@ -47,7 +47,7 @@
 // Next to an SQLite file, the file with the suffix -mark contains the highest position and revision that was given. Open
 // returns a [store.LossError] if the database ends before it: if it was truncated, removed, replaced
 // by an older copy, or copied without its log. Options.AcceptLoss accepts the loss. The mark is at
-// most 100 ms (with AsyncCommit one second) and 1,000 positions behind: a smaller loss is not noticed. While the
+// most 100 ms and 1,000 positions behind, with AsyncCommit one second: a smaller loss is not noticed. While the
 // store is open, a write, and a read that finds fewer rows than it may return, compare the database with the highest
 // position that the process was given.
 //
