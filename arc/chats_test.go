@@ -434,27 +434,44 @@ func TestResumeElsewhere(t *testing.T) {
 	})
 }
 
-// A handler whose reader does not come back is ended.
+// A handler whose reader does not come back is ended, by default after 5 min.
 func TestResumeAbandoned(t *testing.T) {
+	for option, want := range map[time.Duration]time.Duration{-1: 5 * time.Minute, 0: 5 * time.Minute, time.Minute: time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := arc.MustServer(resumable(option))
+			var endTime time.Time
+			s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+				_ = out.Send("x")
+				<-ctx.Done()
+				endTime = time.Now()
+				return ctx.Err()
+			}))
+			mem := arctest.NewServer(t, s)
+			ctx, cancel := context.WithCancel(t.Context())
+			_, err := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", "c", "x")).Body, 0, nil).Next()
+			require.NoError(t, err)
+			cancel()
+			synctest.Wait()
+			left := time.Now()
+			time.Sleep(2 * want)
+			synctest.Wait()
+			require.Equal(t, want, endTime.Sub(left))
+		})
+	}
+}
+
+// An ended chat is kept for 24 h by default. Then its id is free.
+func TestEndedChatIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := arc.MustServer(&arc.ServerOptions{Persistence: arc.Persistence{EnableResume: true, StreamRetention: time.Minute}})
-		var endTime time.Time
-		s.HandleChats("a-01", arc.ChatHandlerFunc(func(ctx context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
-			_ = out.Send("x")
-			<-ctx.Done()
-			endTime = time.Now()
-			return ctx.Err()
-		}))
-		mem := arctest.NewServer(t, s)
-		ctx, cancel := context.WithCancel(t.Context())
-		_, err := arc.NewStreamReader(open(t, ctx, mem, streamed("a-01", "c", "x")).Body, 0, nil).Next()
-		require.NoError(t, err)
-		cancel()
-		synctest.Wait()
-		left := time.Now()
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		require.Equal(t, time.Minute, endTime.Sub(left))
+		s := newServer(t, nil)
+		s.HandleChats("a-01", counting(0))
+		chatOf(t, startChat(s, "a-01", "c", "x"))
+		require.Nil(t, endChat(s, "a-01", "c").Error)
+		time.Sleep(24*time.Hour - time.Second)
+		require.Equal(t, arc.ErrChatAlreadyClosed, say(s, "a-01", "c", "x").Error.Code)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, arc.ErrChatNotFound, say(s, "a-01", "c", "x").Error.Code)
+		chatOf(t, startChat(s, "a-01", "c", "x"))
 	})
 }
 

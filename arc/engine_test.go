@@ -418,6 +418,17 @@ func TestNotifications(t *testing.T) {
 	})
 }
 
+// By default 32 webhooks follow a task.
+func TestSubscriptionsOfTaskAreBounded(t *testing.T) {
+	s := newServer(t, &arc.ServerOptions{Webhook: (&hooks{}).options()})
+	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
+	id := createTask(t, s, "a-01", "x")
+	for i := range 32 {
+		subscribe(t, s, "a-01", id, fmt.Sprintf("https://%d.test/", i), `[]`)
+	}
+	fault(t, post(s, call("task.subscribe", "a-01", fmt.Sprintf(`{"taskId":%q,"callbackUrl":"https://more.test/"}`, id))), arc.ErrPermissionDenied)
+}
+
 // A webhook that answers 410 does not affect the task and receives no more requests.
 func TestDeadWebhook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -181,6 +181,32 @@ func TestLedgerBoundsRunningTasks(t *testing.T) {
 	}
 }
 
+// ARC-D80: the defaults of the places, 256 running and 1,024 waiting tasks of a principal, 1,024 and 8,192 in all.
+func TestPlacesOfDefaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, &arc.ServerOptions{Auth: byName})
+		var running atomic.Int64
+		s.HandleTasks("a", arc.TaskHandlerFunc(func(ctx context.Context, _ *arc.TaskRun) error {
+			running.Add(1)
+			<-ctx.Done()
+			return ctx.Err()
+		}))
+		for p, want := range []int{256 + 1024, 256 + 1024, 256 + 1024, 256 + 1024, 1024, 1024, 1024, 1024, 0} {
+			n := 0
+			for ; ; n++ {
+				_, err := serveAs(t, s, fmt.Sprint("p", p), "task.create", "a", `{"initialMessage":`+hello("x")+`}`)
+				if err != nil {
+					require.Equal(t, arc.ErrAgentCapacityExceeded, err.Code)
+					break
+				}
+			}
+			require.Equal(t, want, n, p)
+		}
+		synctest.Wait()
+		require.EqualValues(t, 1024, running.Load())
+	})
+}
+
 func TestLedgerBoundsChats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, &arc.ServerOptions{Auth: byName, Limits: arc.Limits{MaxItemsPerPrincipal: 3, MaxMemoryPerPrincipal: 8 * large}})
