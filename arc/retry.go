@@ -10,6 +10,6 @@ import "time"
 type RetryPolicy struct {
 	MaxAttempts   int           // zero is the default of the operation; a negative value disables retries
 	Base          time.Duration // first bound; zero is the default of the operation; a negative value disables delays
-	Max           time.Duration // largest bound; zero means 10 s; a negative value removes it
+	Max           time.Duration // largest bound; zero is the default of the operation; a negative value removes it
 	MaxRetryAfter time.Duration // longest delay that a server requests; zero is the default of the operation; a negative value means none
 }

@@ -295,6 +295,37 @@ func TestWebhookScheduleOutlivesRestarts(t *testing.T) {
 	})
 }
 
+// The first attempts follow the policy, and a negative number of attempts means a single one.
+func TestWebhookRetryPolicy(t *testing.T) {
+	for _, tt := range []struct {
+		policy arc.RetryPolicy
+		want   []int
+	}{
+		{arc.RetryPolicy{MaxAttempts: 5}, []int{0, 5, 15, 35, 75}},
+		{arc.RetryPolicy{MaxAttempts: 5, Max: 10 * time.Second}, []int{0, 5, 15, 25, 35}},
+		{arc.RetryPolicy{Base: -1}, []int{0, 0, 0, 60, 360, 2160, 9360, 30960, 74160}},
+		{arc.RetryPolicy{MaxAttempts: -1}, []int{0}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var a attempts
+			h := &hooks{fail: func(int) (int, error) {
+				a.add()
+				return 500, nil
+			}}
+			o := h.options()
+			o.Retry = &tt.policy
+			s := newServer(t, &arc.ServerOptions{Webhook: o})
+			canceledTask(t, s, "https://one.test/", `["TASK_CANCELED"]`)
+			pass(24 * time.Hour)
+			require.Equal(t, tt.want, a.at[:len(tt.want)])
+			require.Len(t, letters(t, s), 1)
+			if tt.policy.MaxAttempts < 0 {
+				require.Len(t, a.at, 1)
+			}
+		})
+	}
+}
+
 // ARC-D44: a notification that is 23 hours old becomes a dead letter without an attempt.
 func TestOldNotificationIsDeadLetter(t *testing.T) {
 	for _, age := range []time.Duration{22 * time.Hour, 23 * time.Hour} {

@@ -61,7 +61,7 @@ type WebhookOptions struct {
 	Timeout time.Duration
 
 	// Retry specifies the first attempts of a notification: zero fields mean 3 attempts with a
-	// delay of 5 s after the first one, which doubles. Later attempts follow for 20 hours, while
+	// delay of 5 s after the first one, which doubles without a largest one. Later attempts follow for 20 hours, while
 	// newer notifications are sent (ARC-D44); a negative MaxAttempts means that there are none.
 	// MaxRetryAfter bounds the delay that a webhook requests. Zero means 1 h.
 	Retry *RetryPolicy
