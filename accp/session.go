@@ -228,13 +228,16 @@ func (s *Session) entered(ctx context.Context, f func() error) error {
 		defer func() { warnings, s.warnings = s.warnings, nil }()
 		return s.guarded(ctx, f)
 	}()
+	if err != nil {
+		return err
+	}
 	for _, w := range warnings {
 		_ = s.guarded(ctx, func() error {
 			s.opts.OnWarning(w.message, w.text)
 			return nil
 		})
 	}
-	return err
+	return nil
 }
 
 // guarded calls f, which calls user code. A panic is logged and becomes an error.

@@ -58,6 +58,20 @@ func msg(intent accp.Intent, op string, p ...accp.Param) *accp.Message {
 
 func text(key, value string) accp.Param { return accp.Param{Key: key, Value: accp.String(value)} }
 
+// OnWarning concerns processed messages only: one that is refused has an error instead.
+func TestRefusedMessageIsNoWarning(t *testing.T) {
+	warnings := 0
+	s := session(t, &accp.SessionOptions{Budget: accp.BudgetEnforce, OnWarning: func(*accp.Message, string) { warnings++ }})
+	m := msg("req", "pay", text("schema", "TX"), text("transaction_id", "t1"), text("currency", "x"))
+	_, err := s.Send(t.Context(), m)
+	require.NoError(t, err)
+	require.Equal(t, 1, warnings)
+	m.Params = append(m.Params, text("reference", strings.Repeat("long ", 500)))
+	_, err = s.Send(t.Context(), m)
+	require.ErrorIs(t, err, accp.ErrBudgetExceeded)
+	require.Equal(t, 1, warnings)
+}
+
 // Every frame that is sent has the whole envelope: mid of 12 hex digits, all
 // different (ACCP-038), seq that rises by one (ACCP-039), ts (ACCP-040), sid
 // (ACCP-043); cid (ACCP-041), aid (ACCP-042) and ttl (ACCP-044) as given.
