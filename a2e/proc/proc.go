@@ -223,10 +223,19 @@ func (m *manager) spawn(ctx context.Context, call *a2e.Call, r *SpawnRequest) (*
 	g.work.Go(func() { p.run(ctx.Done()) }) // ctx ends after the answer
 	context.AfterFunc(ctx, func() {
 		if !hook.IsAnswered(call) { // the agent does not know the process
-			p.stop(StateStopped, signalKill)
+			p.abandon()
 		}
 	})
 	return &SpawnResponse{ProcID: p.id, OK: true, PID: int64(cmd.Process.Pid)}, nil
+}
+
+// abandon stops a process that the agent does not know. At the end of its time a chain does so, too, with the same cause.
+func (p *process) abandon() {
+	if p.chain != nil {
+		p.stop(StateTimedOut, signalKill)
+		return
+	}
+	p.stop(StateStopped, signalKill)
 }
 
 // countLocked returns the numbers of running processes, and of ended ones whose output is not sent. g.mu must be held.
