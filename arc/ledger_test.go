@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/arctest"
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -191,7 +192,11 @@ func TestPlacesOfDefaults(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}))
-		for p, want := range []int{256 + 1024, 256 + 1024, 256 + 1024, 256 + 1024, 1024, 1024, 1024, 1024, 0} {
+		places := []int{256 + 1024, 256 + 1024, 256 + 1024, 256 + 1024, 1024, 1024, 1024, 1024, 0}
+		if race.Enabled { // which makes thousands of tasks slow
+			places = places[:1]
+		}
+		for p, want := range places {
 			n := 0
 			for ; ; n++ {
 				_, err := serveAs(t, s, fmt.Sprint("p", p), "task.create", "a", `{"initialMessage":`+hello("x")+`}`)
@@ -203,7 +208,7 @@ func TestPlacesOfDefaults(t *testing.T) {
 			require.Equal(t, want, n, p)
 		}
 		synctest.Wait()
-		require.EqualValues(t, 1024, running.Load())
+		require.EqualValues(t, 256*min(len(places), 4), running.Load())
 	})
 }
 
