@@ -326,6 +326,52 @@ func TestWebhookRetryPolicy(t *testing.T) {
 	}
 }
 
+// ARC-D44: while 10,000 notifications or 64 MiB wait, messages are given up and not listed. The ends of tasks are queued.
+func TestFullWebhookQueueGivesMessagesUp(t *testing.T) {
+	if race.Enabled {
+		t.Skip("it sends 64 MiB and 10,000 notifications")
+	}
+	for _, tt := range []struct{ size, tasks, messages, kept int }{{1, 1, 10_020, 10_000}, {1 << 20, 4, 20, 64}} {
+		synctest.Test(t, func(t *testing.T) {
+			var isUp atomic.Bool
+			h := &hooks{fail: func(int) (int, error) {
+				if isUp.Load() {
+					return 200, nil
+				}
+				return 500, nil
+			}}
+			o := h.withStatic(arc.StaticWebhook{ID: "all", CallbackURL: "https://all.test/", TargetAgent: "ops-01",
+				Events: []arc.Event{arc.EventNewMessage, arc.EventTaskCompleted}})
+			dropped := 0
+			o.OnDeadLetter = func(_ context.Context, l arc.DeadLetter) {
+				require.Equal(t, "NEW_MESSAGE", l.ID+string(l.Event))
+				dropped++
+			}
+			s := newServer(t, &arc.ServerOptions{Webhook: o, Limits: arc.Limits{MaxMemory: -1, MaxMemoryPerPrincipal: -1}})
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				for range tt.messages {
+					if err := run.AddProgress(ctx, "%s", strings.Repeat("x", tt.size)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}))
+			for range tt.tasks {
+				createTask(t, s, "a-01", "x")
+				synctest.Wait()
+			}
+			require.Empty(t, letters(t, s))
+			isUp.Store(true)
+			pass(2 * time.Hour)
+			got := h.take()
+			require.Equal(t, tt.tasks*tt.messages+tt.tasks, len(got)+dropped)
+			require.InDelta(t, tt.kept+tt.tasks, len(got), 3)
+			slices.Sort(got)
+			require.Equal(t, "all.test TASK_COMPLETED COMPLETED", got[len(got)-tt.tasks])
+		})
+	}
+}
+
 // ARC-D44: a notification that is 23 hours old becomes a dead letter without an attempt.
 func TestOldNotificationIsDeadLetter(t *testing.T) {
 	for _, age := range []time.Duration{22 * time.Hour, 23 * time.Hour} {
