@@ -437,3 +437,22 @@ func TestSleepEndsAtTaskTimeout(t *testing.T) {
 		require.Equal(t, arc.ErrTaskTimeout, taskOf(t, s, "a-01", id).Error.Code)
 	})
 }
+
+// A task has at most 10,000 steps.
+func TestStepsOfTaskAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		runs := 0
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			for {
+				if _, err := arc.Step(ctx, run, "s", func(context.Context, string) (int, error) { runs++; return 0, nil }); err != nil {
+					return err
+				}
+			}
+		}))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		require.Equal(t, arc.TaskFailed, taskOf(t, s, "a-01", id).Status)
+		require.InDelta(t, 10_000, runs, 1) // the journal has an entry of the run
+	})
+}
