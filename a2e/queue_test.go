@@ -405,6 +405,7 @@ func TestPushesAboveTheBoundAreReported(t *testing.T) {
 		})
 		for range 1100 {
 			require.NoError(t, h.Sessions()[0].Send(t.Context(), "demo/push", &noteRequest{}))
+			synctest.Wait() // the first one runs, and does not wait
 		}
 		_, err := c.Call(t.Context(), "notes/write/req", &noteRequest{"x"}, nil)
 		require.NoError(t, err)
