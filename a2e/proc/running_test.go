@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -300,7 +301,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// A process whose answer arrives after the end of its Start is killed before Start returns.
+// A process whose answer arrives after the end of its Start is killed before Start returns. Start waits at most 5 s for the
+// answer, and as long for the end of the process.
 func TestStartKillsProcessOfLateAnswer(t *testing.T) {
 	idOf := func(line string) string {
 		var m struct{ ID string }
@@ -312,15 +314,24 @@ func TestStartKillsProcessOfLateAnswer(t *testing.T) {
 		name, features string
 		timeout        time.Duration
 		isCanceled     bool
+		silent         string // the request that the host does not answer
 	}{
-		{"context", `"cancel"`, 0, true},
-		{"time limit", `"cancel"`, time.Millisecond, false},
-		{"host without cancel", "", 0, true},
+		{"context", `"cancel"`, 0, true, ""},
+		{"time limit", `"cancel"`, time.Millisecond, false, ""},
+		{"host without cancel", "", 0, true, ""},
+		{"silent start", `"cancel"`, 0, true, "spawn"},
+		{"silent kill", `"cancel"`, 0, true, "kill"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				isKilled := false
+				isKilled, free := new(atomic.Bool), make(chan struct{})
+				answer := func(request, line string) string {
+					if tt.silent == request {
+						<-free
+					}
+					return line
+				}
 				steps := []a2etest.PeerStep{
 					a2etest.Receive("handshake/req"),
 					a2etest.Answer(func(line string) string {
@@ -341,25 +352,30 @@ func TestStartKillsProcessOfLateAnswer(t *testing.T) {
 				}
 				steps = append(steps,
 					a2etest.Answer(func(string) string {
-						return `{"a2e":"1.0","type":"proc/spawn/resp","id":"h-2","ts":1,"req_id":"` + spawn + `","proc_id":"p-7","ok":true,"pid":7}`
-					}),
-					a2etest.Receive(`"proc_id":"p-7","signal":"SIGKILL"`),
-					a2etest.Answer(func(line string) string {
-						isKilled = true
-						return `{"a2e":"1.0","type":"proc/kill/resp","id":"h-3","ts":1,"req_id":"` + idOf(line) + `","ok":true,"state":"stopped"}`
+						return answer("spawn", `{"a2e":"1.0","type":"proc/spawn/resp","id":"h-2","ts":1,"req_id":"`+spawn+`","proc_id":"p-7","ok":true,"pid":7}`)
 					}))
+				if tt.silent != "spawn" {
+					steps = append(steps, a2etest.Receive(`"proc_id":"p-7","signal":"SIGKILL"`),
+						a2etest.Answer(func(line string) string {
+							isKilled.Store(true)
+							return answer("kill", `{"a2e":"1.0","type":"proc/kill/resp","id":"h-3","ts":1,"req_id":"`+idOf(line)+`","ok":true,"state":"stopped"}`)
+						}))
+				}
 				agent := a2etest.Must(a2e.NewClient(a2etest.NewPeer(t, steps...), &a2e.ClientOptions{Capabilities: []string{"proc"}}))
 				defer agent.Close()
 				_, err := agent.Connect(t.Context())
 				require.NoError(t, err)
 				c := a2etest.Must(proc.NewClient(agent))
+				start := time.Now()
 				_, err = c.Start(ctx, shell("sleep 100"), &a2e.CallOptions{Timeout: tt.timeout})
+				require.LessOrEqual(t, time.Since(start), 5*time.Second+tt.timeout)
+				close(free)
 				if tt.isCanceled {
 					require.ErrorIs(t, err, context.Canceled)
 				} else {
 					require.ErrorIs(t, err, context.DeadlineExceeded)
 				}
-				require.True(t, isKilled)
+				require.Equal(t, tt.silent != "spawn", isKilled.Load())
 			})
 		})
 	}
