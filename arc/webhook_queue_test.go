@@ -372,18 +372,23 @@ func TestFullWebhookQueueGivesMessagesUp(t *testing.T) {
 	}
 }
 
+// failsWhile returns the answers of a webhook that fails while isDown is set.
+func failsWhile(isDown *atomic.Bool) func(int) (int, error) {
+	return func(int) (int, error) {
+		if isDown.Load() {
+			return 500, nil
+		}
+		return 200, nil
+	}
+}
+
 // ARC-D44: a notification that is 23 hours old becomes a dead letter without an attempt.
 func TestOldNotificationIsDeadLetter(t *testing.T) {
 	for _, age := range []time.Duration{22 * time.Hour, 23 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			var isDown atomic.Bool
 			isDown.Store(true)
-			h := &hooks{fail: func(int) (int, error) {
-				if isDown.Load() {
-					return 500, nil
-				}
-				return 200, nil
-			}}
+			h := &hooks{fail: failsWhile(&isDown)}
 			db := store.NewMemory()
 			start := func() *arc.Server {
 				return newServer(t, &arc.ServerOptions{Persistence: arc.Persistence{Store: db, LeaseTTL: 3 * time.Second}, Webhook: h.options()})
@@ -414,12 +419,7 @@ func TestWebhookBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var isDown atomic.Bool
 		isDown.Store(true)
-		h := &hooks{fail: func(int) (int, error) {
-			if isDown.Load() {
-				return 500, nil
-			}
-			return 200, nil
-		}}
+		h := &hooks{fail: failsWhile(&isDown)}
 		s := newServer(t, &arc.ServerOptions{Webhook: h.options()})
 		s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 		for i := range 20 {
