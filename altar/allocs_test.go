@@ -232,13 +232,13 @@ func TestMemoryOfConnections(t *testing.T) {
 // route finds the Runtime of a call in a session.
 func route(h *Host, id string, turn int) {
 	sh := h.shardOf(id)
-	h.lock(sh)
+	now := h.lock(sh)
 	defer h.unlock(sh)
 	name, _, err := resolveTool(h.manifest.Load().has, "math/add")
 	if err != nil {
 		panic(err)
 	}
-	d := core.Demand{Contract: name, Turn: uint64(turn), Now: time.Now()}
+	d := core.Demand{Contract: name, Turn: uint64(turn), Now: now}
 	if _, lack := sh.core.Find(id).Registry().Route(&d); lack != core.NoLack {
 		panic(lack)
 	}

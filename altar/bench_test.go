@@ -7,8 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,8 +83,55 @@ func channelCalls(b *testing.B) func(int64) error {
 	}
 }
 
-// One call from client to Runtime and back. The ratio is to three goroutines
-// that talk over channels.
+// oneHop is the floor of a Host between byte streams: a caller and an answering goroutine at the ends of one
+// pipe, with the same messages.
+func oneHop(b *testing.B) func(int64) error {
+	near, far := net.Pipe()
+	a, z := NewStreamConn(near, nil), NewStreamConn(far, nil)
+	b.Cleanup(func() { _, _ = a.Close(), z.Close() })
+	go func() {
+		for {
+			m, err := z.Receive()
+			if err != nil {
+				return
+			}
+			call := m.(*ToolCall)
+			_ = z.Send(&ToolResult{InvocationID: call.InvocationID, Payload: call.Parameters})
+		}
+	}()
+	var mu sync.Mutex
+	waiting := map[string]chan struct{}{}
+	go func() {
+		for {
+			m, err := a.Receive()
+			if err != nil {
+				return
+			}
+			id := m.(*ToolResult).InvocationID
+			mu.Lock()
+			done := waiting[id]
+			delete(waiting, id)
+			mu.Unlock()
+			close(done)
+		}
+	}()
+	params := json.RawMessage(`{"a":1,"b":2}`)
+	var calls atomic.Int64
+	return func(int64) error {
+		id, done := strconv.FormatInt(calls.Add(1), 10), make(chan struct{})
+		mu.Lock()
+		waiting[id] = done
+		mu.Unlock()
+		err := a.Send(&ToolCall{InvocationID: id, SessionID: "s", ToolName: "math/add", Parameters: params})
+		if err == nil {
+			<-done
+		}
+		return err
+	}
+}
+
+// One call from client to Runtime and back. The ratio in one process is to three goroutines
+// that talk over channels, and over two byte streams to a call over one of them.
 func BenchmarkProxyCall(b *testing.B) {
 	for _, tr := range []network{{"direct", directTransport}, {"mem", pipeTransport}, {"direct/store=memory", directTransport}} {
 		rt := must(NewRuntime("r1", nil))
@@ -120,7 +170,11 @@ func BenchmarkProxyCall(b *testing.B) {
 				}
 				wg.Wait()
 			})
-			b.Run(name+"/ratio", func(b *testing.B) { pair.RatioCallers(b, callers, call, channelCalls(b)) })
+			base := channelCalls
+			if tr.name == "mem" {
+				base = oneHop
+			}
+			b.Run(name+"/ratio", func(b *testing.B) { pair.RatioCallers(b, callers, call, base(b)) })
 		}
 	}
 }
@@ -171,37 +225,64 @@ func BenchmarkStream100(b *testing.B) {
 	}
 }
 
-// From session and tool to the Runtime. The ratio is to one map and ring.
-func BenchmarkRoute(b *testing.B) {
-	for _, sessions := range []int{10, 10_000} {
-		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
-			h := testHost(b, nil)
-			conn, err := h.Dial(testService)
-			require.NoError(b, err)
-			require.NoError(b, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}))
-			require.NoError(b, conn.Send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"math/add"}}))
-			client, err := h.Dial(testUser)
-			require.NoError(b, err)
-			go func() {
-				for {
-					if _, err := client.Receive(); err != nil {
-						return
-					}
-				}
-			}()
-			ids := make([]string, sessions)
-			for i := range ids {
-				ids[i] = fmt.Sprintf("s%d", i)
-				require.NoError(b, client.Send(&CreateSession{SessionID: ids[i]}))
+// benchRoutes returns routes from a session and a tool to the Runtime, in turns through the sessions.
+func benchRoutes(b *testing.B, sessions int) func() {
+	h := testHost(b, nil)
+	conn, err := h.Dial(testService)
+	require.NoError(b, err)
+	require.NoError(b, conn.Send(&AnnounceRuntime{RuntimeID: "r1", ProtocolVersion: "1.0.0"}))
+	require.NoError(b, conn.Send(&FulfillTools{SessionID: allSessions, ToolNames: []string{"math/add"}}))
+	client, err := h.Dial(testUser)
+	require.NoError(b, err)
+	go func() {
+		for {
+			if _, err := client.Receive(); err != nil {
+				return
 			}
-			i := 0
-			b.ReportAllocs()
-			for b.Loop() {
-				route(h, ids[i%sessions], i)
-				i++
-			}
-		})
+		}
+	}()
+	ids := make([]string, sessions)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("s%d", i)
+		require.NoError(b, client.Send(&CreateSession{SessionID: ids[i]}))
 	}
+	i := 0
+	return func() {
+		route(h, ids[i%sessions], i)
+		i++
+	}
+}
+
+// mapAndRing is the floor of a route: a name replaces the oldest one in a map and a ring of the same length, under
+// a lock.
+func mapAndRing(names int) func() {
+	var mu sync.Mutex
+	ids, ring, m := make([]string, 2*names), make([]string, names), make(map[string]struct{}, names)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("s%d", i)
+	}
+	i := 0
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		delete(m, ring[i%names])
+		ring[i%names] = ids[i%len(ids)]
+		m[ring[i%names]] = struct{}{}
+		i++
+	}
+}
+
+// From session and tool to the Runtime. The ratio is to one map and ring, and of many sessions to few.
+func BenchmarkRoute(b *testing.B) {
+	few, many := benchRoutes(b, 10), benchRoutes(b, 10_000)
+	b.Run("sessions=10000/time", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			many()
+		}
+	})
+	b.Run("sessions=10000/ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(many), pair.Loop(mapAndRing(10_000))) })
+	b.Run("sessions=10000/few/ratio", func(b *testing.B) { pair.Ratio(b, pair.Loop(many), pair.Loop(few)) })
 }
 
 // benchMessages are the messages of a call, and the one with the most members.
