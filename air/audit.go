@@ -18,7 +18,7 @@ type AuditRecord struct {
 	Time      time.Time // when the request was received
 	Principal string    // the DID of the verified sender, or the AIR ID of a relay's authenticated caller; else empty
 	Peer      string    // address of the caller of a request; else empty
-	Operation string    // "push", "pull", "ack", "stream", "queue" (a push answered with 202), "redeliver", or "unknown"
+	Operation string    // "push", "pull", "ack", "stream", "queue" (a further attempt for a push answered with 202), "redeliver", or "unknown"
 	Object    string    // id of the envelope, or the mailbox
 	Outcome   string    // "ok", "refused" (before a handler ran), "failed" or "canceled"
 	Code      string    // of the error

@@ -4,10 +4,12 @@
 package air_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -269,6 +271,71 @@ func TestQueuedPushIsRetried(t *testing.T) {
 		time.Sleep(time.Hour)
 		require.Empty(t, h.called)
 	})
+}
+
+// A slow push has one audit record and at most one outcome. The copy in the queue has none once the message is handled, and a second
+// push during the handler is no refusal.
+func TestQueuedPushIsReportedOnce(t *testing.T) {
+	rejection := air.Reject(air.ErrUnauthorized, "not wanted")
+	for name, test := range map[string]struct {
+		results  []error       // of the calls of the handler, which take 20 s
+		repeat   time.Duration // after which the envelope is pushed a second time; zero for none
+		records  []string
+		outcomes []air.Class
+	}{
+		"handled":              {[]error{nil}, 0, []string{"push ok "}, nil},
+		"rejected":             {[]error{rejection}, 0, []string{"push failed unauthorized"}, []air.Class{air.ClassRefused}},
+		"copy during the call": {[]error{nil}, 15 * time.Second, []string{"push ok ", "push ok "}, nil},
+		"copy after a failure": {
+			[]error{errHandler, nil}, 22 * time.Second,
+			[]string{"push failed relay_error", "queue refused relay_error", "push ok "}, []air.Class{air.ClassLater, air.ClassLater},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, nil)
+				alice, bob := w.join(t, 1), w.join(t, 2)
+				var mu sync.Mutex
+				var records []string
+				var outcomes []air.Class
+				var log bytes.Buffer
+				calls := 0
+				in, err := air.NewInbox(bob, air.HandlerFunc(func(context.Context, *air.Delivery) error {
+					time.Sleep(20 * time.Second)
+					mu.Lock()
+					defer mu.Unlock()
+					calls++
+					return test.results[calls-1]
+				}), &air.InboxOptions{
+					Resolver: w.resolver(t), Persistence: air.Persistence{Store: store.NewMemory()},
+					Logger: slog.New(slog.NewTextHandler(&log, nil)),
+					Audit: func(_ context.Context, r *air.AuditRecord) {
+						mu.Lock()
+						defer mu.Unlock()
+						records = append(records, r.Operation+" "+r.Outcome+" "+r.Code)
+					},
+					OnOutcome: func(_ context.Context, r *air.ReceiveResult) {
+						mu.Lock()
+						defer mu.Unlock()
+						outcomes = append(outcomes, r.Class)
+					},
+				})
+				require.NoError(t, err)
+				data, start := signedOffer(t, alice, bob.DID(), nil), time.Now()
+				require.Equal(t, air.ClassLater, in.Receive(t.Context(), data, false).Class)
+				if test.repeat > 0 {
+					time.Sleep(test.repeat - time.Since(start))
+					in.Receive(t.Context(), data, false)
+				}
+				time.Sleep(time.Hour)
+				require.NoError(t, in.Close())
+				require.Equal(t, len(test.results), calls)
+				require.ElementsMatch(t, test.records, records)
+				require.ElementsMatch(t, test.outcomes, outcomes)
+				require.NotContains(t, log.String(), "replay")
+			})
+		})
+	}
 }
 
 // A slow handler of one thread stops neither other threads nor their order (AIR-D78).

@@ -247,12 +247,25 @@ func (r *receiver) finish(ctx context.Context, a *arrival, err error) *ReceiveRe
 	if a.env != nil {
 		a.record.Object = a.env.ID
 	}
-	r.reports.audit(ctx, &a.record, o.Err, a.d != nil && a.d.isHandled)
-	if o.Err != nil {
-		r.reports.refusal(ctx, &a.record, o)
-		r.reports.outcome(ctx, o)
-	}
+	r.report(ctx, a, o)
 	return o
+}
+
+// report reports an attempt. A copy of a message that the handler took during the wait of the copy is no refusal, and a queued
+// one no attempt: the copy that was handled has its own record.
+func (r *receiver) report(ctx context.Context, a *arrival, o *ReceiveResult) {
+	isHandled := a.d != nil && a.d.isHandled
+	switch {
+	case o.isCopy:
+		r.reports.audit(ctx, &a.record, nil, false)
+	case a.via == viaQueue && !isHandled && o.Err != nil && o.Err.Code == ErrReplay:
+	default:
+		r.reports.audit(ctx, &a.record, o.Err, isHandled)
+		if o.Err != nil {
+			r.reports.refusal(ctx, &a.record, o)
+			r.reports.outcome(ctx, o)
+		}
+	}
 }
 
 // hold makes an envelope a dead letter. If that fails, it is received later.
