@@ -204,14 +204,19 @@ func (c *Client) ListAllAttestations(ctx context.Context, airID string) (*Attest
 	return getAgent[Attestations](ctx, c, airID, "/attestations")
 }
 
-// ListRecentAttestations returns recent attestations of all agents. A limit of zero means the
-// default of the registry.
+// ListRecentAttestations returns recent attestations of all agents without revoked ones (AIR-D91). A limit of zero means
+// the default of the registry. The published registry omits the member is_active of these, so Active is false.
 func (c *Client) ListRecentAttestations(ctx context.Context, limit int) (*RecentAttestations, error) {
 	path := "/attestations/recent"
 	if limit > 0 {
 		path += "?limit=" + strconv.Itoa(limit)
 	}
-	return get[RecentAttestations](ctx, c, path)
+	recent, err := get[RecentAttestations](ctx, c, path)
+	if err != nil {
+		return nil, err
+	}
+	recent.List = slices.DeleteFunc(recent.List, func(a Attestation) bool { return a.Revoked != "" })
+	return recent, nil
 }
 
 // Revoke revokes an attestation. The secret is that of the attester.

@@ -588,6 +588,20 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
+// The published registry lists recent attestations without is_active. One that another registry lists as revoked is omitted.
+func TestRecentAttestationsOmitRevoked(t *testing.T) {
+	w := &wire{before: func(*http.Request) (*http.Response, error) {
+		rec := httptest.NewRecorder()
+		_, _ = rec.WriteString(`{"attestations":[{"id":1,"statement":"active"},
+			{"id":2,"revoked_at":"2026-01-15T10:30:00Z","is_active":false}],"total":2,"limit":50}`)
+		return rec.Result(), nil
+	}}
+	recent, err := w.client(t).ListRecentAttestations(t.Context(), 0)
+	require.NoError(t, err)
+	require.Len(t, recent.List, 1)
+	require.EqualValues(t, 1, recent.List[0].ID)
+}
+
 func TestTruncatedAnswer(t *testing.T) {
 	ts := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
