@@ -230,6 +230,33 @@ func TestParseEndpointRefusesAddressesThatAreNotPublic(t *testing.T) {
 	}
 }
 
+// The health of a relay is that of a server that accepts requests, while a shutdown waits for a request and after it.
+func TestRelayHealthEndsWithShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r := newRelay(t, &relay.ServerOptions{Middleware: []relay.Middleware{func(relay.Handler) relay.Handler {
+			return relay.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
+				<-release
+				return nil
+			})
+		}}})
+		health := func() int {
+			status, _, _ := do(t, r, http.MethodGet, "/health", "")
+			return status
+		}
+		before := health()
+		var wg sync.WaitGroup
+		wg.Go(func() { do(t, r, http.MethodGet, "/inbox/"+airIDOf(1)+"/pull", "") })
+		synctest.Wait()
+		wg.Go(func() { _ = r.Shutdown(context.Background()) })
+		synctest.Wait()
+		during := health()
+		close(release)
+		wg.Wait()
+		require.Equal(t, []int{http.StatusOK, http.StatusServiceUnavailable, http.StatusServiceUnavailable}, []int{before, during, health()})
+	})
+}
+
 // A client whose request is refused in a shutdown reaches another server, not this one on the same connection.
 func TestShutdownEndsConnections(t *testing.T) {
 	w := newWorld(t, nil)

@@ -34,7 +34,7 @@ import (
 //	POST /inbox/{r}        push
 //	GET  /inbox/{r}/pull   pull      GET  /pull/{r}   (a stream with ?stream=1)
 //	POST /inbox/{r}/ack    ack       POST /ack/{r}
-//	GET  /health
+//	GET  /health           200, and 503 once a shutdown has begun
 //
 // where r is an AIR ID or a DID. It returns envelopes byte for byte as received and verifies no
 // signatures (10.1). Its methods are safe for concurrent use.
@@ -185,7 +185,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		server.Allow(w, rt.method)
 		err = air.Errorf(air.Code(server.CodeMethod), "the method is not allowed here")
 	case rt.op == nil:
-		server.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+		s.serveHealth(w)
 		return
 	default:
 		x := &call{route: rt}
@@ -202,6 +202,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		s.logError(req.Context(), record, err)
 		writeError(w, err)
 	}
+}
+
+// serveHealth answers 503 once a shutdown has begun, so that an orchestrator sends no further callers.
+func (s *Server) serveHealth(w http.ResponseWriter) {
+	if s.Ready() != nil {
+		server.WriteJSON(w, http.StatusServiceUnavailable, []byte(`{"status":"closing"}`))
+		return
+	}
+	server.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
 // work runs the operation of a request as a piece of work. A panic is its internal error.
