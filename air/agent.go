@@ -36,6 +36,9 @@ type AgentOptions struct {
 	// mailbox in the agent's own document.
 	Direct bool
 
+	// ClientAddr returns the address of a caller of [Agent.Handler] for the limits, as that of [InboxOptions] does.
+	ClientAddr func(*http.Request) string
+
 	// Secrets returns the secret for an origin, for pushes and for pulls, "" for none; see
 	// [ClientOptions]. Nil means none. A relay that verifies signatures needs none.
 	Secrets func(origin string) string
@@ -53,10 +56,6 @@ type AgentOptions struct {
 
 	// RequireSealed refuses to send plain bodies, which every relay can read.
 	RequireSealed bool
-
-	// ResendEvery is the interval of a background [Client.Resend]. Zero and negative values mean none,
-	// as specified.
-	ResendEvery time.Duration
 
 	// PublishKey, if set, is called by Rotate with the new identity, which it stores and registers. An
 	// error ends the rotation.
@@ -147,7 +146,7 @@ func (a *Agent) connect(id *Identity, h Handler) (err error) {
 	c := &ClientOptions{
 		Resolver: o.Resolver, HTTPClient: o.HTTPClient, Profile: o.Profile, BodyTypes: slices.Clone(o.BodyTypes),
 		Secrets: o.Secrets, RequireSealed: o.RequireSealed, MaxMessage: o.Limits.MaxMessage,
-		ThreadStore: o.Persistence.ThreadStore, KeyPolicy: o.Auth.KeyPolicy, ResendEvery: o.ResendEvery,
+		ThreadStore: o.Persistence.ThreadStore, KeyPolicy: o.Auth.KeyPolicy, ResendEvery: o.Timing.ResendEvery,
 		Retry: &RetryPolicy{Timeout: o.Timing.RequestTimeout}, Interceptors: o.Interceptors, Logger: o.Logger,
 	}
 	if o.Persistence.Store != nil {
@@ -157,7 +156,7 @@ func (a *Agent) connect(id *Identity, h Handler) (err error) {
 		a.Inbox, err = NewInbox(id, h, &InboxOptions{
 			Auth: o.Auth, Limits: o.Limits, Persistence: o.Persistence, Timing: o.Timing,
 			Resolver: o.Resolver, Profile: o.Profile, BodyTypes: o.BodyTypes,
-			Middleware: o.Middleware, OnOutcome: o.OnOutcome, Audit: o.Audit, Logger: o.Logger,
+			ClientAddr: o.ClientAddr, Middleware: o.Middleware, OnOutcome: o.OnOutcome, Audit: o.Audit, Logger: o.Logger,
 		})
 		if err != nil {
 			return err

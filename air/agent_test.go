@@ -448,7 +448,7 @@ func TestAgentWithoutPolling(t *testing.T) {
 		require.ErrorIs(t, err, air.ErrDeliveryFailed)
 		require.NoError(t, alice.Shutdown(t.Context()))
 		w.setFail(nil)
-		opts.ResendEvery = time.Minute
+		opts.Timing.ResendEvery = time.Minute
 		alice, err = air.NewAgent(aliceID, nil, opts)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -643,5 +643,21 @@ func TestAgentFindsMailBehindForgedMail(t *testing.T) {
 		require.LessOrEqual(t, time.Since(start), 90*time.Second)
 		require.LessOrEqual(t, lookups.peak.Load(), int64(16))
 		t.Logf("handled after %v, %d lookups at a time", time.Since(start), lookups.peak.Load())
+	})
+}
+
+// Behind a proxy, each sender of an agent has its own limits: ClientAddr names its address.
+func TestAgentCountsClientAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		alice, bob := w.join(t, 1), w.join(t, 2)
+		a := w.agent(t, bob, air.AgentOptions{Direct: true, Limits: air.Limits{AddressRateLimit: 1},
+			ClientAddr: func(r *http.Request) string { return r.Header.Get("X-Real-Ip") }}, nil)
+		var got []int
+		for _, addr := range []string{"192.0.2.7", "192.0.2.7", "192.0.2.8"} {
+			status, _, _ := do(t, a.Handler(), http.MethodPost, "/", string(signedOffer(t, alice, bob.DID(), nil)), "X-Real-Ip", addr)
+			got = append(got, status)
+		}
+		require.Equal(t, []int{http.StatusOK, http.StatusTooManyRequests, http.StatusOK}, got)
 	})
 }

@@ -185,6 +185,10 @@ type Timing struct {
 	// RequestTimeout bounds each attempt of a delivery by an [Agent]. Zero means 60 s; a negative value
 	// removes the bound.
 	RequestTimeout time.Duration
+
+	// ResendEvery is the interval of a background [Client.Resend] of an [Agent]. Zero and negative values mean none, as
+	// specified.
+	ResendEvery time.Duration
 }
 
 // maxPullAge is the longest clock window for pulled mail.

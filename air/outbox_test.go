@@ -1015,7 +1015,7 @@ func TestHandlerContinuesItsAnswer(t *testing.T) {
 							return err
 						})
 					})
-					alice = w.agent(t, aliceID, air.AgentOptions{ResendEvery: every, Middleware: []air.Middleware{answers},
+					alice = w.agent(t, aliceID, air.AgentOptions{Timing: air.Timing{ResendEvery: every}, Middleware: []air.Middleware{answers},
 						Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
 					bob := w.agent(t, bobID, air.AgentOptions{Direct: true, Persistence: air.Persistence{Store: store.NewMemory()}}, nil)
 					w.registry.Register(bobID, "https://direct.example/")

@@ -67,9 +67,9 @@ func agentChild(_ context.Context, s store.Store) error {
 		time.Sleep(rand.N(20 * time.Millisecond)) // a kill before the outcome is recorded
 		return res.Body.Close()
 	}), &air.AgentOptions{
-		Resolver: resolver, Direct: true, BodyTypes: []string{air.AnyBodyType}, ResendEvery: 200 * time.Millisecond,
+		Resolver: resolver, Direct: true, BodyTypes: []string{air.AnyBodyType},
 		Limits:      air.Limits{MaxAttempts: 1, RateLimit: -1, AddressRateLimit: -1},
-		Timing:      air.Timing{PushWait: 10 * time.Millisecond},
+		Timing:      air.Timing{PushWait: 10 * time.Millisecond, ResendEvery: 200 * time.Millisecond},
 		Persistence: air.Persistence{Store: s, InstanceID: "agent"},
 		Logger:      slog.New(slog.DiscardHandler),
 	})

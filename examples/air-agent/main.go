@@ -63,7 +63,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}), &air.AgentOptions{Resolver: resolver, Persistence: air.Persistence{Store: db, SingleInstance: true},
 		// A relay keeps mail for seven days. By default, mail that is older than five minutes when it is
 		// fetched becomes a dead letter, so an agent that was offline for longer would not answer.
-		Timing: air.Timing{MaxPullAge: 7 * 24 * time.Hour}, ResendEvery: time.Minute})
+		Timing: air.Timing{MaxPullAge: 7 * 24 * time.Hour, ResendEvery: time.Minute}})
 	if err != nil {
 		return err
 	}

@@ -255,8 +255,8 @@ func (w *world) start(v *sim.View, i int) (sim.Instance, error) {
 	}
 	p.Agent, err = air.NewAgent(w.identity(i), h, &air.AgentOptions{
 		Interceptors: []air.Interceptor{w.noted(i)},
-		Resolver:     r, HTTPClient: c, BodyTypes: []string{noteType}, Logger: quiet, ResendEvery: 20 * time.Second,
-		Direct: w.isDirect(i), Limits: air.Limits{MaxAttempts: 6}, Persistence: air.Persistence{Store: w.storeOf(v), InstanceID: v.InstanceID()}, Timing: air.Timing{MaxPullAge: 24 * time.Hour},
+		Resolver:     r, HTTPClient: c, BodyTypes: []string{noteType}, Logger: quiet,
+		Direct: w.isDirect(i), Limits: air.Limits{MaxAttempts: 6}, Persistence: air.Persistence{Store: w.storeOf(v), InstanceID: v.InstanceID()}, Timing: air.Timing{MaxPullAge: 24 * time.Hour, ResendEvery: 20 * time.Second},
 		PublishKey: func(_ context.Context, next *air.Identity) error {
 			w.mu.Lock()
 			defer w.mu.Unlock()
