@@ -277,7 +277,7 @@ func (a *Agent) poll(ctx context.Context, endpoint string) error {
 		stop()
 	}
 	cancel()
-	if <-isMoved || ctx.Err() == nil && a.Inbox.Ready() == nil && a.isMoved(ctx, endpoint) {
+	if <-isMoved || ctx.Err() == nil && a.Inbox.life.Ready() == nil && a.isMoved(ctx, endpoint) {
 		return nil
 	}
 	return err

@@ -160,8 +160,15 @@ func (in *Inbox) Shutdown(ctx context.Context) error { return in.life.Shutdown(c
 // Close cuts the running handlers and waits for them at most one second.
 func (in *Inbox) Close() error { return in.life.Close() }
 
-// Ready returns [ErrClosed] once a shutdown has begun.
-func (in *Inbox) Ready() error { return in.life.Ready() }
+// Ready returns [ErrClosed] once a shutdown has begun, and an error while the process has no lease in its Store and so
+// handles nothing, for the probe of an orchestrator.
+func (in *Inbox) Ready() error {
+	err := in.life.Ready()
+	if i := in.receiver.instance; err == nil && i != nil {
+		err = i.check()
+	}
+	return err
+}
 
 // Usage returns the present use of the resources of [Limits].
 func (in *Inbox) Usage() []Usage {
@@ -186,7 +193,7 @@ func (in *Inbox) DebugHandler() http.Handler {
 
 // ServeHTTP receives one pushed envelope at any path (7.2) and answers with the codes of 9.2.
 func (in *Inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	httpx.LeaveIf(in.Ready(), w)
+	httpx.LeaveIf(in.life.Ready(), w)
 	in.front.serve(w, r)
 }
 

@@ -6,6 +6,7 @@ package air
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/fivewire/fivewire/internal/lease"
@@ -54,6 +55,21 @@ func (i *instance) start(l *life.Life, started func()) {
 	})
 }
 
+var errNoLease = errors.New("air: no lease acquired yet")
+
+// check returns an error while the process has no lease.
+func (i *instance) check() error {
+	select {
+	case <-i.ready:
+	default:
+		return errNoLease
+	}
+	if err := context.Cause(i.lease.Context()); err != nil {
+		return fmt.Errorf("air: no lease: %w", err)
+	}
+	return nil
+}
+
 // wait waits for the lease.
 func (i *instance) wait(ctx context.Context) error {
 	timeout := time.NewTimer(storeTimeout)
@@ -64,7 +80,7 @@ func (i *instance) wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timeout.C:
-		return errors.New("air: no lease acquired yet")
+		return errNoLease
 	}
 }
 

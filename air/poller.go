@@ -139,7 +139,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		switch {
 		case w.Err() != nil:
 			return context.Cause(w)
-		case p.inbox.Ready() != nil:
+		case p.inbox.life.Ready() != nil:
 			return ErrClosed
 		case err == nil && p.opts.EnableStream:
 			if err := p.stream(w); w.Err() == nil && p.life.Ready() == nil {

@@ -67,6 +67,31 @@ func TestClientShutdownWaitsForDelivery(t *testing.T) {
 	})
 }
 
+// An inbox is ready while it can claim envelopes: not before it has a lease, and not once another process has its id.
+func TestInboxIsReadyWithLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, nil)
+		bob, db := w.join(t, 1), store.NewMemory()
+		starting := &frozen{Store: db}
+		starting.isFrozen.Store(true)
+		opts := air.InboxOptions{Persistence: air.Persistence{Store: starting, InstanceID: "one"}}
+		in := w.inbox(t, bob, opts)
+		time.Sleep(time.Minute)
+		require.ErrorContains(t, in.Ready(), "no lease")
+		starting.isFrozen.Store(false)
+		time.Sleep(time.Minute)
+		require.NoError(t, in.Ready())
+
+		opts.Persistence.Store = db
+		next := w.inbox(t, bob, opts)
+		time.Sleep(time.Minute)
+		require.NoError(t, next.Ready())
+		require.ErrorContains(t, in.Ready(), "no lease")
+		require.NoError(t, in.Close())
+		require.ErrorIs(t, in.Ready(), air.ErrClosed)
+	})
+}
+
 // A shutdown does not wait for a background Resend, whose messages are in the outbox: to a silent recipient it takes minutes.
 func TestClientShutdownCutsResendEvery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
