@@ -251,14 +251,16 @@ func (r *receiver) finish(ctx context.Context, a *arrival, err error) *ReceiveRe
 	return o
 }
 
-// report reports an attempt. A copy of a message that the handler took during the wait of the copy is no refusal, and a queued
-// one no attempt: the copy that was handled has its own record.
+// report reports an attempt. A copy that has waited for a handled message is not refused. A queued copy is not reported if its
+// message is handled, which has its own record, or if the next attempt is not due.
 func (r *receiver) report(ctx context.Context, a *arrival, o *ReceiveResult) {
 	isHandled := a.d != nil && a.d.isHandled
+	var early *core.EarlyError
+	isWaiting := o.Err != nil && (o.Err.Code == ErrReplay || errors.As(o.Err, &early))
 	switch {
 	case o.isCopy:
 		r.reports.audit(ctx, &a.record, nil, false)
-	case a.via == viaQueue && !isHandled && o.Err != nil && o.Err.Code == ErrReplay:
+	case a.via == viaQueue && !isHandled && isWaiting:
 	default:
 		r.reports.audit(ctx, &a.record, o.Err, isHandled)
 		if o.Err != nil {
