@@ -5,12 +5,14 @@ package air_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/fivewire/fivewire/air"
 	"github.com/fivewire/fivewire/air/relay"
+	"github.com/fivewire/fivewire/store"
 )
 
 // newSigningWorld returns a world whose relay opens mailboxes to signatures of their agents only.
@@ -219,6 +222,50 @@ func TestStreamEndsWhenAccessIsRevoked(t *testing.T) {
 			push(t, w.relay, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
 			require.Equal(t, 2, events())
 			<-done
+		})
+	}
+}
+
+// A deafStore fails to wait for records.
+type deafStore struct{ store.Store }
+
+func (deafStore) Wait(context.Context, string, uint64) error { return errors.New("connection lost") }
+
+// The audit and the counters of a relay have the failure of a stream, whose response has begun.
+func TestEndOfStreamIsAudited(t *testing.T) {
+	for _, want := range []string{"refused unauthorized", "failed relay_error"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, nil)
+			var db store.Store = store.NewMemory()
+			if want == "failed relay_error" {
+				db = deafStore{db}
+			}
+			alice, bob := w.join(t, 1), w.join(t, 2)
+			var secret atomic.Pointer[string]
+			first, second := "first", "second"
+			secret.Store(&first)
+			var record *air.AuditRecord
+			r := newRelay(t, &relay.ServerOptions{
+				Auth: relay.Auth{InboxSecret: func(string) string { return *secret.Load() }}, Persistence: relay.Persistence{Store: db},
+				Audit: func(_ context.Context, r *air.AuditRecord) {
+					if r.Operation == "stream" {
+						record = r
+					}
+				},
+			})
+			var wg sync.WaitGroup
+			var body string
+			wg.Go(func() {
+				_, body, _ = do(t, r, http.MethodGet, "/pull/"+bob.AIRID()+"?stream=1", "", "X-Agent-Secret", "first")
+			})
+			synctest.Wait()
+			secret.Store(&second)
+			push(t, r, bob.AIRID(), signedOffer(t, alice, bob.DID(), nil))
+			wg.Wait()
+			require.Equal(t, want, record.Outcome+" "+record.Code)
+			require.NotContains(t, body, `"error"`)
+			require.EqualValues(t, 1, r.Stats().Refusals[air.Code(record.Code)])
+			require.Zero(t, r.Stats().Pulls)
 		})
 	}
 }

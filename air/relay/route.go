@@ -87,6 +87,8 @@ type call struct {
 	addr      string // of the caller, as a principal
 	principal string // in the budget
 
+	isAnswered bool // the response has begun
+
 	signer string // of a signed request, which verify checks with a key
 	verify func(key ed25519.PublicKey) error
 }

@@ -177,6 +177,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if rt.canStream && wantsStream(req) {
 		record.Operation = "stream"
 	}
+	x := &call{route: rt}
 	var err error
 	switch {
 	case !isKnown:
@@ -188,7 +189,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		s.serveHealth(w)
 		return
 	default:
-		x := &call{route: rt}
 		err = s.work(req, record.Operation, func(ctx context.Context) error {
 			return s.serve(w, req.WithContext(ctx), x)
 		})
@@ -200,6 +200,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	s.audit(req.Context(), record, err)
 	if err != nil {
 		s.logError(req.Context(), record, err)
+	}
+	if err != nil && !x.isAnswered {
 		writeError(w, err)
 	}
 }

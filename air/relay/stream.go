@@ -5,8 +5,6 @@ package relay
 
 import (
 	"context"
-	"errors"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -20,7 +18,8 @@ import (
 const heartbeat = 30 * time.Second
 
 // serveStream sends the mail and later arrivals as events until the reader disconnects, its secret or key is replaced, or
-// the relay is closed. An unacknowledged envelope comes again with the next stream or pull.
+// the relay is closed. An unacknowledged envelope comes again with the next stream or pull. An error after the response has
+// begun is for the audit and the log only.
 func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, after uint64) error {
 	place, err := s.output.Scope(x.principal, "").Reserve(budget.Work, 1)
 	if err != nil {
@@ -40,6 +39,7 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 	}()
 	defer func() { <-watcherDone }()
 	defer cancel()
+	x.isAnswered = true
 	err = out.Comment(ctx, "ready")
 	for err == nil {
 		after, err = s.sendPage(ctx, out, x, after)
@@ -50,15 +50,8 @@ func (s *Server) serveStream(w http.ResponseWriter, req *http.Request, x *call, 
 	if ctx.Err() != nil || out.Err() != nil {
 		err = nil // the reader disconnected, or the relay was closed
 	}
-	if err != nil {
-		level := slog.LevelError
-		if errors.Is(err, air.ErrUnauthorized) {
-			level = s.refusals.Level("stream")
-		}
-		s.opts.Logger.Log(req.Context(), level, "air: stream failed", "mailbox", x.to.airID, "err", err)
-	}
-	_ = out.Close() // the error is handled above
-	return nil
+	_ = out.Close() // the error is that of the stream
+	return err
 }
 
 // sendPage sends the next envelopes, or waits for them. Without room in the budget for one of them it waits a second.
