@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"regexp"
 	"slices"
@@ -305,6 +306,8 @@ func TestWebhookRetryPolicy(t *testing.T) {
 		{arc.RetryPolicy{MaxAttempts: 5, Max: 10 * time.Second}, []int{0, 5, 15, 25, 35}},
 		{arc.RetryPolicy{Base: -1}, []int{0, 0, 0, 60, 360, 2160, 9360, 30960, 74160}},
 		{arc.RetryPolicy{MaxAttempts: -1}, []int{0}},
+		{arc.RetryPolicy{MaxAttempts: 25, Base: 12 * time.Hour, Max: 2 * time.Minute}, steps(25, 120)},
+		{arc.RetryPolicy{MaxAttempts: 25, Base: math.MaxInt64, Max: -1}, []int{0}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var a attempts
@@ -319,11 +322,20 @@ func TestWebhookRetryPolicy(t *testing.T) {
 			pass(24 * time.Hour)
 			require.Equal(t, tt.want, a.at[:len(tt.want)])
 			require.Len(t, letters(t, s), 1)
-			if tt.policy.MaxAttempts < 0 {
+			if len(tt.want) == 1 {
 				require.Len(t, a.at, 1)
 			}
 		})
 	}
+}
+
+// steps returns n times in seconds, at equal intervals.
+func steps(n, seconds int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i * seconds
+	}
+	return list
 }
 
 // ARC-D44: while 10,000 notifications or 64 MiB wait, messages are given up and not listed. The ends of tasks are queued.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"net/url"
 	"slices"
 	"strconv"
@@ -367,10 +368,11 @@ func (w *Webhooks) repeat(ctx context.Context, item outbox.Item, d *Delivery, ag
 	w.log.DebugContext(ctx, "arc: webhook attempt failed", "subscription", d.SubscriptionID,
 		"delivery", d.ID, "attempt", d.Attempts+item.Attempt, "err", err)
 	o := &w.opts.Webhooks
-	delay := o.Base << min(item.Attempt-1, 20)
+	limit := maxWebhookAge
 	if o.Max > 0 {
-		delay = min(delay, o.Max)
+		limit = min(o.Max, limit)
 	}
+	delay := time.Duration(min(math.Ldexp(float64(o.Base), item.Attempt-1), float64(limit)))
 	switch isLate := isLate(item.Stream); {
 	case isLate && item.Attempt < len(lateDelays):
 		delay = lateDelays[item.Attempt]
