@@ -324,6 +324,21 @@ func TestRemoteErrorIsNotOneOfThisServer(t *testing.T) {
 	require.Equal(t, "not for you", fault(t, post(s, call("debug.ask", "a", "{}")), arc.ErrPermissionDenied).Message)
 }
 
+// An error that Errorf formats wraps all errors of %w.
+func TestErrorfWrapsAllErrors(t *testing.T) {
+	first, second := errors.New("first"), &arc.HTTPError{Status: 502}
+	e := arc.Errorf(arc.ErrAgentUnreachable, "%w, then %w", first, second)
+	require.Equal(t, "first, then arc: HTTP status 502 Bad Gateway", e.Message)
+	require.ErrorIs(t, e, first)
+	require.ErrorIs(t, e, arc.ErrAgentUnreachable)
+	var httpError *arc.HTTPError
+	require.ErrorAs(t, e, &httpError)
+	require.Equal(t, e.Message, e.Cause.Error())
+	require.Equal(t, first, arc.Errorf(arc.ErrInternal, "x: %w", first).Cause)
+	require.NoError(t, arc.Errorf(arc.ErrInternal, "x").Cause)
+	require.NoError(t, arc.Errorf(arc.ErrInternal, "%w", nil).Cause)
+}
+
 func TestConstructorsRefuseOpenServersAndEmptySecrets(t *testing.T) {
 	_, err := arc.NewServer(nil)
 	require.ErrorContains(t, err, "AllowAnonymous")

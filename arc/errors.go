@@ -190,11 +190,15 @@ type Error struct {
 }
 
 // Errorf returns an Error whose message is formatted. If an argument is an error
-// formatted by %w, it becomes the Cause, and its text stays in the message, so
-// use that only for causes that the peer may read.
+// formatted by %w, it becomes the Cause; several become one Cause that wraps them all.
+// Their text stays in the message, so use that only for causes that the peer may read.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
-	return &Error{Code: code, Message: err.Error(), Cause: errors.Unwrap(err)}
+	cause := errors.Unwrap(err)
+	if _, isSeveral := err.(interface{ Unwrap() []error }); isSeveral {
+		cause = err
+	}
+	return &Error{Code: code, Message: err.Error(), Cause: cause}
 }
 
 // Error returns the message and the code.
