@@ -20,7 +20,8 @@
 // # Security
 //
 // No span and no metric has content, tokens or the text of an error. The trace context of a caller is accepted from
-// every caller. A propagator that ignores it leaves the traceId of the request, which selects the trace, too.
+// every caller. A propagator that ignores it leaves the traceId of the request, which selects the trace, too, but not
+// whether its spans are sampled.
 //
 // # State
 //

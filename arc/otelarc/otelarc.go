@@ -174,15 +174,12 @@ func (t *Telemetry) Observe(s *arc.Server) (metric.Registration, error) {
 	return t.i.Observe(func() []telemetry.Row { return telemetry.Rows(s.Usage()) }, nil)
 }
 
-// contextOf returns ctx in the trace of a workflow, without a known span: the id of the trace is the traceId, or a hash
-// of it, as in the header traceparent of the requests of the workflow.
+// contextOf returns ctx in the trace of a workflow, whose id is the traceId, or a hash of it, as in the header traceparent
+// of the requests of the workflow. Without the id of a span, the sampler decides as for a trace that begins here.
 func contextOf(ctx context.Context, traceID string) context.Context {
 	if traceID == "" {
 		return ctx
 	}
-	hex := wire.W3CTraceID(traceID)
-	id, _ := trace.TraceIDFromHex(hex) // always valid
-	span := telemetry.Derived("workflow", hex).SpanID()
-	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span,
-		TraceFlags: trace.FlagsSampled, Remote: true}))
+	id, _ := trace.TraceIDFromHex(wire.W3CTraceID(traceID)) // always valid
+	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, Remote: true}))
 }

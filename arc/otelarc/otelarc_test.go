@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -265,4 +266,59 @@ func TestPanics(t *testing.T) {
 		r.RequireAttribute(t, "consumer task.notification", "error.type", "panic")
 		r.RequireNoContent(t, "secret")
 	})
+}
+
+// A traceId selects the trace, but not whether its spans are recorded: the sampler decides that as for a trace that begins
+// here, unless the caller has sent a trace context.
+func TestTraceIDIsNoSamplingDecision(t *testing.T) {
+	const workflow = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for _, tt := range []struct {
+		name, parent string
+		root         sdktrace.Sampler
+		want         bool
+	}{
+		{"root that records nothing", "", sdktrace.NeverSample(), false},
+		{"root that records all", "", sdktrace.AlwaysSample(), true},
+		{"root that does not record this trace", "", sdktrace.TraceIDRatioBased(0.1), false},
+		{"caller that records", "00-" + workflow + "-00f067aa0ba902b7-01", sdktrace.NeverSample(), true},
+		{"caller that does not record", "00-" + workflow + "-00f067aa0ba902b7-00", sdktrace.AlwaysSample(), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tel, err := otelarc.New(&otelarc.Options{TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.ParentBased(tt.root)))})
+			require.NoError(t, err)
+			var spans []trace.SpanContext
+			note := func(ctx context.Context) { spans = append(spans, trace.SpanContextFromContext(ctx)) }
+			ctx := arc.ContextWithTraceID(t.Context(), workflow)
+			handler := tel.Middleware()(arc.HandlerFunc(func(ctx context.Context, _ *arc.Call) (any, error) {
+				note(ctx)
+				return nil, nil
+			}))
+			header := http.Header{}
+			if tt.parent != "" {
+				header.Set("traceparent", tt.parent)
+			}
+			_, err = handler.ServeARC(ctx, &arc.Call{TraceID: workflow, Header: header})
+			require.NoError(t, err)
+			if tt.parent == "" {
+				hook := tel.NotificationHandler(arc.NotificationHandlerFunc(func(ctx context.Context, _ *arc.Notification) error {
+					note(ctx)
+					return nil
+				}))
+				require.NoError(t, hook.ServeNotification(ctx, &arc.Notification{}))
+				call := tel.Interceptor()(func(ctx context.Context, _ *arc.ClientRequest) (*arc.Response, error) {
+					note(ctx)
+					return nil, nil
+				})
+				out := new(arc.ClientRequest)
+				out.TraceID = workflow
+				_, err = call(ctx, out)
+				require.NoError(t, err)
+				require.Len(t, spans, 3)
+			}
+			for _, span := range spans {
+				require.Equal(t, workflow, span.TraceID().String())
+				require.Equal(t, tt.want, span.IsSampled())
+			}
+		})
+	}
 }
