@@ -146,7 +146,8 @@ func (w *ChatWriter) writeLocked(m *Message) error {
 		return context.Cause(w.ctx)
 	}
 	role := cmp.Or(m.Role, RoleAgent)
-	if err := w.reserveLocked(m); err != nil {
+	size, err := w.reserveLocked(m)
+	if err != nil {
 		return err
 	}
 	if w.turn.IsStreamed() {
@@ -161,30 +162,34 @@ func (w *ChatWriter) writeLocked(m *Message) error {
 		}
 	}
 	if w.limit >= 0 {
+		w.size = size
 		w.keepLocked(m, role)
 	}
 	return nil
 }
 
-// reserveLocked takes memory for a piece of an answer that is retained. w.mu must be held.
-func (w *ChatWriter) reserveLocked(m *Message) error {
+// reserveLocked takes memory for a piece of an answer that is retained, and returns the size of the answer with it. w.mu
+// must be held.
+func (w *ChatWriter) reserveLocked(m *Message) (size int, err error) {
 	if w.limit < 0 {
-		return nil
+		return 0, nil
 	}
+	size = w.size
 	for i := range m.Parts {
-		w.size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
+		size += len(m.Parts[i].Content) + len(m.Parts[i].Data)
 	}
-	if w.size > w.limit {
-		return errLongAnswer
+	if size > w.limit {
+		w.size = size // all later pieces fail, too
+		return 0, errLongAnswer
 	}
-	if w.size > w.reserved && w.size > smallAnswer {
-		n := w.size + min(w.size, maxAhead)
+	if size > w.reserved && size > smallAnswer {
+		n := size + min(size, maxAhead)
 		if err := w.turn.Reserve(n); err != nil {
-			return public(err)
+			return 0, public(err)
 		}
 		w.reserved = n
 	}
-	return nil
+	return size, nil
 }
 
 // encodeLocked writes the data of a piece. Of a message, only role and parts are sent. w.mu must be held.

@@ -297,6 +297,52 @@ func TestLedgerBoundsAnswer(t *testing.T) {
 	})
 }
 
+// A piece that is refused does not count, and others may follow it.
+func TestRefusedPieceIsNotCounted(t *testing.T) {
+	resume := arc.Persistence{EnableResume: true}
+	memory := arc.Limits{MaxMemoryPerPrincipal: 4 * large}
+	tooLarge := strings.Repeat("x", 17<<20) // for an event
+	for _, tt := range []struct {
+		name        string
+		o           arc.ServerOptions
+		isStateless bool
+		isStream    bool
+		refused     string
+		want        error
+	}{
+		{"answer over the memory", arc.ServerOptions{Limits: memory}, false, false, tooLarge[:8*large], arc.ErrAgentCapacityExceeded},
+		{"stream over the memory", arc.ServerOptions{Limits: memory}, false, true, tooLarge[:8*large], arc.ErrAgentCapacityExceeded},
+		{"resumable stream over the memory", arc.ServerOptions{Limits: arc.Limits{MaxMemoryPerPrincipal: large}, Persistence: resume},
+			true, true, tooLarge[:8*large], arc.ErrAgentCapacityExceeded},
+		{"event of a stream", arc.ServerOptions{Limits: arc.Limits{MaxOutput: 18 << 20}}, false, true, tooLarge, arc.ErrTooLarge},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tt.o.Auth = byName
+				s := newServer(t, &tt.o)
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a"}, StatelessChats: tt.isStateless,
+					ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+						for range 2 {
+							if err := out.Send(tt.refused); !errors.Is(err, tt.want) {
+								return fmt.Errorf("not refused: %w", err)
+							}
+						}
+						for range 40 {
+							if err := out.Send(tt.refused[:10<<10]); err != nil {
+								return err
+							}
+						}
+						return nil
+					})})
+				rec := post(s, call("chat.start", "a", fmt.Sprintf(`{"stream":%v,"initialMessage":%s}`, tt.isStream, hello("x"))), "Authorization", "p1")
+				require.Equal(t, http.StatusOK, rec.Code, rec.Body)
+				require.Equal(t, 40*10<<10, strings.Count(rec.Body.String(), "xxxxxxxxxx")*10)
+				require.NotContains(t, rec.Body.String(), "event: error")
+			})
+		})
+	}
+}
+
 func TestLedgerBoundsSubscriptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, &arc.ServerOptions{Auth: byName, Timing: arc.Timing{TaskTimeout: -1, InputTimeout: -1}, Limits: arc.Limits{MaxItemsPerPrincipal: 5, MaxMemoryPerPrincipal: 8 * large},

@@ -152,16 +152,16 @@ func (r *streamRun) count(n int) error {
 	if r.s.isShared {
 		limit = storedLog
 	}
-	r.size = min(r.size+n+itemBytes, limit)
-	if !r.isCounted || r.size <= r.reserved {
-		return nil
-	}
-	ahead := min(r.size+aheadBytes, limit)
-	err := r.s.ledger.grow(streamObject, r.id, ahead-r.reserved)
-	if err == nil {
+	size := min(r.size+n+itemBytes, limit)
+	if r.isCounted && size > r.reserved {
+		ahead := min(size+aheadBytes, limit)
+		if err := r.s.ledger.grow(streamObject, r.id, ahead-r.reserved); err != nil {
+			return err
+		}
 		r.reserved = ahead
 	}
-	return err
+	r.size = size
+	return nil
 }
 
 // item returns the item of an event. Small items share memory.
