@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type hostTurns struct {
 
 	mu    sync.Mutex
 	hosts map[string]*hostQueue // those with attempts or waiting streams; guarded by mu
+	swept time.Time             // guarded by mu
 }
 
 // A hostQueue has the streams that wait for an attempt at a host.
@@ -32,6 +34,7 @@ type hostQueue struct {
 	running int
 	waiting []string // in order; some have left since
 	isIn    map[string]bool
+	entered time.Time // by the last stream
 	isDown  bool      // the breaker is open
 	probe   time.Time // when a waiting stream comes back to make the next attempt at a host that is down
 }
@@ -58,6 +61,9 @@ func (t *hostTurn) enter() (delay time.Duration, err error) {
 		q = &hostQueue{isIn: map[string]bool{}}
 		t.hosts[t.host] = q
 	}
+	now := time.Now()
+	q.entered = now
+	t.sweepLocked(now)
 	delay = hostDelay
 	if q.running < maxHostTurns {
 		t.outcome, err = t.breakers.Breaker(t.host)
@@ -67,7 +73,7 @@ func (t *hostTurn) enter() (delay time.Duration, err error) {
 			return 0, nil
 		}
 		q.isDown = true
-		if now := time.Now(); !now.Before(q.probe) {
+		if !now.Before(q.probe) {
 			delay = retry.After(err)
 			q.probe = now.Add(delay)
 		}
@@ -78,6 +84,15 @@ func (t *hostTurn) enter() (delay time.Duration, err error) {
 		q.waiting = append(q.waiting, t.stream)
 	}
 	return delay, err
+}
+
+// sweepLocked removes the queues whose streams have not come back, because other processes send them. t.mu must be held.
+func (t *hostTurns) sweepLocked(now time.Time) {
+	if now.Sub(t.swept) < hostDelay {
+		return
+	}
+	t.swept = now
+	maps.DeleteFunc(t.hosts, func(_ string, q *hostQueue) bool { return q.running == 0 && now.Sub(q.entered) > 2*hostDelay })
 }
 
 // record passes the outcome of the attempt to the breaker, nil for an answer.

@@ -84,6 +84,37 @@ func TestOneStreamComesBackToDownHost(t *testing.T) {
 	})
 }
 
+// The queue of a host ends when none of its streams comes back, since other processes send them.
+func TestQueueOfLeftStreamsEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTurnQueue(always)
+		answered := func() {
+			turn := &hostTurn{hostTurns: &q.hostTurns, host: "two.test", stream: "other"}
+			_, err := turn.enter()
+			require.NoError(t, err)
+			turn.record(nil)
+			turn.end()
+		}
+		q.fail(t)
+		for range 4 {
+			probe, _ := q.enter(t, "s0") // an attempt of the first stream that comes back
+			if !probe.isWaiting {
+				probe.record(retry.Mark(errors.New("down"), retry.Unknown, 0))
+			}
+			probe.end()
+			turn, _ := q.enter(t, "s1")
+			require.True(t, turn.isWaiting)
+			turn.end()
+			time.Sleep(hostDelay)
+			answered()
+			require.Len(t, q.hosts, 1)
+		}
+		time.Sleep(2 * hostDelay)
+		answered()
+		require.Empty(t, q.hosts)
+	})
+}
+
 // A stream that makes an attempt is not woken for its own place in the order.
 func TestRunningStreamIsNotWoken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
