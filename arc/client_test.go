@@ -347,6 +347,21 @@ func TestClientNotifyStatus(t *testing.T) {
 	require.Equal(t, HTTPError{Status: 410, Body: "gone"}, *h)
 }
 
+// An error has at most 4 KiB of the text of a peer.
+func TestErrorOfPeerIsCut(t *testing.T) {
+	text := strings.Repeat("0123456789abcdef", 1<<16)
+	c := newTestClient(t, &peer{do: []reaction{reply(502, "text/plain", text), reply(404, "text/plain", text), reply(502, "text/plain", text)}}, nil)
+	n := &Notification{TaskID: "t", Event: EventNewMessage, Timestamp: "2024-01-15T10:30:00Z", Data: NotificationData{Status: "WORKING"}}
+	_, callErr := c.Call(t.Context(), "b", "debug.echo", nil, nil)
+	_, _, streamErr := collect(startStream(c, t.Context(), nil))
+	for _, err := range []error{callErr, streamErr, c.Notify(t.Context(), "b", n, nil)} {
+		var h *HTTPError
+		require.ErrorAs(t, err, &h)
+		require.Len(t, h.Body, 4<<10)
+		require.True(t, strings.HasPrefix(text, h.Body))
+	}
+}
+
 // A request that a server would reject is not sent.
 func TestClientRefusesLocally(t *testing.T) {
 	p := &peer{}

@@ -450,6 +450,55 @@ func TestLedgerBoundsStreams(t *testing.T) {
 	}
 }
 
+// Of a long stream only the retained events count: 1 MiB in memory, 16 MiB in a store. Earlier ones cannot be read again.
+func TestLongStreamCountsWhatIsRetained(t *testing.T) {
+	for _, tt := range []struct {
+		resource        string
+		retained, limit int64
+	}{{"memory", 1 << 20, 3 << 20}, {"storage", 16 << 20, 18 << 20}} {
+		t.Run(tt.resource, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const piece = 100 << 10
+				pieces := int(2 * tt.limit / piece)
+				o := arc.ServerOptions{Auth: byName, Persistence: arc.Persistence{EnableResume: true},
+					Limits: arc.Limits{MaxMemoryPerPrincipal: 3 << 20, MaxStoragePerPrincipal: tt.limit}}
+				if tt.resource == "storage" {
+					o.Persistence.Store = store.NewMemory()
+				}
+				s := arc.MustServer(&o)
+				s.Register(arc.Agent{AgentInfo: arc.AgentInfo{AgentID: "a"}, StatelessChats: true,
+					ChatHandler: arc.ChatHandlerFunc(func(_ context.Context, _ *arc.ChatTurn, out *arc.ChatWriter) error {
+						for range pieces {
+							if err := out.Send(strings.Repeat("x", piece)); err != nil {
+								return err
+							}
+						}
+						return nil
+					})})
+				mem := arctest.NewServer(t, s)
+				body := streamed("a", "c", "x")
+				r := arc.NewStreamReader(open(t, t.Context(), mem, body, "Authorization", "p1").Body, 0, nil)
+				text, last, err := readStream(r)
+				require.NoError(t, err)
+				require.Len(t, text, pieces*piece)
+				used := usageOf(s, tt.resource, "principal").Used
+				require.LessOrEqual(t, used, tt.retained+4<<10)
+				require.Greater(t, used, tt.retained*9/10)
+
+				stream, _, _ := strings.Cut(last.ID, ".")
+				resume := func(n int) string {
+					res := open(t, t.Context(), mem, body, "Authorization", "p1", "Last-Event-ID", fmt.Sprint(stream, ".", n))
+					text, err := io.ReadAll(res.Body)
+					require.NoError(t, err)
+					return string(text)
+				}
+				require.True(t, strings.Contains(resume(pieces-int(tt.retained*5/4)/piece), `"issue":"gap"`))
+				require.True(t, strings.HasPrefix(resume(pieces-int(tt.retained*3/4)/piece), "event: stream"))
+			})
+		})
+	}
+}
+
 // A task is counted once and until its removal, although its caller leaves before the answer and repeats the request.
 func TestRepeatedCreateIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

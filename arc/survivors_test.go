@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/fivewire/fivewire/arc"
+	"github.com/fivewire/fivewire/internal/race"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -455,4 +456,57 @@ func TestStepsOfTaskAreBounded(t *testing.T) {
 		require.Equal(t, arc.TaskFailed, taskOf(t, s, "a-01", id).Status)
 		require.InDelta(t, 10_000, runs, 1) // the journal has an entry of the run
 	})
+}
+
+// A task has at most 10,000 inputs, however often its handler waits for one.
+func TestInputsOfTaskAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, nil)
+		s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+			for {
+				if _, err := run.WaitInput(ctx, "more"); err != nil {
+					return err
+				}
+			}
+		}))
+		id := createTask(t, s, "a-01", "x")
+		synctest.Wait()
+		n := 0
+		for ; n <= 10_000 && send(s, "a-01", id, "x").Error == nil; n++ {
+			synctest.Wait()
+		}
+		require.Equal(t, 10_000, n)
+		require.Equal(t, arc.TaskFailed, taskOf(t, s, "a-01", id).Status)
+	})
+}
+
+// A task has at most 100,000 messages and artifacts, or as many as MaxTaskItems permits.
+func TestItemsOfTaskAreBounded(t *testing.T) {
+	for limit, want := range map[int]int{0: 100_000, 7: 7} {
+		if limit == 0 && race.Enabled { // which makes so many slow
+			continue
+		}
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(t, &arc.ServerOptions{Limits: arc.Limits{MaxTaskItems: limit}})
+			n := 1 // the initial message
+			s.HandleTasks("a-01", arc.TaskHandlerFunc(func(ctx context.Context, run *arc.TaskRun) error {
+				for ; n <= want; n += 2 {
+					if err := run.AddMessage(ctx, arc.AgentText("x")); err != nil {
+						return err
+					}
+					if err := run.AddArtifact(ctx, &arc.Artifact{Parts: []arc.Part{arc.TextPart("x")}}); err != nil {
+						n++
+						return err
+					}
+				}
+				return nil
+			}))
+			id := createTask(t, s, "a-01", "x")
+			synctest.Wait()
+			require.Equal(t, want, n)
+			task := taskOf(t, s, "a-01", id)
+			require.Equal(t, arc.TaskFailed, task.Status)
+			require.Equal(t, want, len(task.Messages)+len(task.Artifacts))
+		})
+	}
 }
