@@ -4,7 +4,6 @@
 package arc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/internal/life"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/retry"
 )
 
@@ -25,12 +25,12 @@ type WaitOptions struct {
 
 	// MinPollInterval and MaxPollInterval bound the delay between two polls. The
 	// delay starts at the minimum, grows by half after each poll without a change,
-	// and starts again after a change. Zero means 200 ms and 10 s.
+	// and starts again after a change. Zero and negative values mean 200 ms and 10 s.
 	MinPollInterval time.Duration
 	MaxPollInterval time.Duration
 
 	// WatchPollInterval is how often Wait asks although a watcher listens, in case
-	// a notification is lost. Zero means 60 s.
+	// a notification is lost. Zero means 60 s; a negative value disables that.
 	WatchPollInterval time.Duration
 
 	// MaxFailures is how many questions in a row may fail for a reason that may
@@ -48,7 +48,8 @@ type WaitOptions struct {
 
 // A WaitResult is the result of [Client.WaitTask].
 type WaitResult struct {
-	// Task is the task with its messages and artifacts.
+	// Task is the task with its messages and artifacts. Over 64 MiB, or MaxMessage of the client if that is
+	// more, further ones are missing; MessageCount and ArtifactCount are the totals.
 	Task *Task
 
 	// InputRequired reports that the task waits for [Client.SendTaskInput];
@@ -113,9 +114,9 @@ func (c *Client) WaitTask(ctx context.Context, target, taskID string, opts *Wait
 		call.RequestID = "" // with one id, a server that keeps results repeats the first state
 		o.CallOptions = &call
 	}
-	o.MinPollInterval = cmp.Or(o.MinPollInterval, 200*time.Millisecond)
-	o.MaxPollInterval = max(cmp.Or(o.MaxPollInterval, 10*time.Second), o.MinPollInterval)
-	o.WatchPollInterval = cmp.Or(o.WatchPollInterval, time.Minute)
+	o.MinPollInterval = option.Or(o.MinPollInterval, 200*time.Millisecond, 200*time.Millisecond)
+	o.MaxPollInterval = max(option.Or(o.MaxPollInterval, 10*time.Second, 10*time.Second), o.MinPollInterval)
+	o.WatchPollInterval = option.Duration(o.WatchPollInterval, time.Minute)
 	if o.MaxFailures == 0 {
 		o.MaxFailures = 5
 	}
@@ -173,11 +174,15 @@ func (w *waiting) run(ctx context.Context) (*WaitResult, error) {
 	}
 }
 
+// maxHistory bounds the messages and artifacts that are read in pages, in bytes.
+const maxHistory = 64 << 20
+
 // ask reads the task, or the whole of it in pages (ARC-D79).
 func (w *waiting) ask(ctx context.Context, whole bool) (*Task, error) {
 	p := &TaskInfoParams{TaskID: w.id, OmitMessages: !whole, OmitArtifacts: !whole}
 	var messages []Message
 	var artifacts []Artifact
+	size := 0
 	for {
 		if whole {
 			p.MessagesAfter, p.ArtifactsAfter = new(int64(len(messages))), new(int64(len(artifacts)))
@@ -186,13 +191,17 @@ func (w *waiting) ask(ctx context.Context, whole bool) (*Task, error) {
 		if err != nil || !whole || t.MessageCount == "" { // a server without pages answers with everything
 			return t, err
 		}
-		isLast := len(t.Messages)+len(t.Artifacts) == 0
-		if messages != nil {
+		page := *t
+		if messages != nil || artifacts != nil {
 			t.Messages, t.Artifacts = append(messages, t.Messages...), append(artifacts, t.Artifacts...)
 		}
 		messages, artifacts = t.Messages, t.Artifacts
-		isLast = isLast || t.hasTotals(len(messages), len(artifacts))
-		if isLast {
+		if len(page.Messages)+len(page.Artifacts) == 0 || t.hasTotals(len(messages), len(artifacts)) {
+			return t, nil
+		}
+		text, _ := page.MarshalJSON() // it was read before
+		size += len(text)
+		if size >= max(maxHistory, w.c.opts.Limits.MaxMessage) {
 			return t, nil
 		}
 	}

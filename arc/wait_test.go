@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -245,4 +246,57 @@ type testWatcher struct {
 func (w *testWatcher) Watch(string) (string, <-chan struct{}, func()) {
 	w.watches++
 	return "https://a.test/cb", w.news, func() { w.watches-- }
+}
+
+// A negative interval makes no request without a pause.
+func TestWaitIntervalsBelowZero(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &taskPeer{states: []phase{{0, `"status":"WORKING"`}, {time.Hour, `"status":"COMPLETED"`}},
+			subscribe: ok(`{"type":"task","subscription":{"subscriptionId":"s"}}`),
+			fail:      map[int]reaction{3000: arcFault(200, ErrTaskNotFound)}, // ends requests without a pause
+			begin:     time.Now()}
+		_, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{MinPollInterval: -1, MaxPollInterval: -1})
+		require.NoError(t, err)
+		require.InDelta(t, 365, len(p.polls), 10, "as without options")
+
+		p.begin, p.polls = time.Now(), nil
+		w := &testWatcher{news: make(chan struct{}, 1)}
+		time.AfterFunc(time.Hour, func() { w.news <- struct{}{} })
+		_, err = newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{Watcher: w, WatchPollInterval: -1})
+		require.NoError(t, err)
+		require.Equal(t, []time.Duration{0, time.Hour, time.Hour}, p.polls)
+	})
+}
+
+// A peer whose pages never end fills no memory: the counts show that some are missing.
+func TestWaitReadsPartOfEndlessTask(t *testing.T) {
+	page := fmt.Sprintf(`{"type":"task","task":{"taskId":"t","status":"COMPLETED","messageCount":1000000,"artifactCount":0,
+		"messages":[{"role":"agent","parts":[{"type":"TextPart","content":%q}]}]}}`, strings.Repeat("x", 10<<20))
+	pages := 0
+	c := newTestClient(t, roundTrip(func(req *http.Request) (*http.Response, error) {
+		body, err := io.ReadAll(req.Body)
+		if pages++; pages > 20 || err != nil {
+			return nil, errors.New("no end")
+		}
+		return ok(page)(req, body)
+	}), &ClientOptions{Retry: &RetryPolicy{MaxAttempts: -1}})
+	res, err := c.WaitTask(t.Context(), "b", "t", &WaitOptions{MaxFailures: -1})
+	require.NoError(t, err)
+	require.Len(t, res.Task.Messages, 7)
+	require.EqualValues(t, "1000000", res.Task.MessageCount)
+}
+
+// The pages of a task without messages are joined.
+func TestWaitReadsPagesOfArtifacts(t *testing.T) {
+	p := &peer{}
+	for i := range 3 {
+		p.do = append(p.do, ok(fmt.Sprintf(`{"type":"task","task":{"taskId":"t","status":"COMPLETED","messageCount":0,"artifactCount":3,
+			"artifacts":[{"artifactId":"a%d","name":"n","parts":[]}]}}`, i)))
+	}
+	res, err := newTestClient(t, p, nil).WaitTask(t.Context(), "b", "t", &WaitOptions{MaxFailures: -1})
+	require.NoError(t, err)
+	require.Len(t, res.Task.Artifacts, 3)
+	for i, a := range res.Task.Artifacts {
+		require.Equal(t, fmt.Sprint("a", i), a.ID)
+	}
 }
