@@ -21,6 +21,7 @@ import (
 	"github.com/fivewire/fivewire/arc"
 	"github.com/fivewire/fivewire/arc/internal/front"
 	"github.com/fivewire/fivewire/internal/mcpserver"
+	"github.com/fivewire/fivewire/internal/option"
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
@@ -41,7 +42,8 @@ type Options struct {
 	// Zero means 1 s; a negative value means that it does not wait.
 	TaskDelay time.Duration
 
-	// PollInterval is the interval at which clients are to read a task. Zero means 1 s.
+	// PollInterval is the interval at which clients are to read a task, in whole milliseconds. Zero and negative
+	// values mean 1 s.
 	PollInterval time.Duration
 }
 
@@ -69,7 +71,7 @@ func NewHandler(server *arc.Server, agents []arc.AgentInfo, opts *Options) (http
 	h.opts.RequestAgent = cmp.Or(h.opts.RequestAgent, "mcp-client")
 	h.opts.MaxWait = cmp.Or(h.opts.MaxWait, 50*time.Second)
 	h.opts.TaskDelay = cmp.Or(h.opts.TaskDelay, time.Second)
-	h.opts.PollInterval = cmp.Or(h.opts.PollInterval, time.Second)
+	h.opts.PollInterval = option.Or(h.opts.PollInterval, time.Second, time.Second)
 	next := mcpserver.Server{Name: h.opts.Name, Version: h.opts.Version, Extension: tasksExtension, Extend: extend}.Handler(func(r *http.Request) mcpserver.Backend {
 		in, _ := r.Context().Value(front.RequestKey{}).(*arc.ServerRequest)
 		return &backend{h, in}

@@ -263,7 +263,8 @@ func answerOf(r *mcp.ElicitResult) *arc.Message {
 // handle returns the task of MCP for a task.
 func (b *backend) handle(t task, resultType string) (*handle, error) {
 	s := t.state
-	out := &state{TaskID: s.ID, Status: "working", CreatedAt: s.CreatedAt, LastUpdatedAt: s.UpdatedAt, PollInterval: b.opts.PollInterval.Milliseconds()}
+	interval := (b.opts.PollInterval + time.Millisecond - 1).Milliseconds() // zero would be no pause
+	out := &state{TaskID: s.ID, Status: "working", CreatedAt: s.CreatedAt, LastUpdatedAt: s.UpdatedAt, PollInterval: interval}
 	switch s.Status {
 	case arc.TaskInputRequired:
 		out.Status, out.StatusMessage, out.InputRequests = "input_required", t.question(), t.inputRequests()

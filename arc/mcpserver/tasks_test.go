@@ -130,6 +130,16 @@ func TestTask(t *testing.T) {
 	require.Empty(t, f.started, "one task")
 }
 
+// No interval lets clients read a task without a pause.
+func TestPollIntervalIsPositive(t *testing.T) {
+	for interval, want := range map[time.Duration]int64{-time.Hour: 1000, -1: 1000, 0: 1000, 1: 1, 1500 * time.Microsecond: 2} {
+		f := newFixture(t, store.NewMemory(), &mcpserver.Options{TaskDelay: -1, PollInterval: interval})
+		r, text := rpc(t, f.handler, "alice", tasksOnly, "tools/call", call1+`"slow"}`)
+		require.Equal(t, "task", r.Result.ResultType, text)
+		require.Equal(t, want, r.Result.PollInterval)
+	}
+}
+
 // A question is an input request of its task, which one response answers.
 func TestTaskQuestion(t *testing.T) {
 	f := newFixture(t, nil, &mcpserver.Options{TaskDelay: time.Minute})
