@@ -374,6 +374,10 @@ func TestErrors(t *testing.T) {
 	require.JSONEq(t, `{"path":"x","n":1}`, string(e.Details))
 	require.True(t, e.Retryable)
 	require.Equal(t, "a2e: tool_error: reading: unexpected EOF", e.Error())
+	both := a2e.Errorf(a2e.ErrTool, "%w, then %w", io.ErrUnexpectedEOF, io.ErrShortWrite)
+	require.Equal(t, "unexpected EOF, then short write", both.Message)
+	require.ErrorIs(t, both, io.ErrUnexpectedEOF)
+	require.ErrorIs(t, both, io.ErrShortWrite)
 	require.Equal(t, "a2e: parse_error", a2e.ErrParse.Error())
 	require.ErrorContains(t, &a2e.HandshakeError{Reason: "auth_failed"}, "auth_failed")
 	for _, unsupported := range []*a2e.Error{

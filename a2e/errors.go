@@ -172,12 +172,16 @@ type Error struct {
 }
 
 // Errorf returns an error with a formatted message, and Retryable as is the default of the code. An
-// empty message becomes the code. An error among the arguments that %w names becomes the Cause; its
-// text is sent.
+// empty message becomes the code. An error among the arguments that %w names becomes the Cause, and
+// several become one that wraps them all; their text is sent.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
+	cause := errors.Unwrap(err)
+	if _, isSeveral := err.(interface{ Unwrap() []error }); isSeveral {
+		cause = err
+	}
 	text := strings.ToValidUTF8(err.Error(), "") // it may have the output of a program
-	return &Error{Code: code, Message: cmp.Or(text, string(code)), Retryable: code.isRetryable(), Cause: errors.Unwrap(err)}
+	return &Error{Code: code, Message: cmp.Or(text, string(code)), Retryable: code.isRetryable(), Cause: cause}
 }
 
 // violation returns the error of a member that does not fit.
