@@ -311,8 +311,7 @@ func CallAs[Out any](ctx context.Context, c *Client, op string, in any, opts *Ca
 }
 
 // Stream sends a message and yields the data of the answering chunks in order. A stream that ends
-// before its final chunk is [ErrTruncated]. Over WebSocket, a handler that returns before that leaves
-// the stream open, which is [ErrTimeout].
+// before its final chunk is [ErrTruncated].
 func (c *Client) Stream(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[Value, error] {
 	return streamOf(c.Replies(ctx, m, opts))
 }

@@ -26,7 +26,8 @@ import (
 // The code of a returned [*Error] or [Code] is sent to the peer, except that of an error which is
 // Remote. That and any other error is sent as [ErrInternal]. An error of this code or of
 // [ErrToolExecFailed] is logged. If a handler sends nothing and returns nil, the server answers a req
-// or qry by done without params, an ack, ping or pong by nothing, and another message by ack.
+// or qry by done without params, an ack, ping or pong by nothing, and another message by ack. If the
+// last message that it sends is a chunk and not the final one, the server sends end (ACCP-D60).
 type Handler interface {
 	ServeACCP(ctx context.Context, w *ReplyWriter, m *Message) error
 }
@@ -82,7 +83,20 @@ type ReplyWriter struct {
 	session *Session
 	to      *ReceiveResult
 	out     func(*Session, *Message) error
-	turn    chan int // holds the number of sent messages while no goroutine sends; closed after the handler
+	turn    chan sentMessages // holds an element while no goroutine sends; closed after the handler
+}
+
+// SentMessages are those of a handler.
+type sentMessages struct {
+	count   int
+	isChunk bool // the last one is a chunk
+	isEnded bool // one of them ends the answer
+}
+
+func (s *sentMessages) add(m *Message) {
+	s.count++
+	s.isChunk = m.Intent == IntentStream
+	s.isEnded = s.isEnded || last(IntentReq, m)
 }
 
 var errReplyOver = errors.New("accp: the handler has returned")
@@ -107,7 +121,7 @@ func (w *ReplyWriter) send(out *Message) error {
 	defer func() { w.turn <- sent }()
 	err := w.out(w.session, out)
 	if err == nil {
-		sent++
+		sent.add(out)
 	}
 	return err
 }
@@ -123,8 +137,8 @@ func (w *ReplyWriter) SendResult(params Params) error {
 	return w.send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
 }
 
-// close ends the use of w and returns the number of sent messages. Further calls have no effect.
-func (w *ReplyWriter) close() int {
+// close ends the use of w and returns the sent messages. Further calls have no effect.
+func (w *ReplyWriter) close() sentMessages {
 	sent, isOpen := <-w.turn
 	if isOpen {
 		close(w.turn)
@@ -319,8 +333,8 @@ func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) erro
 		ctx, done = e.session.ChainContext(ctx, m.Chain())
 		defer done()
 	}
-	w := &ReplyWriter{session: e.session, to: r, out: e.out, turn: make(chan int, 1)}
-	w.turn <- 0
+	w := &ReplyWriter{session: e.session, to: r, out: e.out, turn: make(chan sentMessages, 1)}
+	w.turn <- sentMessages{}
 	defer w.close() // goroutines of the handler can no longer answer
 	h, _ := s.find(m)
 	var sent error
@@ -341,14 +355,16 @@ func (s *responder) complete(ctx context.Context, e *exchange, w *ReplyWriter, m
 		if m.Intent == IntentFail {
 			return nil
 		}
-		e.failed = sent == 0
+		e.failed = sent.count == 0
 		if codeOf(err) == ErrInvalidIntent { // a handler that dispatches further
 			err = noHandler(m)
 		}
 		return e.sendError(err, m)
 	}
 	switch {
-	case sent > 0, m.Intent == IntentAck, m.Intent == intentPong, m.Intent == intentPing:
+	case sent.isChunk && !sent.isEnded && ctx.Err() == nil:
+		return e.confirm(m, IntentEnd)
+	case sent.count > 0, m.Intent == IntentAck, m.Intent == intentPong, m.Intent == intentPing:
 		return nil
 	case m.Intent == IntentReq, m.Intent == IntentQry:
 		return e.confirm(m, IntentDone) // the caller waits for a completion, and an ack is only a receipt

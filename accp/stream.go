@@ -40,7 +40,7 @@ type assembly struct {
 //
 //   - a chunk that contradicts earlier chunks is [ErrInvalidType],
 //   - a repeated index, or a chunk after the end, is [ErrDuplicate],
-//   - an end while chunks are missing is [ErrSequenceGap] and drops the stream,
+//   - an end while chunks are missing is [ErrSequenceGap], caused by [ErrTruncated], and drops the stream,
 //   - more than 1,024 open streams, 1,024 buffered chunks of a stream, or 16 MiB of all, is
 //     [ErrBudgetExceeded].
 func (s *StreamAssembler) Add(m *Message) (data []Value, isDone bool, err error) {
@@ -123,7 +123,7 @@ func (s *StreamAssembler) end(cid string) {
 // checkEnd checks an end message; a is nil if no chunk has arrived.
 func (a *assembly) checkEnd() error {
 	if a != nil && a.highest >= 0 {
-		return fail(ErrSequenceGap, "the stream ends although chunks are missing")
+		return &Error{Code: ErrSequenceGap, Message: "the stream ends although chunks are missing", Cause: ErrTruncated}
 	}
 	return nil
 }

@@ -233,12 +233,54 @@ func TestHandlerFailures(t *testing.T) {
 // A stream that stops before its final chunk is never a finished one (ACCP-148).
 func TestTruncatedStream(t *testing.T) {
 	d := newDesk(t, nil)
-	list, err := collect(d.http(t, nil).Stream(t.Context(), msg("req", "cut"), nil))
-	require.ErrorIs(t, err, accp.ErrTruncated)
-	require.Equal(t, []int64{0}, list)
-	list, err = collect(d.dial(t, &accp.ClientOptions{Timing: accp.ClientTiming{Timeout: 2 * time.Second}, Retry: &accp.RetryPolicy{MaxAttempts: -1}}).Stream(t.Context(), msg("req", "cut"), nil))
-	require.ErrorIs(t, err, accp.ErrTimeout)
-	require.Equal(t, []int64{0}, list)
+	for _, c := range []caller{d.http(t, nil), d.dial(t, nil)} {
+		list, err := collect(c.Stream(t.Context(), msg("req", "cut"), nil))
+		require.ErrorIs(t, err, accp.ErrTruncated, "%T", c)
+		require.ErrorIs(t, err, accp.ErrSequenceGap, "the server ends the stream")
+		require.Equal(t, []int64{0}, list)
+	}
+}
+
+// Only a handler that leaves a stream open to a waiting peer is completed by an end.
+func TestStreamsWithoutEnd(t *testing.T) {
+	d := newDesk(t, nil)
+	d.Handle("req", "backwards", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return errors.Join(w.Send(chunk(m.Op, 1, 2, accp.Int(1))), w.Send(chunk(m.Op, 0, 2, accp.Int(0))))
+	}))
+	d.Handle("req", "pause", accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		return errors.Join(w.Send(chunk(m.Op, 0, 2, accp.Int(0))), w.Send(msg("wait", m.Op)))
+	}))
+	for op, want := range map[string][]accp.Intent{"backwards": {"stream", "stream"}, "pause": {"stream", "wait"}} {
+		var intents []accp.Intent
+		for m, err := range d.http(t, nil).Replies(t.Context(), msg("req", op), nil) {
+			require.NoError(t, err)
+			intents = append(intents, m.Intent)
+		}
+		require.Equal(t, want, intents, op)
+	}
+
+	// A handler that its client has left has no outcome, so a repetition runs it.
+	runs := 0
+	d.Handle("req", "left", accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
+		runs++
+		err := w.Send(chunk(m.Op, 0, 2, accp.Int(0)))
+		if runs == 1 {
+			<-ctx.Done()
+			return nil
+		}
+		return errors.Join(err, w.Send(chunk(m.Op, 1, 2, accp.Int(1))))
+	}))
+	c, m := d.http(t, &accp.ClientOptions{SessionID: "s"}), msg("req", "left")
+	m.Meta = &accp.Meta{CID: "c"}
+	for _, err := range c.Replies(t.Context(), m, nil) {
+		require.NoError(t, err)
+		break
+	}
+	m.Meta.Ext = accp.Params{{Key: "try", Value: accp.Int(2)}}
+	list, err := collect(c.Stream(t.Context(), m, nil))
+	require.NoError(t, err)
+	require.Equal(t, []int64{0, 1}, list)
+	require.Equal(t, 2, runs)
 }
 
 // A failure that passes is tried again, in the chain of the first try with a new
