@@ -94,6 +94,7 @@ type SessionOptions struct {
 }
 
 func init() {
+	hook.Sessions = func(client any) any { return client.(*Client).all }
 	hook.SkipGreeting = func(opts any) { opts.(*ClientOptions).skipGreeting = true }
 	hook.SetIDs = func(opts any, next func() string) { opts.(*SessionOptions).newID = next }
 	hook.Digest = func(v any) (string, error) { return digest(v.(Value)) }

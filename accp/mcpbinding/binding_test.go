@@ -354,6 +354,33 @@ func TestReferences(t *testing.T) {
 	require.ErrorIs(t, err, accp.ErrToolSchema)
 }
 
+// With several sessions, references are resolved in the session of the call, also those of its shared texts.
+func TestReferencesOfConcurrentCalls(t *testing.T) {
+	d, err := newDesk()
+	require.NoError(t, err)
+	c, err := mcpbinding.NewClient(inMemory.connect(t, d.mcp), "planner", &accp.ClientOptions{MaxConcurrent: 2,
+		Session: accp.SessionOptions{Persistence: accp.Persistence{SharedStore: store.NewMemory()}}})
+	require.NoError(t, err)
+	require.NoError(t, c.Session().Put(t.Context(), accp.ScopeCold, "table", accp.String("1,2,3"), 0))
+	long := accp.Map(accp.Param{Key: "long", Value: accp.String(strings.Repeat("x", 100))})
+	ctx, cancel := context.WithCancel(t.Context())
+	running := make(chan error, 1)
+	go func() {
+		_, err := c.Call(ctx, call(t, "wait", accp.Map()), nil)
+		running <- err
+	}()
+	<-d.started // in the first session
+	answer, err := c.Call(t.Context(), call(t, "echo", long), nil)
+	require.NoError(t, err)
+	result, _ := answer.Params.Get("result")
+	require.True(t, result.Equal(long))
+	_, err = c.Call(t.Context(), call(t, "echo", accp.Map(accp.Param{Key: "t", Value: accp.Ref("cold.table")})), nil)
+	require.ErrorIs(t, err, accp.ErrRefNotFound, "an entry of the first session")
+	cancel()
+	require.ErrorIs(t, <-running, context.Canceled)
+	<-d.cancelled
+}
+
 // Local answers, and calls that the server or the caller cancels, leave no gap in the numbers of
 // the agent: the next call succeeds at once.
 func TestNumbersHaveNoGaps(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fivewire/fivewire/accp"
 	"github.com/fivewire/fivewire/accp/internal/bridge"
+	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/accp/profile"
 )
 
@@ -45,7 +46,7 @@ func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions
 	if opts != nil {
 		o = *opts
 	}
-	t := &transport{mcp: session, last: map[string]int64{}, sessions: map[string]*progress{}, perSender: o.Session.SeqPerSender,
+	t := &transport{mcp: session, last: map[string]int64{}, sessions: map[string]*progress{}, stores: map[string]*accp.Session{}, perSender: o.Session.SeqPerSender,
 		codec: accp.Codec{Lenient: o.Session.Lenient, FrameLimits: o.Session.FrameLimits}}
 	o.HTTPClient = &http.Client{Transport: t}
 	o.Header = nil
@@ -53,15 +54,17 @@ func NewClient(session *mcp.ClientSession, self string, opts *accp.ClientOptions
 	if err != nil {
 		return nil, err
 	}
-	t.session = c.Session()
-	t.codec.Registry = t.session.Registry()
+	for _, s := range hook.Sessions(c).([]*accp.Session) {
+		t.stores[s.ID()] = s
+	}
+	t.codec.Registry = c.Session().Registry()
 	return c, nil
 }
 
 // A transport answers the frames that an [accp.Client] posts over MCP.
 type transport struct {
 	mcp       *mcp.ClientSession
-	session   *accp.Session
+	stores    map[string]*accp.Session // the sessions of the client by id; they resolve references
 	codec     accp.Codec
 	perSender bool
 
@@ -192,7 +195,7 @@ func (t *transport) registry(m *accp.Message) []byte {
 
 // call calls a tool.
 func (t *transport) call(ctx context.Context, m *accp.Message) ([][]byte, bool, error) {
-	params, err := t.resolve(ctx, m.Params)
+	params, err := resolve(ctx, t.stores[m.Meta.SID], m.Params)
 	if err != nil {
 		return t.fail(m, local, codeOf(err), "")
 	}
@@ -264,29 +267,29 @@ func (t *transport) recordSeq(p *progress, frame []byte) {
 	}
 }
 
-// resolve replaces the references in the arguments. Other params are not sent to the tool and stay
-// unresolved.
-func (t *transport) resolve(ctx context.Context, params accp.Params) (accp.Params, error) {
+// resolve replaces the references in the arguments by values of a session. Other params are not sent to the
+// tool and stay unresolved.
+func resolve(ctx context.Context, s *accp.Session, params accp.Params) (accp.Params, error) {
 	args, ok := params.Get("arguments")
 	if !ok {
 		return params, nil
 	}
-	args, err := t.resolveIn(ctx, args)
+	args, err := resolveIn(ctx, s, args)
 	if err != nil {
 		return nil, err
 	}
 	return append(accp.Params(nil), params...).Set("arguments", args), nil
 }
 
-func (t *transport) resolveIn(ctx context.Context, v accp.Value) (accp.Value, error) {
+func resolveIn(ctx context.Context, s *accp.Session, v accp.Value) (accp.Value, error) {
 	switch v.Kind() {
 	case accp.KindRef:
 		ref, _ := v.Ref()
-		return t.session.Resolve(ctx, ref)
+		return s.Resolve(ctx, ref)
 	case accp.KindArray:
 		var out []accp.Value
 		for _, e := range v.Elements() {
-			e, err := t.resolveIn(ctx, e)
+			e, err := resolveIn(ctx, s, e)
 			if err != nil {
 				return v, err
 			}
@@ -296,7 +299,7 @@ func (t *transport) resolveIn(ctx context.Context, v accp.Value) (accp.Value, er
 	case accp.KindMap:
 		var out accp.Params
 		for _, p := range v.Entries() {
-			e, err := t.resolveIn(ctx, p.Value)
+			e, err := resolveIn(ctx, s, p.Value)
 			if err != nil {
 				return v, err
 			}

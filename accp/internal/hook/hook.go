@@ -43,6 +43,9 @@ var Key func(registry any, key, schema string) (full, short string, err error)
 // Hot returns the frames of the messages in hot state of an *accp.Session.
 var Hot func(session any) []string
 
+// Sessions returns the sessions of an *accp.Client, a []*accp.Session.
+var Sessions func(client any) any
+
 // SkipGreeting lets an *accp.ClientOptions send no greeting before the first message over HTTP.
 var SkipGreeting func(opts any)
 
