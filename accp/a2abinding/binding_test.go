@@ -55,7 +55,7 @@ func newDesk(t *testing.T) *desk {
 	agent.Handle(accp.IntentReq, profile.OpGenerate, accp.HandlerFunc(func(ctx context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		words := strings.Fields(m.Params.Text("data"))
 		for i, word := range words {
-			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1})
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.String(word), Final: i == len(words)-1 && word != "stop"})
 			if err != nil {
 				return err
 			}
@@ -452,8 +452,13 @@ func TestOrdinaryClient(t *testing.T) {
 		}
 	}
 
+	// A stream without its final chunk fails its task.
+	res, err := send(request(profile.OpGenerate, "a stop"))
+	require.NoError(t, err)
+	require.Equal(t, a2a.TaskStateFailed, res.(*a2a.Task).Status.State)
+
 	// A frame without a request creates no task.
-	res, err := send(&accp.Message{Intent: "ping", Op: profile.OpHeartbeat})
+	res, err = send(&accp.Message{Intent: "ping", Op: profile.OpHeartbeat})
 	require.NoError(t, err)
 	require.IsType(t, &a2a.Message{}, res)
 	require.Len(t, a2abinding.ExtractFrames(res.(*a2a.Message).Parts), 1)

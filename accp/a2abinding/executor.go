@@ -127,6 +127,7 @@ type answer struct {
 
 	parts    a2a.ContentParts           // for the message
 	artifact a2a.ArtifactID             // of the chunks
+	isOpen   bool                       // and no final one was written
 	last     *a2a.TaskStatusUpdateEvent // held back, since it may be the final one
 	frames   int
 	broken   bool
@@ -174,10 +175,12 @@ func (a *answer) frame(frame []byte) {
 		a.artifact = event.Artifact.ID
 		final, _ := m.Params.Get("is_final")
 		event.LastChunk, _ = final.Bool()
+		a.isOpen = !event.LastChunk
 		a.write(event) // at once, for a streaming client
 		return
 	}
 	a.release()
+	a.broken = a.broken || m.Intent == accp.IntentEnd && a.isOpen // a truncated stream
 	state := taskState(m.Intent)
 	if state == a2a.TaskStateUnspecified || state == a2a.TaskStateSubmitted {
 		state = a2a.TaskStateWorking

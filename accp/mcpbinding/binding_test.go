@@ -571,7 +571,8 @@ func TestSeveralFrames(t *testing.T) {
 	require.NoError(t, err)
 	agent.Handle(accp.IntentReq, profile.OpTool, accp.HandlerFunc(func(_ context.Context, w *accp.ReplyWriter, m *accp.Message) error {
 		for i := range 3 {
-			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: i == 2})
+			final := i == 2 && m.Params.Text("tool_name") != "stops"
+			chunk, err := accp.NewMessage(accp.IntentStream, m.Op, profile.SchemaStream, profile.Chunk{Index: int64(i), Data: accp.Int(int64(i)), Final: final})
 			if err != nil {
 				return err
 			}
@@ -586,7 +587,7 @@ func TestSeveralFrames(t *testing.T) {
 	}))
 
 	server := mcp.NewServer(&mcp.Implementation{Name: "x", Version: "1"}, nil)
-	for _, name := range []string{"counts", "fails"} {
+	for _, name := range []string{"counts", "fails", "stops"} {
 		if err := mcpbinding.AddTools(server, agent, &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)}); err != nil {
 			panic(err)
 		}
@@ -599,6 +600,10 @@ func TestSeveralFrames(t *testing.T) {
 	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails"})
 	require.NoError(t, err)
 	require.True(t, res.IsError)
+	require.Equal(t, "E4002 tool_exec_failed", plainText(t, res))
+	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "stops"})
+	require.NoError(t, err)
+	require.True(t, res.IsError, "the stream has no final chunk")
 	require.Equal(t, "E4002 tool_exec_failed", plainText(t, res))
 	head := "@planner>req:tool{}[mid:00000000000a,seq:1,ts:1714000000]"
 	res, err = cs.CallTool(t.Context(), &mcp.CallToolParams{Name: "fails", Meta: mcp.Meta{"accp/frame": head}})
@@ -621,6 +626,10 @@ func TestSeveralFrames(t *testing.T) {
 		last = err
 	}
 	require.ErrorIs(t, last, accp.ErrToolExecFailed)
+	for _, err := range c.Stream(t.Context(), call(t, "stops", accp.Map()), nil) {
+		last = err
+	}
+	require.ErrorIs(t, last, accp.ErrTruncated)
 }
 
 // Long results travel inline, or in a store that both sides read, unless the token limits are enforced

@@ -140,7 +140,7 @@ func ask(ctx context.Context, agent *accp.Server, req *mcp.CallToolRequest, fram
 }
 
 // plainResult returns the result in frames for a host that does not speak ACCP. The data of a stream
-// are its text or the list of its values.
+// are its text or the list of its values. A stream that ends before its final chunk is a failure.
 func plainResult(ctx context.Context, self string, frames [][]byte, invalid error) (*mcp.CallToolResult, error) {
 	// The session joins the parts of messages.
 	s, err := accp.NewSession(self, "", &accp.SessionOptions{DisableAutoCheckpoint: true, MaxMemory: -1,
@@ -150,6 +150,7 @@ func plainResult(ctx context.Context, self string, frames [][]byte, invalid erro
 	}
 	var last *accp.Message
 	var chunks []accp.Value
+	isOpen := false // the stream has no final chunk
 	for _, f := range frames {
 		r, err := s.Receive(ctx, f)
 		if err != nil {
@@ -159,7 +160,13 @@ func plainResult(ctx context.Context, self string, frames [][]byte, invalid erro
 			continue
 		}
 		last = r.Message
-		if v, ok := last.Params.Get("data"); ok && last.Intent == accp.IntentStream {
+		if last.Intent != accp.IntentStream {
+			continue
+		}
+		final, _ := last.Params.Get("is_final")
+		isFinal, _ := final.Bool()
+		isOpen = !isFinal
+		if v, ok := last.Params.Get("data"); ok {
 			chunks = append(chunks, v)
 		}
 	}
@@ -169,6 +176,8 @@ func plainResult(ctx context.Context, self string, frames [][]byte, invalid erro
 		out = bridge.PlainValue(accp.Value{}, false)
 	case last.Intent == accp.IntentFail && invalid != nil:
 		out = bridge.PlainError(accp.ErrToolSchema, invalid.Error())
+	case last.Intent == accp.IntentEnd && isOpen:
+		out = bridge.PlainError(accp.ErrToolExecFailed, strings.ToLower(accp.ErrToolExecFailed.Info().Name))
 	case last.Intent == accp.IntentStream || last.Intent == accp.IntentEnd:
 		out = bridge.PlainValue(joinChunks(chunks), true)
 	default:
