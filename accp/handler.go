@@ -89,8 +89,8 @@ type ReplyWriter struct {
 // SentMessages are those of a handler.
 type sentMessages struct {
 	count   int
-	isChunk bool // the last one is a chunk
-	isEnded bool // one of them ends the answer
+	isChunk bool // whether the last message is a chunk
+	isEnded bool // whether a message ends the answer
 }
 
 func (s *sentMessages) add(m *Message) {

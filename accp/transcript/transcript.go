@@ -101,8 +101,15 @@ func (t *Transcript) all() (frames []string) {
 	return append(frames, t.Frames...)
 }
 
-// Append appends a transcript as JSON.
-func Append(dst []byte, t *Transcript) ([]byte, error) { return jsonmap.Append(dst, t) }
+// Append appends a transcript as JSON. One of more than 64 MiB, the limit of [Decode], is an error. After an error dst is
+// returned unchanged.
+func Append(dst []byte, t *Transcript) ([]byte, error) {
+	out, err := jsonmap.Append(dst, t)
+	if n := len(out) - len(dst); n > maxSize {
+		return dst, fmt.Errorf("transcript: %d bytes are too long", n)
+	}
+	return out, err
+}
 
 // Decode reads a transcript of at most 64 MiB. It verifies nothing.
 func Decode(data []byte) (*Transcript, error) {

@@ -165,6 +165,22 @@ func TestVerifyNoticesChanges(t *testing.T) {
 
 func replace(text *string, old, new string) { *text = strings.Replace(*text, old, new, 1) }
 
+// A session with many checkpoints in a store has more frames than Decode reads. Append does not write them.
+func TestAppendRefusesLongTranscripts(t *testing.T) {
+	tr := &transcript.Transcript{Format: "accp-transcript-1", Frames: []string{""}}
+	data, err := transcript.Append([]byte("x"), tr)
+	require.NoError(t, err)
+	tr.Frames[0] = strings.Repeat("f", 64<<20-len(data)+1)
+	data, err = transcript.Append([]byte("x"), tr)
+	require.NoError(t, err)
+	_, err = transcript.Decode(data[1:])
+	require.NoError(t, err)
+	tr.Frames[0] += "f"
+	data, err = transcript.Append([]byte("x"), tr)
+	require.ErrorContains(t, err, "too long")
+	require.Equal(t, "x", string(data))
+}
+
 func TestDecodeRefuses(t *testing.T) {
 	other := of(t, sides(t)[0])
 	other.Format = "accp-transcript-2"
