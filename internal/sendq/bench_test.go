@@ -46,7 +46,7 @@ func BenchmarkPairPut(b *testing.B) {
 				b.Fatal(err)
 			}
 			if n++; n%run == 0 {
-				q.write() // the writer
+				q.drain() // the writer
 				q.isWriting = true
 			}
 		}),

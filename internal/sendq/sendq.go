@@ -262,11 +262,12 @@ func (q *Queue) put(m []byte, e entry) error {
 	}
 	e.inline = e.inline && !q.isWriting
 	mustStart := q.appendLocked(m, e)
+	var own *chunk
 	if e.inline {
-		q.last = control // the caller writes its own message
+		own = q.nextLocked() // before a control message can precede it
 	}
 	q.mu.Unlock()
-	if mustStart && (!e.inline || q.write()) {
+	if mustStart && (!e.inline || q.write(own)) {
 		go q.run()
 	}
 	return nil
@@ -305,13 +306,16 @@ func (q *Queue) appendLocked(m []byte, e entry) bool {
 }
 
 func (q *Queue) drain() {
-	for q.write() {
+	for more := true; more; {
+		q.mu.Lock()
+		c := q.nextLocked()
+		q.mu.Unlock()
+		more = q.write(c)
 	}
 }
 
-// write writes a chunk, of the last lane if the other is empty, and reports whether there are more.
-func (q *Queue) write() bool {
-	q.mu.Lock()
+// nextLocked removes the next chunk: of the last lane if the other is empty. q.mu must be held, by the writer.
+func (q *Queue) nextLocked() *chunk {
 	if len(q.lanes[1-q.last].chunks) > 0 {
 		q.last = 1 - q.last
 	}
@@ -319,11 +323,16 @@ func (q *Queue) write() bool {
 	c := l.chunks[0]
 	l.chunks = slices.Delete(l.chunks, 0, 1)
 	q.isFull = q.isFull && c.cost[control] == 0
-	q.mu.Unlock()
+	return c
+}
+
+// write writes a chunk and reports whether there are more.
+func (q *Queue) write(c *chunk) bool {
 	if err := q.output(c); err != nil {
 		q.Cut(err)
 	}
 	q.mu.Lock()
+	l := &q.lanes[q.last]
 	if q.cut != nil {
 		q.lanes[data].chunks, q.lanes[control].chunks = nil, nil
 	} else {
