@@ -545,6 +545,41 @@ func TestLongStreamOutlivesTimeToLive(t *testing.T) {
 	})
 }
 
+// As without a store, an open stream is not removed.
+func TestRemoveLeavesOpenStreamInStore(t *testing.T) {
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		require.NoError(t, p[0].Remove(t.Context(), "s"))
+		appendItems(t, w, 1, 2)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 2, io.EOF)
+		require.NoError(t, p[0].Remove(t.Context(), "s"))
+		for _, process := range p {
+			_, err := process.Read(t.Context(), "s", user, 0)
+			require.Equal(t, ErrUnknown, err)
+		}
+	})
+}
+
+// A stream whose end is not stored yet is removed afterwards, so that its id is free.
+func TestRemoveAwaitsEnd(t *testing.T) {
+	isSlow := false
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 2)
+		synctest.Wait()
+		isSlow = true
+		w.Cut(errTest)
+		require.NoError(t, p[0].Remove(t.Context(), "s"))
+		isSlow = false
+		time.Sleep(time.Minute)
+		w = newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 3)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 3, io.EOF)
+	}, fault.Rule{Action: fault.Delay, Op: "append", Delay: 10 * time.Second, When: func(_, _ string) bool { return isSlow }})
+}
+
 func TestReaderOfExpiredLogEnds(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Grace: -1})

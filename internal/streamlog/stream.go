@@ -120,28 +120,38 @@ func compact(item []byte) []byte {
 func (w *Writer) Finish(ctx context.Context, final []byte) error {
 	s, final := w.s, compact(final)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	err := s.refusalLocked()
 	if err == nil && final != nil {
 		s.pushLocked(final)
 	}
 	s.endLocked(nil)
-	for !s.isEnded && !s.isLost {
-		space := s.space.wait()
-		s.mu.Unlock()
-		select {
-		case <-space:
-		case <-ctx.Done():
-		}
-		s.mu.Lock()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
+	s.mu.Unlock()
+	if err := s.awaitEnd(ctx); err != nil {
+		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if err == nil && (s.isLost || s.end.cause != nil) {
 		return s.refusalLocked()
 	}
 	return err
+}
+
+// awaitEnd waits until the end of the stream is stored, or the stream is lost.
+func (s *stream) awaitEnd(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		isOpen, space := !s.isEnded && !s.isLost, s.space.wait()
+		s.mu.Unlock()
+		if !isOpen {
+			return nil
+		}
+		select {
+		case <-space:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // Sync waits until the items appended before are stored, and returns the number of the last one. If

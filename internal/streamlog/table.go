@@ -106,19 +106,33 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
-// Remove removes a stream that has ended.
+// Remove removes a stream that has ended, after its end is stored. It leaves a stream that is open in this process.
 func (t *Table) Remove(ctx context.Context, id string) error {
+	s := t.stream(t.key(id))
+	switch {
+	case s != nil && s.isOpen():
+		return nil
+	case s != nil:
+		if err := s.awaitEnd(ctx); err != nil {
+			return err
+		}
+	}
 	if t.db != nil {
 		return t.newStream(t.key(id)).log.expire(ctx, 0)
 	}
-	if s := t.stream(id); s != nil {
+	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.isEnded {
-			s.restLocked()
-		}
+		s.restLocked()
 	}
 	return nil
+}
+
+// isOpen reports whether the stream accepts items.
+func (s *stream) isOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refusalLocked() == nil
 }
 
 func (t *Table) key(id string) string {
