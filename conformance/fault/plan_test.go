@@ -28,6 +28,13 @@ func TestPlanIsJSON(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+func TestUnknownActionHasNoEffect(t *testing.T) {
+	plan := &fault.Plan{Rules: []fault.Rule{{Action: "hangs"}}}
+	_, err := fault.Store(store.NewMemory(), plan).Get(t.Context(), "k")
+	require.Equal(t, store.ErrNotFound, err)
+	require.Empty(t, plan.Log())
+}
+
 func TestFullRefusesWritesOnly(t *testing.T) {
 	eachOp(t, fault.Rule{Action: fault.Full}, func(t *testing.T, b *bench) {
 		err := b.call(t.Context())
