@@ -31,6 +31,7 @@ type PluginSnapshot struct {
 	// Save returns a state as a JSON object, or nil to remove the stored object. It may run
 	// concurrently with handlers. Its result after the end of ctx is dropped. In a durable session it is
 	// called after each request of the plugin, before the answer; an unchanged object is not stored again.
+	// An object that is returned with an error is stored, and the error is logged: it is a state without a part.
 	Save func(ctx context.Context, state any) (json.RawMessage, error)
 
 	// Restore fills a state that Open has just made. After an error the plugin serves nothing in

@@ -63,7 +63,8 @@ type (
 )
 
 // A SnapshotSaver is an [Episode] that can be saved as a JSON object. If its environment
-// is a [SnapshotRestorer], it outlives the session where the host keeps snapshots.
+// is a [SnapshotRestorer], it outlives the session where the host keeps snapshots. After an error,
+// which the host logs, the episode is kept as it was last saved.
 type SnapshotSaver interface {
 	Save(ctx context.Context) (json.RawMessage, error)
 }
@@ -160,6 +161,8 @@ type episode struct {
 	steps int64
 	done  bool
 	last  json.RawMessage // the state of the last observation
+
+	stored *savedEpisode // the last that was saved
 
 	saved atomic.Pointer[savedEpisode] // since the last request; nil if it was not saved, but never without run
 }

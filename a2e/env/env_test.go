@@ -4,11 +4,13 @@
 package env_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -490,5 +492,86 @@ func TestTransitionsOfPrincipalAreBoundedTogether(t *testing.T) {
 			require.Greater(t, u.Used, int64(4<<20))
 			require.LessOrEqual(t, u.Used, int64(5<<20))
 		}
+	}
+}
+
+// An unsaved environment counts to 1000. Its episodes from 90 to 99 are saved by save while it is set.
+type unsaved struct {
+	envtest.Counter
+	save func(ctx context.Context) (json.RawMessage, error)
+}
+
+type unsavedRun struct {
+	env.Episode
+	save func(ctx context.Context) (json.RawMessage, error)
+}
+
+func (u unsaved) Reset(ctx context.Context, r *env.ResetRequest) (env.Episode, *env.Observation, error) {
+	run, obs, err := u.Counter.Reset(ctx, r)
+	return &unsavedRun{run, u.save}, obs, err
+}
+
+func (u unsaved) Restore(ctx context.Context, saved json.RawMessage) (env.Episode, error) {
+	run, err := u.Counter.Restore(ctx, saved)
+	return &unsavedRun{run, u.save}, err
+}
+
+func (r *unsavedRun) Save(ctx context.Context) (json.RawMessage, error) {
+	saved, err := r.Episode.(env.SnapshotSaver).Save(ctx)
+	if r.save != nil && strings.Contains(string(saved), `"count":9`) {
+		return r.save(ctx)
+	}
+	return saved, err
+}
+
+// An episode that cannot be saved fails alone, is reported, and is kept as it was last saved (A2E-148).
+func TestSaveFailureLosesNoOtherEpisode(t *testing.T) {
+	for name, save := range map[string]func(ctx context.Context) (json.RawMessage, error){
+		"error":     func(context.Context) (json.RawMessage, error) { return nil, errors.New("no space") },
+		"panic":     func(context.Context) (json.RawMessage, error) { panic("no space") },
+		"Goexit":    func(context.Context) (json.RawMessage, error) { runtime.Goexit(); return nil, nil },
+		"no object": func(context.Context) (json.RawMessage, error) { return json.RawMessage("7"), nil },
+		"hang":      func(ctx context.Context) (json.RawMessage, error) { <-ctx.Done(); return nil, ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				snapshots := store.NewMemory()
+				session := func(save func(ctx context.Context) (json.RawMessage, error), f func(c *env.Client, step func(episode string) string)) string {
+					var log bytes.Buffer
+					h := a2etest.NewHost(t, &a2e.HostOptions{Logger: slog.New(slog.NewTextHandler(&log, nil)), Persistence: a2e.Persistence{Snapshots: snapshots}})
+					h.AddPlugin(a2etest.Must(env.NewPlugin(map[string]env.Environment{"counter": unsaved{envtest.Counter{Goal: 1000}, save}}, nil)))
+					agent := a2etest.Connect(t, h, &a2e.ClientOptions{AgentID: "ann", Types: env.Types()})
+					c := a2etest.Must(env.NewClient(agent))
+					f(c, func(episode string) string {
+						resp, err := c.Step(t.Context(), &env.StepRequest{EpisodeID: episode, Action: json.RawMessage(`{"action_type":"inc"}`)}, nil)
+						require.NoError(t, err)
+						return string(resp.Obs.State)
+					})
+					require.NoError(t, agent.Close())
+					require.NoError(t, h.Shutdown(t.Context())) // the snapshot is stored
+					return log.String()
+				}
+				log := session(nil, func(c *env.Client, _ func(string) string) {
+					reset(t, c, "counter", `{"start":90}`)
+					reset(t, c, "counter", `{"start":5}`)
+				})
+				require.NotContains(t, log, "level=ERROR")
+				log = session(save, func(c *env.Client, step func(string) string) {
+					require.JSONEq(t, `{"count":91}`, step("ep-1"))
+					require.JSONEq(t, `{"count":6}`, step("ep-2"))
+					reset(t, c, "counter", `{"start":99}`)
+				})
+				require.Contains(t, log, "level=ERROR")
+				require.Contains(t, log, "episode ep-1")
+				require.Contains(t, log, "episode ep-3")
+				require.NotContains(t, log, "episode ep-2")
+				session(nil, func(c *env.Client, step func(string) string) {
+					require.JSONEq(t, `{"count":91}`, step("ep-1"))
+					require.JSONEq(t, `{"count":7}`, step("ep-2"))
+					_, err := c.Observe(t.Context(), &env.ObserveRequest{EpisodeID: "ep-3"}, nil)
+					require.ErrorContains(t, err, "no such episode")
+				})
+			})
+		})
 	}
 }

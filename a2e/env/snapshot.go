@@ -7,12 +7,15 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fivewire/fivewire/a2e"
+	"github.com/fivewire/fivewire/internal/guard"
 )
 
 // The contents of a snapshot of the episodes of a session (A2E-148).
@@ -50,19 +53,26 @@ func (g *gym) save(ctx context.Context, state any) (json.RawMessage, error) {
 	r.mu.Unlock()
 	wait, cancel := halfOf(ctx)
 	defer cancel()
-	for _, e := range open {
-		kept, err := e.save(ctx, wait)
-		if err != nil {
-			return nil, err
-		}
-		if kept != nil {
-			out.Episodes = append(out.Episodes, *kept)
+	kept, errs := make([]*savedEpisode, len(open)), make([]error, len(open))
+	var work sync.WaitGroup
+	for i, e := range open {
+		work.Go(func() { kept[i], errs[i] = e.save(wait) })
+	}
+	work.Wait()
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	for _, k := range kept {
+		if k != nil {
+			out.Episodes = append(out.Episodes, *k)
 		}
 	}
-	if len(out.Episodes) == 0 && len(out.Recorded) == 0 {
+	err := errors.Join(errs...)
+	if err == nil && len(out.Episodes) == 0 && len(out.Recorded) == 0 {
 		return nil, nil
 	}
-	return a2e.EncodeModel(out)
+	object, encodeErr := a2e.EncodeModel(out)
+	return object, errors.Join(err, encodeErr)
 }
 
 // halfOf returns a context for half of the time of another.
@@ -74,17 +84,17 @@ func halfOf(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // save returns nil for an episode that ends with its session. A request that is being served may take long and has no
-// answer, so save returns the state before it. Without that state it waits until wait ends, and then omits the episode
-// so that the others are saved.
-func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
+// answer, so save returns the state before it. Without that state it waits until ctx ends, and then omits the episode.
+// An episode that cannot be saved stays as it was last saved.
+func (e *episode) save(ctx context.Context) (*savedEpisode, error) {
 	select {
 	case e.busy <- struct{}{}:
 	default:
 		if kept := e.saved.Load(); kept != nil {
 			return kept, nil
 		}
-		if e.lock(wait) != nil {
-			return nil, ctx.Err()
+		if e.lock(ctx) != nil {
+			return nil, nil
 		}
 	}
 	defer func() { <-e.busy }()
@@ -95,11 +105,18 @@ func (e *episode) save(ctx, wait context.Context) (*savedEpisode, error) {
 	if _, back := e.env.(SnapshotRestorer); !ok || !back {
 		return nil, nil
 	}
-	run, err := saver.Save(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("env: %s: %w", e.name, err)
+	kept := &savedEpisode{ID: e.id, Env: e.name, Steps: e.steps, Done: e.done, Last: e.last}
+	err := guard.CallApart("episode", func() (err error) {
+		kept.Run, err = saver.Save(ctx)
+		return err
+	})
+	if err == nil {
+		_, err = a2e.EncodeModel(kept) // reports a state that is not an object
 	}
-	kept := &savedEpisode{e.id, e.name, e.steps, e.done, e.last, run}
+	if err != nil {
+		return e.stored, fmt.Errorf("env: episode %s of %s: %w", e.id, e.name, err)
+	}
+	e.stored = kept
 	e.saved.Store(kept)
 	return kept, nil
 }
@@ -124,6 +141,7 @@ func (g *gym) restore(_ context.Context, state any, object json.RawMessage) erro
 	for _, kept := range in.Episodes {
 		e := newEpisode(kept.ID, kept.Env, g.environments[kept.Env])
 		e.steps, e.done, e.last = kept.Steps, kept.Done, kept.Last
+		e.stored = &kept
 		e.saved.Store(&kept)
 		r.episodes[kept.ID] = e
 	}

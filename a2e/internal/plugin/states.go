@@ -221,16 +221,18 @@ func (s *States[K]) Keep(ctx context.Context, key K) error {
 	return guard.Call("snapshot", func() error { return st.save(ctx, false) })
 }
 
-// save saves a state, without force only if it has changed since the last save. The caller has called startSave.
+// save saves a state, without force only if it has changed since the last save. An object with an error is a state
+// without a part. The caller has called startSave.
 func (st *entry) save(ctx context.Context, force bool) error {
-	object, err := st.hooks.Save(ctx, st.value)
-	if err != nil || !force && bytes.Equal(object, st.saved) {
-		return err
+	object, failure := st.hooks.Save(ctx, st.value)
+	if failure != nil && object == nil || !force && bytes.Equal(object, st.saved) {
+		return failure
 	}
-	if err = st.place.Save(ctx, st.hooks.Name, object); err == nil {
+	err := st.place.Save(ctx, st.hooks.Name, object)
+	if err == nil {
 		st.saved = bytes.Clone(object)
 	}
-	return err
+	return errors.Join(failure, err)
 }
 
 // Save saves all states that have snapshots. Those of sessions are removed if the session has ended.
