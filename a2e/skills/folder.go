@@ -155,11 +155,14 @@ func parseFolder(text []byte) (d *Definition, instructions string, err error) {
 }
 
 // parseFrontMatter reads the part of YAML that front matters use: names with a text or a list of texts,
-// plain, quoted, or on indented lines below. Members of nested objects are skipped.
+// plain, quoted, in a block, or on indented lines below. Members of nested objects are skipped.
 func parseFrontMatter(text string) (map[string][]string, error) {
 	fields := map[string][]string{}
 	name := ""
-	for line := range strings.SplitSeq(text, "\n") {
+	lines := strings.Split(text, "\n")
+	for len(lines) > 0 {
+		line := lines[0]
+		lines = lines[1:]
 		trimmed := strings.TrimSpace(line)
 		switch {
 		case trimmed == "" || trimmed[0] == '#':
@@ -178,9 +181,53 @@ func parseFrontMatter(text string) (map[string][]string, error) {
 		if name = strings.TrimSpace(key); fields[name] != nil {
 			return nil, fmt.Errorf("the front matter has %q twice", name)
 		}
-		fields[name] = parseValue(strings.TrimSpace(value))
+		value = strings.TrimSpace(value)
+		fields[name] = parseValue(value)
+		if isBlock(value) {
+			var text string
+			if text, lines = parseBlock(lines, value[0] == '>'); text != "" {
+				fields[name] = []string{text}
+			}
+		}
 	}
 	return fields, nil
+}
+
+// isBlock reports whether the text of a member is in the lines below.
+func isBlock(value string) bool { return value != "" && (value[0] == '|' || value[0] == '>') }
+
+// parseBlock returns the text of a block without the line breaks at its ends, and the lines behind it. If it is folded,
+// a line break between two lines with the indentation of the block is a space, or nothing before blank lines.
+func parseBlock(lines []string, isFolded bool) (block string, rest []string) {
+	var b strings.Builder
+	indent, blank, wasText := -1, 0, false
+	for i, line := range lines {
+		text := strings.TrimLeft(line, " \t")
+		if text == "" {
+			blank++
+			continue
+		}
+		n := len(line) - len(text)
+		if n == 0 {
+			return b.String(), lines[i:]
+		}
+		if indent < 0 {
+			indent = n
+		}
+		isText := isFolded && n <= indent
+		switch {
+		case b.Len() == 0:
+		case isText && wasText && blank == 0:
+			b.WriteByte(' ')
+		case isText && wasText:
+			b.WriteString(strings.Repeat("\n", blank))
+		default:
+			b.WriteString(strings.Repeat("\n", blank+1))
+		}
+		b.WriteString(line[min(n, indent):])
+		blank, wasText = 0, isText
+	}
+	return b.String(), nil
 }
 
 // parseValue returns the items behind the name of a member, none if they are in the next lines.
@@ -201,7 +248,7 @@ func parseValue(value string) []string {
 		list, isList = rest, separator == ','
 	}
 	items = items[:0] // no list, or not of one line
-	if text, _, _ := cutValue(value, "#"); text != "" && text[0] != '|' && text[0] != '>' {
+	if text, _, _ := cutValue(value, "#"); !isBlock(text) {
 		add(text)
 	}
 	return items

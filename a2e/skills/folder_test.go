@@ -44,7 +44,7 @@ func TestFolderIsDisclosedStepByStep(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list.Skills, 1)
 	d := list.Skills[0]
-	require.Equal(t, []string{"pdf-forms", `Fills forms: quickly`, "1.2"}, []string{d.Name, d.Description, d.Version})
+	require.Equal(t, []string{"pdf-forms", `Fills forms: "quickly"`, "1.2"}, []string{d.Name, d.Description, d.Version})
 	require.Nil(t, d.Instructions)
 	call := func(arguments string) string {
 		answer, err := c.Call(t.Context(), &skills.CallRequest{Name: "pdf-forms", Arguments: json.RawMessage(arguments)}, nil)
@@ -113,6 +113,24 @@ func TestFrontMatterValues(t *testing.T) {
 		require.NoError(t, err, line)
 		require.Equal(t, want, skill.Definition.Tags, line)
 	}
+}
+
+// A literal block keeps its line breaks and a folded one joins its lines, as in YAML. Comments, quotes and hyphens in a
+// block are text.
+func TestFrontMatterBlocks(t *testing.T) {
+	for block, want := range map[string]string{
+		"|\n  Reads a page.\n\n  Use it for:\n    - text # all\n  - \"tables\"\n  # now\n":          "Reads a page.\n\nUse it for:\n  - text # all\n- \"tables\"\n# now",
+		">- # folded\n\n  Reads\n  a page.\n\n  Use it:\n    - text\n\n    - tables\n  often\n\n\n": "Reads a page.\nUse it:\n  - text\n\n  - tables\noften",
+		"|+\n  a\n\n  \n# comment\n": "a", "|\n    a\n  b\n": "a\nb", ">\n a": "a", "\n  a\n  b": "a b",
+	} {
+		text := "---\nname: a\ndescription: " + block + "\nversion: 1\n---\n"
+		skill, err := skills.LoadFolder(writeFolder(t, map[string]string{"SKILL.md": text}), "")
+		require.NoError(t, err, block)
+		require.Equal(t, want, skill.Definition.Description, block)
+		require.Equal(t, "1", skill.Definition.Version, block)
+	}
+	_, err := skills.LoadFolder(writeFolder(t, map[string]string{"SKILL.md": "---\nname: a\ndescription: |\n\n---\n"}), "")
+	require.ErrorContains(t, err, "the description has 0 characters")
 }
 
 // Links within a folder are read, links out of it and files without a valid front matter are refused.
