@@ -16,10 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every exported identifier that a user can reach has a doc comment, and every file names its
+// Every package and every exported identifier that a user can reach has a doc comment, and every file names its
 // copyright holder. A comment on a group of constants or variables covers all of them.
 func TestDocumented(t *testing.T) {
-	files := 0
+	files, isDocumented := 0, map[string]bool{}
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -46,12 +46,18 @@ func TestDocumented(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		isDocumented[filepath.Dir(path)] = isDocumented[filepath.Dir(path)] || f.Doc != nil
 		for _, missing := range undocumented(f) {
 			t.Errorf("%s: %s has no doc comment", set.Position(missing.Pos()), missing.Name)
 		}
 		return nil
 	})
 	require.NoError(t, err)
+	for dir, ok := range isDocumented {
+		if !ok {
+			t.Errorf("%s has no package comment", dir)
+		}
+	}
 	require.Greater(t, files, 100)
 }
 

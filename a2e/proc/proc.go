@@ -1,6 +1,8 @@
 // Copyright 2026 The Fivewire Authors
 // SPDX-License-Identifier: Apache-2.0
 
+// Package proc is the namespace of processes: an agent starts programs on the host, writes their input, reads their
+// output and ends them. The host permits programs, directories and variables by name, and bounds what they use.
 package proc
 
 import (
