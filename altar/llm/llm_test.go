@@ -79,6 +79,7 @@ func TestParametersOfRefusesConstraints(t *testing.T) {
 			altar.Reason("unsupported_constraint"), "/properties/a/pattern", 63},
 		{`{"type":"object","properties":{"a":{"type":["string","integer"]}}}`, altar.Reason("invalid_type"), "/properties/a/type", 44},
 		{`{"type":"object","properties":{"a":true}}`, altar.Reason("invalid_type"), "/properties/a/type", 36},
+		{`{"type":"object","properties":{"a":{"type":["string","null"],"const":null}}}`, altar.Reason("unsupported_constraint"), "/properties/a/const", 70},
 		{`{"type":"object","properties":{"a":{"type":"array"}}}`, altar.Reason("missing_field"), "/properties/a/items", 36},
 		{`{"type":"object","required":["a"]}`, altar.Reason("invalid_value"), "/required/0", 30},
 		{`{"type":"object","properties":[]}`, altar.Reason("wrong_type"), "/properties", 31},

@@ -155,7 +155,7 @@ func (r *schemaReader) constraints(s strictjson.Value, path string, isInt64 bool
 		v := s.Get(name)
 		value, isBool := v.Bool()
 		switch {
-		case v.Absent(), name == "uniqueItems" && isBool && !value, name == "pattern" && isInt64:
+		case v == nil, v.Absent() && name != "const", name == "uniqueItems" && isBool && !value, name == "pattern" && isInt64:
 			continue
 		case (name == "additionalProperties" || name == "unevaluatedProperties") && (isBool || isEmptyObject(v)):
 			continue
