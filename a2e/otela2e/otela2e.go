@@ -97,11 +97,14 @@ func (t *Telemetry) Interceptor() a2e.Interceptor {
 				c.Attributes = []attribute.KeyValue{attribute.String(telemetry.ToolName, c.Target)}
 			}
 			ctx, span := t.i.Start(ctx, c)
-			answer, err := next(ctx, msgType, t.withTrace(ctx, body), opts)
-			if answer != nil {
-				span.SetAttributes(attribute.String(telemetry.RequestID, answer.ReqID()))
-			}
-			span.Finish(ctx, errorType(err))
+			var answer *a2e.Message
+			err := span.Run(ctx, errorType, func() (err error) {
+				answer, err = next(ctx, msgType, t.withTrace(ctx, body), opts)
+				if answer != nil {
+					span.SetAttributes(attribute.String(telemetry.RequestID, answer.ReqID()))
+				}
+				return err
+			})
 			return answer, err
 		}
 	}

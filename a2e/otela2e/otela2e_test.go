@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -76,6 +77,35 @@ func TestOneTrace(t *testing.T) {
 	require.Positive(t, points["gen_ai.server.request.duration"])
 	require.Contains(t, values, "fivewire.a2e.dropped")
 	require.NoError(t, registration.Unregister())
+}
+
+// A propagator that ignores the trace context of an agent starts another trace.
+func TestPropagators(t *testing.T) {
+	r := telemetrytest.New()
+	agent, err := otela2e.New(&otela2e.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	server, err := otela2e.New(&otela2e.Options{TracerProvider: r.Traces, MeterProvider: r.Meters, Propagator: propagation.NewCompositeTextMapPropagator()})
+	require.NoError(t, err)
+	set := a2etest.Must(tools.NewSet(nil))
+	tools.AddTool(set, "one", "", func(context.Context, *a2e.Call, struct{}) (int, error) { return 1, nil }, nil)
+	host := a2etest.NewHost(t, &a2e.HostOptions{Middleware: []a2e.Middleware{server.Middleware()}}, set.Plugin())
+	client := a2etest.Connect(t, host, &a2e.ClientOptions{Interceptors: []a2e.Interceptor{agent.Interceptor()}})
+	_, err = a2etest.Must(tools.NewClient(client)).Call(t.Context(), &tools.CallRequest{ToolName: "one", Arguments: []byte(`{}`)}, nil)
+	require.NoError(t, err)
+	spans := r.Spans()
+	require.NotEqual(t, spans["client execute_tool one"].SpanContext().TraceID(), spans["server execute_tool one"].SpanContext().TraceID())
+}
+
+// A call that panics has a span, as a failure.
+func TestPanics(t *testing.T) {
+	r := telemetrytest.New()
+	tel, err := otela2e.New(&otela2e.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+	require.NoError(t, err)
+	require.Panics(t, func() {
+		_, _ = tel.Interceptor()(func(context.Context, string, any, *a2e.CallOptions) (*a2e.Message, error) { panic("secret") })(
+			t.Context(), "tool/list/req", nil, nil)
+	})
+	r.RequireAttribute(t, "client tool/list/req", "error.type", "panic")
 }
 
 // The call of a skill, and that of a chain with it, is one trace from the agent to the skill.

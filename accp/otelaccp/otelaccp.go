@@ -102,14 +102,15 @@ func (t *Telemetry) Interceptor() accp.Interceptor {
 		return func(ctx context.Context, m *accp.Message, opts *accp.CallOptions) iter.Seq2[*accp.Message, error] {
 			return func(yield func(*accp.Message, error) bool) {
 				ctx, span := t.i.Start(ctx, callOf(trace.SpanKindClient, m))
-				var last error
-				defer func() { span.Finish(ctx, errorType(last)) }()
-				for answer, err := range next(ctx, t.withTrace(ctx, m), opts) {
-					last = err
-					if !yield(answer, err) {
-						return
+				_ = span.Run(ctx, errorType, func() (last error) {
+					for answer, err := range next(ctx, t.withTrace(ctx, m), opts) {
+						last = err
+						if !yield(answer, err) {
+							break
+						}
 					}
-				}
+					return last
+				})
 			}
 		}
 	}

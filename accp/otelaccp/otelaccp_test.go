@@ -5,6 +5,7 @@ package otelaccp_test
 
 import (
 	"context"
+	"iter"
 	"net/http/httptest"
 	"testing"
 
@@ -145,5 +146,14 @@ func TestPanics(t *testing.T) {
 		_ = tel.Middleware()(accp.HandlerFunc(func(context.Context, *accp.ReplyWriter, *accp.Message) error { panic("secret") })).
 			ServeACCP(t.Context(), nil, &accp.Message{Intent: accp.IntentReq, Op: "fail"})
 	})
+	require.Panics(t, func() {
+		call := tel.Interceptor()(func(context.Context, *accp.Message, *accp.CallOptions) iter.Seq2[*accp.Message, error] {
+			return func(func(*accp.Message, error) bool) { panic("secret") }
+		})
+		for range call(t.Context(), &accp.Message{Intent: accp.IntentReq, Op: "fail"}, nil) {
+			continue
+		}
+	})
+	r.RequireAttribute(t, "client req:fail", "error.type", "panic")
 	r.RequireAttribute(t, "server req:fail", "error.type", "panic")
 }

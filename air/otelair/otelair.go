@@ -62,8 +62,11 @@ func (t *Telemetry) Interceptor() air.Interceptor {
 			own.ID = cmp.Or(own.ID, air.NewID())
 			ctx, span := t.i.Start(ctx, telemetry.Call{Kind: trace.SpanKindProducer, Method: "send " + air.BodyType(own.Body), Links: linkOf(own.ID),
 				Attributes: attributesOf(own.ID, own.ThreadID)})
-			receipt, err := next(ctx, &own, opts)
-			span.Finish(ctx, errorType(err))
+			var receipt *air.Receipt
+			err := span.Run(ctx, errorType, func() (err error) {
+				receipt, err = next(ctx, &own, opts)
+				return err
+			})
 			return receipt, err
 		}
 	}

@@ -93,6 +93,11 @@ func TestPanics(t *testing.T) {
 		_ = tel.RelayMiddleware()(relay.HandlerFunc(func(http.ResponseWriter, *http.Request) error { panic("secret") })).
 			ServeRelay(nil, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/pull", http.NoBody))
 	})
+	require.Panics(t, func() {
+		_, _ = tel.Interceptor()(func(context.Context, *air.Draft, *air.SendOptions) (*air.Receipt, error) { panic("secret") })(
+			t.Context(), &air.Draft{Body: &air.Offer{}}, nil)
+	})
+	r.RequireAttribute(t, "producer send Offer", "error.type", "panic")
 	r.RequireAttribute(t, "consumer process Offer", "error.type", "panic")
 	r.RequireAttribute(t, "server relay pull", "error.type", "panic")
 }

@@ -72,8 +72,11 @@ func (t *Telemetry) Interceptor() altar.Interceptor {
 	return func(next altar.CallFunc) altar.CallFunc {
 		return func(ctx context.Context, s *altar.Session, tool string, params any, opts *altar.CallOptions) (*altar.Result, error) {
 			ctx, span, opts := t.start(ctx, s, tool, opts)
-			r, err := next(ctx, s, tool, params, opts)
-			span.Finish(ctx, errorType(err))
+			var r *altar.Result
+			err := span.Run(ctx, errorType, func() (err error) {
+				r, err = next(ctx, s, tool, params, opts)
+				return err
+			})
 			return r, err
 		}
 	}
@@ -84,14 +87,15 @@ func (t *Telemetry) Interceptor() altar.Interceptor {
 func (t *Telemetry) Stream(ctx context.Context, s *altar.Session, tool string, params any, opts *altar.CallOptions) iter.Seq2[json.RawMessage, error] {
 	return guard.Once(func(yield func(json.RawMessage, error) bool) {
 		ctx, span, opts := t.start(ctx, s, tool, opts)
-		var last error
-		defer func() { span.Finish(ctx, errorType(last)) }()
-		for chunk, err := range s.Stream(ctx, tool, params, opts) {
-			last = err
-			if !yield(chunk, err) {
-				return
+		_ = span.Run(ctx, errorType, func() (last error) {
+			for chunk, err := range s.Stream(ctx, tool, params, opts) {
+				last = err
+				if !yield(chunk, err) {
+					break
+				}
 			}
-		}
+			return last
+		})
 	}, errStreamUsed)
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -66,6 +67,11 @@ func TestOneTrace(t *testing.T) {
 	for _, err := range words {
 		require.ErrorContains(t, err, "ranged over once only")
 	}
+	require.Panics(t, func() {
+		for range tel.Stream(t.Context(), session, "panic", map[string]string{}, nil) {
+			panic("secret")
+		}
+	})
 	_, err = session.Call(t.Context(), "absent", map[string]string{}, nil)
 	require.ErrorIs(t, err, altar.ErrToolNotFound)
 
@@ -74,6 +80,7 @@ func TestOneTrace(t *testing.T) {
 	require.Equal(t, r.Spans()["server execute_tool text-01/upper"].SpanContext().SpanID(), inner.SpanID())
 	r.RequireAttribute(t, "server execute_tool text-01/upper", "gen_ai.tool.name", "text-01/upper")
 	r.RequireAttribute(t, "server execute_tool text-01/upper", "gen_ai.conversation.id", session.ID())
+	r.RequireAttribute(t, "client execute_tool panic", "error.type", "panic")
 	r.RequireAttribute(t, "client execute_tool absent", "error.type", "TOOL_NOT_FOUND")
 	r.RequireNoContent(t, "secret text")
 
@@ -85,7 +92,33 @@ func TestOneTrace(t *testing.T) {
 	require.NoError(t, registration.Unregister())
 }
 
-// A tool that panics has a span, as a failure.
+// A propagator that ignores the trace context of a client starts another trace.
+func TestPropagators(t *testing.T) {
+	for name, p := range map[string]propagation.TextMapPropagator{"default": nil, "none": propagation.NewCompositeTextMapPropagator()} {
+		t.Run(name, func(t *testing.T) {
+			r := telemetrytest.New()
+			client, err := otelaltar.New(&otelaltar.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
+			require.NoError(t, err)
+			runtime, err := otelaltar.New(&otelaltar.Options{TracerProvider: r.Traces, MeterProvider: r.Meters, Propagator: p})
+			require.NoError(t, err)
+			tool := runtime.Middleware()(altar.HandlerFunc(func(context.Context, *altar.ToolCall) (any, error) { return nil, nil }))
+			call := client.Interceptor()(func(_ context.Context, _ *altar.Session, tl string, _ any, opts *altar.CallOptions) (*altar.Result, error) {
+				_, err := tool.ServeALTAR(t.Context(), &altar.ToolCall{ToolName: tl, Metadata: opts.Metadata})
+				return nil, err
+			})
+			_, err = call(t.Context(), &altar.Session{}, "upper", nil, nil)
+			require.NoError(t, err)
+			if name == "default" {
+				r.RequireTrace(t, "client execute_tool upper", "server execute_tool upper")
+				return
+			}
+			spans := r.Spans()
+			require.NotEqual(t, spans["client execute_tool upper"].SpanContext().TraceID(), spans["server execute_tool upper"].SpanContext().TraceID())
+		})
+	}
+}
+
+// A tool and a call that panic have a span, as a failure.
 func TestPanics(t *testing.T) {
 	r := telemetrytest.New()
 	tel, err := otelaltar.New(&otelaltar.Options{TracerProvider: r.Traces, MeterProvider: r.Meters})
@@ -98,7 +131,13 @@ func TestPanics(t *testing.T) {
 		_ = tel.StreamMiddleware()(altar.StreamHandlerFunc(func(context.Context, *altar.ToolCall, *altar.ChunkWriter) error { panic("secret") })).
 			ServeALTARStream(t.Context(), &altar.ToolCall{ToolName: "two"}, nil)
 	})
-	for _, tool := range []string{"one", "two"} {
-		r.RequireAttribute(t, "server execute_tool "+tool, "error.type", "panic")
+	require.Panics(t, func() {
+		_, _ = tel.Interceptor()(func(context.Context, *altar.Session, string, any, *altar.CallOptions) (*altar.Result, error) {
+			panic("secret")
+		})(
+			t.Context(), &altar.Session{}, "three", nil, nil)
+	})
+	for _, span := range []string{"server execute_tool one", "server execute_tool two", "client execute_tool three"} {
+		r.RequireAttribute(t, span, "error.type", "panic")
 	}
 }

@@ -87,8 +87,11 @@ func (t *Telemetry) Interceptor() arc.Interceptor {
 	return func(next arc.CallFunc) arc.CallFunc {
 		return func(ctx context.Context, out *arc.ClientRequest) (*arc.Response, error) {
 			ctx, span := t.start(ctx, out)
-			res, err := next(ctx, out)
-			span.Finish(ctx, errorType(err))
+			var res *arc.Response
+			err := span.Run(ctx, errorType, func() (err error) {
+				res, err = next(ctx, out)
+				return err
+			})
 			return res, err
 		}
 	}
@@ -100,14 +103,15 @@ func (t *Telemetry) StreamInterceptor() arc.StreamInterceptor {
 		return func(ctx context.Context, out *arc.ClientRequest) iter.Seq2[*arc.ChatEvent, error] {
 			return func(yield func(*arc.ChatEvent, error) bool) {
 				ctx, span := t.start(ctx, out)
-				var last error
-				defer func() { span.Finish(ctx, errorType(last)) }()
-				for ev, err := range next(ctx, out) {
-					last = err
-					if !yield(ev, err) {
-						return
+				_ = span.Run(ctx, errorType, func() (last error) {
+					for ev, err := range next(ctx, out) {
+						last = err
+						if !yield(ev, err) {
+							break
+						}
 					}
-				}
+					return last
+				})
 			}
 		}
 	}

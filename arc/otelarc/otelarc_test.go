@@ -6,6 +6,7 @@ package otelarc_test
 import (
 	"context"
 	"io"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -263,6 +264,20 @@ func TestPanics(t *testing.T) {
 			_ = r.tel.NotificationHandler(arc.NotificationHandlerFunc(func(context.Context, *arc.Notification) error { panic("secret") })).
 				ServeNotification(t.Context(), &arc.Notification{})
 		})
+		require.Panics(t, func() {
+			_, _ = r.tel.Interceptor()(func(context.Context, *arc.ClientRequest) (*arc.Response, error) { panic("secret") })(
+				t.Context(), &arc.ClientRequest{Request: arc.Request{Method: "debug.panic"}})
+		})
+		require.Panics(t, func() {
+			stream := r.tel.StreamInterceptor()(func(context.Context, *arc.ClientRequest) iter.Seq2[*arc.ChatEvent, error] {
+				return func(func(*arc.ChatEvent, error) bool) { panic("secret") }
+			})
+			for range stream(t.Context(), &arc.ClientRequest{Request: arc.Request{Method: "debug.stream"}}) {
+				continue
+			}
+		})
+		r.RequireAttribute(t, "client debug.panic", "error.type", "panic")
+		r.RequireAttribute(t, "client debug.stream", "error.type", "panic")
 		r.RequireAttribute(t, "consumer task.notification", "error.type", "panic")
 		r.RequireNoContent(t, "secret")
 	})
