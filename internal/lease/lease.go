@@ -251,18 +251,17 @@ func (l *Lease) newEpoch(ctx context.Context, isFirst bool) error {
 	left := l.extend(e, start)
 	isNew := l.epoch.Swap(e) != nil
 	l.signal()
+	if !l.opts.Private {
+		e.fence = time.AfterFunc(left, func() {
+			if !l.isLive(e) {
+				e.cancel(ErrLost)
+			}
+		})
+		l.wg.Go(func() { l.receive(e) })
+	}
 	if isNew && l.opts.OnOwner != nil {
 		l.call(ctx, "OnOwner", l.opts.OnOwner)
 	}
-	if l.opts.Private {
-		return nil
-	}
-	e.fence = time.AfterFunc(left, func() {
-		if !l.isLive(e) {
-			e.cancel(ErrLost)
-		}
-	})
-	l.wg.Go(func() { l.receive(e) })
 	return nil
 }
 

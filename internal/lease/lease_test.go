@@ -240,6 +240,31 @@ func TestLeaseSurvivesStoreOutage(t *testing.T) {
 	})
 }
 
+// The fence of an epoch does not wait for OnOwner.
+func TestSlowOnOwnerDelaysNoFence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db, isAway := outage(store.NewMemory())
+		called := make(chan time.Time, 1)
+		var once sync.Once
+		l := acquire(t, db, lease.Options{InstanceID: "a", OnOwner: func() {
+			once.Do(func() {
+				called <- time.Now()
+				time.Sleep(time.Minute)
+			})
+		}})
+		isAway.Store(true)
+		advance(20 * time.Second)
+		isAway.Store(false)
+		begin := <-called
+		ctx := l.Context()
+		isAway.Store(true)
+		<-ctx.Done()
+		require.LessOrEqual(t, time.Since(begin), 13*time.Second, "end of the epoch")
+		isAway.Store(false)
+		time.Sleep(time.Minute) // OnOwner has returned
+	})
+}
+
 func TestLeaseBridgesShortStoreOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, isAway := outage(store.NewMemory())
