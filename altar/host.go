@@ -125,7 +125,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.endedIDs.list = core.NewTombstones(maxEnded, maxAllEnded)
 	h.outcomes.init(h)
 	h.fleet.forget.Event = timerFunc(h.forgetRuntimes)
-	env := core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}
+	env := core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, Registry: &core.Registry{}, HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}
 	for i := range h.shards {
 		own := env
 		own.Messages = new(hostMessages)

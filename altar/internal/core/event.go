@@ -20,6 +20,7 @@ type Env struct {
 	IDs       IDs
 	Outcomes  Outcomes
 	Messages  Messages
+	Registry  *Registry // the first one of all shards
 	HasAudit  bool
 	HasRouter bool // it chooses between the Runtimes of this Host
 }

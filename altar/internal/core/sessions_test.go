@@ -456,7 +456,7 @@ func TestSessionsModel(t *testing.T) {
 	for seed := range sequences() {
 		r := rand.New(rand.NewPCG(seed, 17))
 		w := &sessionWorld{t: t, seed: seed, r: r, now: time.Unix(0, 0), fulfills: map[*Runtime]bool{}, seen: seen}
-		w.sessions = NewShard(0, &Env{IDs: IDTable{}, Outcomes: noOutcomes{}, Messages: testMessages{}}, new(atomic.Uint64))
+		w.sessions = NewShard(0, &Env{IDs: IDTable{}, Outcomes: noOutcomes{}, Messages: testMessages{}, Registry: &Registry{}}, new(atomic.Uint64))
 		w.sessions.now = w.now
 		for i := range 3 {
 			w.runtimes = append(w.runtimes, newRuntime(fmt.Sprint(i)))

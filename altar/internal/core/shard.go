@@ -59,13 +59,10 @@ type lane struct {
 	inquiries map[*Session]bool // with an open inquiry
 }
 
-// noRegistry is the first Registry of all shards.
-var noRegistry = &Registry{}
-
 // NewShard returns a shard without sessions. Seq numbers the timers of all shards.
 func NewShard(index int, env *Env, seq *atomic.Uint64) *Shard {
 	sh := &Shard{
-		index: index, env: env, timers: Timers{seq: seq}, registry: noRegistry, byID: make(map[string]*Session), looks: make(map[string]*Look),
+		index: index, env: env, timers: Timers{seq: seq}, registry: env.Registry, byID: make(map[string]*Session), looks: make(map[string]*Look),
 		special: make(map[*Session]bool), inquiries: make(map[*Runtime]*Inquiry), holding: make(map[*Session]bool), lanes: make(map[*Runtime]*lane),
 	}
 	sh.starvedAt.Event = (*starving)(sh)
