@@ -23,10 +23,11 @@ import (
 // A Host opens a stream to each other Host and calls the Runtimes that the other Host offers there: each is a Runtime
 // like one that is connected here. The other Host has one hidden session for the calls of a stream.
 
-// hostOffers are the Runtimes of a Host with the contracts that they fulfil. Each message has all of them.
+// hostOffers are the Runtimes of a Host with the contracts that they fulfil: all of them, in one or more messages.
 type hostOffers struct {
-	Offers []hostOffer `json:"offers"`
-	Owner  string      `json:"owner,omitzero"` // the lease of the Host
+	Offers  []hostOffer `json:"offers"`
+	Owner   string      `json:"owner,omitzero"`    // the lease of the Host
+	HasMore bool        `json:"has_more,omitzero"` // in the next message
 	header
 }
 
@@ -61,6 +62,7 @@ type peer struct {
 	conn     *hostConn // the open stream, or nil
 	owner    string    // its lease
 	offers   []hostOffer
+	partial  []hostOffer          // without the last message of the offer
 	runtimes map[string]*hostConn // behind conn, by id
 	unlike   map[string]bool      // contracts with another digest that were logged
 }
@@ -176,7 +178,7 @@ func (h *Host) awaitEnd(p *peer, hc *hostConn) {
 func (h *Host) losePeer(p *peer) {
 	now := h.lockAll()
 	defer h.unlockAll()
-	p.conn, p.offers = nil, nil
+	p.conn, p.offers, p.partial = nil, nil, nil
 	lost := make([]*core.Runtime, 0, len(p.runtimes))
 	for _, hc := range p.runtimes {
 		h.missRemote(&hc.runtime, now)
@@ -218,7 +220,11 @@ func (h *Host) setOffers(hc *hostConn, m *hostOffers) {
 	now := h.lockAll()
 	defer h.unlockAll()
 	if p := hc.via; p != nil && p.conn == hc {
-		p.owner, p.offers = m.Owner, m.Offers
+		p.partial = append(p.partial, m.Offers...)
+		if m.HasMore {
+			return
+		}
+		p.owner, p.offers, p.partial = m.Owner, p.partial, nil
 		h.matchOffers(p, now)
 	}
 }
@@ -228,7 +234,7 @@ func (h *Host) setOffers(hc *hostConn, m *hostOffers) {
 func (h *Host) matchOffers(p *peer, now time.Time) {
 	fulfilled := make(map[string][]string)
 	for _, o := range p.offers {
-		fulfilled[o.RuntimeID] = h.sameContracts(p, o)
+		fulfilled[o.RuntimeID] = append(fulfilled[o.RuntimeID], h.sameContracts(p, o)...)
 	}
 	for id, hc := range p.runtimes { // calls that they run continue
 		if names, isOffered := fulfilled[id]; !isOffered {
@@ -364,8 +370,32 @@ func (h *Host) offer(hc *hostConn) {
 	}
 	if !reflect.DeepEqual(hc.offered, m) {
 		hc.offered = m
-		h.send(hc, &m)
+		for _, part := range m.split() {
+			h.send(hc, part)
+		}
 	}
+}
+
+// maxOffered bounds the contracts of one message, so that it is at most 64 KiB, which the limit of a stream exceeds.
+const maxOffered = 100
+
+// split returns the messages for offers.
+func (m *hostOffers) split() (list []*hostOffers) {
+	part, n := &hostOffers{Offers: []hostOffer{}, Owner: m.Owner}, 0
+	for _, o := range m.Offers {
+		for i := 0; i < len(o.Contracts); {
+			if n == maxOffered {
+				part.HasMore = true
+				list = append(list, part)
+				part, n = &hostOffers{Owner: m.Owner}, 0
+			}
+			end := min(i+maxOffered-n, len(o.Contracts))
+			part.Offers = append(part.Offers, hostOffer{o.RuntimeID, o.Contracts[i:end], o.Digests[i:end]})
+			n += end - i
+			i = end
+		}
+	}
+	return append(list, part)
 }
 
 // offers returns the fulfilments of the Runtimes of this Host in a Registry.

@@ -680,6 +680,70 @@ func (p *scriptedPeer) next() Message {
 	return m
 }
 
+// A Host offers its Runtimes in several messages, so that their number is not bounded by MaxMessage (ALT-D39).
+func TestOffersLargerThanMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const contracts, runtimes = 300, 4 // about 100 KB, of the 72 that a message has
+		m := newMesh(t, HostOptions{Limits: Limits{MaxMessage: 8 << 10}}, "a", "b")
+		list := make([]string, contracts)
+		for i := range list {
+			list[i] = fmt.Sprintf(`{"name":"c%d","description":"","parameters":[]}`, i)
+		}
+		for _, h := range m.hosts {
+			manifest, err := DecodeManifest([]byte(`{"version":"1.0.0","contracts":[` + strings.Join(list, ",") + `]}`))
+			require.NoError(t, err)
+			require.NoError(t, h.ReplaceManifest(manifest))
+		}
+		var stops []func()
+		for n := range runtimes {
+			rt := must(NewRuntime(fmt.Sprint("r", n), nil))
+			for i := range contracts {
+				rt.Handle(fmt.Sprint("c", i), HandlerFunc(func(context.Context, *ToolCall) (any, error) { return n, nil }))
+			}
+			stops = append(stops, m.attach(t, "a", rt))
+		}
+		offered := func() (pairs int) {
+			synctest.Wait()
+			h := m.hosts["b"]
+			h.lockAll()
+			defer h.unlockAll()
+			for _, hc := range h.peers.byID["a"].runtimes {
+				pairs += len(hc.matched)
+			}
+			return pairs
+		}
+		require.Equal(t, contracts*runtimes, offered())
+		s, err := m.client(t, "b").CreateSession(t.Context(), nil)
+		require.NoError(t, err)
+		stops[0]()
+		require.Equal(t, contracts*(runtimes-1), offered())
+		for _, name := range []string{"c0", "c299"} {
+			_, err = CallAs[int](t.Context(), s, name, struct{}{}, nil)
+			require.NoError(t, err)
+		}
+		m.empty(t)
+	})
+}
+
+// A message with offers of the longest names has at most 64 KiB.
+func TestOffersOfLongestNames(t *testing.T) {
+	m := &hostOffers{}
+	for range 250 {
+		m.Offers = append(m.Offers, hostOffer{strings.Repeat("r", maxIdentifier), []string{strings.Repeat("c", maxContractName)}, []string{strings.Repeat("d", 64)}})
+	}
+	var all []hostOffer
+	parts := m.split()
+	require.Len(t, parts, 3)
+	for i, part := range parts {
+		text, err := AppendMessage(nil, part)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(text), 64<<10)
+		require.Equal(t, i < 2, part.HasMore)
+		all = append(all, part.Offers...)
+	}
+	require.Equal(t, m.Offers, all)
+}
+
 // A call that another Host refuses since its Runtime has just left waits for that Runtime.
 func TestRefusedCallWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
