@@ -223,6 +223,9 @@ func (h *Host) refused(sh *shard, hc *hostConn, m *ToolCall, c *contract, err *E
 // (ALT-D02).
 func (h *Host) refuseCall(sh *shard, hc *hostConn, id string, of header, err *Error) {
 	others := hc.seated.Load() &^ (1 << sh.index)
+	if hc.isPeer() {
+		h.offerStale(hc) // the Runtime may have left, and the call waits for it only if the other Host knows that
+	}
 	switch {
 	case hc.isPeer() || hc.isHTTP() && err.Reason() == ReasonDraining || sh.core.Waits(&hc.Conn, id):
 		h.send(hc, &ErrorMessage{Err: err, header: of})

@@ -73,6 +73,9 @@ type hostConn struct {
 	session *session // of a connection from another Host: that of its calls
 	offered hostOffers
 
+	isOffering   bool // offered is queued
+	isOfferStale bool // the fulfilments may have changed since then
+
 	isSlow bool // does not read; used by the reader only
 }
 
@@ -406,6 +409,9 @@ func (hc *hostConn) write() bool {
 		if !hc.sent(m, hc.forward(m, more)) {
 			hc.cut()
 			return true
+		}
+		if o, ok := m.(*hostOffers); ok && !o.HasMore {
+			hc.offerAgain()
 		}
 	}
 	why := hc.out.goodbye()

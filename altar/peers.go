@@ -361,15 +361,37 @@ func newLinkSession(h *Host) *session {
 	return s
 }
 
-// offer sends another Host the lease of this Host and the fulfilments of its Runtimes, if these have changed. The shard
-// of the session of the stream must be locked.
+// offer sends another Host the lease of this Host and the fulfilments of its Runtimes, at once or after the last offer is
+// sent, so that many changes make few offers. That of a shutdown does not wait, since the stream ends. The shard of the
+// session of the stream must be locked.
 func (h *Host) offer(hc *hostConn) {
+	hc.isOfferStale = true
+	if !hc.isOffering || h.drain.isStarted.Load() {
+		h.offerStale(hc)
+	}
+}
+
+// offerAgain is called when the last offer is sent.
+func (hc *hostConn) offerAgain() {
+	sh := hc.h.shardOf(hc.session.ID)
+	hc.h.lock(sh)
+	defer hc.h.unlock(sh)
+	hc.isOffering = false
+	hc.h.offerStale(hc)
+}
+
+// offerStale sends an offer if the fulfilments have changed. The shard of the session of the stream must be locked.
+func (h *Host) offerStale(hc *hostConn) {
+	if !hc.isOfferStale {
+		return
+	}
+	hc.isOfferStale = false
 	m := hostOffers{Offers: []hostOffer{}, Owner: h.ledger.Owner()}
 	if !h.drain.isStarted.Load() {
 		m.Offers = h.offers(hc.session.Registry())
 	}
 	if !reflect.DeepEqual(hc.offered, m) {
-		hc.offered = m
+		hc.offered, hc.isOffering = m, true
 		for _, part := range m.split() {
 			h.send(hc, part)
 		}

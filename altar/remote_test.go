@@ -725,6 +725,38 @@ func TestOffersLargerThanMessage(t *testing.T) {
 	})
 }
 
+// Changes while an offer waits for a slow Host make one offer, which precedes the refusal of a call.
+func TestOffersToSlowHostAreFew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, HostOptions{}, "a")
+		near, err := m.Open(t.Context(), "x", "a")
+		require.NoError(t, err)
+		p := &scriptedPeer{id: "x", t: t, conn: NewStreamConn(near, nil).(*wireConn)}
+		p.conn.decode.isPeer = true
+		requireOffer := func(runtimes int) {
+			t.Helper()
+			synctest.Wait()
+			require.Len(t, p.next().(*hostOffers).Offers, runtimes)
+		}
+		requireOffer(0)
+		stop := m.attach(t, "a", testRuntime("r", nil))
+		for i := range 9 {
+			m.attach(t, "a", testRuntime(fmt.Sprint("r", i), nil))
+		}
+		requireOffer(1)
+		requireOffer(10)
+
+		m.attach(t, "a", testRuntime("late", nil))
+		stop()
+		call := &ToolCall{InvocationID: "i", SessionID: "s", ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`), header: header{RequestID: "i"}}
+		p.send(&forwardedCall{Principal: "user", Tenant: "acme", Runtime: "r", Contract: "math/add", call: call})
+		requireOffer(11)
+		requireOffer(10)
+		require.Equal(t, "i", p.next().(*ErrorMessage).RequestID)
+		require.NoError(t, near.Close())
+	})
+}
+
 // A message with offers of the longest names has at most 64 KiB.
 func TestOffersOfLongestNames(t *testing.T) {
 	m := &hostOffers{}
