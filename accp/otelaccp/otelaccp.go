@@ -102,15 +102,7 @@ func (t *Telemetry) Interceptor() accp.Interceptor {
 		return func(ctx context.Context, m *accp.Message, opts *accp.CallOptions) iter.Seq2[*accp.Message, error] {
 			return func(yield func(*accp.Message, error) bool) {
 				ctx, span := t.i.Start(ctx, callOf(trace.SpanKindClient, m))
-				_ = span.Run(ctx, errorType, func() (last error) {
-					for answer, err := range next(ctx, t.withTrace(ctx, m), opts) {
-						last = err
-						if !yield(answer, err) {
-							break
-						}
-					}
-					return last
-				})
+				telemetry.RunStream(ctx, span, errorType, next(ctx, t.withTrace(ctx, m), opts), yield)
 			}
 		}
 	}

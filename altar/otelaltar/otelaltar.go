@@ -87,15 +87,7 @@ func (t *Telemetry) Interceptor() altar.Interceptor {
 func (t *Telemetry) Stream(ctx context.Context, s *altar.Session, tool string, params any, opts *altar.CallOptions) iter.Seq2[json.RawMessage, error] {
 	return guard.Once(func(yield func(json.RawMessage, error) bool) {
 		ctx, span, opts := t.start(ctx, s, tool, opts)
-		_ = span.Run(ctx, errorType, func() (last error) {
-			for chunk, err := range s.Stream(ctx, tool, params, opts) {
-				last = err
-				if !yield(chunk, err) {
-					break
-				}
-			}
-			return last
-		})
+		telemetry.RunStream(ctx, span, errorType, s.Stream(ctx, tool, params, opts), yield)
 	}, errStreamUsed)
 }
 

@@ -103,15 +103,7 @@ func (t *Telemetry) StreamInterceptor() arc.StreamInterceptor {
 		return func(ctx context.Context, out *arc.ClientRequest) iter.Seq2[*arc.ChatEvent, error] {
 			return func(yield func(*arc.ChatEvent, error) bool) {
 				ctx, span := t.start(ctx, out)
-				_ = span.Run(ctx, errorType, func() (last error) {
-					for ev, err := range next(ctx, out) {
-						last = err
-						if !yield(ev, err) {
-							break
-						}
-					}
-					return last
-				})
+				telemetry.RunStream(ctx, span, errorType, next(ctx, out), yield)
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"iter"
 	"strings"
 	"sync"
 	"time"
@@ -199,6 +200,20 @@ func (s *Span) Run(ctx context.Context, typeOf func(err error) string, f func() 
 	err := f()
 	errorType = typeOf(err)
 	return err
+}
+
+// RunStream is [Span.Run] for a stream, which it yields. The last error of the stream is that of the call. A stream
+// that its reader leaves is no error.
+func RunStream[V any](ctx context.Context, s *Span, typeOf func(err error) string, stream iter.Seq2[V, error], yield func(V, error) bool) {
+	_ = s.Run(ctx, typeOf, func() (last error) {
+		for v, err := range stream {
+			last = err
+			if !yield(v, err) {
+				break
+			}
+		}
+		return last
+	})
 }
 
 // TypeOf returns the type of an error: the end of a context, or the code that a function finds in it.
