@@ -86,7 +86,7 @@ type ReplyWriter struct {
 	turn    chan sentMessages // holds an element while no goroutine sends; closed after the handler
 }
 
-// SentMessages are those of a handler.
+// sentMessages are those of a handler.
 type sentMessages struct {
 	count   int
 	isChunk bool // whether the last message is a chunk

@@ -15,6 +15,7 @@ import (
 	"github.com/a2aproject/a2a-go/v2/a2asrv"
 
 	"github.com/fivewire/fivewire/accp"
+	"github.com/fivewire/fivewire/accp/internal/bridge"
 )
 
 // An Executor answers A2A messages that hold frames. It is safe for concurrent use and keeps no
@@ -173,8 +174,7 @@ func (a *answer) frame(frame []byte) {
 			event = a2a.NewArtifactUpdateEvent(a.req, a.artifact, part(frame))
 		}
 		a.artifact = event.Artifact.ID
-		final, _ := m.Params.Get("is_final")
-		event.LastChunk, _ = final.Bool()
+		event.LastChunk = bridge.IsFinal(m)
 		a.isOpen = !event.LastChunk
 		a.write(event) // at once, for a streaming client
 		return

@@ -163,9 +163,7 @@ func plainResult(ctx context.Context, self string, frames [][]byte, invalid erro
 		if last.Intent != accp.IntentStream {
 			continue
 		}
-		final, _ := last.Params.Get("is_final")
-		isFinal, _ := final.Bool()
-		isOpen = !isFinal
+		isOpen = !bridge.IsFinal(last)
 		if v, ok := last.Params.Get("data"); ok {
 			chunks = append(chunks, v)
 		}

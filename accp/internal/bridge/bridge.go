@@ -192,6 +192,13 @@ func FromPart(part []byte) ([]byte, error) {
 	return []byte(text), nil
 }
 
+// IsFinal reports whether m is the final chunk of a stream.
+func IsFinal(m *accp.Message) bool {
+	v, _ := m.Params.Get("is_final")
+	isFinal, _ := v.Bool()
+	return isFinal
+}
+
 // TaskState returns the A2A task state for an intent, or "" if it has none (ACCP-D58).
 func TaskState(i accp.Intent) string {
 	switch i {
