@@ -343,3 +343,63 @@ func TestWaitingTaskOfTwoEntries(t *testing.T) {
 		}
 	})
 }
+
+// tellsNothing is the store of a process whose messages to other processes do not arrive.
+type tellsNothing struct{ beforeUpdate }
+
+func (s *tellsNothing) Append(ctx context.Context, stream, id string, value []byte, ttl time.Duration) (uint64, error) {
+	if strings.HasPrefix(stream, "arc/tell/") {
+		return 0, errors.New("no connection")
+	}
+	return s.beforeUpdate.Append(ctx, stream, id, value, ttl)
+}
+
+// A waiting task that continues in the process of its input leaves nothing in the process that kept it: neither if that has
+// taken it over while the input arrived, nor, after a while, if it does not hear of the input.
+func TestWaitingTaskLeavesItsKeeper(t *testing.T) {
+	for _, name := range []string{"kept by another since", "not told", "not told until the record is gone"} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, asking)
+				first, _ := c.start()
+				id := c.create(first)
+				synctest.Wait()
+				require.NoError(t, first.Shutdown(t.Context()))
+				keep := func() *arc.Server {
+					keeper, _ := c.start()
+					require.NoError(t, keeper.WaitRecovered(t.Context()))
+					return keeper
+				}
+				keeper, common := keep(), c.db
+				db := beforeUpdate{Store: common, prefix: "arc/task/"}
+				wait := time.Second
+				if strings.HasPrefix(name, "not told") {
+					c.db = &tellsNothing{db}
+					wait = 2 * time.Hour
+				} else {
+					db.do = func() {
+						require.NoError(t, keeper.Shutdown(t.Context()))
+						c.db = common
+						keep()
+					}
+					c.db = &db
+				}
+				last, _ := c.start()
+				for range 2 {
+					require.Nil(t, c.send(last, id, "tea").Error)
+					synctest.Wait()
+				}
+				require.Equal(t, arc.TaskCompleted, c.task(last, id).Status)
+				if strings.HasSuffix(name, "gone") {
+					record, err := common.Get(t.Context(), "arc/task/"+id)
+					require.NoError(t, err)
+					require.NoError(t, common.Delete(t.Context(), record.Key, record.Revision))
+				}
+				time.Sleep(wait)
+				for e := range common.List(t.Context(), "arc/work/") {
+					t.Errorf("the index has %s", e.Key)
+				}
+			})
+		})
+	}
+}

@@ -26,32 +26,44 @@ func (e *Tasks) listen(data []byte) {
 		_, isHere = e.parked[id]
 	}
 	e.mu.Unlock()
-	if isHere { // a cut ends the goroutine, and the next owner reads the task
-		_ = e.life.Go("task notice", func(ctx context.Context) { e.lookAgain(ctx, id) })
+	if isHere {
+		e.review(id)
 	}
 }
 
-// lookAgain reads a task of this process again.
-func (e *Tasks) lookAgain(ctx context.Context, id string) {
-	t := e.acquire(id)
-	defer e.release(t)
-	t.turn.Lock()
-	defer e.unlock(t)
-	var r *record
-	err := e.persist(ctx, func(ctx context.Context) (err error) {
-		r, err = e.loadLocked(ctx, t)
-		return err
-	})
-	switch {
-	case err != nil:
-		if ctx.Err() == nil && !isCode(err, wire.TaskNotFound) {
-			e.log.ErrorContext(ctx, "arc: task not read", "task", id, "err", err)
+// review reads a task of this process again. It fails at its time limit, and leaves the process if that has lost it.
+func (e *Tasks) review(id string) {
+	// A cut ends the goroutine, and the next owner reads the task.
+	_ = e.life.Go("task review", func(ctx context.Context) {
+		t := e.acquire(id)
+		defer e.release(t)
+		t.turn.Lock()
+		defer e.unlock(t)
+		var r *record
+		err := e.persist(ctx, func(ctx context.Context) (err error) {
+			r, err = e.loadLocked(ctx, t)
+			return err
+		})
+		switch {
+		case isCode(err, wire.TaskNotFound), err == nil && (r.IsFinal() || r.Owner != e.lease.Owner()):
+			e.unparkLocked(t)
+			e.dismissLocked(t)
+			return
+		case err == nil && e.timeLeft(r) <= 0:
+			err = e.failLocked(ctx, t, wire.TaskTimeout, "")
+		case err == nil && r.IsParked:
+			e.park(r)
 		}
-	case r.IsFinal() || r.Owner != e.lease.Owner():
-		e.unparkLocked(t)
-		e.dismissLocked(t)
-	}
+		if err != nil && ctx.Err() == nil {
+			e.log.ErrorContext(ctx, "arc: task not reviewed", "task", id, "err", err)
+			time.AfterFunc(outage, func() { e.review(id) })
+		}
+	})
 }
+
+// parkedReview is how often a process reads a task that waits in it without a run: another process that has it since may
+// have failed before it could say so.
+const parkedReview = time.Hour
 
 // park notes a task of this process that waits without a run, until unpark. It reports whether the task has no index entry
 // of this epoch yet.
@@ -63,7 +75,11 @@ func (e *Tasks) park(r *record) (isNew bool) {
 	if isParked {
 		earlier.limit.Stop()
 	}
-	e.parked[id] = parkedTask{r.Owner, time.AfterFunc(e.timeLeft(r), func() { e.expire(id) })}
+	limit := e.timeLeft(r)
+	if e.isShared {
+		limit = min(limit, parkedReview)
+	}
+	e.parked[id] = parkedTask{r.Owner, r.Agent, time.AfterFunc(limit, func() { e.review(id) })}
 	return !isParked || earlier.owner != r.Owner
 }
 
@@ -73,11 +89,18 @@ func (e *Tasks) unparkLocked(t *task) {
 	p, isParked := e.parked[t.id]
 	delete(e.parked, t.id)
 	e.mu.Unlock()
-	if isParked {
-		p.limit.Stop()
-		rec := t.rec
-		t.effects.add(func() { e.finishTask(t, p.owner, rec) })
+	if !isParked {
+		return
 	}
+	p.limit.Stop()
+	rec := t.rec
+	t.effects.add(func() {
+		if rec == nil { // no longer in the store
+			e.finishWork(e.durable(), p.owner, p.agent, t.id)
+			return
+		}
+		e.finishTask(t, p.owner, rec)
+	})
 }
 
 // timeLeft returns the rest of the time that a task may be in its state (ARC-D85). A wrong clock of another process
@@ -95,24 +118,6 @@ func (e *Tasks) timeLeft(r *record) time.Duration {
 		return never
 	}
 	return min(limit, limit-Now().Sub(r.Moved))
-}
-
-// expire fails a task at its time limit.
-func (e *Tasks) expire(id string) {
-	_ = e.life.Go("task time limit", func(ctx context.Context) {
-		t := e.acquire(id)
-		defer e.release(t)
-		t.turn.Lock()
-		defer e.unlock(t)
-		r, err := e.loadLocked(ctx, t)
-		if err == nil && r.Owner == e.lease.Owner() && !r.IsFinal() && e.timeLeft(r) <= 0 {
-			err = e.failLocked(ctx, t, wire.TaskTimeout, "")
-		}
-		if err != nil && ctx.Err() == nil {
-			e.log.ErrorContext(ctx, "arc: task not ended at its time limit", "task", id, "err", err)
-			time.AfterFunc(outage, func() { e.expire(id) })
-		}
-	})
 }
 
 // failLocked fails a task. t.turn must be held.

@@ -480,7 +480,7 @@ func (r *Run) schedule(rec *record) {
 	case r.limit != nil:
 		r.limit.Reset(r.e.timeLeft(rec))
 	default:
-		r.limit = time.AfterFunc(r.e.timeLeft(rec), func() { r.e.expire(rec.ID) })
+		r.limit = time.AfterFunc(r.e.timeLeft(rec), func() { r.e.review(rec.ID) })
 	}
 }
 

@@ -22,6 +22,7 @@ type change struct {
 	attempt  Attempt     // of the request
 	request  *Request    // of another process than the owner, perhaps; nil for a change by a run
 	entry    lease.Owner // has an index entry for the request; else empty
+	former   lease.Owner // of the record that it replaced, or read last
 	added    *addition   // of the request; nil without one
 }
 
@@ -42,6 +43,7 @@ func (e *Tasks) applyLocked(ctx context.Context, t *task, c *change) error {
 		ttl = e.opts.TaskRetention
 	}
 	err := e.changeLocked(ctx, t, ttl, func(r *record) (*record, error) {
+		c.former = r.Owner
 		if isMade, err := e.isMade(ctx, r, c); isMade || err != nil {
 			return nil, cmp.Or(err, store.ErrUnchanged)
 		}

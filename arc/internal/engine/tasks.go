@@ -49,7 +49,8 @@ type task struct {
 
 // A parkedTask is a task of this process that waits without a run.
 type parkedTask struct {
-	owner lease.Owner // has the index entry
+	owner lease.Owner // has the index entry, for the agent
+	agent string
 	limit *time.Timer
 }
 
@@ -381,8 +382,8 @@ func (e *Tasks) Send(ctx context.Context, q *Request, id string, message []byte)
 		place.undo()
 		return err
 	}
-	if accepted.Owner != r.Owner { // it does not have the task any longer
-		_ = e.notify(e.durable(), r.Owner, taskTopic, id) // it may have failed
+	if accepted.Owner != c.former { // it does not have the task any longer
+		_ = e.notify(e.durable(), c.former, taskTopic, id) // it may have failed
 	}
 	return e.deliver(e.durable(), t, accepted, place)
 }
@@ -430,7 +431,7 @@ func (e *Tasks) Cancel(ctx context.Context, q *Request, id, reason string) ([]by
 	c := change{Change: Change{Action: Cancel, At: Now(), Reason: reason, By: q.Caller}, attempt: q.Attempt, request: q}
 	defer e.leaveIndex(r, &c) // the events are queued then
 	end, err := e.accept(t, &c)
-	if notifyErr := e.notify(e.durable(), r.Owner, taskTopic, id); notifyErr != nil {
+	if notifyErr := e.notify(e.durable(), c.former, taskTopic, id); notifyErr != nil {
 		e.log.WarnContext(ctx, "arc: process of task not notified", "task", id, "err", notifyErr)
 	}
 	if err != nil {
