@@ -355,7 +355,7 @@ func (s *tellsNothing) Append(ctx context.Context, stream, id string, value []by
 }
 
 // A waiting task that continues in the process of its input leaves nothing in the process that kept it: neither if that has
-// taken it over while the input arrived, nor, after a while, if it does not hear of the input.
+// taken it over while the input arrived, nor, after a while, if it is not notified of the input.
 func TestWaitingTaskLeavesItsKeeper(t *testing.T) {
 	for _, name := range []string{"kept by another since", "not told", "not told until the record is gone"} {
 		t.Run(name, func(t *testing.T) {

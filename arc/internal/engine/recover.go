@@ -62,7 +62,7 @@ func (e *Tasks) review(id string) {
 }
 
 // parkedReview is how often a process reads a task that waits in it without a run: another process that has it since may
-// have failed before it could say so.
+// have failed before its notification.
 const parkedReview = time.Hour
 
 // park notes a task of this process that waits without a run, until unpark. It reports whether the task has no index entry
