@@ -11,7 +11,6 @@ import (
 	"math"
 	"reflect"
 	"strconv"
-	"strings"
 	"sync"
 	"unicode/utf8"
 
@@ -132,7 +131,6 @@ func (c *Codec) Decode(line []byte) (*Message, error) {
 type reader struct {
 	cursor  strictjson.Cursor
 	strings strictjson.Strings
-	raw     jsonmap.JSON
 	base    envelope
 }
 
@@ -143,7 +141,6 @@ var readers = sync.Pool{New: func() any { return &reader{strings: strictjson.Str
 
 func (r *reader) release() {
 	r.cursor.Reset(nil, strictjson.Options{})
-	r.raw = jsonmap.JSON{}
 	r.base = envelope{}
 	readers.Put(r)
 }
@@ -165,31 +162,20 @@ func (c *Codec) decode(line []byte) (*Message, *Error) {
 // read reads one line. The message has a copy of it.
 func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 	typ := c.typeOf(r, line)
-	make := makeMessage[struct{}]
-	if typ != nil {
-		make = typ.model.make
+	if typ == nil {
+		return c.readGeneric(r, line)
 	}
-	m, body, line := make(line)
+	m, body, line := typ.model.make(line)
 	r.cursor.Reset(line, unboundedNames(c.maxDepth()))
 	r.cursor.Share(&r.strings)
-	var fault *jsonmap.Fault
-	if typ != nil {
-		fault = jsonmap.ReadRest(&r.cursor, body, (*jsonmap.Members)(&m.Extra), &r.base)
-	} else {
-		fault = jsonmap.Read(&r.cursor, &r.raw)
-	}
+	fault := jsonmap.ReadRest(&r.cursor, body, (*jsonmap.Members)(&m.Extra), &r.base)
 	if r.cursor.Err() != nil {
 		return nil, textError(line, c.maxDepth())
 	}
-	if typ == nil {
-		if !r.raw.Value().IsObject() {
-			return nil, reasoned(ErrInvalidMessage, reasonNotObject, "message is not an object")
-		}
-		r.base.walk(r.raw.Value())
-	} else if r.base.a2e == nil {
+	if r.base.a2e == nil {
 		r.base.version = m.Extra.object().Get("version")
 	}
-	err := r.base.check(m, &r.cursor, c.Strict)
+	err := r.base.check(m, typ, &r.cursor, c.Strict)
 	if err == nil {
 		err = c.bodyError(m, body, fault)
 	}
@@ -199,14 +185,34 @@ func (c *Codec) read(r *reader, line []byte) (*Message, *Error) {
 	if c.Host {
 		m.text = line
 	}
-	if typ == nil {
-		m.Extra = Members(jsonmap.NewMembers(r.raw))
-		return m, nil
-	}
 	m.Body, m.typ = body, typ
-	if m.Type == typ.Name {
-		m.Type = typ.Name // release the block of the string
+	return m, nil
+}
+
+// usualMembers is the number of members of an object that are found without an allocation.
+const usualMembers = 24
+
+// readGeneric reads a line of a type that is not registered.
+func (c *Codec) readGeneric(r *reader, line []byte) (*Message, *Error) {
+	m, _, line := makeMessage[struct{}](line)
+	var few [usualMembers]strictjson.Span
+	v, shape, spans, err := strictjson.Survey(line, unboundedNames(c.maxDepth()), few[:0])
+	switch {
+	case err != nil:
+		return nil, textError(line, c.maxDepth())
+	case !v.IsObject():
+		return nil, reasoned(ErrInvalidMessage, reasonNotObject, "message is not an object")
 	}
+	r.base.find(v, spans)
+	r.cursor.Reset(nil, strictjson.Options{})
+	r.cursor.Share(&r.strings)
+	if err := r.base.check(m, nil, &r.cursor, c.Strict); err != nil {
+		return nil, err.of(line)
+	}
+	if c.Host {
+		m.text = line
+	}
+	m.Extra = Members(jsonmap.NewMembers(jsonmap.SurveyedJSON(v, shape)))
 	return m, nil
 }
 
@@ -225,13 +231,23 @@ func (c *Codec) bodyError(m *Message, body any, fault *jsonmap.Fault) *Error {
 
 // typeOf returns the type of the message in a line that is not checked yet, or nil.
 func (c *Codec) typeOf(r *reader, line []byte) *Type {
-	r.cursor.Reset(line, unboundedNames(c.maxDepth()))
-	v, _ := r.cursor.Find("type")
-	name, ok := v.TextBytes()
+	name, ok := usualType(line)
+	if !ok {
+		r.cursor.Reset(line, strictjson.Options{})
+		v, _ := r.cursor.Find("type")
+		name, ok = v.TextBytes()
+	}
 	if !ok || len(name) > maxName {
 		return nil
 	}
 	return c.registry().lookup(string(name), c.Host)
+}
+
+// usualType returns the type of a message that begins as most do.
+func usualType(line []byte) (name []byte, ok bool) {
+	rest, ok := bytes.CutPrefix(line, []byte(`{"a2e":"1.0","type":"`))
+	name, _, isEnded := bytes.Cut(rest, []byte{'"'})
+	return name, ok && isEnded && bytes.IndexByte(name, '\\') < 0
 }
 
 // An envelope holds the base members of an object as encoded.
@@ -277,15 +293,35 @@ func (e *envelope) walk(object strictjson.Value) {
 	}
 }
 
+// find finds the base members of a checked object by the places of its members.
+func (e *envelope) find(object strictjson.Value, spans []strictjson.Span) {
+	for i := range spans {
+		s := &spans[i]
+		name := object[s.Name+1 : s.NameEnd-1]
+		if s.Escaped {
+			name, _ = object[s.Name:s.NameEnd].TextBytes()
+		}
+		if v := e.member(name); v != nil {
+			*v = object[s.Value:s.ValueEnd:s.ValueEnd]
+		} else if string(name) == "version" {
+			e.version = object[s.Value:s.ValueEnd:s.ValueEnd]
+		}
+	}
+}
+
 // check validates the base members in their order and sets the fields of m. The cursor makes its
-// strings.
-func (e *envelope) check(m *Message, c *strictjson.Cursor, strict bool) *Error {
+// strings. The type is that of the message if it is registered, or nil.
+func (e *envelope) check(m *Message, typ *Type, c *strictjson.Cursor, strict bool) *Error {
 	version := e.a2e
 	if version == nil && !strict {
 		version = e.version // A2E-D01
 	}
 	err := checkVersion(version)
-	if err == nil {
+	switch {
+	case err != nil:
+	case typ != nil && len(e.typ) == len(typ.Name)+2 && string(e.typ[1:len(e.typ)-1]) == typ.Name:
+		m.Type = typ.Name
+	default:
 		m.Type, err = readWord(c, "type", e.typ)
 	}
 	var idErr *Error
@@ -473,8 +509,8 @@ func (m *Message) append(b []byte, writeVersion bool) ([]byte, *jsonmap.Fault) {
 	if writeVersion && extra.Get("version") == nil {
 		b = append(b, `,"version":"1.0"`...)
 	}
-	b = appendWord(append(b, `,"type":`...), m.Type)
-	b = appendWord(append(b, `,"id":`...), m.ID)
+	b = strictjson.AppendString(append(b, `,"type":`...), m.Type)
+	b = strictjson.AppendString(append(b, `,"id":`...), m.ID)
 	b = append(append(b, `,"ts":`...), m.TS...)
 	return m.appendBody(b, extra)
 }
@@ -517,23 +553,13 @@ func (m *Message) appendBase(b []byte, name string) []byte {
 	b = append(append(append(b, '"'), name...), '"', ':')
 	switch name {
 	case "type":
-		return appendWord(b, m.Type)
+		return strictjson.AppendString(b, m.Type)
 	case "id":
-		return appendWord(b, m.ID)
+		return strictjson.AppendString(b, m.ID)
 	case "ts":
 		return append(b, m.TS...)
 	}
 	return append(b, `"1.0"`...)
-}
-
-// appendWord appends valid text, which is mostly a word without escapes.
-func appendWord(b []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < '-' || c > 'z' || c == '\\' {
-			return strictjson.AppendString(b, s)
-		}
-	}
-	return append(append(append(b, '"'), s...), '"')
 }
 
 // appendGeneric writes the members in received order (A2E-D18), after the missing members of the
@@ -578,13 +604,13 @@ func isPlain(n json.Number) bool {
 	if len(n) == 0 || len(n) > 40 || n[0] < '1' || n[0] > '9' {
 		return false
 	}
-	whole, fraction, dotted := strings.Cut(string(n), ".")
-	return isDigits(whole) && (!dotted || fraction != "" && isDigits(fraction))
-}
-
-func isDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
+	isWhole := true
+	for i := 1; i < len(n); i++ {
+		switch c := n[i]; {
+		case c >= '0' && c <= '9':
+		case c == '.' && isWhole && i+1 < len(n):
+			isWhole = false
+		default:
 			return false
 		}
 	}

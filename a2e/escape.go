@@ -52,8 +52,10 @@ func isEscaped(text []byte, ascii bool) bool {
 }
 
 func isASCII(text []byte) bool {
-	for ; len(text) >= 8; text = text[8:] {
-		if binary.LittleEndian.Uint64(text)&highs != 0 {
+	for ; len(text) >= 32; text = text[32:] {
+		w := binary.LittleEndian.Uint64(text) | binary.LittleEndian.Uint64(text[8:]) |
+			binary.LittleEndian.Uint64(text[16:]) | binary.LittleEndian.Uint64(text[24:])
+		if w&highs != 0 {
 			return false
 		}
 	}

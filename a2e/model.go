@@ -252,7 +252,7 @@ func (m *Message) ReadJSON(c *strictjson.Cursor) *jsonmap.Fault {
 	}
 	var e envelope
 	e.walk(v)
-	if err := e.check(m, c, false); err != nil {
+	if err := e.check(m, nil, c, false); err != nil {
 		f := &jsonmap.Fault{Reason: jsonmap.Invalid}
 		switch err.Reason {
 		case ReasonRequired:

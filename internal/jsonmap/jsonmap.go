@@ -165,7 +165,7 @@ func Field(v reflect.Value, name string) reflect.Value {
 	}
 	m, _ := mappingOf(v.Type())
 	if p, ok := m.(*plan); ok {
-		if i := p.find([]byte(name), 0); i >= 0 {
+		if i := p.find([]byte(name)); i >= 0 {
 			return in(v, p.fields[i].index)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"math"
 	"reflect"
 	"strconv"
-	"unicode/utf8"
 
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
@@ -60,17 +59,11 @@ func readString(c *strictjson.Cursor, dst reflect.Value) (*Fault, bool) {
 func putString(b []byte, src reflect.Value) ([]byte, *Fault) { return appendString(b, src.String()) }
 
 func appendString(b []byte, s string) ([]byte, *Fault) {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			if !utf8.ValidString(s) {
-				return b, &Fault{Reason: Invalid, Want: "UTF-8"}
-			}
-			return strictjson.AppendString(b, s), nil
-		}
+	out, isUTF8 := strictjson.AppendText(b, s)
+	if !isUTF8 {
+		return b, &Fault{Reason: Invalid, Want: "UTF-8"}
 	}
-	b = append(b, '"')
-	b = append(b, s...)
-	return append(b, '"'), nil
+	return out, nil
 }
 
 func readBool(c *strictjson.Cursor, dst reflect.Value) (*Fault, bool) {

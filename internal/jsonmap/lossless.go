@@ -37,7 +37,7 @@ const otherTag = "other="
 // setOther sets the field for values of other types of the member before it.
 func (p *plan) setOther(b *builder, root reflect.Type, sf reflect.StructField, at []int) {
 	name := strings.TrimPrefix(sf.Tag.Get("jsonmap"), otherTag)
-	i := p.find([]byte(name), 0)
+	i := p.find([]byte(name))
 	if i < 0 || sf.Type != reflect.TypeFor[json.RawMessage]() {
 		b.fail("%v.%s: want json.RawMessage behind the field of member %q", root, sf.Name, name)
 		return
@@ -122,7 +122,7 @@ func (p *plan) appendKept(b []byte, src reflect.Value, depth int) ([]byte, *Faul
 	var few [8]string
 	names := few[:0]
 	for name := range kept {
-		if i := p.find([]byte(name), 0); i < 0 || written[i/64]&(1<<(i%64)) == 0 {
+		if i := p.find([]byte(name)); i < 0 || written[i/64]&(1<<(i%64)) == 0 {
 			names = append(names, name)
 		}
 	}

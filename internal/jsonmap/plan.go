@@ -285,12 +285,8 @@ func (f *field) setDefault(dst reflect.Value) {
 	}
 }
 
-// find returns which field has that name, or -1. Members mostly come in the order of the
-// type, so that guess is the field behind the last one.
-func (p *plan) find(name []byte, guess int) int {
-	if guess < len(p.fields) && p.fields[guess].name == string(name) {
-		return guess
-	}
+// find returns which field has that name, or -1.
+func (p *plan) find(name []byte) int {
 	if p.byName != nil {
 		if i, ok := p.byName[string(name)]; ok {
 			return i
@@ -379,12 +375,15 @@ func (r *structReader) note(i int, f *Fault) {
 
 func (r *structReader) members(c *strictjson.Cursor, dst reflect.Value, other Other) {
 	var extra []byte
-	guess := 0
+	guess := 0 // members mostly come in the order of the type
 	for c.Name() {
-		if other != nil && (guess == len(r.fields) || string(c.Key()) != r.fields[guess].name) && other.ReadOther(c) {
-			continue
+		i := guess
+		if guess == len(r.fields) || string(c.Key()) != r.fields[guess].name {
+			if other != nil && other.ReadOther(c) {
+				continue
+			}
+			i = r.find(c.Key())
 		}
-		i := r.find(c.Key(), guess)
 		if i < 0 {
 			switch {
 			case r.kept != nil:

@@ -27,6 +27,9 @@ func NewJSON(text []byte) (JSON, error) {
 	return newJSON(bytes.Clone(v), shape), nil
 }
 
+// SurveyedJSON returns a value that [strictjson.Survey] checked.
+func SurveyedJSON(v strictjson.Value, shape strictjson.Shape) JSON { return newJSON(v, shape) }
+
 func newJSON(v strictjson.Value, shape strictjson.Shape) JSON {
 	if !shape.Compact {
 		v = strictjson.AppendCompact(nil, v)
@@ -97,7 +100,7 @@ func addMember(text []byte, c *strictjson.Cursor) []byte {
 // append appends those members that p does not name to an object that is open in b.
 func (m Members) append(b []byte, p *plan) []byte {
 	for w := m.text.Members(); w.Next(); {
-		if p.find(w.Name, 0) >= 0 {
+		if p.find(w.Name) >= 0 {
 			continue
 		}
 		if b[len(b)-1] != '{' {

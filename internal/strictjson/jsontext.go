@@ -5,6 +5,7 @@ package strictjson
 
 import (
 	"bytes"
+	"encoding/binary"
 	stdjson "encoding/json"
 	"errors"
 	"io"
@@ -73,15 +74,41 @@ const jsontextDepth = 10000
 // AppendString appends s as a JSON string with the least escaping. Bytes that
 // are not UTF-8 become U+FFFD.
 func AppendString[T ~string | ~[]byte](dst []byte, s T) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			dst, _ = jsontext.AppendQuote(dst, s) // the error only says that bytes were replaced
-			return dst
+	dst, _ = AppendText(dst, s)
+	return dst
+}
+
+// AppendText is [AppendString] and reports whether s is UTF-8.
+func AppendText[T ~string | ~[]byte](dst []byte, s T) (out []byte, isUTF8 bool) {
+	start := len(dst)
+	dst = append(append(dst, '"'), s...)
+	if isPlain(dst[start+1:]) {
+		return append(dst, '"'), true
+	}
+	dst, err := jsontext.AppendQuote(dst[:start], s) // the error only says that bytes were replaced
+	return dst, err == nil
+}
+
+// isPlain reports whether a text is ASCII that needs no escapes. It reads eight bytes at a time.
+func isPlain(b []byte) bool {
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		if isSpecial(binary.LittleEndian.Uint64(b[i:])) {
+			return false
 		}
 	}
-	dst = append(dst, '"')
-	dst = append(dst, s...)
-	return append(dst, '"')
+	for _, c := range b[i:] {
+		if c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// isSpecial reports whether a quote, a backslash, a control character or a byte outside of ASCII is among eight bytes.
+func isSpecial(w uint64) bool {
+	q, e := w^(lows*'"'), w^(lows*'\\')
+	return ((q-lows)|(e-lows)|(w-lows*' ')|w)&highs != 0
 }
 
 // appendText appends the text of a valid quoted string, lone surrogates as U+FFFD.
