@@ -76,7 +76,7 @@ func isMembers(t reflect.Type) bool {
 
 // membersAt returns a field for unknown members, or a copy of it.
 func membersAt(v reflect.Value) *Members {
-	return addressable(v).Convert(reflect.TypeFor[*Members]()).Interface().(*Members)
+	return (*Members)(addressable(v).UnsafePointer()) // the type is Members, or defined as it
 }
 
 // Value returns the members as an object, or nil. It must not be changed.
