@@ -196,14 +196,22 @@ const usualMembers = 24
 func (c *Codec) readGeneric(r *reader, line []byte) (*Message, *Error) {
 	m, _, line := makeMessage[struct{}](line)
 	var few [usualMembers]strictjson.Span
-	v, shape, spans, err := strictjson.Survey(line, unboundedNames(c.maxDepth()), few[:0])
+	spans := few[:0]
+	if len(line) > unmeasured {
+		spans = nil // the memory of many members would not be counted
+	}
+	v, shape, spans, err := strictjson.Survey(line, unboundedNames(c.maxDepth()), spans)
 	switch {
 	case err != nil:
 		return nil, textError(line, c.maxDepth())
 	case !v.IsObject():
 		return nil, reasoned(ErrInvalidMessage, reasonNotObject, "message is not an object")
 	}
-	r.base.find(v, spans)
+	if spans != nil {
+		r.base.find(v, spans)
+	} else {
+		r.base.walk(v)
+	}
 	r.cursor.Reset(nil, strictjson.Options{})
 	r.cursor.Share(&r.strings)
 	if err := r.base.check(m, nil, &r.cursor, c.Strict); err != nil {
@@ -317,12 +325,8 @@ func (e *envelope) check(m *Message, typ *Type, c *strictjson.Cursor, strict boo
 		version = e.version // A2E-D01
 	}
 	err := checkVersion(version)
-	switch {
-	case err != nil:
-	case typ != nil && len(e.typ) == len(typ.Name)+2 && string(e.typ[1:len(e.typ)-1]) == typ.Name:
-		m.Type = typ.Name
-	default:
-		m.Type, err = readWord(c, "type", e.typ)
+	if err == nil {
+		m.Type, err = readType(c, typ, e.typ)
 	}
 	var idErr *Error
 	m.ID, idErr = readWord(c, "id", e.id)
@@ -358,6 +362,14 @@ func checkVersion(v strictjson.Value) *Error {
 		return Errorf(ErrVersionMismatch, "%s", "protocol version is not "+ProtocolVersion)
 	}
 	return nil
+}
+
+// readType returns the text of a type, which is mostly that of the registered type.
+func readType(c *strictjson.Cursor, typ *Type, v strictjson.Value) (string, *Error) {
+	if typ != nil && len(v) == len(typ.Name)+2 && string(v[1:len(v)-1]) == typ.Name {
+		return typ.Name, nil
+	}
+	return readWord(c, "type", v)
 }
 
 // readWord returns the text of a type or an id.

@@ -6,6 +6,7 @@ package a2e_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
@@ -664,4 +665,46 @@ func TestZeroRegistry(t *testing.T) {
 	require.NoError(t, r.Add(a2e.TypeOf[tools.CallRequest]("tool/call/req")))
 	require.NotNil(t, r.Lookup("tool/call/req"))
 	require.Len(t, r.Types(), bases+1)
+}
+
+func TestFormsOfEnvelopeAreReadAlike(t *testing.T) {
+	const id = "0000000000000000000000000000002a"
+	codec := a2e.NewCodec(tools.Types()...)
+	for name, form := range map[string]string{
+		"usual":   `{"a2e":"1.0","type":"%s","id":"%s","ts":1.5,"tool_name":"x","arguments":{},"pad":"%s"}`,
+		"spaces":  `{"a2e": "1.0", "type": "%s", "id": "%s", "ts": 1.5, "tool_name": "x", "arguments": {}, "pad": "%s"}`,
+		"escapes": `{"a2e":"1.0","\u0074ype":"%s","\u0069d":"%s","ts":1.5,"tool_name":"x","arguments":{},"pad":"%s"}`,
+		"order":   `{"tool_name":"x","arguments":{},"ts":1.5,"type":"%s","id":"%s","a2e":"1.0","pad":"%s"}`,
+		"version": `{"version":"1.0","type":"%s","id":"%s","ts":1.5,"tool_name":"x","arguments":{},"pad":"%s"}`,
+		"name":    `{"a2e":"1.0","type":"\u0074%[1]s","id":"%[2]s","ts":1.5,"tool_name":"x","arguments":{},"pad":"%[3]s"}`,
+	} {
+		for _, msgType := range []string{"tool/call/req", "test/unknown/req"} {
+			for _, pad := range []string{"", strings.Repeat("x", 5000)} {
+				written := msgType
+				if name == "name" {
+					written = msgType[1:]
+				}
+				m, err := codec.Decode(fmt.Appendf(nil, form, written, id, pad))
+				require.NoError(t, err, name)
+				require.Equal(t, msgType, m.Type, name)
+				require.Equal(t, id, m.ID, name)
+				require.Equal(t, json.Number("1.5"), m.TS, name)
+				require.Equal(t, msgType == "tool/call/req", m.Body != nil, name)
+				text, ok := m.Extra.Text("pad")
+				require.True(t, ok, name)
+				require.Equal(t, pad, text, name)
+			}
+		}
+	}
+}
+
+func TestMessageWithManyMembersIsRead(t *testing.T) {
+	line := []byte(`{"a2e":"1.0","type":"test/unknown/req"`)
+	for i := range 200 {
+		line = fmt.Appendf(line, `,"m%d":%d`, i, i)
+	}
+	m, err := new(a2e.Codec).Decode(append(line, `,"id":"x","ts":1}`...))
+	require.NoError(t, err)
+	require.Equal(t, "x", m.ID)
+	require.Equal(t, "199", string(m.Extra.Get("m199")))
 }
