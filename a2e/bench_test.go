@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 
@@ -136,6 +137,7 @@ func TestCallAllocs(t *testing.T) {
 	}), 14.0)
 }
 
+// The base checks the strings and the raw part, and copies them.
 func BenchmarkPairWrite300B(b *testing.B) {
 	codec := a2e.NewCodec(tools.Types()...)
 	m, err := codec.Decode(bytes.TrimSuffix(benchLines(1, true), []byte{'\n'}))
@@ -153,6 +155,9 @@ func BenchmarkPairWrite300B(b *testing.B) {
 		o = strconv.AppendBool(append(o, `","streaming":`...), body.Streaming)
 		o = strconv.AppendInt(append(o, `,"timeout":`...), int64(body.Timeout), 10)
 		base = append(o, '}')
+		if !utf8.Valid(base) || !floor.Valid(body.Arguments) {
+			panic("floor")
+		}
 	}))
 }
 
