@@ -38,14 +38,15 @@ func newCallStream(invocationID string) *callStream {
 }
 
 // Add takes a message in, and reports whether it had any effect. Messages of
-// other calls have none, and neither have chunks that are late or doubled.
-func (s *callStream) Add(m Message, now time.Time) bool {
+// other calls have none, and neither have chunks that are late or doubled. The
+// clock is read only for a chunk that is out of order.
+func (s *callStream) Add(m Message, clock func() time.Time) bool {
 	if s.isEnded {
 		return false
 	}
 	switch m := m.(type) {
 	case *StreamChunk:
-		return m.InvocationID == s.id && s.chunk(m, now)
+		return m.InvocationID == s.id && s.chunk(m, clock)
 	case *ToolResult:
 		if m.InvocationID != s.id || m.Error == nil && s.started {
 			return false
@@ -62,12 +63,13 @@ func (s *callStream) Add(m Message, now time.Time) bool {
 	return false
 }
 
-func (s *callStream) chunk(c *StreamChunk, now time.Time) bool {
+func (s *callStream) chunk(c *StreamChunk, clock func() time.Time) bool {
 	if s.order.AddNext(c.ChunkID, c.IsFinal) {
 		s.started = true
 		s.deliver(c)
 		return true
 	}
+	now := clock()
 	switch s.order.Add(chunkOf(c), now) {
 	case core.Gap:
 		s.fail(errChunkGap())
@@ -106,18 +108,19 @@ func (s *callStream) Broken(err error) bool {
 	return true
 }
 
-// Gap fails the call if a missing chunk was waited for long enough by now, and
-// otherwise says until when to wait, zero meaning that nothing is missing.
-func (s *callStream) Gap(now time.Time) (until time.Time) {
-	if s.isEnded {
-		return time.Time{}
+// Gap fails the call if a missing chunk was waited for long enough, and
+// otherwise returns for how long to wait: zero if nothing is missing.
+func (s *callStream) Gap() (wait time.Duration) {
+	until, isWaiting := s.order.Waiting()
+	if s.isEnded || !isWaiting {
+		return 0
 	}
-	until, waiting := s.order.Waiting()
-	if waiting && !now.Before(until) {
+	wait = time.Until(until)
+	if wait <= 0 {
 		s.fail(errChunkGap())
-		return time.Time{}
+		return 0
 	}
-	return until
+	return wait
 }
 
 func (s *callStream) push(payload json.RawMessage) {

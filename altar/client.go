@@ -64,7 +64,7 @@ type clientLink struct {
 	heartbeat    *time.Timer // nil: none; guarded by the lock of the client
 	opened       time.Time
 	requests     *calls.Table[Message] // by request id
-	lastReceived atomic.Int64          // nanoseconds after opened
+	lastReceived atomic.Int64          // nanoseconds after opened; not used in one process
 	received     chan struct{}         // closed by the first message
 	isProved     bool                  // received is closed; used by receive
 	reason       error                 // the last message, if it is an error that belongs to the connection (ALT-D06); likewise

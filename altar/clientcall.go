@@ -74,7 +74,7 @@ type pendingCall struct {
 
 func (p *pendingCall) add(m Message) bool {
 	p.mu.Lock()
-	ok := p.err == nil && p.stream.Add(m, time.Now())
+	ok := p.err == nil && p.stream.Add(m, time.Now)
 	chunk, isChunk := m.(*StreamChunk)
 	slow := ok && isChunk && chunk.ChunkID >= p.stream.credit && p.stream.waiting > p.c.opts.MaxQueue
 	if slow {
@@ -126,9 +126,8 @@ func (p *pendingCall) message() *ToolCall {
 // next waits for the next payload. It returns false at the end.
 func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok bool, err error) {
 	for {
-		now := time.Now()
 		p.mu.Lock()
-		until := p.stream.Gap(now)
+		wait := p.stream.Gap()
 		payload, ok = p.stream.Next()
 		credit, isRaised := int64(0), false
 		if ok && !p.call.CollectChunks {
@@ -153,8 +152,8 @@ func (p *pendingCall) next(ctx context.Context) (payload json.RawMessage, ok boo
 			return nil, false, err
 		}
 		var gap <-chan time.Time
-		if !until.IsZero() {
-			gap = time.After(until.Sub(now))
+		if wait > 0 {
+			gap = time.After(wait)
 		}
 		select {
 		case <-p.notify:

@@ -47,6 +47,7 @@ func (c *Client) read(l *clientLink) {
 			case bad != nil:
 				c.broken(l, bad)
 			default:
+				l.lastReceived.Store(int64(time.Since(l.opened)))
 				c.receive(l, m)
 			}
 		}
@@ -55,7 +56,6 @@ func (c *Client) read(l *clientLink) {
 
 // receive handles one message.
 func (c *Client) receive(l *clientLink, m Message) {
-	l.lastReceived.Store(int64(time.Since(l.opened)))
 	if !l.isProved {
 		l.isProved = true
 		close(l.received)

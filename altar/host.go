@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -123,6 +124,7 @@ func NewHost(m *Manifest, opts *HostOptions) (*Host, error) {
 	h.conns.all, h.peers.byID = make(map[*hostConn]bool), make(map[string]*peer)
 	h.timers = core.NewTimers(&h.timerSeq)
 	h.endedIDs.list = core.NewTombstones(maxEnded, maxAllEnded)
+	h.ids.seed = maphash.MakeSeed()
 	h.outcomes.init(h)
 	h.fleet.forget.Event = timerFunc(h.forgetRuntimes)
 	env := core.Env{Limits: h.opts.coreLimits(), IDs: &h.ids, Outcomes: &h.outcomes, Registry: &core.Registry{}, HasAudit: h.opts.Audit != nil, HasRouter: h.opts.Router != nil}

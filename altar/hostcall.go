@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/json"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -107,7 +108,6 @@ func (h *Host) toolCall(hc *hostConn, m *ToolCall, from *forwardedCall) {
 	}
 	sh := h.shardOf(id)
 	now := h.lock(sh)
-	hc.received(now)
 	s, c, pin, err := h.resolveCall(sh, hc, m, from)
 	if err != nil || hc.isClosed.Load() {
 		h.refused(sh, hc, m, c, err, now)
@@ -274,6 +274,7 @@ func (h *Host) fingerprint(tool string, params json.RawMessage) core.Fingerprint
 
 // An idTable has the invocation ids in flight of all shards.
 type idTable struct {
+	seed  maphash.Seed
 	parts [core.Shards]struct {
 		mu   sync.Mutex
 		byID map[string]*core.Call // guarded by mu
@@ -281,11 +282,7 @@ type idTable struct {
 }
 
 func (t *idTable) part(id string) int {
-	hash := uint32(2166136261)
-	for i := range len(id) {
-		hash = (hash ^ uint32(id[i])) * 16777619
-	}
-	return int(hash % core.Shards)
+	return int(maphash.String(t.seed, id) % core.Shards)
 }
 
 // Use implements [core.IDs].

@@ -13,6 +13,15 @@ import (
 	"github.com/fivewire/fivewire/internal/strictjson"
 )
 
+// isOutcome reports whether a message is an answer of a Runtime to a call.
+func isOutcome(m Message) bool {
+	switch m.(type) {
+	case *ToolResult, *StreamChunk:
+		return true
+	}
+	return false
+}
+
 // isRequest reports whether a message may have a response. Others are handled even if the peer does
 // not read.
 func isRequest(m Message, bad *badFrame) bool {
@@ -22,8 +31,10 @@ func isRequest(m Message, bad *badFrame) bool {
 	switch m.(type) {
 	case *StreamCredit, *CancelCall:
 		return false
+	case *ToolCall:
+		return true
 	}
-	return !isAnswer(typeOf(m))
+	return !isOutcome(m) && !isAnswer(typeOf(m))
 }
 
 // asBadFrame returns the error of one bad frame, nil if there is none, and false
@@ -40,7 +51,9 @@ func asBadFrame(err error) (bad *badFrame, ok bool) {
 // handle processes one message or one invalid frame, and reports whether the connection continues.
 // Either m or bad is nil.
 func (h *Host) handle(hc *hostConn, m Message, bad *badFrame) bool {
-	hc.received(time.Now())
+	if hc.is() == roleRuntime && !isOutcome(m) { // answered notes an outcome
+		hc.received(time.Now())
+	}
 	if bad != nil {
 		if bad.salvaged == nil || hc.is() != roleRuntime { // the role is settled before any answer
 			return h.handleBad(hc, bad)
@@ -260,7 +273,7 @@ func (h *Host) handleBad(hc *hostConn, bad *badFrame) bool {
 	hc.clearInvalid()
 	switch {
 	case bad.Type == "ToolResult" || bad.Type == "StreamChunk":
-		h.toCall(hc, bad.InvocationID, false, nil, core.Event{Kind: core.AnswerBroken})
+		h.toCall(hc, bad.InvocationID, false, nil, &core.Event{Kind: core.AnswerBroken})
 	case isAnswer(bad.Type), bad.Type == "CancelCall", bad.Type == "StreamCredit":
 		h.dropCount.Add(1)
 	case bad.Type == "ToolCall" && bad.InvocationID != "":
@@ -293,7 +306,7 @@ func (h *Host) answered(hc *hostConn, m Message) {
 		if isDraining(m) { // the client must not take it for the refusal of this Host (ALT-D45)
 			m.RuntimeMetadata = json.RawMessage("{}")
 		}
-		e = core.Event{Kind: core.ResultReceived, Data: m, Result: resultOf(m.Error)}
+		e.Kind, e.Data, e.Result = core.ResultReceived, m, resultOf(m.Error)
 		if m.Error != nil {
 			e.Err, payload = m.Error, nil
 			if hc.via != nil && m.Error.Code == ErrRuntimeUnavailable && m.Error.Reason() == ReasonDisconnected {
@@ -303,33 +316,34 @@ func (h *Host) answered(hc *hostConn, m Message) {
 	case *StreamChunk:
 		id, payload, isFinal = m.InvocationID, m.Payload, m.IsFinal
 		m.header = header{}
-		e = core.Event{Kind: core.ChunkReceived, Chunk: chunkOf(m)}
+		e.Kind, e.Chunk = core.ChunkReceived, chunkOf(m)
 	}
-	h.toCall(hc, id, isFinal, payload, e)
+	hc.received(h.toCall(hc, id, isFinal, payload, &e))
 }
 
 // toCall passes an event to a call of the Runtime of a connection, or of one of the Runtimes behind it. A payload is
-// checked first.
-func (h *Host) toCall(hc *hostConn, id string, isFinal bool, payload []byte, e core.Event) {
+// checked first. It returns the time.
+func (h *Host) toCall(hc *hostConn, id string, isFinal bool, payload []byte, e *core.Event) time.Time {
 	c := h.ids.get(id)
 	if c == nil {
 		if !isFinal || !h.outcomes.answered(id, hc.isOf) {
 			h.dropCount.Add(1)
 		}
-		return
+		return time.Now()
 	}
 	if payload != nil && h.isStray(callOf(c).contract.returns, payload) {
-		e = core.Event{Kind: core.AnswerBroken}
+		e = &core.Event{Kind: core.AnswerBroken}
 	}
-	sh := h.shardOf(c.Session().ID)
+	sh := &h.shards[c.Session().Shard()]
 	now := h.lock(sh)
 	defer h.unlock(sh)
 	if rt := c.Runtime(); rt != nil && hc.isOf(rt) {
 		e.Call, e.Runtime = c, rt
-		h.step(sh, now, &e)
+		h.step(sh, now, e)
 	} else {
 		sh.core.Counts.Dropped++
 	}
+	return now
 }
 
 // isOf reports whether a Runtime answers over a connection.
@@ -343,7 +357,7 @@ func (hc *hostConn) isOf(rt *core.Runtime) bool {
 
 // unsent ends a call that cannot be sent to its Runtime.
 func (h *Host) unsent(hc *hostConn, id string, err *Error) {
-	h.toCall(hc, id, true, nil, core.Event{Kind: core.ResultReceived, Data: &ToolResult{InvocationID: id, Error: err}, Err: err, Result: core.Erred})
+	h.toCall(hc, id, true, nil, &core.Event{Kind: core.ResultReceived, Data: &ToolResult{InvocationID: id, Error: err}, Err: err, Result: core.Erred})
 }
 
 // cancelCall ends a call for its client (ALT-D32). Invalid cancellations are ignored.

@@ -325,7 +325,7 @@ func (h *Host) refusedByPeer(hc *hostConn, m *ErrorMessage) {
 		h.dropped(m, "nobody waits for it")
 		return
 	}
-	h.toCall(hc, m.RequestID, true, nil, core.Event{Kind: core.CallRefused, Data: m.Err})
+	h.toCall(hc, m.RequestID, true, nil, &core.Event{Kind: core.CallRefused, Data: m.Err})
 }
 
 // acceptPeer serves a stream that another Host has opened.

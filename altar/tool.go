@@ -175,28 +175,39 @@ func encodeJSON(short []byte, v any) ([]byte, error) {
 	if text, ok := v.(json.RawMessage); ok && len(text) > 0 {
 		return bytes.Clone(text), nil
 	}
-	switch v := v.(type) { // what streams are made of, mostly
-	case string:
-		if utf8.ValidString(v) {
-			return appendString(slices.Grow(short, len(v)+2), v), nil
-		}
-	case int64:
-		return appendInt(short, v), nil
-	case int:
-		return appendInt(short, int64(v)), nil
+	if text, ok := appendScalar(short, v); ok {
+		return text, nil
 	}
 	return guard.Encode(v)
+}
+
+// appendScalar appends the JSON of what streams are made of, mostly. It reports false for other values.
+func appendScalar(short []byte, v any) ([]byte, bool) {
+	switch v := v.(type) {
+	case string:
+		if utf8.ValidString(v) {
+			return appendString(slices.Grow(short, len(v)+2), v), true
+		}
+	case int64:
+		return appendInt(short, v), true
+	case int:
+		return appendInt(short, int64(v)), true
+	}
+	return nil, false
 }
 
 // encode writes a value of a tool as JSON that may be sent. See encodeJSON.
 func (c *runtimeCall) encode(short []byte, v any) (json.RawMessage, error) {
 	var err error
-	out, ready := v.(json.RawMessage) // the tool has parted with it
-	if ready = ready && len(out) > 0; !ready {
-		out, err = encodeJSON(short, v)
-	}
-	if err == nil {
-		_, err = strictjson.Check(out, rawBounds(1))
+	out, isSound := appendScalar(short, v)
+	if !isSound {
+		raw, isRaw := v.(json.RawMessage) // the tool has parted with it
+		if out = raw; !isRaw || len(raw) == 0 {
+			out, err = encodeJSON(short, v)
+		}
+		if err == nil {
+			_, err = strictjson.Check(out, rawBounds(1))
+		}
 	}
 	switch {
 	case err != nil:

@@ -123,7 +123,7 @@ func vectorStream(in struct {
 		if m, err := DecodeMessage([]byte(text), 0); err != nil {
 			s.Broken(err)
 		} else {
-			s.Add(m, time.Time{})
+			s.Add(m, time.Now)
 		}
 		for p, ok := s.Next(); ok; p, ok = s.Next() {
 			payloads = append(payloads, p)

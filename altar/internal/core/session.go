@@ -45,6 +45,9 @@ type Session struct {
 
 func placeOf(s *Session) *link[Session] { return &s.place }
 
+// Shard returns the index of the shard that the session was opened in.
+func (s *Session) Shard() int { return s.sh.index }
+
 // IsEnded reports whether the session has ended.
 func (s *Session) IsEnded() bool { return s.isEnded }
 

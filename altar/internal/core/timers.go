@@ -35,10 +35,8 @@ type Timers struct {
 
 func (ts *Timers) less(i, j int) bool {
 	a, b := ts.heap[i], ts.heap[j]
-	if a.due.Equal(b.due) {
-		return a.seq < b.seq
-	}
-	return a.due.Before(b.due)
+	order := a.due.Compare(b.due)
+	return order < 0 || order == 0 && a.seq < b.seq
 }
 
 func (ts *Timers) swap(i, j int) {
@@ -71,12 +69,16 @@ func (ts *Timers) down(i int) {
 
 // Set starts or restarts a timer.
 func (ts *Timers) Set(t *Timer, due time.Time) {
-	ts.Stop(t)
 	if ts.seq == nil {
 		ts.seq = new(atomic.Uint64)
 	}
-	ts.heap = append(ts.heap, t)
-	t.due, t.seq, t.place = due, ts.seq.Add(1), len(ts.heap)
+	t.due, t.seq = due, ts.seq.Add(1)
+	if t.place == 0 {
+		ts.heap = append(ts.heap, t)
+		t.place = len(ts.heap)
+	} else {
+		ts.down(t.place - 1)
+	}
 	ts.up(t.place - 1)
 }
 
