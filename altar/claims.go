@@ -194,13 +194,18 @@ func (h *Host) recorded(sh *shard, now time.Time, c *hostCall, v ledger.Verdict)
 
 var errBadOutcome = errors.New("altar: store: malformed outcome")
 
+const outcomeWeight = 128 // of the names of the members and the id of a recorded result, about
+
 // encodeOutcome returns the record of an outcome: messages in wire form, one a line.
 func (h *Host) encodeOutcome(result *ToolResult, chunks []*StreamChunk) (out []byte) {
 	var err error
 	if result != nil {
-		own := *result
-		own.header = header{}
-		out, err = appendMessage(make([]byte, 0, weight(&own)), &own, true)
+		if result.header != (header{}) {
+			own := *result
+			own.header = header{}
+			result = &own
+		}
+		out, err = appendMessage(make([]byte, 0, weight(result)+outcomeWeight), result, true)
 	}
 	for i, c := range chunks {
 		if i > 0 {

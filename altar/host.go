@@ -168,14 +168,19 @@ func (h *Host) ledgerOptions() ledger.Options {
 			defer h.unlockAll()
 			h.isOfferStale = true
 		},
-		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.runtimeIDs, Go: h.background,
+		OnSessionEnd: h.destroyedElsewhere, Runtimes: h.runtimeIDs, Go: h.backgroundIn,
 	}
 }
 
 // background runs f in a goroutine that Close waits for, unless the Host is closed.
 func (h *Host) background(f func()) {
+	h.backgroundIn(func(context.Context) { f() })
+}
+
+// backgroundIn is background with the context of the goroutine, which Close ends.
+func (h *Host) backgroundIn(f func(ctx context.Context)) {
 	if !h.isClosed.Load() {
-		_ = h.life.Go("background", func(context.Context) { f() })
+		_ = h.life.Go("background", f)
 	}
 }
 

@@ -181,7 +181,7 @@ func encodeJSON(short []byte, v any) ([]byte, error) {
 	return guard.Encode(v)
 }
 
-// appendScalar appends the JSON of what streams are made of, mostly. It reports false for other values.
+// appendScalar appends the JSON of a string or an integer, as most chunks are. It reports false for other values.
 func appendScalar(short []byte, v any) ([]byte, bool) {
 	switch v := v.(type) {
 	case string:

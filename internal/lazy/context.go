@@ -28,8 +28,8 @@ type Context struct {
 	stop   context.CancelFunc // of one that is
 }
 
-// canceled is the cause of a context that ended without one.
-var canceled = context.Canceled
+// Canceled is the cause for End of a context that ends without one.
+var Canceled = context.Canceled
 
 // New returns a Context without a deadline.
 func New(parent context.Context) *Context { return &Context{parent: parent} }
@@ -50,7 +50,7 @@ func (c *Context) Begin(parent context.Context, timeout time.Duration, cause err
 	}
 }
 
-func (c *Context) finish() { c.End(&canceled) }
+func (c *Context) finish() { c.End(&Canceled) }
 
 // Parent returns the context that Begin was called with.
 func (c *Context) Parent() context.Context { return c.parent }

@@ -52,6 +52,7 @@ type Life struct {
 	cancel               context.CancelCauseFunc
 	setDrained, setEmpty context.CancelFunc
 	done                 chan struct{} // closed at the end of the shutdown
+	onPanic              func(error)   // logPanic, made once
 	late                 atomic.Int64
 
 	isDraining atomic.Bool // changes with mu locked
@@ -70,6 +71,7 @@ func New(opts Options) *Life {
 	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	opts.Closed = cmp.Or(opts.Closed, ErrClosed)
 	l := &Life{opts: opts, works: map[*Work]struct{}{}, done: make(chan struct{})}
+	l.onPanic = l.logPanic
 	l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	l.drained, l.setDrained = context.WithCancel(context.Background())
 	l.empty, l.setEmpty = context.WithCancel(context.Background())
@@ -95,7 +97,7 @@ func (l *Life) Go(what string, f func(ctx context.Context)) error {
 		w.Run(what, func(ctx context.Context) error {
 			f(ctx)
 			return nil
-		}, l.logPanic)
+		}, l.onPanic)
 	}()
 	return nil
 }

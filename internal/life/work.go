@@ -23,9 +23,6 @@ const (
 	maxStack       = 64 << 10
 )
 
-// canceled is the cause of the context of finished work.
-var canceled = context.Canceled
-
 // A Work is a piece of work, and its context. The context ends with that of Start, at
 // its timeout, by Cut, by Finish, and at the cut of the Life.
 type Work struct {
@@ -99,7 +96,7 @@ func (w *Work) Finish() {
 	if w.isFinished.Swap(true) {
 		return
 	}
-	w.End(&canceled)
+	w.End(&lazy.Canceled)
 	for _, release := range slices.Backward(w.releases) {
 		release()
 	}

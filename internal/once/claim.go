@@ -298,9 +298,9 @@ func (e *entry) alias() *record {
 // run runs f with the claim of e and returns its outcome.
 func (t *Table) run(ctx context.Context, e *entry, p Policy, exit *Result, f work) (data []byte, replayed bool, err error) {
 	c, end := e.claim, e.end
-	running, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.epoch, func() { cancel(context.Cause(c.epoch)) })()
+	running := lazy.New(ctx)
+	defer running.End(&lazy.Canceled)
+	defer context.AfterFunc(c.epoch, func() { running.Cancel(context.Cause(c.epoch)) })()
 	r := t.call(running, c.rec.claim(), exit, f, func(r result) result {
 		isCut := p == Repeat && r.err != nil && c.epoch.Err() != nil
 		if isCut && r.out.Kind != noOutcome {
@@ -377,11 +377,16 @@ func (t *Table) behind(e *entry, limit time.Duration, f func(ctx context.Context
 		close(e.end.storing)
 	}
 	t.ending++
-	ctx, period, start := t.ctx, max(t.opts.Retention, landTTL), t.wg.Go
-	if t.ctx.Err() != nil {
-		ctx, period, start = context.Background(), recordWait, func(f func()) { go f() }
+	ctx, period, isAwaited := t.ctx, max(t.opts.Retention, landTTL), t.ctx.Err() == nil
+	if isAwaited {
+		t.wg.Add(1)
+	} else {
+		ctx, period = context.Background(), recordWait
 	}
-	start(func() {
+	go func() {
+		if isAwaited {
+			defer t.wg.Done()
+		}
 		ctx, cancel := lazy.WithTimeout(ctx, period)
 		defer cancel()
 		guard.Run("store", func() error {
@@ -397,7 +402,7 @@ func (t *Table) behind(e *entry, limit time.Duration, f func(ctx context.Context
 			t.ending--
 			t.leaveLocked()
 		})
-	})
+	}()
 }
 
 // record writes the outcome of e, and finishes e with the stored one.

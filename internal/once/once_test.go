@@ -791,5 +791,5 @@ func TestDoAllocatesInStore(t *testing.T) {
 		}
 		n++
 	})
-	require.LessOrEqual(t, got, 42.0, "allocations of a call")
+	require.LessOrEqual(t, got, 40.0, "allocations of a call")
 }

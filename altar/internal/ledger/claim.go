@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fivewire/fivewire/altar/internal/core"
+	"github.com/fivewire/fivewire/internal/lazy"
 	"github.com/fivewire/fivewire/internal/once"
 	"github.com/fivewire/fivewire/internal/state"
 )
@@ -38,7 +39,7 @@ type Claim struct {
 	decided, recorded, settled chan struct{}
 	outcome                    Outcome // before settled is closed
 	isGranted                  atomic.Bool
-	cancel                     context.CancelFunc // ends the wait for another Host that runs the call
+	ctx                        lazy.Context // of the wait for another Host that runs the call
 }
 
 // A Call is a claimed call at its Host. Its methods are called in a goroutine.
@@ -77,12 +78,11 @@ func CallKey(session, id string) string {
 // Claim implements [Ledger].
 func (l *Shared) Claim(c *Claim) (Verdict, bool) {
 	c.decided, c.recorded, c.settled = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	ctx, cancel := context.WithCancel(l.ctx)
-	c.cancel = cancel
-	l.opts.Go(func() {
-		defer cancel()
+	c.ctx.Begin(l.ctx, 0, nil)
+	l.opts.Go(func(context.Context) {
+		defer c.ctx.End(&lazy.Canceled)
 		defer close(c.recorded)
-		l.run(ctx, c)
+		l.run(&c.ctx, c)
 	})
 	return Verdict{}, false
 }
@@ -94,7 +94,7 @@ func (l *Shared) Record(c *Claim, o Outcome) (Verdict, bool) {
 	if !c.isGranted.Load() {
 		time.AfterFunc(claimWait, func() {
 			if !c.isGranted.Load() {
-				c.cancel()
+				c.ctx.End(&lazy.Canceled)
 			}
 		})
 	}

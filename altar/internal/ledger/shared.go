@@ -66,7 +66,7 @@ type Options struct {
 	Runtimes func() []string
 
 	// Go runs a function in a goroutine that the Host waits for, unless the Host has ended.
-	Go func(f func())
+	Go func(f func(ctx context.Context))
 }
 
 // A Shared is a [Ledger] in a store. Its first use acquires the lease of the Host.
