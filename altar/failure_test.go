@@ -330,6 +330,36 @@ func TestSameInvocationFromTwoClients(t *testing.T) {
 	})
 }
 
+// ALT-D22: the records of calls are dropped in groups, but none of them is replayed after its lifetime.
+func TestExpiredRecordIsNotReplayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 64 * time.Second
+		s := start(t, pipeTransport, &HostOptions{Persistence: Persistence{ResultTTL: ttl}})
+		var runs atomic.Int32
+		rt := must(NewRuntime("r1", nil))
+		AddTool(rt, "wait", func(context.Context, waitIn) (int32, error) { return runs.Add(1), nil })
+		s.run(t, rt)
+		sess := newSession(t, s)
+		call := func(id, want string) {
+			r, err := sess.Call(t.Context(), "wait", waitIn{1}, &CallOptions{InvocationID: id})
+			require.NoError(t, err)
+			require.Equal(t, want, string(r.Payload))
+		}
+		call("i-1", "1")
+		time.Sleep(10 * time.Millisecond)
+		call("i-2", "2")
+		time.Sleep(ttl - 5*time.Millisecond)
+		call("i-2", "2")
+		time.Sleep(10 * time.Millisecond)
+		require.Equal(t, 1, s.h.Stats().StoredResults)
+		call("i-2", "3")
+		time.Sleep(ttl - time.Second)
+		call("i-2", "3")
+		time.Sleep(ttl / 32)
+		require.Zero(t, s.h.Stats().StoredResults)
+	})
+}
+
 // ALT-020, ALT-D24: a Runtime drains: calls in flight are answered, none is lost.
 func TestRuntimeDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

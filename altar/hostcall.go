@@ -337,20 +337,36 @@ func (o *outcomes) Find(sc *core.RecordScope, id string, r *core.Record) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	found := o.records.Find(sc, id)
+	if o.hasExpiredLocked(found) {
+		found = o.records.Find(sc, id)
+	}
 	if found != nil {
 		*r = *found
 	}
 	return found != nil
 }
 
+// hasExpiredLocked drops all expired records if r may be one, and reports whether it may. o.mu must be held.
+func (o *outcomes) hasExpiredLocked(r *core.Record) bool {
+	if r == nil || time.Since(time.Unix(0, r.EndedAt)) < o.ttl {
+		return false
+	}
+	o.records.Expire(time.Now(), o.ttl)
+	return true
+}
+
 // OwedTo implements [core.Outcomes].
 func (o *outcomes) OwedTo(id string) *core.RecordScope {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if r := o.records.Open(id); r != nil {
-		return r.Scope
+	r := o.records.Open(id)
+	if o.hasExpiredLocked(r) {
+		r = o.records.Open(id)
 	}
-	return nil
+	if r == nil {
+		return nil
+	}
+	return r.Scope
 }
 
 // Add implements [core.Outcomes].
@@ -395,12 +411,20 @@ func (o *outcomes) disconnected(rt *core.Runtime) {
 	o.records.Disconnected(rt)
 }
 
+// expiryShare is the part of the lifetime of a record for which it may stay in memory after it: the timer locks all
+// shards, so it does not fire for each record.
+const expiryShare = 64
+
 // expire drops the records of calls that ended a lifetime ago.
 func (o *outcomes) expire(now time.Time) {
 	o.mu.Lock()
 	next, isAny := o.records.Expire(now, o.ttl)
 	o.mu.Unlock()
 	if isAny {
+		soonest := now.Add(o.ttl / expiryShare)
+		if next.Before(soonest) {
+			next = soonest
+		}
 		o.h.setTimer(&o.expiry, next)
 	}
 }
