@@ -6,6 +6,7 @@ package altar
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"sync"
 
 	"github.com/fivewire/fivewire/altar/internal/form"
@@ -155,7 +156,14 @@ func own(m Message) {
 	case *ToolCall:
 		m.Parameters = bytes.Clone(m.Parameters)
 	case *ToolResult:
-		m.Payload, m.RuntimeMetadata, m.Error = bytes.Clone(m.Payload), bytes.Clone(m.RuntimeMetadata), m.Error.owned()
+		text, n := slices.Concat(m.Payload, m.RuntimeMetadata), len(m.Payload)
+		if m.Payload != nil {
+			m.Payload = text[:n:n]
+		}
+		if m.RuntimeMetadata != nil {
+			m.RuntimeMetadata = text[n:]
+		}
+		m.Error = m.Error.owned()
 	case *StreamChunk:
 		m.Payload, m.Error = bytes.Clone(m.Payload), m.Error.owned()
 	}
@@ -164,7 +172,15 @@ func own(m Message) {
 // borrowed reads a message that keeps none of its frame. Of a call, a result or a chunk only the members are copied.
 func (d *decoder) borrowed(name string, frame []byte, o *decodeOptions) (Message, *jsonmap.Fault) {
 	switch name {
-	case "ToolCall", "ToolResult", "StreamChunk":
+	case "StreamChunk":
+		m := &shortChunk{}
+		f := d.streamChunk(&m.StreamChunk)
+		if m.Payload != nil {
+			m.Payload = append(m.text[:0], m.Payload...)
+		}
+		m.Error = m.Error.owned()
+		return &m.StreamChunk, f
+	case "ToolCall", "ToolResult":
 		m, f := d.typed(name)
 		own(m)
 		return m, f
@@ -185,7 +201,8 @@ func (d *decoder) typed(name string) (Message, *jsonmap.Fault) {
 	case "ToolResult":
 		return d.toolResult()
 	case "StreamChunk":
-		return d.streamChunk()
+		m := &StreamChunk{}
+		return m, d.streamChunk(m)
 	case "AcknowledgeFulfillment":
 		return d.acknowledgeFulfillment()
 	case "Error":
@@ -330,12 +347,12 @@ func (d *decoder) toolResult() (*ToolResult, *jsonmap.Fault) {
 	return m, f
 }
 
-// streamChunk reads a chunk. An error ends the stream.
-func (d *decoder) streamChunk() (*StreamChunk, *jsonmap.Fault) {
+// streamChunk reads a chunk into m. An error ends the stream.
+func (d *decoder) streamChunk(m *StreamChunk) *jsonmap.Fault {
 	w := &d.chunk
 	w.strict = d.strict
 	f := jsonmap.Read(&d.cursor, w)
-	m := &StreamChunk{InvocationID: w.InvocationID, ChunkID: w.ChunkID, Payload: w.Payload, IsFinal: w.IsFinal, header: w.header}
+	*m = StreamChunk{InvocationID: w.InvocationID, ChunkID: w.ChunkID, Payload: w.Payload, IsFinal: w.IsFinal, header: w.header}
 	switch {
 	case w.err != nil:
 		if d.strict && !m.IsFinal && isLate(f) {
@@ -345,7 +362,7 @@ func (d *decoder) streamChunk() (*StreamChunk, *jsonmap.Fault) {
 	case m.Payload == nil && !m.IsFinal && isLate(f):
 		f = (&jsonmap.Fault{Reason: jsonmap.Missing}).In("payload")
 	}
-	return m, f
+	return f
 }
 
 func (d *decoder) acknowledgeFulfillment() (Message, *jsonmap.Fault) {
