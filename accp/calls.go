@@ -29,6 +29,7 @@ type call struct {
 	entry  calls.Call[*call]
 	isPart bool          // the entry of a frame after the first
 	whole  *call         // of such an entry
+	work   running       // in the chain
 	ready  chan struct{} // holds a token after a change
 
 	mu    sync.Mutex // guards the fields below
@@ -111,8 +112,8 @@ func (c *wsConn) failCall(err error, frame []byte) {
 	k.fail(refusedBy(err, &c.session.codec, frame))
 }
 
-// Cancel ends the call when its chain has ended.
-func (k *call) Cancel(cause error) { k.fail(cause) }
+// End ends the call when its chain has ended.
+func (k *call) End(cause *error) { k.fail(*cause) }
 
 // fail ends the call with an error, after its queue.
 func (k *call) fail(err error) {

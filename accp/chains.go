@@ -5,7 +5,6 @@ package accp
 
 import (
 	"context"
-	"strings"
 	"sync"
 )
 
@@ -17,17 +16,24 @@ type chains struct {
 
 // A running is an element of the list of a chain.
 type running struct {
-	work canceler
-	next *running
+	work  ender
+	all   *chains
+	chain string
+	next  *running
 }
 
-// A canceler is work of a chain, such as its context.
-type canceler interface{ Cancel(cause error) }
+// An ender is work of a chain, such as its context.
+type ender interface{ End(cause *error) }
 
-// start adds work, which is canceled when its chain is stopped. The work calls the returned function at its end.
-func (c *chains) start(work canceler, chain string) context.CancelFunc {
-	r := &running{work: work}
-	chain = strings.Clone(chain)
+// The causes of the end of work.
+var (
+	workDone      = context.Canceled
+	workCancelled = error(ErrCancelled)
+)
+
+// start adds the work of r, which ends when its chain is stopped. The work calls r.end at its end.
+func (c *chains) start(r *running, work ender, chain string) {
+	r.work, r.all, r.chain = work, c, chain
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running == nil {
@@ -35,12 +41,14 @@ func (c *chains) start(work canceler, chain string) context.CancelFunc {
 	}
 	r.next = c.running[chain]
 	c.running[chain] = r
-	return func() {
-		work.Cancel(context.Canceled)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.removeLocked(chain, r)
-	}
+}
+
+// end ends the work and removes it.
+func (r *running) end() {
+	r.work.End(&workDone)
+	r.all.mu.Lock()
+	defer r.all.mu.Unlock()
+	r.all.removeLocked(r.chain, r)
 }
 
 // removeLocked removes an element, if it is in the list of its chain. c.mu must be held.
@@ -89,7 +97,7 @@ func (c *chains) stopIf(isEnded func(chain string) bool) {
 // stopLocked is stop with c.mu held.
 func (c *chains) stopLocked(chain string) {
 	for r := c.running[chain]; r != nil; r = r.next {
-		r.work.Cancel(ErrCancelled)
+		r.work.End(&workCancelled)
 	}
 	delete(c.running, chain)
 }

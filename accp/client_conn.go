@@ -236,7 +236,7 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 	next := c.nextGreeting()
 	wasSynced := c.registry.synced()
 	var k *call
-	sent, err := c.post(ctx, c.queue.PutWait, func() (*SendResult, error) {
+	sent, err := c.post(ctx, false, func() (*SendResult, error) {
 		sent, err := c.session.Send(ctx, c.registry.begin())
 		if err == nil {
 			k, err = c.addCall(sent)
@@ -297,7 +297,7 @@ func (t *connTransport) send(a *attempt, s *Session, m *Message) (*SendResult, e
 		cid = m.Meta.CID
 	}
 	var sent *SendResult
-	_, err = w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) {
+	_, err = w.post(a.ctx, false, func() (*SendResult, error) {
 		if _, isOpen := w.calls.Get(cid); cid != "" && isOpen {
 			return nil, errSameChain
 		}
@@ -371,7 +371,7 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 		if k, err = w.addCall(sent); err != nil {
 			return first, fmt.Errorf("%w: %w", errUnsent, err)
 		}
-		if _, err = w.post(a.ctx, w.queue.PutWait, func() (*SendResult, error) { return sent, nil }); err != nil {
+		if _, err = w.post(a.ctx, false, func() (*SendResult, error) { return sent, nil }); err != nil {
 			w.removeCall(sent, k)
 			return first, err
 		}
@@ -391,7 +391,8 @@ func (t *connTransport) transmit(a *attempt, _ *Session, sent *SendResult, first
 // answers delivers the answers of a call. The call is not finished if the peer continues to answer
 // it and no retry may follow, which accepts late answers.
 func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult) (isFinished bool, err error) {
-	defer t.Session().startWork(k, a.chain)()
+	t.Session().startWork(&k.work, k, a.chain)
+	defer k.work.end()
 	skip := receipts(sent)
 	for {
 		r, err := w.next(a.ctx, k, a.timeout)
@@ -452,7 +453,7 @@ func (t *connTransport) cancelChain(ctx context.Context, op, chain string) {
 	w, err := t.connect(ctx)
 	if err == nil {
 		m := &Message{Intent: IntentCancel, Op: op, Meta: &Meta{CID: chain}}
-		_, err = w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return t.Session().Send(ctx, m) })
+		_, err = w.post(ctx, false, func() (*SendResult, error) { return t.Session().Send(ctx, m) })
 	}
 	if err != nil && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrUnreachable) {
 		t.opts.Logger.WarnContext(ctx, "accp: cancel not sent", "session", t.Session().id, "err", fmt.Errorf("chain %s: %w", chain, err))

@@ -108,7 +108,9 @@ func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first
 	}
 	defer work.Finish()
 	if sent.Message.Intent != IntentCancel {
-		defer s.startWork(work, chain)()
+		var r running
+		s.startWork(&r, work, chain)
+		defer r.end()
 	}
 	for i := first; i < len(sent.Frames); i++ {
 		isAnswered, more, err := t.transmitFrame(work, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)

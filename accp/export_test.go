@@ -96,7 +96,7 @@ func CloseCode(err error) int {
 // Send sends a message over a connection without waiting for an answer.
 func (c *Client) Send(ctx context.Context, m *Message) (*SendResult, error) {
 	w := c.current()
-	return w.post(ctx, w.queue.PutWait, func() (*SendResult, error) { return c.Session().Send(ctx, m) })
+	return w.post(ctx, false, func() (*SendResult, error) { return c.Session().Send(ctx, m) })
 }
 
 // Len returns the number of open streams.

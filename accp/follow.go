@@ -24,17 +24,17 @@ func streamID(k outcomeKey) string {
 }
 
 // publish lets other processes follow the messages of a handler that answers by more than one.
-func (s *responder) publish(streams *streamlog.Table, k outcomeKey, r *recorder) {
+func (s *responder) publish(r *recorder) {
 	r.mu.Lock()
-	isFirst := streams != nil && !r.isPublic && !r.isAnswered
+	isFirst := r.streams != nil && !r.isPublic && !r.isAnswered
 	r.isPublic = r.isPublic || isFirst
 	r.mu.Unlock()
 	if !isFirst {
 		return
 	}
 	_ = s.life.Go("stream", func(ctx context.Context) {
-		if err := r.copyTo(ctx, streams, k); err != nil {
-			s.log.WarnContext(ctx, "accp: stream not published", "operation", k.ID, "err", err)
+		if err := r.copyTo(ctx, r.streams, r.key); err != nil {
+			s.log.WarnContext(ctx, "accp: stream not published", "operation", r.key.ID, "err", err)
 		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/life"
@@ -82,7 +81,7 @@ type Middleware func(Handler) Handler
 type ReplyWriter struct {
 	session *Session
 	to      *ReceiveResult
-	out     func(*Session, *Message) error
+	answers *exchange
 	turn    chan sentMessages // holds an element while no goroutine sends; closed after the handler
 }
 
@@ -119,7 +118,7 @@ func (w *ReplyWriter) send(out *Message) error {
 		return errReplyOver
 	}
 	defer func() { w.turn <- sent }()
-	err := w.out(w.session, out)
+	err := w.answers.out(w.session, out)
 	if err == nil {
 		sent.add(out)
 	}
@@ -196,17 +195,42 @@ func noHandler(m *Message) error {
 // An exchange is one frame and its answers.
 type exchange struct {
 	session  *Session
-	out      func(*Session, *Message) error // sends an answer
-	failed   bool                           // the only answer is an error frame
-	record   *AuditRecord                   // of the frame, or nil
+	to       answerer
+	failed   bool         // the only answer is an error frame
+	record   *AuditRecord // of the frame, or nil
 	arrival  arrival
 	registry *negotiation // nil: another one for each frame
 	greeted  func(error)  // of a client, or nil
 	caller   *caller
-	request  *Message // that is answered
-	resume   *resume  // nil: the handler ends with its request
+	request  *Message  // that is answered
+	resume   *resume   // nil: the handler ends with its request
+	recorder *recorder // of the answers; nil: they are not recorded
+	refusal  error     // of the message before a handler runs, or nil
 
+	isHandled     bool // by another goroutine than the reader
 	isInterrupted bool // the handler returned an error after the end of its context
+}
+
+// An answerer sends the answers to a frame.
+type answerer interface {
+	answer(e *exchange, session *Session, m *Message) error
+}
+
+// out sends an answer and records it. While the handler outlives its connection, each answer is part of its outcome only.
+func (e *exchange) out(session *Session, m *Message) error {
+	rec := e.recorder
+	if rec != nil && isTemporary(m) {
+		rec.hasFailed.Store(true) // before the peer can repeat the request
+	}
+	err := e.to.answer(e, session, m)
+	if err != nil && e.resume != nil && e.resume.isHoldingAfterLoss() {
+		err = nil
+	}
+	if rec != nil && (err == nil || codeOf(err).Info().Retryable) { // also an answer that the peer did not get
+		rec.add(m, err == nil)
+		rec.responder.publish(rec)
+	}
+	return err
 }
 
 // decode returns the message of a frame with an envelope, keys as written.
@@ -288,8 +312,8 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 		return s.negotiate(ctx, e, m, frame)
 	}
 	e.request = m
-	if err := hook.Refusal(ctx); err != nil {
-		return e.fail(err, m)
+	if e.refusal != nil {
+		return e.fail(e.refusal, m)
 	}
 	if _, isRegistered := s.find(m); isRegistered && m.Intent == IntentReq && e.caller != nil {
 		k, ok, err := s.outcomeKey(e, e.caller, m, r.mid)
@@ -329,11 +353,11 @@ func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, fram
 func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) error {
 	m := r.Message
 	if m.Intent != IntentCancel { // handling a cancel continues after the end of the chain
-		var done context.CancelFunc
-		ctx, done = e.session.ChainContext(ctx, m.Chain())
-		defer done()
+		c := newChainContext(ctx, e.session, m.Chain())
+		defer c.end()
+		ctx = c
 	}
-	w := &ReplyWriter{session: e.session, to: r, out: e.out, turn: make(chan sentMessages, 1)}
+	w := &ReplyWriter{session: e.session, to: r, answers: e, turn: make(chan sentMessages, 1)}
 	w.turn <- sentMessages{}
 	defer w.close() // goroutines of the handler can no longer answer
 	h, _ := s.find(m)

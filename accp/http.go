@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fivewire/fivewire/accp/internal/hook"
 	"github.com/fivewire/fivewire/internal/budget"
 	"github.com/fivewire/fivewire/internal/guard"
 	"github.com/fivewire/fivewire/internal/httpx"
@@ -136,10 +137,10 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if err != nil {
 		return err
 	}
-	e := &exchange{record: s.audited(c, body), caller: c}
-	out := &httpAnswer{w: w, timeout: s.opts.Timing.WriteTimeout, memory: memory, reserved: size}
+	out := &httpAnswer{w: w, ctx: work, timeout: s.opts.Timing.WriteTimeout, memory: memory, reserved: size}
+	e := &exchange{to: out, record: s.audited(c, body), caller: c, refusal: hook.Refusal(work)}
 	isDone := false
-	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, out, c, body) }, func(rerr error) {
+	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, c, body) }, func(rerr error) {
 		isDone = true
 		if _, isFull := errors.AsType[*budget.Error](rerr); isFull && !out.started && len(out.buf) == 0 && e.session == nil {
 			err = rerr
@@ -164,14 +165,7 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 
 // serveBody processes the frame of a request. Without a session in e, the error is that of the
 // budget and nothing was done.
-func (s *Server) serveBody(ctx context.Context, e *exchange, out *httpAnswer, c *caller, frame []byte) error {
-	e.out = func(session *Session, m *Message) error {
-		sent, err := session.Send(ctx, m)
-		if err != nil {
-			return err
-		}
-		return out.write(sent.Frames, e.failed && !out.started, m.Intent == IntentStream)
-	}
+func (s *Server) serveBody(ctx context.Context, e *exchange, c *caller, frame []byte) error {
 	session, place, err := s.admit(ctx, e.record, c, frame)
 	_, isFull := errors.AsType[*budget.Error](err)
 	switch {
@@ -225,6 +219,7 @@ func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []b
 // written at once. A slow reader is disconnected.
 type httpAnswer struct {
 	w        http.ResponseWriter
+	ctx      context.Context // of the request
 	timeout  time.Duration
 	memory   budget.Hold // of the request
 	reserved int64       // of it
@@ -234,6 +229,14 @@ type httpAnswer struct {
 }
 
 const maxHeld = 64 << 10 // bytes of a response held until the handler returns
+
+func (a *httpAnswer) answer(e *exchange, session *Session, m *Message) error {
+	sent, err := session.Send(a.ctx, m)
+	if err != nil {
+		return err
+	}
+	return a.write(sent.Frames, e.failed && !a.started, m.Intent == IntentStream)
+}
 
 func (a *httpAnswer) write(frames [][]byte, failed, flush bool) error {
 	if len(frames) == 0 {

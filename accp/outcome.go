@@ -225,7 +225,7 @@ func (s *responder) replayOutcome(e *exchange, m *Message, data []byte) error {
 // followRunning sends the messages of the handler that runs for a request in this process. It reports whether
 // the whole answer was sent.
 func (s *responder) followRunning(ctx context.Context, e *exchange, k outcomeKey) (isWhole bool, err error) {
-	rec := s.runs.find(k.Key)
+	rec := s.runs.find(&k.Key)
 	if rec == nil {
 		return false, nil
 	}
@@ -247,22 +247,11 @@ func isKnown(ctx context.Context, table *once.Table, k outcomeKey) bool {
 func (s *responder) runRecorded(
 	ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey, streams *streamlog.Table,
 ) (result once.Result, rerr, err error) {
-	rec := &recorder{digest: k.Digest, resume: e.resume, responder: s, caller: e.caller}
-	s.runs.add(k.Key, rec)
-	defer s.runs.remove(k.Key, rec)
-	out := e.out
-	e.out = func(session *Session, m *Message) error {
-		if isTemporary(m) {
-			rec.hasFailed.Store(true) // before the peer can repeat the request
-		}
-		err := out(session, m)
-		if err == nil || codeOf(err).Info().Retryable { // also an answer that the peer did not get
-			rec.add(m, err == nil)
-			s.publish(streams, k, rec)
-		}
-		return err
-	}
-	defer func() { e.out = out }()
+	rec := &recorder{key: k, resume: e.resume, responder: s, caller: e.caller, streams: streams}
+	s.runs.add(rec)
+	defer s.runs.remove(rec)
+	e.recorder = rec
+	defer func() { e.recorder = nil }()
 	rerr = s.run(ctx, e, r)
 	if k.isTransaction && !k.isIdempotent && e.isInterrupted && !rec.isComplete {
 		return once.Result{}, rerr, errInterrupted // it may have had its effect
@@ -348,10 +337,11 @@ func (e *exchange) follow(ctx context.Context, rec *recorder) (isWhole bool, err
 
 // A recorder keeps the messages by which a handler answers.
 type recorder struct {
-	digest    [32]byte // of the request
-	resume    *resume  // nil: the handler ends with its request
+	key       outcomeKey // of the request
+	resume    *resume    // nil: the handler ends with its request
 	responder *responder
 	caller    *caller
+	streams   *streamlog.Table // nil without a store
 
 	hasFailed atomic.Bool // with an error that is not recorded
 

@@ -17,8 +17,9 @@ import (
 
 // A resume decides when the handler of a message ends after the loss of its connection (ACCP-D75).
 type resume struct {
-	window time.Duration
-	ctx    *lazy.Context // of the handler
+	window  time.Duration
+	ctx     *lazy.Context   // of the handler
+	request context.Context // ends with the connection
 
 	mu       sync.Mutex
 	isHeld   bool // the outcome of the handler is kept, so it may continue
@@ -45,11 +46,11 @@ func (r *resume) drop() {
 	}
 }
 
-// isHolding reports whether the handler may continue.
-func (r *resume) isHolding() bool {
+// isHoldingAfterLoss reports whether the connection was lost, and the handler may continue.
+func (r *resume) isHoldingAfterLoss() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.isHeld && !r.isEnded
+	return r.isHeld && !r.isEnded && r.request.Err() != nil
 }
 
 // attach adds a connection that waits for the outcome.
@@ -86,21 +87,13 @@ func hasLeft(cause error) bool {
 // detach returns a context for an HTTP request whose handler outlives the loss of its connection by the window. Each
 // message after the loss is part of the outcome only.
 func (e *exchange) detach(request context.Context, window time.Duration) (ctx context.Context, end func()) {
-	r := &resume{window: window, ctx: lazy.New(context.WithoutCancel(request)), watchers: 1}
-	out := e.out
-	e.resume, e.out = r, func(session *Session, m *Message) error {
-		err := out(session, m)
-		if err != nil && request.Err() != nil && r.isHolding() {
-			return nil
-		}
-		return err
-	}
+	r := &resume{window: window, ctx: lazy.New(context.WithoutCancel(request)), request: request, watchers: 1}
+	e.resume = r
 	stop := context.AfterFunc(request, func() { r.detach(context.Cause(request)) })
 	return r.ctx, func() {
 		stop()
 		r.end()
 		r.ctx.Cancel(context.Canceled)
-		e.out = out
 	}
 }
 
@@ -121,7 +114,7 @@ type runs struct {
 }
 
 // add registers the recorder of a request.
-func (s *runs) add(k once.Key, r *recorder) {
+func (s *runs) add(r *recorder) {
 	if r.resume != nil {
 		r.resume.hold()
 	}
@@ -130,28 +123,28 @@ func (s *runs) add(k once.Key, r *recorder) {
 	if s.list == nil {
 		s.list = map[[2]string]*recorder{}
 	}
-	s.list[nameOf(k)] = r
+	s.list[nameOf(&r.key.Key)] = r
 }
 
 // remove ends a recorder.
-func (s *runs) remove(k once.Key, r *recorder) {
+func (s *runs) remove(r *recorder) {
 	r.end(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.list[nameOf(k)] == r {
-		delete(s.list, nameOf(k))
+	if name := nameOf(&r.key.Key); s.list[name] == r {
+		delete(s.list, name)
 	}
 }
 
-func nameOf(k once.Key) [2]string { return [2]string{k.Principal, k.ID} }
+func nameOf(k *once.Key) [2]string { return [2]string{k.Principal, k.ID} }
 
 // find returns the recorder of the same request, or nil. After a failure that is not kept as the
 // outcome, a repeat runs the handler instead.
-func (s *runs) find(k once.Key) *recorder {
+func (s *runs) find(k *once.Key) *recorder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.list[nameOf(k)]
-	if r == nil || r.digest != k.Digest || r.hasFailed.Load() {
+	if r == nil || r.key.Digest != k.Digest || r.hasFailed.Load() {
 		return nil
 	}
 	return r

@@ -284,17 +284,29 @@ func (s *Session) AllowSession(id string) {
 // ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
 // function when the work is done.
 func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
-	c := lazy.New(ctx)
-	return c, s.startWork(c, chain)
+	c := newChainContext(ctx, s, chain)
+	return c, c.end
 }
 
-// startWork adds work of a chain, which is canceled with the chain. The work calls the returned function at its end.
-func (s *Session) startWork(work canceler, chain string) context.CancelFunc {
-	done := s.chains.start(work, chain)
+// A chainContext is the context of work in a chain, until its end.
+type chainContext struct {
+	lazy.Context
+	running
+}
+
+func newChainContext(ctx context.Context, s *Session, chain string) *chainContext {
+	c := &chainContext{}
+	c.Begin(ctx, 0, nil)
+	s.startWork(&c.running, &c.Context, chain)
+	return c
+}
+
+// startWork adds work of a chain, which ends with the chain. The work calls r.end at its end.
+func (s *Session) startWork(r *running, work ender, chain string) {
+	s.chains.start(r, work, chain)
 	if s.isCancelled(chain) || s.isEnded.Load() {
 		s.chains.stop(chain)
 	}
-	return done
 }
 
 // Put stores a value under $scope.key for ttl, or if that is zero for [SessionOptions].Retention.

@@ -8,8 +8,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -70,8 +72,9 @@ type wsConn struct {
 	done     chan struct{} // closed at the end of the reader
 
 	mu       sync.Mutex
-	cause    error     // first reason for the end; guarded by mu
-	greeting *greeting // of a client: the next one of the peer; nil if none is awaited; guarded by mu
+	cause    error                // first reason for the end; guarded by mu
+	greeting *greeting            // of a client: the next one of the peer; nil if none is awaited; guarded by mu
+	running  map[*resume]struct{} // of the running handlers; guarded by mu
 }
 
 // A greeting is one of the peer that a client awaits.
@@ -136,9 +139,10 @@ func (s *responder) socketOptions() wsconn.Options {
 
 func (s *responder) newConn(ctx context.Context, conn *wsconn.Conn, p *caller) *wsConn {
 	c := &wsConn{conn: conn, s: s, peer: p, opened: make(chan struct{}), turn: make(chan struct{}, 1), start: time.Now(),
-		closed: make(chan struct{}), done: make(chan struct{})}
+		closed: make(chan struct{}), done: make(chan struct{}), running: map[*resume]struct{}{}}
 	c.turn <- struct{}{}
 	c.ctx, c.cancel = context.WithCancel(ctx)
+	context.AfterFunc(c.ctx, c.detach)
 	c.base = context.WithoutCancel(ctx)
 	c.queue = sendq.New(c, sendq.Options{MaxBytes: queueBytes, Separate: true, WriteTimeout: s.timing.WriteTimeout, OnCut: func(err error) {
 		if errors.Is(err, sendq.ErrSlowReader) {
@@ -217,7 +221,7 @@ func refusalCode(err error) int {
 
 // open handles the first message on the server side.
 func (c *wsConn) open(s *Server, frame []byte) error {
-	e := &exchange{out: c.answer, record: s.audited(c.peer, frame), registry: c.registry, caller: c.peer}
+	e := &exchange{to: c, record: s.audited(c.peer, frame), registry: c.registry, caller: c.peer}
 	defer func() { s.audit(c.ctx, e.record) }()
 	m, in, err := c.greeted(s, e.record, frame)
 	if errors.Is(err, ErrSequenceGap) {
@@ -230,7 +234,7 @@ func (c *wsConn) open(s *Server, frame []byte) error {
 		return err
 	}
 	if err == nil && in.Outcome == OutcomeDelivered {
-		_, err = c.registry.reply(in.Message, func(m *Message) error { return c.answer(c.session, m) })
+		_, err = c.registry.reply(in.Message, func(m *Message) error { return e.out(c.session, m) })
 	}
 	if err != nil {
 		var serr error
@@ -304,7 +308,7 @@ func (c *wsConn) receive(frame []byte) {
 	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.deliver(r, len(frame)) {
 		return
 	}
-	e := &exchange{session: c.session, out: c.answer, record: record, registry: c.registry, caller: c.peer}
+	e := &exchange{session: c.session, to: c, record: record, registry: c.registry, caller: c.peer}
 	if c.calls != nil {
 		e.greeted = c.onGreeting
 	}
@@ -338,21 +342,31 @@ func (c *wsConn) isOpen(chain string) bool {
 	return isOpen
 }
 
+// A handling is a message whose handler runs in its own goroutine.
+type handling struct {
+	life.Work
+	resume resume
+	conn   *wsConn
+	e      *exchange
+	r      *ReceiveResult
+	frame  []byte
+	memory budget.Hold
+}
+
 // handle runs the handler of a message. A message for which there is no place is refused.
 func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
-	var hold budget.Hold
+	h := &handling{conn: c, e: e, r: r, frame: frame}
 	var err error
 	if c.s.rate != nil && r.Message.Intent != IntentCancel {
 		err = c.s.rate(c.peer)
 	}
 	if err == nil {
-		hold, err = c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+		h.memory, err = c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
 	}
-	var w *life.Work
 	if err == nil {
-		if w, err = c.s.life.Start(c.base, life.Request); err != nil {
+		if err = h.Start(c.base, c.s.life, life.Request); err != nil {
 			err = &Error{Code: ErrInternal, Message: "closing", Cause: err}
-			hold.Release()
+			h.memory.Release()
 		}
 	}
 	if err != nil {
@@ -360,36 +374,63 @@ func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
 		c.s.audit(c.ctx, e.record)
 		return
 	}
-	// A handler waits while the queue is full. Each message after the loss of the connection is part of
-	// its outcome only.
-	e.out = func(session *Session, m *Message) error {
-		err := c.send(session, m)
-		if err != nil && c.ctx.Err() != nil && e.resume.isHolding() {
-			return nil
+	e.isHandled = true
+	c.work.Add(1)
+	go h.run()
+}
+
+// run runs the handler. Each of its answers waits while the queue is full.
+func (h *handling) run() {
+	c, e := h.conn, h.e
+	defer c.work.Done()
+	defer h.memory.Release()
+	defer c.s.audit(c.ctx, e.record) // also after runtime.Goexit
+	h.Run("handler", func(ctx context.Context) error {
+		h.resume.window, h.resume.ctx, h.resume.request, h.resume.watchers = c.s.timing.ResumeWindow, &h.Context, c.ctx, 1
+		e.resume = &h.resume
+		defer e.resume.end()
+		c.enlist(e.resume)
+		defer c.delist(e.resume)
+		if h.r.Message.Intent != IntentCancel {
+			place, err := c.s.acquire(ctx, c.peer, c.session.id)
+			if err != nil {
+				return c.s.refuse(ctx, e, err, h.frame)
+			}
+			defer place.Release()
 		}
-		return err
-	}
-	c.work.Go(func() {
-		defer hold.Release()
-		defer c.s.audit(c.ctx, e.record) // also after runtime.Goexit
-		w.Run("handler", func(ctx context.Context) error {
-			e.resume = &resume{window: c.s.timing.ResumeWindow, ctx: &w.Context, watchers: 1}
-			defer e.resume.end()
-			defer context.AfterFunc(c.ctx, func() { e.resume.detach(c.why()) })()
-			if r.Message.Intent != IntentCancel {
-				place, err := c.s.acquire(ctx, c.peer, c.session.id)
-				if err != nil {
-					return c.s.refuse(ctx, e, err, frame)
-				}
-				defer place.Release()
-			}
-			return c.s.dispatch(ctx, e, r, frame)
-		}, func(err error) {
-			if !guard.IsGoexit(err) { // that of a handler is answered
-				c.report(err)
-			}
-		})
+		return c.s.dispatch(ctx, e, h.r, h.frame)
+	}, func(err error) {
+		if !guard.IsGoexit(err) { // that of a handler is answered
+			c.report(err)
+		}
 	})
+}
+
+// enlist detaches the handler of r at the end of the connection.
+func (c *wsConn) enlist(r *resume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running[r] = struct{}{}
+	if c.ctx.Err() != nil { // the handlers may have been detached
+		go c.detach()
+	}
+}
+
+func (c *wsConn) delist(r *resume) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.running, r)
+}
+
+// detach detaches the running handlers at the end of the connection.
+func (c *wsConn) detach() {
+	c.mu.Lock()
+	running := slices.Collect(maps.Keys(c.running))
+	clear(c.running)
+	c.mu.Unlock()
+	for _, r := range running {
+		r.detach(c.why())
+	}
 }
 
 func (c *wsConn) report(err error) {
@@ -413,32 +454,33 @@ func (c *wsConn) why() error {
 
 // send numbers a message and queues its frames. It waits while the queue is full.
 func (c *wsConn) send(session *Session, m *Message) error {
-	_, err := c.post(c.ctx, c.queue.PutWait, func() (*SendResult, error) { return session.Send(c.ctx, m) })
+	_, err := c.post(c.ctx, false, func() (*SendResult, error) { return session.Send(c.ctx, m) })
 	return err
 }
 
-// answer is send for the reader: it waits only when the reserve of the queue is full, too.
-func (c *wsConn) answer(session *Session, m *Message) error {
-	_, err := c.post(c.ctx, c.putReserve, func() (*SendResult, error) { return session.Send(c.ctx, m) })
+// answer is send for an exchange. In the reader it waits only when the reserve of the queue is full, too.
+func (c *wsConn) answer(e *exchange, session *Session, m *Message) error {
+	_, err := c.post(c.ctx, !e.isHandled, func() (*SendResult, error) { return session.Send(c.ctx, m) })
 	return err
 }
 
-func (c *wsConn) putReserve(ctx context.Context, frame []byte, r sendq.Reservation) error {
-	err := c.queue.Put(frame, r)
-	if errors.Is(err, sendq.ErrFull) {
-		err = c.queue.PutControl(frame, math.MaxUint64) // in the order of the numbers
+// put queues a frame. It waits while the queue is full, for the reader only when its reserve is full, too.
+func (c *wsConn) put(isReader bool, frame []byte) error {
+	if isReader {
+		err := c.queue.Put(frame, 0)
+		if errors.Is(err, sendq.ErrFull) {
+			err = c.queue.PutControl(frame, math.MaxUint64) // in the order of the numbers
+		}
+		if !errors.Is(err, sendq.ErrFull) {
+			return err
+		}
 	}
-	if errors.Is(err, sendq.ErrFull) {
-		err = c.queue.PutWait(ctx, frame, r)
-	}
-	return err
+	return c.queue.PutWait(c.ctx, frame, 0)
 }
 
 // post queues the frames that make returns in the order of their numbers. Numbered frames are
 // queued even if ctx ends, since the peer would refuse the frame after a gap.
-func (c *wsConn) post(
-	ctx context.Context, put func(context.Context, []byte, sendq.Reservation) error, make func() (*SendResult, error),
-) (*SendResult, error) {
+func (c *wsConn) post(ctx context.Context, isReader bool, make func() (*SendResult, error)) (*SendResult, error) {
 	select {
 	case <-c.turn:
 	case <-ctx.Done():
@@ -463,7 +505,7 @@ func (c *wsConn) post(
 		err := c.queue.Put(f, 0)
 		if errors.Is(err, sendq.ErrFull) {
 			hasTurn = false
-			err = c.postBehind(ctx, put, sent.Frames[i:])
+			err = c.postBehind(ctx, isReader, sent.Frames[i:])
 			return sent, err
 		}
 		if err != nil {
@@ -474,13 +516,13 @@ func (c *wsConn) post(
 }
 
 // postBehind queues the rest of numbered frames and then returns the turn. It waits for that until ctx ends.
-func (c *wsConn) postBehind(ctx context.Context, put func(context.Context, []byte, sendq.Reservation) error, frames [][]byte) error {
+func (c *wsConn) postBehind(ctx context.Context, isReader bool, frames [][]byte) error {
 	queued := make(chan error, 1)
 	go func() { // ends with the connection
 		defer func() { c.turn <- struct{}{} }()
 		var err error
 		for i := 0; i < len(frames) && err == nil; i++ {
-			err = put(c.ctx, frames[i], 0)
+			err = c.put(isReader, frames[i])
 		}
 		queued <- err
 	}()
