@@ -297,7 +297,7 @@ func TestHTTPCallAllocations(t *testing.T) {
 		}
 	}
 	call()
-	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 163.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 155.0)
 }
 
 // A call over WebSocket, both sides counted: the wait for a connection costs nothing while there is one.
@@ -313,5 +313,5 @@ func TestWebSocketCallAllocations(t *testing.T) {
 		}
 	}
 	call()
-	require.LessOrEqual(t, testing.AllocsPerRun(500, call), 57.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(500, call), 45.0)
 }

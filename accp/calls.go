@@ -34,17 +34,20 @@ type call struct {
 
 	mu    sync.Mutex // guards the fields below
 	queue []queued
-	err   error // returned after the queue
+	first [1]queued // memory of the queue
+	err   error     // returned after the queue
 }
 
 type queued struct {
-	r    *ReceiveResult
-	size int64
+	m        *Message
+	isCancel bool // of the chain
+	size     int64
 }
 
 // addCall opens the call of a sent message, which must be the only one of its chain.
 func (c *wsConn) addCall(sent *SendResult) (*call, error) {
 	k := &call{conn: c, ready: make(chan struct{}, 1)}
+	k.queue = k.first[:0]
 	var err error
 	if k.entry, err = c.calls.Add(sent.Message.Chain(), time.Time{}, k); c.ctx.Err() != nil {
 		return nil, c.lost()
@@ -79,7 +82,7 @@ func (c *wsConn) deliver(r *ReceiveResult, n int) bool {
 	if c.calls == nil {
 		return false
 	}
-	q := queued{r, int64(n + r.Message.size())}
+	q := queued{r.Message, r.Outcome == OutcomeCancelled, int64(n + r.Message.size())}
 	k, ok := c.calls.Get(r.Message.Chain())
 	switch {
 	case !ok:
@@ -147,39 +150,67 @@ func (k *call) put(q queued) {
 }
 
 // take returns the first queued message; after the queue, the error.
-func (k *call) take() (*ReceiveResult, error) {
+func (k *call) take() (queued, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.queue) == 0 {
-		return nil, k.err
+		return queued{}, k.err
 	}
 	q := k.queue[0]
 	k.queue[0] = queued{}
 	k.queue = k.queue[1:]
 	k.conn.buffered.Add(-q.size)
-	return q.r, nil
+	return q, nil
 }
 
 // next waits for the next message of a call. Queued messages precede the end of the connection.
-func (c *wsConn) next(ctx context.Context, k *call, timeout time.Duration) (*ReceiveResult, error) {
-	timer := time.NewTimer(timeout)
-	defer timer.Stop()
+func (c *wsConn) next(ctx context.Context, k *call, timeout time.Duration) (queued, error) {
+	if q, err := k.take(); q.m != nil || err != nil {
+		return q, err
+	}
+	timer := c.takeTimer(timeout)
+	defer c.giveTimer(timer)
 	for {
 		isEnded := c.ctx.Err() != nil // nothing is delivered afterwards
-		r, err := k.take()
-		if r != nil || err != nil {
-			return r, err
+		q, err := k.take()
+		if q.m != nil || err != nil {
+			return q, err
 		}
 		if isEnded {
-			return nil, c.lost()
+			return queued{}, c.lost()
 		}
 		select {
 		case <-k.ready:
 		case <-c.ctx.Done():
 		case <-timer.C:
-			return nil, fail(ErrTimeout, "no answer in time")
+			return queued{}, fail(ErrTimeout, "no answer in time")
 		case <-ctx.Done():
-			return nil, &Error{Code: ErrTimeout, Message: "no answer in time", Cause: context.Cause(ctx)}
+			return queued{}, &Error{Code: ErrTimeout, Message: "no answer in time", Cause: context.Cause(ctx)}
 		}
+	}
+}
+
+const maxTimers = 64 // that a connection keeps
+
+// takeTimer returns a timer, which giveTimer keeps for another wait.
+func (c *wsConn) takeTimer(d time.Duration) *time.Timer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.timers) - 1
+	if n < 0 {
+		return time.NewTimer(d)
+	}
+	timer := c.timers[n]
+	c.timers = c.timers[:n]
+	timer.Reset(d)
+	return timer
+}
+
+func (c *wsConn) giveTimer(timer *time.Timer) {
+	timer.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.timers) < maxTimers {
+		c.timers = append(c.timers, timer)
 	}
 }

@@ -112,7 +112,7 @@ func NewClient(endpoint, self string, opts *ClientOptions) (*Client, error) {
 		c.free <- s
 	}
 	c.call = func(ctx context.Context, m *Message, opts *CallOptions) iter.Seq2[*Message, error] {
-		return func(yield func(*Message, error) bool) { c.send(ctx, m, opts, yield) }
+		return func(yield func(*Message, error) bool) { c.stream(ctx, m, opts, yield) }
 	}
 	err = guard.Call("interceptor", func() error {
 		for i := len(o.Interceptors) - 1; i >= 0; i-- {
@@ -237,7 +237,7 @@ func (c *Client) replies(ctx context.Context, m *Message, opts *CallOptions, yie
 		return
 	}
 	if len(c.opts.Interceptors) == 0 {
-		c.send(ctx, m, opts, yield)
+		c.stream(ctx, m, opts, yield)
 		return
 	}
 	var loop any // a panic of the loop is not that of an interceptor
@@ -275,18 +275,19 @@ func (c *Client) recovered(ctx context.Context, err error) error {
 // Call sends a message and returns the last answer, or nil if nothing answers it, as for ack and
 // pong.
 func (c *Client) Call(ctx context.Context, m *Message, opts *CallOptions) (*Message, error) {
-	var last struct {
-		message *Message
-		err     error
+	if m != nil && len(c.opts.Interceptors) == 0 {
+		return c.send(ctx, m, opts, nil)
 	}
-	c.replies(ctx, m, opts, func(r *Message, err error) bool {
-		last.message, last.err = r, err
+	var last *Message
+	var err error
+	c.replies(ctx, m, opts, func(r *Message, rerr error) bool {
+		last, err = r, rerr
 		return true
 	})
-	if last.err != nil {
-		return nil, last.err
+	if err != nil {
+		return nil, err
 	}
-	return last.message, nil
+	return last, nil
 }
 
 // CallAs sends a req with the params of in, a struct (see [Marshal]), and returns the params of the
@@ -316,8 +317,16 @@ func (c *Client) Stream(ctx context.Context, m *Message, opts *CallOptions) iter
 	return streamOf(c.Replies(ctx, m, opts))
 }
 
-// send sends m and yields the messages that answer it, without interceptors.
-func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) {
+// stream sends m and yields the messages that answer it, without interceptors.
+func (c *Client) stream(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) {
+	if _, err := c.send(ctx, m, opts, yield); err != nil {
+		yield(nil, err)
+	}
+}
+
+// send sends m and yields the messages that answer it, unless yield is nil. It returns the last one. After the end of the loop
+// there is no error.
+func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield func(*Message, error) bool) (*Message, error) {
 	o := CallOptions{}
 	if opts != nil {
 		o = *opts
@@ -326,8 +335,7 @@ func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield 
 	a.isFree = a.isFree || o.Idempotent
 	a.yield = yield
 	if err := ctx.Err(); err != nil {
-		yield(nil, c.final(ctx, a, err))
-		return
+		return nil, c.final(ctx, a, err)
 	}
 	if m.Meta != nil && m.Meta.TTL.N > 0 {
 		var cancel context.CancelFunc
@@ -346,8 +354,9 @@ func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield 
 		c.transport.abort(m.Op, a.chain)
 	}
 	if err != nil && !a.isStopped {
-		yield(nil, c.final(ctx, a, err))
+		return nil, c.final(ctx, a, err)
 	}
+	return a.last, nil
 }
 
 // take waits for a session without a running exchange.

@@ -23,14 +23,15 @@ type attempt struct {
 	call      *call                       // over WebSocket, while its frames are queued for the first time
 	chain     string                      // of the first frame
 	timeout   time.Duration
-	yield     func(*Message, error) bool
+	yield     func(*Message, error) bool // nil: for the last answer only
+	last      *Message
 	chunks    indices // of the yielded chunks
 	isYielded bool    // a yielded message cannot be withdrawn
 	isStopped bool    // the loop has ended
 }
 
 func (c *Client) newAttempt(ctx context.Context, m *Message, timeout time.Duration) *attempt {
-	a := &attempt{ctx: ctx, m: m, timeout: timeout, yield: func(*Message, error) bool { return true }}
+	a := &attempt{ctx: ctx, m: m, timeout: timeout}
 	a.maximum = max(1, c.opts.Retry.MaxAttempts)
 	switch m.Intent {
 	case IntentQry, IntentSync, IntentComp, IntentAck, IntentCancel:
@@ -60,7 +61,8 @@ func (a *attempt) deliver(m *Message) (bool, error) {
 	} else {
 		a.isYielded = true
 	}
-	a.isStopped = !a.yield(m, nil)
+	a.last = m
+	a.isStopped = a.yield != nil && !a.yield(m, nil)
 	return !a.isStopped, nil
 }
 

@@ -254,9 +254,9 @@ func (c *wsConn) greet(ctx context.Context, timeout time.Duration) error {
 		case <-next.done:
 			return next.err
 		case <-k.ready:
-			r, err := k.take()
-			if err == nil && r != nil {
-				if e := ErrorFromMessage(r.Message); e != nil {
+			q, err := k.take()
+			if err == nil && q.m != nil {
+				if e := ErrorFromMessage(q.m); e != nil {
 					return e
 				}
 				// An ack repeats the result of the present exchange.
@@ -395,20 +395,20 @@ func (t *connTransport) answers(a *attempt, w *wsConn, k *call, sent *SendResult
 	defer k.work.end()
 	skip := receipts(sent)
 	for {
-		r, err := w.next(a.ctx, k, a.timeout)
+		q, err := w.next(a.ctx, k, a.timeout)
 		switch {
-		case err == nil && r.Outcome == OutcomeCancelled, errors.Is(err, ErrCancelled) && a.ctx.Err() == nil:
+		case err == nil && q.isCancel, errors.Is(err, ErrCancelled) && a.ctx.Err() == nil:
 			a.mayHaveRun = true
 			return true, ErrCancelled
 		case err != nil:
 			a.mayHaveRun = true
 			return a.ctx.Err() == nil && !errors.Is(err, ErrSlowReader), err
-		case skip > 0 && r.Message.Intent == IntentAck:
+		case skip > 0 && q.m.Intent == IntentAck:
 			skip--
 			continue
 		}
-		isLast := last(a.m.Intent, r.Message)
-		more, err := a.deliver(r.Message)
+		isLast := last(a.m.Intent, q.m)
+		more, err := a.deliver(q.m)
 		if err != nil || isLast || !more {
 			return isLast || err != nil, err
 		}

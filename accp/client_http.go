@@ -155,13 +155,13 @@ func isUnrelated(m *Message, chain string) bool {
 }
 
 // post sends one frame and yields the results of receiving the answer.
-func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[*ReceiveResult, error] {
-	return func(yield func(*ReceiveResult, error) bool) {
+func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []byte, timeout time.Duration) iter.Seq2[ReceiveResult, error] {
+	return func(yield func(ReceiveResult, error) bool) {
 		timer := time.AfterFunc(timeout, func() { work.Cancel(errNoAnswer) })
 		defer timer.Stop()
 		body, err := t.open(work, frame)
 		if err != nil {
-			yield(nil, timedOut(work, err))
+			yield(ReceiveResult{}, timedOut(work, err))
 			return
 		}
 		defer body.Close()
@@ -175,7 +175,7 @@ func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []
 			}
 			timer.Stop() // the timeout bounds the peer alone
 			if err != nil {
-				yield(nil, unread(work, err))
+				yield(ReceiveResult{}, unread(work, err))
 				return
 			}
 			r, err := s.receive(work, answer, in)
@@ -184,7 +184,7 @@ func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []
 				continue // the transport has doubled a frame
 			}
 			if err != nil {
-				yield(nil, refusedBy(err, &s.codec, answer))
+				yield(ReceiveResult{}, refusedBy(err, &s.codec, answer))
 				return
 			}
 			isAnswered = true

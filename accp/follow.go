@@ -72,10 +72,9 @@ func (r *recorder) copyTo(ctx context.Context, streams *streamlog.Table, k outco
 
 // A remoteRun follows the handler of a request in another process.
 type remoteRun struct {
-	ctx    context.Context // ends when the whole answer was sent
-	end    context.CancelFunc
+	end    context.CancelFunc // of the context of the request, when the whole answer was sent
 	cancel context.CancelFunc
-	timer  *time.Timer   // starts the goroutine, unless this process claims the request first; nil without a store
+	timer  *time.Timer   // starts the goroutine, unless this process claims the request first
 	done   chan struct{} // closed at the end of the goroutine
 
 	// The fields below belong to the goroutine until stop.
@@ -89,14 +88,16 @@ const (
 	lastLook  = time.Second
 )
 
-// followElsewhere sends the messages that the handler of a repeated request sends in another process, until stop.
-func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table, k outcomeKey) *remoteRun {
+// followElsewhere sends the messages that the handler of a repeated request sends in another process, until stop. The
+// returned context ends when the whole answer was sent. Without a store, and for another request, there is nothing to
+// follow, and the run is nil.
+func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table, k outcomeKey) (until context.Context, _ *remoteRun) {
 	if streams == nil || !k.isTry && !k.isTransaction {
-		return &remoteRun{ctx: ctx}
+		return ctx, nil
 	}
 	r := &remoteRun{done: make(chan struct{}), sum: sha256.New()}
 	following, cancel := context.WithCancel(ctx)
-	r.ctx, r.end = context.WithCancel(ctx)
+	until, r.end = context.WithCancel(ctx)
 	r.cancel = cancel
 	r.timer = time.AfterFunc(firstLook, func() {
 		defer close(r.done)
@@ -108,24 +109,25 @@ func (e *exchange) followElsewhere(ctx context.Context, streams *streamlog.Table
 			r.end()
 		}
 	})
-	return r
+	return until, r
 }
 
-// stop waits for the end of the goroutine, or prevents its start.
-func (r *remoteRun) stop() {
-	if r.timer == nil {
-		return
+// stop waits for the end of the goroutine, or prevents its start. It reports whether the whole answer was sent.
+func (r *remoteRun) stop() (isWhole bool) {
+	if r == nil {
+		return false
 	}
 	r.cancel()
 	if r.timer.Stop() {
 		close(r.done)
 	}
 	<-r.done
+	return r.isWhole
 }
 
 // unsent returns the rest of an outcome. If another run than the followed one made it, that is the whole outcome.
 func (r *remoteRun) unsent(data []byte) []byte {
-	if r.sent == 0 || r.sent > len(data) {
+	if r == nil || r.sent == 0 || r.sent > len(data) {
 		return data
 	}
 	if sum := sha256.Sum256(data[:r.sent]); !bytes.Equal(sum[:], r.sum.Sum(nil)) {
@@ -136,7 +138,8 @@ func (r *remoteRun) unsent(data []byte) []byte {
 
 // close ends the goroutine and the context.
 func (r *remoteRun) close() {
-	if r.stop(); r.end != nil {
+	if r != nil {
+		r.stop()
 		r.end()
 	}
 }

@@ -80,7 +80,6 @@ type Middleware func(Handler) Handler
 // for concurrent use.
 type ReplyWriter struct {
 	session *Session
-	to      *ReceiveResult
 	answers *exchange
 	turn    chan sentMessages // holds an element while no goroutine sends; closed after the handler
 }
@@ -112,7 +111,7 @@ func (w *ReplyWriter) Send(m *Message) error {
 
 // send is Send for a message that it may change.
 func (w *ReplyWriter) send(out *Message) error {
-	answer(out, w.to.Message)
+	answer(out, w.answers.received.Message)
 	sent, isOpen := <-w.turn
 	if !isOpen {
 		return errReplyOver
@@ -129,11 +128,11 @@ func (w *ReplyWriter) send(out *Message) error {
 func (w *ReplyWriter) Session() *Session { return w.session }
 
 // ReceiveResult returns the result of receiving the message.
-func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return w.to }
+func (w *ReplyWriter) ReceiveResult() *ReceiveResult { return &w.answers.received }
 
 // SendResult sends a done message with these params and the operation of the request.
 func (w *ReplyWriter) SendResult(params Params) error {
-	return w.send(&Message{Intent: IntentDone, Op: w.to.Message.Op, Params: params})
+	return w.send(newAnswer(IntentDone, w.answers.received.Message.Op, params))
 }
 
 // close ends the use of w and returns the sent messages. Further calls have no effect.
@@ -202,7 +201,7 @@ type exchange struct {
 	registry *negotiation // nil: another one for each frame
 	greeted  func(error)  // of a client, or nil
 	caller   *caller
-	request  *Message  // that is answered
+	received ReceiveResult
 	resume   *resume   // nil: the handler ends with its request
 	recorder *recorder // of the answers; nil: they are not recorded
 	refusal  error     // of the message before a handler runs, or nil
@@ -241,17 +240,18 @@ func (s *responder) decode(frame []byte) (*Message, error) {
 
 // serve processes one frame of a session.
 func (s *responder) serve(ctx context.Context, e *exchange, c *caller, frame []byte) error {
-	r, err := e.session.receive(ctx, frame, e.arrival)
-	if err == nil && r.Message != nil {
+	var err error
+	e.received, err = e.session.receive(ctx, frame, e.arrival)
+	if m := e.received.Message; err == nil && m != nil {
 		var hold budget.Hold
-		if hold, err = s.reserve(c, int64(r.Message.size())); err == nil {
+		if hold, err = s.reserve(c, int64(m.size())); err == nil {
 			defer hold.Release()
 		}
 	}
 	if err != nil {
 		return s.refuse(ctx, e, err, frame)
 	}
-	return s.dispatch(ctx, e, r, frame)
+	return s.dispatch(ctx, e, frame)
 }
 
 // refuse answers a refused frame. A fail frame is never answered (ACCP-D52).
@@ -296,7 +296,8 @@ func (e *exchange) sendError(err error, m *Message) error {
 }
 
 // dispatch answers a received message.
-func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult, frame []byte) error {
+func (s *responder) dispatch(ctx context.Context, e *exchange, frame []byte) error {
+	r := &e.received
 	switch r.Outcome {
 	case OutcomeDropped:
 		e.record.end(outcomeCanceled, nil)
@@ -311,7 +312,6 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 	if m.Intent == IntentSync && m.Op == opRegistry {
 		return s.negotiate(ctx, e, m, frame)
 	}
-	e.request = m
 	if e.refusal != nil {
 		return e.fail(e.refusal, m)
 	}
@@ -321,10 +321,10 @@ func (s *responder) dispatch(ctx context.Context, e *exchange, r *ReceiveResult,
 			return s.refuse(ctx, e, err, frame)
 		}
 		if ok {
-			return s.runOnce(ctx, e, r, k)
+			return s.runOnce(ctx, e, k)
 		}
 	}
-	return s.run(ctx, e, r)
+	return s.run(ctx, e)
 }
 
 // isAnswered reports whether messages of an intent get an answer.
@@ -350,14 +350,14 @@ func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, fram
 }
 
 // run calls the handler of a message and completes its answer.
-func (s *responder) run(ctx context.Context, e *exchange, r *ReceiveResult) error {
-	m := r.Message
+func (s *responder) run(ctx context.Context, e *exchange) error {
+	m := e.received.Message
 	if m.Intent != IntentCancel { // handling a cancel continues after the end of the chain
 		c := newChainContext(ctx, e.session, m.Chain())
 		defer c.end()
 		ctx = c
 	}
-	w := &ReplyWriter{session: e.session, to: r, answers: e, turn: make(chan sentMessages, 1)}
+	w := &ReplyWriter{session: e.session, answers: e, turn: make(chan sentMessages, 1)}
 	w.turn <- sentMessages{}
 	defer w.close() // goroutines of the handler can no longer answer
 	h, _ := s.find(m)
@@ -417,7 +417,7 @@ func describe(s *Session, m *Message, err error) []any {
 
 // confirm answers m by an intent without params, or by the error that prevents it.
 func (e *exchange) confirm(m *Message, i Intent) error {
-	out := &Message{Intent: i, Op: m.Op}
+	out := newAnswer(i, m.Op, nil)
 	answer(out, m)
 	err := e.out(e.session, out)
 	var perr *Error

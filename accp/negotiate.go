@@ -219,6 +219,16 @@ func errorMessage(err error, m *Message) *Message {
 	return out
 }
 
+// newAnswer returns a message with empty metadata, in one piece of memory.
+func newAnswer(i Intent, op string, params Params) *Message {
+	both := &struct {
+		msg  Message
+		meta Meta
+	}{msg: Message{Intent: i, Op: op, Params: params}}
+	both.msg.Meta = &both.meta
+	return &both.msg
+}
+
 // answer puts out into the chain of m.
 func answer(out, m *Message) {
 	if m == nil || m.Meta == nil {

@@ -149,30 +149,30 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 		k.Principal = "principal/" + c.name
 	}
 	k.Aliases = []string{"mid/" + session + "/" + m.From + "/" + mid}
-	d, err := digest(Map(m.Params...))
+	d, err := digits(Map(m.Params...))
 	if err != nil {
 		return k, false, nil
 	}
 	if id, found := m.Params.Get("transaction_id"); found && m.schema() == schemaTransaction && id.kind != KindRef {
-		k.isTransaction, k.Digest, k.ID = true, sha256.Sum256([]byte(d)), "transaction/"
+		k.isTransaction, k.Digest, k.ID = true, sha256.Sum256(d[:]), "transaction/"
 		if c.principal == nil {
 			k.ID += session + "/" + m.From + "/"
 		}
 		k.ID += id.kind.String() + "/" + id.text
 		return k, session != "" || c.principal != nil, nil
 	}
-	k.ID = "request/" + session + "/" + m.From + "/" + m.Op + "/" + m.Chain() + "/" + d
+	k.ID = "request/" + session + "/" + m.From + "/" + m.Op + "/" + m.Chain() + "/" + string(d[:])
 	return k, session != "", nil
 }
 
 // runOnce runs the handler of a request, or repeats the messages by which it answered before.
-func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey) error {
+func (s *responder) runOnce(ctx context.Context, e *exchange, k outcomeKey) error {
 	t, err := s.outcomes.open(ctx)
 	if err != nil {
-		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, r.Message)
+		return e.fail(&Error{Code: ErrInternal, Message: "opening the outcomes", Cause: err}, e.received.Message)
 	}
 	if !k.isTry && !k.isTransaction && isKnown(ctx, t.table, k) {
-		return s.run(ctx, e, r) // another request of the chain
+		return s.run(ctx, e) // another request of the chain
 	}
 	if isWhole, err := s.followRunning(ctx, e, k); isWhole || err != nil {
 		return err
@@ -184,32 +184,32 @@ func (s *responder) runOnce(ctx context.Context, e *exchange, r *ReceiveResult, 
 	}
 	hasRun := false
 	var rerr error
-	other := e.followElsewhere(ctx, t.streams, k)
+	following, other := e.followElsewhere(ctx, t.streams, k)
 	defer other.close()
-	data, _, err := t.table.Do(other.ctx, k.Key, k.policy(), func(ctx context.Context, _ once.Claim) (once.Result, error) {
-		if other.stop(); other.isWhole {
+	data, _, err := t.table.Do(following, k.Key, k.policy(), func(ctx context.Context, _ once.Claim) (once.Result, error) {
+		if other.stop() {
 			return once.Result{Forget: true}, nil
 		}
 		hasRun = true
 		var out once.Result
 		var err error
-		out, rerr, err = s.runRecorded(ctx, e, r, k, t.streams)
+		out, rerr, err = s.runRecorded(ctx, e, k, t.streams)
 		return out, err
 	})
-	other.stop()
+	isWhole := other.stop()
 	switch {
 	case hasRun:
 		return rerr
-	case other.isWhole:
+	case isWhole:
 		return nil
 	case err == nil:
-		return s.replayOutcome(e, r.Message, other.unsent(data))
+		return s.replayOutcome(e, e.received.Message, other.unsent(data))
 	case errors.Is(err, once.ErrReused), errors.Is(err, once.ErrNotRetained):
 		err = &Error{Code: ErrDuplicate, Message: "the request was made before", Cause: err}
 	case ctx.Err() == nil:
 		err = &Error{Code: ErrInternal, Message: "the outcome is unknown", Cause: err}
 	}
-	return e.fail(err, r.Message)
+	return e.fail(err, e.received.Message)
 }
 
 // replayOutcome answers m by a recorded outcome, unless the caller has no memory for it.
@@ -245,14 +245,14 @@ func isKnown(ctx context.Context, table *once.Table, k outcomeKey) bool {
 // runRecorded runs the handler of a request and returns its outcome, the error of the answer, and the error
 // of the outcome.
 func (s *responder) runRecorded(
-	ctx context.Context, e *exchange, r *ReceiveResult, k outcomeKey, streams *streamlog.Table,
+	ctx context.Context, e *exchange, k outcomeKey, streams *streamlog.Table,
 ) (result once.Result, rerr, err error) {
 	rec := &recorder{key: k, resume: e.resume, responder: s, caller: e.caller, streams: streams}
 	s.runs.add(rec)
 	defer s.runs.remove(rec)
 	e.recorder = rec
 	defer func() { e.recorder = nil }()
-	rerr = s.run(ctx, e, r)
+	rerr = s.run(ctx, e)
 	if k.isTransaction && !k.isIdempotent && e.isInterrupted && !rec.isComplete {
 		return once.Result{}, rerr, errInterrupted // it may have had its effect
 	}
@@ -300,7 +300,7 @@ func (e *exchange) replay(data []byte) error {
 			return err
 		}
 		m.From, m.Meta = "", nil
-		answer(m, e.request)
+		answer(m, e.received.Message)
 		e.failed = m.Intent == IntentFail
 		if err := e.out(e.session, m); err != nil {
 			return err

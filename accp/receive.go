@@ -69,7 +69,11 @@ type ReceiveResult struct {
 // chain, schema, references, types, state, checkpoint, in this order (ACCP-D27). An [*Error] means
 // that the frame is refused: only its number may be used. Answer it with [Session.SendError].
 func (s *Session) Receive(ctx context.Context, frame []byte) (r *ReceiveResult, err error) {
-	return s.receive(ctx, frame, arrival{})
+	received, err := s.receive(ctx, frame, arrival{})
+	if err != nil {
+		return nil, err
+	}
+	return &received, nil
 }
 
 // An arrival describes how a frame arrived.
@@ -80,7 +84,7 @@ type arrival struct {
 }
 
 // receive is Receive for a frame of a transport.
-func (s *Session) receive(ctx context.Context, frame []byte, a arrival) (r *ReceiveResult, err error) {
+func (s *Session) receive(ctx context.Context, frame []byte, a arrival) (r ReceiveResult, err error) {
 	s.logFrame(ctx, "received", frame)
 	err = s.entered(ctx, func() error {
 		s.count(&s.stats.Received, 1)
@@ -96,7 +100,7 @@ func (s *Session) receive(ctx context.Context, frame []byte, a arrival) (r *Rece
 			if s.logger.Enabled(ctx, slog.LevelDebug) {
 				s.logger.DebugContext(ctx, "accp: frame refused", "session", s.id, "err", err)
 			}
-			r = nil
+			r = ReceiveResult{}
 			return err
 		}
 		switch {
@@ -129,13 +133,13 @@ type reception struct {
 	chain  string // that ends
 	hot    tier.Message
 	tokens int // of a delivered message
-	r      *ReceiveResult
+	r      ReceiveResult
 }
 
 var receptions = sync.Pool{New: func() any { return new(reception) }}
 
 // process decides about a frame and commits the decision. The session must be entered.
-func (s *Session) process(ctx context.Context, frame []byte, a arrival) (*ReceiveResult, error) {
+func (s *Session) process(ctx context.Context, frame []byte, a arrival) (ReceiveResult, error) {
 	d := receptions.Get().(*reception)
 	defer func() {
 		*d = reception{}
@@ -143,10 +147,10 @@ func (s *Session) process(ctx context.Context, frame []byte, a arrival) (*Receiv
 	}()
 	for {
 		if err := s.refresh(ctx); err != nil {
-			return nil, err
+			return ReceiveResult{}, err
 		}
 		s.warnings = nil
-		*d = reception{Session: s, change: change{generation: s.generation}, a: a, parts: s.parts, r: &ReceiveResult{}}
+		*d = reception{Session: s, change: change{generation: s.generation}, a: a, parts: s.parts}
 		refusal := d.decide(ctx, frame)
 		if !d.isUsed {
 			return d.r, refusal
@@ -155,7 +159,7 @@ func (s *Session) process(ctx context.Context, frame []byte, a arrival) (*Receiv
 		if errors.Is(err, record.ErrConflict) {
 			continue
 		} else if err != nil {
-			return nil, err
+			return ReceiveResult{}, err
 		}
 		s.parts = d.parts
 		s.count(&s.stats.DroppedParts, d.r.DroppedParts)

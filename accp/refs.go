@@ -393,14 +393,23 @@ func (r *references) count(ctx context.Context, checkpoints int) (n int, err err
 
 // digest returns the hex digits for the key of a stored value.
 func digest(v Value) (string, error) {
-	text, err := storedCodec.AppendValue(make([]byte, 0, 512), v)
+	d, err := digits(v)
 	if err != nil {
 		return "", err
 	}
-	var out [2 * sha256.Size]byte
-	sum := sha256.Sum256(text)
-	hex.Encode(out[:], sum[:])
-	return string(out[:]), nil
+	return string(d[:]), nil
+}
+
+// digits is digest without a string.
+func digits(v Value) (d [2 * sha256.Size]byte, err error) {
+	w := factWriters.Get().(*factWriter)
+	defer w.giveBack()
+	if w.text, err = storedCodec.AppendValue(w.text[:0], v); err != nil {
+		return d, err
+	}
+	sum := sha256.Sum256(w.text)
+	hex.Encode(d[:], sum[:])
+	return d, nil
 }
 
 // addressed reports whether key is an address of v.

@@ -75,6 +75,7 @@ type wsConn struct {
 	cause    error                // first reason for the end; guarded by mu
 	greeting *greeting            // of a client: the next one of the peer; nil if none is awaited; guarded by mu
 	running  map[*resume]struct{} // of the running handlers; guarded by mu
+	timers   []*time.Timer        // stopped; guarded by mu
 }
 
 // A greeting is one of the peer that a client awaits.
@@ -301,14 +302,14 @@ func (s *Server) replace(c *wsConn, agent string) {
 func (c *wsConn) receive(frame []byte) {
 	record := c.s.audited(c.peer, frame)
 	err := c.s.permit(c.ctx, frame)
-	var r *ReceiveResult
+	var r ReceiveResult
 	if err == nil {
 		r, err = c.session.receive(c.ctx, frame, c.in)
 	}
-	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.deliver(r, len(frame)) {
+	if err == nil && r.Outcome != OutcomeDropped && r.Outcome != OutcomePending && c.deliver(&r, len(frame)) {
 		return
 	}
-	e := &exchange{session: c.session, to: c, record: record, registry: c.registry, caller: c.peer}
+	e := &exchange{session: c.session, to: c, received: r, record: record, registry: c.registry, caller: c.peer}
 	if c.calls != nil {
 		e.greeted = c.onGreeting
 	}
@@ -322,7 +323,7 @@ func (c *wsConn) receive(frame []byte) {
 	if err == nil && r.Message != nil {
 		e.record.describe(r.Message)
 		if _, isRegistered := c.s.find(r.Message); isRegistered && (r.Message.Intent != IntentSync || r.Message.Op != opRegistry) {
-			c.handle(e, r, frame)
+			c.handle(e, frame)
 			return
 		}
 	}
@@ -330,7 +331,7 @@ func (c *wsConn) receive(frame []byte) {
 		c.failCall(err, frame)
 		err = c.s.refuse(c.ctx, e, err, frame)
 	} else {
-		err = c.s.dispatch(c.ctx, e, r, frame)
+		err = c.s.dispatch(c.ctx, e, frame)
 	}
 	c.report(err)
 	c.s.audit(c.ctx, e.record)
@@ -348,20 +349,20 @@ type handling struct {
 	resume resume
 	conn   *wsConn
 	e      *exchange
-	r      *ReceiveResult
 	frame  []byte
 	memory budget.Hold
 }
 
 // handle runs the handler of a message. A message for which there is no place is refused.
-func (c *wsConn) handle(e *exchange, r *ReceiveResult, frame []byte) {
-	h := &handling{conn: c, e: e, r: r, frame: frame}
+func (c *wsConn) handle(e *exchange, frame []byte) {
+	h := &handling{conn: c, e: e, frame: frame}
+	m := e.received.Message
 	var err error
-	if c.s.rate != nil && r.Message.Intent != IntentCancel {
+	if c.s.rate != nil && m.Intent != IntentCancel {
 		err = c.s.rate(c.peer)
 	}
 	if err == nil {
-		h.memory, err = c.s.reserve(c.peer, int64(len(frame)+r.Message.size()))
+		h.memory, err = c.s.reserve(c.peer, int64(len(frame)+m.size()))
 	}
 	if err == nil {
 		if err = h.Start(c.base, c.s.life, life.Request); err != nil {
@@ -391,14 +392,14 @@ func (h *handling) run() {
 		defer e.resume.end()
 		c.enlist(e.resume)
 		defer c.delist(e.resume)
-		if h.r.Message.Intent != IntentCancel {
+		if e.received.Message.Intent != IntentCancel {
 			place, err := c.s.acquire(ctx, c.peer, c.session.id)
 			if err != nil {
 				return c.s.refuse(ctx, e, err, h.frame)
 			}
 			defer place.Release()
 		}
-		return c.s.dispatch(ctx, e, h.r, h.frame)
+		return c.s.dispatch(ctx, e, h.frame)
 	}, func(err error) {
 		if !guard.IsGoexit(err) { // that of a handler is answered
 			c.report(err)
