@@ -276,7 +276,7 @@ func TestAllocations(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(200, func() { accp.ApproxCounter{}.Count(benchTask) }))
 	p := newSessionPair(t, accp.SessionOptions{}, accp.SessionOptions{})
 	exchange := func() { require.NoError(t, p.exchange(t.Context())) }
-	require.LessOrEqual(t, testing.AllocsPerRun(3000, exchange), 14.0, "a message sent and received, checkpoints included")
+	require.LessOrEqual(t, testing.AllocsPerRun(3000, exchange), 12.0, "a message sent and received, checkpoints included")
 }
 
 // A typed call over HTTP, with the outcome that its server records, both sides counted. The goal is 130.
@@ -297,7 +297,7 @@ func TestHTTPCallAllocations(t *testing.T) {
 		}
 	}
 	call()
-	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 155.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(2000, call), 141.0)
 }
 
 // A call over WebSocket, both sides counted: the wait for a connection costs nothing while there is one.
@@ -313,5 +313,5 @@ func TestWebSocketCallAllocations(t *testing.T) {
 		}
 	}
 	call()
-	require.LessOrEqual(t, testing.AllocsPerRun(500, call), 45.0)
+	require.LessOrEqual(t, testing.AllocsPerRun(500, call), 40.0)
 }

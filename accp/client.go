@@ -49,8 +49,8 @@ type Client struct {
 
 // A transport carries the frames of a [Client].
 type transport interface {
-	// use returns the session of a call. The caller calls release after the call.
-	use(a *attempt) (s *Session, release func(), err error)
+	// use returns the session of a call. If it is taken, the caller gives it back after the call.
+	use(a *attempt) (s *Session, isTaken bool, err error)
 
 	// prepare makes a session ready for its first message.
 	prepare(a *attempt, s *Session) error
@@ -342,9 +342,11 @@ func (c *Client) send(ctx context.Context, m *Message, opts *CallOptions, yield 
 		a.ctx, cancel = context.WithTimeout(ctx, time.Duration(min(m.Meta.TTL.N, maxSeconds))*time.Second)
 		defer cancel()
 	}
-	s, release, err := c.transport.use(a)
+	s, isTaken, err := c.transport.use(a)
 	if err == nil {
-		defer release()
+		if isTaken {
+			defer func() { c.free <- s }()
+		}
 		err = c.transport.prepare(a, s)
 	}
 	if err == nil {

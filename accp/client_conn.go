@@ -34,7 +34,7 @@ func newConnTransport(c *Client) *connTransport {
 	return t
 }
 
-func (t *connTransport) use(*attempt) (*Session, func(), error) { return t.Session(), func() {}, nil }
+func (t *connTransport) use(*attempt) (*Session, bool, error) { return t.Session(), false, nil }
 
 // prepare greets only for a schema of the peer: a connection is opened with a greeting.
 func (t *connTransport) prepare(a *attempt, s *Session) error {
@@ -100,7 +100,7 @@ func (t *connTransport) connect(ctx context.Context) (*wsConn, error) {
 	w := r.newConn(context.Background(), conn, &caller{peer: t.url.Host})
 	w.serve(t.Session())
 	w.calls = calls.New[*call](calls.Options{MaxPending: -1})
-	w.in.answers = w.isOpen
+	w.in = arrival{isClient: true, isOpen: w.isOpen}
 	if err := t.life.Go("connection", func(context.Context) { w.run(nil) }); err != nil {
 		conn.Close(wsconn.CodeNormal, "")
 		return nil, ErrClosed

@@ -41,12 +41,12 @@ func (t *postTransport) close(callsDone <-chan struct{}) {
 }
 
 // use waits for a free session. A cancel uses that of its chain, since it ends the exchange in it.
-func (t *postTransport) use(a *attempt) (*Session, func(), error) {
+func (t *postTransport) use(a *attempt) (*Session, bool, error) {
 	if s := t.running(a.m); s != nil {
-		return s, func() {}, nil
+		return s, false, nil
 	}
 	s, err := t.take(a.ctx, a.timeout)
-	return s, func() { t.free <- s }, err
+	return s, true, err
 }
 
 func (t *postTransport) prepare(a *attempt, s *Session) error {
@@ -102,15 +102,18 @@ func (t *postTransport) running(m *Message) *Session {
 // transmit ends with the chain.
 func (t *postTransport) transmit(a *attempt, s *Session, sent *SendResult, first int) (int, error) {
 	chain := sent.Message.Chain()
-	work, err := t.life.Start(a.ctx, life.Request)
-	if err != nil {
+	both := &struct {
+		work    life.Work
+		inChain running
+	}{}
+	work := &both.work
+	if work.Start(a.ctx, t.life, life.Request) != nil {
 		return first, ErrClosed
 	}
 	defer work.Finish()
 	if sent.Message.Intent != IntentCancel {
-		var r running
-		s.startWork(&r, work, chain)
-		defer r.end()
+		s.startWork(&both.inChain, work, chain)
+		defer both.inChain.end()
 	}
 	for i := first; i < len(sent.Frames); i++ {
 		isAnswered, more, err := t.transmitFrame(work, a, s, chain, sent.Frames[i], i == len(sent.Frames)-1)
@@ -165,7 +168,7 @@ func (t *postTransport) post(work *life.Work, s *Session, chain string, frame []
 			return
 		}
 		defer body.Close()
-		in := arrival{answers: func(cid string) bool { return cid == chain || cid == "" }}
+		in := arrival{isClient: true, chain: chain}
 		isAnswered := false
 		frames := newScanner(body, t.opts.Session.FrameLimits.withDefaults().MaxFrame)
 		for {

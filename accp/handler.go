@@ -205,6 +205,7 @@ type exchange struct {
 	resume   *resume   // nil: the handler ends with its request
 	recorder *recorder // of the answers; nil: they are not recorded
 	refusal  error     // of the message before a handler runs, or nil
+	alias    [1]string // memory of an outcomeKey
 
 	isHandled     bool // by another goroutine than the reader
 	isInterrupted bool // the handler returned an error after the end of its context
@@ -352,12 +353,16 @@ func (s *responder) negotiate(ctx context.Context, e *exchange, m *Message, fram
 // run calls the handler of a message and completes its answer.
 func (s *responder) run(ctx context.Context, e *exchange) error {
 	m := e.received.Message
+	both := &struct {
+		w     ReplyWriter
+		chain chainContext
+	}{w: ReplyWriter{session: e.session, answers: e, turn: make(chan sentMessages, 1)}}
 	if m.Intent != IntentCancel { // handling a cancel continues after the end of the chain
-		c := newChainContext(ctx, e.session, m.Chain())
-		defer c.end()
-		ctx = c
+		both.chain.begin(ctx, e.session, m.Chain())
+		defer both.chain.end()
+		ctx = &both.chain
 	}
-	w := &ReplyWriter{session: e.session, answers: e, turn: make(chan sentMessages, 1)}
+	w := &both.w
 	w.turn <- sentMessages{}
 	defer w.close() // goroutines of the handler can no longer answer
 	h, _ := s.find(m)

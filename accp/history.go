@@ -147,7 +147,7 @@ func (r restorer) Apply(e *record.Event) error {
 	if err != nil {
 		return err
 	}
-	r.applyLocked(&c)
+	clear(r.applyLocked(&c))
 	return r.learn(e.Schemas)
 }
 
@@ -233,6 +233,7 @@ func (h *history) commit(ctx context.Context, e *change) error {
 	for _, c := range dropped {
 		h.refs.remove(ctx, c)
 	}
+	clear(dropped)
 	if h.record != nil && h.record.IsDue() {
 		h.compact(ctx)
 	}

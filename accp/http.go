@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -133,12 +134,17 @@ func (s *Server) serveFrames(w http.ResponseWriter, r *http.Request, c *caller) 
 	if len(body) > limit {
 		return &httpx.Error{Status: http.StatusRequestEntityTooLarge, Message: "frame too large", Cause: ErrTooLarge}
 	}
-	work, err := s.life.Start(r.Context(), life.Request)
-	if err != nil {
+	q := &struct { // in one piece of memory
+		work life.Work
+		out  httpAnswer
+		e    exchange
+	}{}
+	work, out, e := &q.work, &q.out, &q.e
+	if err := work.Start(r.Context(), s.life, life.Request); err != nil {
 		return err
 	}
-	out := &httpAnswer{w: w, ctx: work, timeout: s.opts.Timing.WriteTimeout, memory: memory, reserved: size}
-	e := &exchange{to: out, record: s.audited(c, body), caller: c, refusal: hook.Refusal(work)}
+	*out = httpAnswer{w: w, ctx: work, timeout: s.opts.Timing.WriteTimeout, memory: memory, reserved: size}
+	*e = exchange{to: out, record: s.audited(c, body), caller: c, refusal: hook.Refusal(work)}
 	isDone := false
 	work.Run("request", func(ctx context.Context) error { return s.serveBody(ctx, e, c, body) }, func(rerr error) {
 		isDone = true
@@ -288,10 +294,10 @@ func (a *httpAnswer) flush() error {
 	return err
 }
 
-func (a *httpAnswer) head() {
-	a.w.Header().Set("Content-Type", MediaType)
-	a.w.Header().Set("X-Content-Type-Options", "nosniff")
-}
+// frameHeader is the header of a response with frames.
+var frameHeader = http.Header{"Content-Type": {MediaType}, "X-Content-Type-Options": {"nosniff"}}
+
+func (a *httpAnswer) head() { maps.Copy(a.w.Header(), frameHeader) }
 
 func (a *httpAnswer) finish(broken bool) {
 	var err error

@@ -144,12 +144,11 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 	h, _ := s.find(m)
 	_, k.isIdempotent = h.(idempotentHandler)
 	session := e.session.id
-	k.Principal = "session/" + session
+	k.Principal = e.session.owner
 	if c.principal != nil {
 		k.Principal = "principal/" + c.name
 	}
-	k.Aliases = []string{"mid/" + session + "/" + m.From + "/" + mid}
-	d, err := digits(Map(m.Params...))
+	d, err := digits(Value{kind: KindMap, list: m.Params})
 	if err != nil {
 		return k, false, nil
 	}
@@ -159,9 +158,14 @@ func (s *responder) outcomeKey(e *exchange, c *caller, m *Message, mid string) (
 			k.ID += session + "/" + m.From + "/"
 		}
 		k.ID += id.kind.String() + "/" + id.text
+		k.Aliases = []string{"mid/" + session + "/" + m.From + "/" + mid}
 		return k, session != "" || c.principal != nil, nil
 	}
-	k.ID = "request/" + session + "/" + m.From + "/" + m.Op + "/" + m.Chain() + "/" + string(d[:])
+	// Both names are in one piece of memory.
+	names := "mid/" + session + "/" + m.From + "/" + mid + "request/" + session + "/" + m.From + "/" + m.Op + "/" + m.Chain() + "/" + string(d[:])
+	n := len("mid/") + len(session) + len("/") + len(m.From) + len("/") + len(mid)
+	e.alias[0], k.ID = names[:n], names[n:]
+	k.Aliases = e.alias[:]
 	return k, session != "", nil
 }
 

@@ -76,11 +76,19 @@ func (s *Session) Receive(ctx context.Context, frame []byte) (r *ReceiveResult, 
 	return &received, nil
 }
 
-// An arrival describes how a frame arrived.
+// An arrival describes how a frame arrived. The transport gives the order of the frames for a client (ACCP-D24).
 type arrival struct {
-	// answers reports whether the frame answers a chain of this client. It is nil on a server. The transport
-	// gives the order of the frames for a client (ACCP-D24).
-	answers func(chain string) bool
+	isClient bool
+	chain    string                  // of the request over HTTP
+	isOpen   func(chain string) bool // reports whether a chain has a call over WebSocket; nil over HTTP
+}
+
+// answers reports whether a frame answers a chain of this client.
+func (a *arrival) answers(chain string) bool {
+	if a.isOpen != nil {
+		return a.isOpen(chain)
+	}
+	return a.isClient && (chain == a.chain || chain == "")
 }
 
 // receive is Receive for a frame of a transport.
@@ -94,7 +102,7 @@ func (s *Session) receive(ctx context.Context, frame []byte, a arrival) (r Recei
 		}
 		if err != nil {
 			s.count(&s.stats.Rejected, 1)
-			if a.answers != nil && errors.Is(err, ErrUnknownSchema) {
+			if a.isClient && errors.Is(err, ErrUnknownSchema) {
 				s.isBehind.Store(true)
 			}
 			if s.logger.Enabled(ctx, slog.LevelDebug) {
@@ -210,8 +218,8 @@ func (d *reception) claim(m *Message, now int64) error {
 	meta, numbers := m.Meta, &d.core.numbers
 	id := order.MarkOf(meta.MID)
 	isSeen := numbers.Seen.Has(id)
-	ok, isUsed := numbers.Check(m.From, meta.Seq.N, d.a.answers != nil)
-	isExact := !numbers.IsPerSender() && d.a.answers != nil && isGapAnswer(m) && d.a.answers(meta.CID)
+	ok, isUsed := numbers.Check(m.From, meta.Seq.N, d.a.isClient)
+	isExact := !numbers.IsPerSender() && isGapAnswer(m) && d.a.answers(meta.CID)
 	if isExact {
 		ok, isUsed = true, true
 	}

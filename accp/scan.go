@@ -31,13 +31,16 @@ type scanner struct {
 	max int
 	buf []byte
 	pos int // bytes read
+
+	first [512]byte // memory of buf
 }
 
 func newScanner(r io.Reader, maxFrame int) *scanner {
 	if maxFrame <= 0 {
 		maxFrame = FrameLimits{}.withDefaults().MaxFrame
 	}
-	s := &scanner{max: maxFrame, buf: make([]byte, 0, min(maxFrame, 512))}
+	s := &scanner{max: maxFrame}
+	s.buf = s.first[:0]
 	s.r.Reset(r)
 	return s
 }

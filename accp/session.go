@@ -135,6 +135,7 @@ func init() {
 type Session struct {
 	history
 	self     string
+	owner    string // of outcomes, without a principal
 	opts     SessionOptions
 	codec    Codec
 	turn     chan struct{} // holds a token while no goroutine has entered the session
@@ -184,6 +185,7 @@ func NewSession(self, id string, opts *SessionOptions) (*Session, error) {
 	if id == "" {
 		o.Persistence.SharedStore, o.Persistence.Store = nil, nil // a nameless session is not shared
 	}
+	s.owner = "session/" + id
 	s.open(self, id, o, &s.codec)
 	s.codec = Codec{Lenient: o.Lenient, Portable: o.Portable, FrameLimits: o.FrameLimits, Registry: s.registry}
 	s.refiner.run = s.summarize
@@ -284,7 +286,8 @@ func (s *Session) AllowSession(id string) {
 // ChainContext returns a context that ends with ctx or when the chain is cancelled. Call the
 // function when the work is done.
 func (s *Session) ChainContext(ctx context.Context, chain string) (context.Context, context.CancelFunc) {
-	c := newChainContext(ctx, s, chain)
+	c := &chainContext{}
+	c.begin(ctx, s, chain)
 	return c, c.end
 }
 
@@ -294,11 +297,9 @@ type chainContext struct {
 	running
 }
 
-func newChainContext(ctx context.Context, s *Session, chain string) *chainContext {
-	c := &chainContext{}
+func (c *chainContext) begin(ctx context.Context, s *Session, chain string) {
 	c.Begin(ctx, 0, nil)
 	s.startWork(&c.running, &c.Context, chain)
-	return c
 }
 
 // startWork adds work of a chain, which ends with the chain. The work calls r.end at its end.

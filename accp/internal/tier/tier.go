@@ -83,8 +83,9 @@ type State struct {
 
 	byID      map[string]*Checkpoint // by the ids of both summaries
 	hotBytes  int
-	infoBytes int64 // of Checkpoints and Peers
-	stored    int64 // bytes of the contents of Checkpoints
+	infoBytes int64         // of Checkpoints and Peers
+	stored    int64         // bytes of the contents of Checkpoints
+	removed   []*Checkpoint // memory of the result of Apply
 }
 
 // A Change is the change of a state by one message or one checkpoint.
@@ -102,8 +103,10 @@ type Change struct {
 	Drop         bool          `json:"drop,omitzero"` // the oldest checkpoint
 }
 
-// Apply changes the state and returns the checkpoints that were removed.
+// Apply changes the state and returns the checkpoints that were removed, in memory of the state: the caller clears the list
+// before the next call.
 func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
+	dropped = s.removed[:0]
 	if c.Void != "" {
 		s.Void = appendBounded(s.Void, maxIDs, c.Void)
 	}
@@ -111,7 +114,7 @@ func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
 		s.announce(*c.Peer)
 	}
 	if c.Before != nil {
-		dropped = s.commit(nil, c.Before, c.BeforeTokens, c.Maximum)
+		dropped = s.commit(dropped, c.Before, c.BeforeTokens, c.Maximum)
 	}
 	if c.Hot != nil {
 		s.Hot = append(s.Hot, *c.Hot)
@@ -126,6 +129,9 @@ func (s *State) Apply(c *Change) (dropped []*Checkpoint) {
 	}
 	if c.Refined != nil {
 		s.refine(c.Refine, *c.Refined)
+	}
+	if s.removed = dropped[:0]; len(dropped) == 0 {
+		return nil
 	}
 	return dropped
 }
