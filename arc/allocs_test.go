@@ -65,7 +65,7 @@ func TestTaskInfoAllocations(t *testing.T) {
 	s := newServer(t, nil)
 	s.HandleTasks("a-01", arctest.ScriptedTask(arctest.WaitCanceled()))
 	id := createTask(t, s, "a-01", "x")
-	for messages, most := range map[bool]float64{false: 4, true: 5} {
+	for messages, most := range map[bool]float64{false: 2, true: 3} {
 		params := fmt.Sprintf(`{"taskId":%q,"includeMessages":%v,"includeArtifacts":%v}`, id, messages, messages)
 		require.LessOrEqual(t, allocs(t, 200, serveMessage(s, "task.info", params)), most, "messages: %v", messages)
 	}
@@ -84,7 +84,7 @@ func TestTaskCreateAllocations(t *testing.T) {
 		err := op()
 		<-done
 		return err
-	}), 40.0)
+	}), 37.0)
 }
 
 // The cost of an event does not depend on how many there were before.

@@ -199,7 +199,7 @@ func (e *Tasks) adopt(ctx context.Context, agent, id string, to lease.Owner) (le
 		err = e.queue(ctx, t, r)
 	}
 	if err == nil && found == lease.Ended {
-		err = e.expireItems(ctx, r)
+		err = e.expireItems(ctx, t, r)
 	}
 	switch {
 	case err != nil || found != lease.Held:

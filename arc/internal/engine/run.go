@@ -465,7 +465,7 @@ func (e *Tasks) finishTask(t *task, owner lease.Owner, r *record) {
 		}
 	}
 	if r.IsFinal() {
-		err := e.persist(e.durable(), func(ctx context.Context) error { return e.expireItems(ctx, r) })
+		err := e.persist(e.durable(), func(ctx context.Context) error { return e.expireItems(ctx, t, r) })
 		if err != nil {
 			return
 		}

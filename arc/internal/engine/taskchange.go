@@ -185,7 +185,7 @@ func (e *Tasks) publishLocked(t *task, old, r *record) {
 	}
 	e.ledger.end(taskObject, t.id, e.opts.TaskRetention)
 	if !e.isShared { // else finishTask does it
-		_ = e.expireItems(context.Background(), r) // a store in memory does not fail
+		_ = e.expireItems(context.Background(), t, r) // a store in memory does not fail
 	}
 	if r.IsJournaled { // it expires without this, too
 		_ = e.life.Go("journal", func(ctx context.Context) { _ = e.steps.Expire(ctx, t.id, journalRetention) })
@@ -193,12 +193,12 @@ func (e *Tasks) publishLocked(t *task, old, r *record) {
 }
 
 // expireItems gives the messages, the artifacts and the metadata of an ended task the lifetime of its record.
-func (e *Tasks) expireItems(ctx context.Context, r *record) error {
+func (e *Tasks) expireItems(ctx context.Context, t *task, r *record) error {
 	ttl := e.opts.TaskRetention
 	if ttl == 0 {
 		return nil
 	}
-	err := e.db.Expire(ctx, taskItems(r.ID), ttl)
+	err := e.db.Expire(ctx, t.items, ttl)
 	if err == nil && r.HasMetadata {
 		err = e.db.Expire(ctx, taskMetadata(r.ID), ttl)
 	}
