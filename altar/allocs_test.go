@@ -50,8 +50,8 @@ func TestAllocs(t *testing.T) {
 		{network{"direct", directTransport}, nil, 8, 131, 0},
 		{network{"direct with a store", directTransport}, store.NewMemory(), 60, 0, 0},
 		{network{"mem", pipeTransport}, nil, 20, 262, 0},
-		{network{"WebSocket", webSocketTransport}, nil, 21, 0, 5 << 10},
-		{network{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 74, 0, 12 << 10},
+		{network{"WebSocket", webSocketTransport}, nil, 20, 0, 5 << 10},
+		{network{"WebSocket with a store", webSocketTransport}, store.NewMemory(), 72, 0, 12 << 10},
 	} {
 		rt := testRuntime("r1", nil)
 		rt.names["math/add"].tool = HandlerFunc(func(_ context.Context, call *ToolCall) (any, error) { return call.Parameters, nil })

@@ -370,7 +370,7 @@ type Strings struct {
 
 	block  strings.Builder
 	seed   maphash.Seed
-	recent [64]string
+	recent [32][2]string // by hash, the last used one first: two strings with one hash are both remembered
 }
 
 const maxRecent = 256
@@ -391,11 +391,15 @@ func (s *Strings) get(b []byte) string {
 	if s.seed == (maphash.Seed{}) {
 		s.seed = maphash.MakeSeed()
 	}
-	slot := &s.recent[maphash.Bytes(s.seed, b)%uint64(len(s.recent))]
-	if *slot != string(b) {
-		*slot = string(b)
+	pair := &s.recent[maphash.Bytes(s.seed, b)%uint64(len(s.recent))]
+	switch {
+	case pair[0] == string(b):
+	case pair[1] == string(b):
+		pair[0], pair[1] = pair[1], pair[0]
+	default:
+		pair[0], pair[1] = string(b), pair[0]
 	}
-	return *slot
+	return pair[0]
 }
 
 // Uint returns an integer from 0 to 2^64-1, in whatever way it is written, and whether v

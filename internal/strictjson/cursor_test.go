@@ -7,6 +7,7 @@ import (
 	stdjson "encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"testing"
 	"time"
@@ -205,18 +206,29 @@ func TestCursorSharesStrings(t *testing.T) {
 	}
 	read()
 	require.Equal(t, []string{"abc", "abc", long, "", "é\n"}, got)
-	for _, s := range shared.recent {
-		require.LessOrEqual(t, len(s), maxRecent, "a long string stays")
+	place := func(s string) *[2]string {
+		return &shared.recent[maphash.String(shared.seed, s)%uint64(len(shared.recent))]
+	}
+	other := ""
+	for i := 0; place(other) != place("abc"); i++ {
+		other = fmt.Sprint("other ", i)
+	}
+	for _, pair := range shared.recent {
+		for _, s := range pair {
+			require.LessOrEqual(t, len(s), maxRecent, "a long string stays")
+		}
 	}
 	if !race.Enabled {
-		c, text := NewCursor(nil, Options{}), []byte(`"abc"`)
+		c, texts := NewCursor(nil, Options{}), [][]byte{[]byte(`"abc"`), []byte(`"` + other + `"`)}
 		require.Zero(t, testing.AllocsPerRun(100, func() {
-			c.Reset(text, Options{})
-			c.Share(&shared)
-			if s, ok := c.Text(); !ok || s != "abc" {
-				panic(s)
+			for i, want := range []string{"abc", other} {
+				c.Reset(texts[i], Options{})
+				c.Share(&shared)
+				if s, ok := c.Text(); !ok || s != want {
+					panic(s)
+				}
 			}
-		}))
+		}), "two strings with one hash")
 	}
 }
 
