@@ -185,6 +185,9 @@ func (c *Client) connect(ctx context.Context) (*clientLink, error) {
 	c.mu.Unlock()
 	select {
 	case <-a.done:
+		if a.err != nil && ctx.Err() != nil { // it had ended, and select chose the failure
+			return nil, context.Cause(ctx)
+		}
 		return a.link, a.err
 	case <-c.ctx.Done(): // the Dialer may ignore its context
 		return nil, ErrClosed
