@@ -187,7 +187,7 @@ func (c *Call) runsInline() bool {
 
 // maxIdle is the number of workers of a session that wait for the next call. Workers are reused for
 // their grown stacks.
-const maxIdle = 16
+const maxIdle = 4
 
 // worker runs a call, and more if they come soon enough.
 func (s *Session) worker(c *Call) {
