@@ -4,8 +4,9 @@
 package accp
 
 import (
-	"context"
 	"sync"
+
+	"github.com/fivewire/fivewire/internal/lazy"
 )
 
 // Chains have the running work of a session.
@@ -25,11 +26,8 @@ type running struct {
 // An ender is work of a chain, such as its context.
 type ender interface{ End(cause *error) }
 
-// The causes of the end of work.
-var (
-	workDone      = context.Canceled
-	workCancelled = error(ErrCancelled)
-)
+// workCancelled is the cause of the end of work whose chain was cancelled.
+var workCancelled = error(ErrCancelled)
 
 // start adds the work of r, which ends when its chain is stopped. The work calls r.end at its end.
 func (c *chains) start(r *running, work ender, chain string) {
@@ -45,7 +43,7 @@ func (c *chains) start(r *running, work ender, chain string) {
 
 // end ends the work and removes it.
 func (r *running) end() {
-	r.work.End(&workDone)
+	r.work.End(&lazy.Canceled)
 	r.all.mu.Lock()
 	defer r.all.mu.Unlock()
 	r.all.removeLocked(r.chain, r)

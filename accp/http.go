@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -226,6 +225,7 @@ func (s *Server) admit(ctx context.Context, r *AuditRecord, c *caller, frame []b
 type httpAnswer struct {
 	w        http.ResponseWriter
 	ctx      context.Context // of the request
+	values   [2]string       // of the header
 	timeout  time.Duration
 	memory   budget.Hold // of the request
 	reserved int64       // of it
@@ -294,10 +294,11 @@ func (a *httpAnswer) flush() error {
 	return err
 }
 
-// frameHeader is the header of a response with frames.
-var frameHeader = http.Header{"Content-Type": {MediaType}, "X-Content-Type-Options": {"nosniff"}}
-
-func (a *httpAnswer) head() { maps.Copy(a.w.Header(), frameHeader) }
+func (a *httpAnswer) head() {
+	a.values = [2]string{MediaType, "nosniff"}
+	h := a.w.Header()
+	h["Content-Type"], h["X-Content-Type-Options"] = a.values[:1:1], a.values[1:]
+}
 
 func (a *httpAnswer) finish(broken bool) {
 	var err error
