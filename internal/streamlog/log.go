@@ -251,6 +251,12 @@ func (s *stream) startFlushLocked() {
 		if err := guard.Call("store", s.flush); err != nil {
 			s.lose(err)
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.isEnded || s.isLost {
+			s.log.isFlushing = false
+			s.space.raise()
+		}
 	}()
 }
 

@@ -580,6 +580,25 @@ func TestRemoveAwaitsEnd(t *testing.T) {
 	}, fault.Rule{Action: fault.Delay, Op: "append", Delay: 10 * time.Second, When: func(_, _ string) bool { return isSlow }})
 }
 
+// Remove waits for all changes that an end makes in the store. They do not affect the next stream of that id.
+func TestRemoveAwaitsLifeOfEndedLog(t *testing.T) {
+	isFirst := true
+	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
+		w := newWriter(t, p[0].Table, Options{})
+		appendItems(t, w, 1, 2)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		require.NoError(t, p[0].Remove(t.Context(), "s"))
+		w = newWriter(t, p[0].Table, Options{Grace: -1})
+		appendItems(t, w, 1, 3)
+		time.Sleep(time.Hour)
+		require.NoError(t, w.Finish(t.Context(), nil))
+		requireEnd(t, newReader(t, p[1].Table, 0), 0, 3, io.EOF)
+	}, fault.Rule{Action: fault.Delay, Op: "expire", Delay: 10 * time.Second, When: func(_, _ string) bool {
+		defer func() { isFirst = false }()
+		return isFirst
+	}})
+}
+
 func TestReaderOfExpiredLogEnds(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Grace: -1})

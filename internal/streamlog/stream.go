@@ -126,7 +126,7 @@ func (w *Writer) Finish(ctx context.Context, final []byte) error {
 	}
 	s.endLocked(nil)
 	s.mu.Unlock()
-	if err := s.awaitEnd(ctx); err != nil {
+	if err := s.await(ctx, func() bool { return s.isEnded || s.isLost }); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -137,13 +137,13 @@ func (w *Writer) Finish(ctx context.Context, final []byte) error {
 	return err
 }
 
-// awaitEnd waits until the end of the stream is stored, or the stream is lost.
-func (s *stream) awaitEnd(ctx context.Context) error {
+// await waits until isDone, which is called with s.mu held, reports true.
+func (s *stream) await(ctx context.Context, isDone func() bool) error {
 	for {
 		s.mu.Lock()
-		isOpen, space := !s.isEnded && !s.isLost, s.space.wait()
+		isAwaited, space := !isDone(), s.space.wait()
 		s.mu.Unlock()
-		if !isOpen {
+		if !isAwaited {
 			return nil
 		}
 		select {

@@ -106,14 +106,15 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
-// Remove removes a stream that has ended, after its end is stored. It leaves a stream that is open in this process.
+// Remove removes a stream that has ended, after all that is stored of its end. It leaves a stream that is open in this process.
 func (t *Table) Remove(ctx context.Context, id string) error {
 	s := t.stream(t.key(id))
 	switch {
 	case s != nil && s.isOpen():
 		return nil
 	case s != nil:
-		if err := s.awaitEnd(ctx); err != nil {
+		isDone := func() bool { return s.log == nil || !s.log.isFlushing }
+		if err := s.await(ctx, isDone); err != nil {
 			return err
 		}
 	}
