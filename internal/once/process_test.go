@@ -630,6 +630,36 @@ func TestDoJoinsAliasesOfTwoInstances(t *testing.T) {
 	}
 }
 
+// Work that lost its claim in the store keeps all names that its callers used, until it ends.
+func TestDoKeepsNamesOfLostClaim(t *testing.T) {
+	test(t, func(t *testing.T, db store.Store) {
+		crashed, one, two := newProcess(t, db), newProcess(t, db), newProcess(t, db)
+		slow, fast := &counter{delay: time.Minute}, &counter{forget: true}
+		k, other := key("1"), key("2")
+		k.Aliases, other.Aliases = []string{"x"}, []string{"x"}
+		go crashed.Do(t.Context(), k, once.Repeat, slow.run)
+		synctest.Wait()
+		crashed.crash()
+		time.Sleep(20 * time.Second)
+		start := time.Now()
+		go one.Do(t.Context(), other, once.Repeat, slow.run)
+		time.Sleep(time.Second)
+		require.Equal(t, 2, slow.count())
+		one.plan.Pause()
+		requireDo(t, two.Table, k, once.Repeat, fast, "run 1", false)
+		one.plan.Resume()
+		for _, id := range []string{"2", "x"} {
+			noWait := key(id)
+			noWait.NoWait = true
+			_, _, err := one.Do(t.Context(), noWait, once.Repeat, fast.run)
+			require.ErrorIs(t, err, once.ErrBusy, id)
+		}
+		fast.forget = false
+		requireDo(t, one.Table, other, once.Repeat, fast, "run 2", false)
+		require.GreaterOrEqual(t, time.Since(start), slow.delay)
+	})
+}
+
 // An alias of a claim that is absent is free.
 func TestDoTakesAliasOfForgottenClaim(t *testing.T) {
 	test(t, func(t *testing.T, db store.Store) {

@@ -37,6 +37,7 @@ type name struct{ principal, scope, id string }
 type entry struct {
 	key      Key
 	single   [1]string     // the aliases of key, if there is one
+	others   []name        // of calls whose key has an alias of it
 	claim    *claim        // in the store
 	isKnown  bool          // a claim with the digest of key exists
 	granted  Claim         // to this process, if its Attempt is positive
@@ -118,7 +119,7 @@ func (t *Table) Do(ctx context.Context, k Key, p Policy,
 	}
 	target := k // or the claim that has an alias of k
 	for attempt := 1; ; attempt++ {
-		e, out, err := t.enter(ctx, &target)
+		e, out, err := t.enter(ctx, &target, &k)
 		if err == nil && e != nil && t.db != nil {
 			out, err = t.claim(ctx, e, p, target.ID != k.ID)
 		}
@@ -204,12 +205,12 @@ func (t *Table) call(ctx context.Context, c Claim, exit *Result, f work, done fu
 }
 
 // enter returns a new entry, which the caller has to finish. If k has an entry, it waits
-// for the end of that and returns the outcome.
-func (t *Table) enter(ctx context.Context, k *Key) (e *entry, out outcome, err error) {
+// for the end of that and returns the outcome. The original key is that of the call, which may have an alias of k.
+func (t *Table) enter(ctx context.Context, k, original *Key) (e *entry, out outcome, err error) {
 	if ctx.Err() != nil {
 		return nil, out, context.Cause(ctx)
 	}
-	e, end, out, err := t.find(k)
+	e, end, out, err := t.find(k, original)
 	if end == nil {
 		return e, out, err
 	}
@@ -284,8 +285,8 @@ func (e *entry) joinLocked() *ending {
 }
 
 // find returns a new entry for k, the entry of k with the ending that the caller has to
-// wait for, or a retained outcome.
-func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
+// wait for, or a retained outcome. An entry that is in progress has the names of the original key, too.
+func (t *Table) find(k, original *Key) (e *entry, end *ending, out outcome, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e = t.entryLocked(k)
@@ -303,6 +304,7 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 			e.granted = firstClaim()
 		}
 		e.eachName(func(n name) { t.entries[n] = e })
+		t.nameLocked(e, k, original)
 		return e, nil, out, nil
 	case e.isKnown && e.key.Digest != k.Digest:
 		return nil, nil, out, ErrReused
@@ -313,7 +315,24 @@ func (t *Table) find(k *Key) (e *entry, end *ending, out outcome, err error) {
 	case k.NoWait && !e.isEnding, e.waiting >= maxWaiters:
 		return nil, nil, out, ErrBusy
 	}
+	t.nameLocked(e, k, original)
 	return e, e.joinLocked(), out, nil
+}
+
+// nameLocked gives e, the entry of k, the free names of the original key. The claim in the store may be absent
+// before its work has ended here, so the aliases there do not suffice. t.mu must be held.
+func (t *Table) nameLocked(e *entry, k, original *Key) {
+	if k.ID == original.ID {
+		return
+	}
+	other := &entry{}
+	other.setKey(original)
+	other.eachName(func(n name) {
+		if t.entries[n] == nil {
+			t.entries[n] = e
+			e.others = append(e.others, n)
+		}
+	})
 }
 
 // resumeLocked replaces e, which Retry has kept, by an entry for the next attempt. That has the free names of
@@ -489,6 +508,9 @@ func (t *Table) shrinkLocked(q *queue, isCount bool) {
 // removeLocked removes e. t.mu must be held.
 func (t *Table) removeLocked(e *entry) {
 	e.eachName(func(n name) { delete(t.entries, n) })
+	for _, n := range e.others {
+		delete(t.entries, n)
+	}
 	own := e.own
 	if own == nil {
 		return
