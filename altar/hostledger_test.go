@@ -101,7 +101,7 @@ func TestIntentOfLongStream(t *testing.T) {
 					require.Len(t, intents(t, st), i+1)
 				}
 				a.own.lose(fault)
-				for n := range 6 {
+				for n := range 4 {
 					time.Sleep(20 * time.Minute)
 					wb.send(&ToolCall{InvocationID: fmt.Sprint(n), SessionID: "s", ToolName: "math/add", Parameters: json.RawMessage(`{"a":1,"b":2}`)})
 					require.Nil(t, next[*ToolResult](wb).Error, "so that the session lives")

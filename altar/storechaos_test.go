@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,11 @@ import (
 // repeated at any of them. Whatever happens, no call runs twice, and all who get
 // a final answer to a call from a Host that could record it get the same one.
 func TestStoreChaos(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(8)
+	if os.Getenv("FIVEWIRE_LONG") != "" {
+		seeds = 100
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { storeChaos(t, rand.New(rand.NewPCG(seed, 7))) })
 		})

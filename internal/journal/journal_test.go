@@ -512,9 +512,9 @@ func TestRunThatWaitsIsParkedAfterWork(t *testing.T) {
 		"step after a sleep": func(ctx context.Context, _ *process, r *Run) (string, error) {
 			short, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
-			if r.Sleep(short, "nap", 20*time.Hour) != nil {
+			if r.Sleep(short, "nap", 90*time.Minute) != nil {
 				step(ctx, r)
-				if err := r.Sleep(ctx, "nap", 20*time.Hour); err != nil {
+				if err := r.Sleep(ctx, "nap", 90*time.Minute); err != nil {
 					return "", err
 				}
 			}
@@ -550,7 +550,7 @@ func TestRunThatWaitsIsParkedAfterWork(t *testing.T) {
 					require.Equal(t, 1, p[1].parkedOf("1"))
 					_, err := p[1].deliver(t.Context(), "1", "i", "a")
 					require.NoError(t, err)
-					time.Sleep(20 * time.Hour)
+					time.Sleep(30 * time.Minute)
 					requireResult(t, p[1], "1", "a")
 					require.Equal(t, 1, p[1].startsOf("1"))
 				})
