@@ -659,6 +659,27 @@ func TestReaderDoesNotContinueInLaterStreamOfSameID(t *testing.T) {
 	})
 }
 
+// A record without items that was trimmed before a reader has read it leaves no gap.
+func TestReaderContinuesAfterTrimmedFence(t *testing.T) {
+	inProcesses(t, 3, func(t *testing.T, db store.Store, p []*process) {
+		o := Options{Movable: true, Grace: -1, Retain: -1}
+		appendItems(t, newWriter(t, p[0].Table, o), 1, 2)
+		r := newReader(t, p[2].Table, 0)
+		_, err := readItems(t, r, 0, 2)
+		require.NoError(t, err)
+		w := newWriter(t, p[1].Table, o)
+		_, err = readItems(t, newReader(t, p[1].Table, 0), 0, 2)
+		require.NoError(t, err)
+		appendItems(t, w, 3, 3)
+		synctest.Wait()
+		page, err := db.Read(t.Context(), logName, 0, 10)
+		require.NoError(t, err)
+		require.Len(t, page, 2, "the opening and the last item")
+		_, err = readItems(t, r, 2, 3)
+		require.NoError(t, err)
+	})
+}
+
 func TestDamagedLogIsReported(t *testing.T) {
 	inProcesses(t, 2, func(t *testing.T, db store.Store, p []*process) {
 		w := newWriter(t, p[0].Table, Options{Grace: -1})

@@ -209,6 +209,7 @@ type follower struct {
 	db    store.Log
 	name  string
 	o     Options
+	first string         // writer of the opening, which identifies the stream
 	at    uint64         // the last item that was taken
 	last  uint64         // the last item that was loaded
 	pos   uint64         // of the last loaded record
@@ -229,7 +230,7 @@ func (t *Table) follow(ctx context.Context, key, principal string, after uint64)
 	if first == nil || first.Opening == nil || string(first.Opening.Principal) != principal {
 		return nil, ErrUnknown
 	}
-	f.o = first.Opening.Options
+	f.o, f.first = first.Opening.Options, first.Writer
 	r, next, err := f.search(ctx, first, after+1)
 	switch {
 	case err != nil:
@@ -289,6 +290,15 @@ func (f *follower) load(ctx context.Context) (isFound bool, err error) {
 	if err != nil {
 		f.err = err
 		return true, nil
+	}
+	if f.k > 0 && r.k > f.k+1 { // the records between are trimmed, unless the id has a later stream
+		first, err := f.recordAfter(ctx, 0)
+		if err != nil {
+			return false, err
+		}
+		if first != nil && first.Writer == f.first {
+			f.k = r.k - 1
+		}
 	}
 	f.page = f.page[1:]
 	f.accept(r)
