@@ -24,10 +24,13 @@ import (
 
 const (
 	absentTTL    = 10 * time.Minute // of an entry without a record
+	landTime     = 10 * time.Minute // after which no change in doubt is made
 	maxAdoptions = 8                // at once
 	maxBatch     = 4096             // adoptions in random order
 	maxRetired   = 64               // visited in a round
 )
+
+var errInDoubt = errors.New("lease: entry may still be created")
 
 // Found is the state of a record that the function of Adopt met. Zero is invalid.
 type Found int
@@ -54,6 +57,7 @@ type entry struct {
 	from   Owner          // of an adoption with an unknown outcome; guarded by Lease.mu
 	lock   chan struct{}  // full during changes in the store; capacity 1
 	rev    store.Revision // zero if absent or in doubt; used by the holder of lock
+	doubt  time.Time      // of the last change in doubt; used by the holder of lock
 }
 
 // Start writes the index entry of a work item, before its record is created, and returns the
@@ -106,7 +110,7 @@ func (l *Lease) hold(ctx context.Context, e *epoch, name, id string) (*entry, er
 	l.mu.Unlock()
 	err := it.change(ctx, func() (err error) {
 		if it.rev == 0 || isHeld { // if the clock of the store jumped, another instance may have taken it over
-			it.rev, err = l.write(ctx, l.key("work", string(e.owner), name), id, 0)
+			it.rev, err = l.writeEntry(ctx, e, it)
 		}
 		return err
 	})
@@ -114,6 +118,15 @@ func (l *Lease) hold(ctx context.Context, e *epoch, name, id string) (*entry, er
 		l.drop(ctx, e, name)
 	}
 	return it, err
+}
+
+// writeEntry writes an entry, whose lock must be held.
+func (l *Lease) writeEntry(ctx context.Context, e *epoch, it *entry) (store.Revision, error) {
+	rev, err := l.write(ctx, l.key("work", string(e.owner), it.name), it.id, 0)
+	if errors.Is(err, store.ErrUnknown) {
+		it.doubt = time.Now()
+	}
+	return rev, err
 }
 
 // drop undoes hold, and reports false if nothing was started.
@@ -136,9 +149,9 @@ func (l *Lease) drop(ctx context.Context, e *epoch, name string) bool {
 	return isStarted
 }
 
-// clean deletes an unused entry by its revision. After an error the next round repeats it.
+// clean deletes an unused entry by its revision, but not while a creation in doubt could follow the deletion. After
+// an error the next round repeats it.
 func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) error {
-	key := l.key("work", string(e.owner), it.name)
 	return it.change(ctx, func() (err error) {
 		l.mu.Lock()
 		isUsed := it.starts > 0 || it.from != "" || e.entries[it.name] != it
@@ -146,13 +159,16 @@ func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) error {
 		if isUsed {
 			return nil
 		}
+		if time.Since(it.doubt) < landTime {
+			return errInDoubt
+		}
 		rev := it.rev
 		it.rev = 0
 		if rev == 0 {
-			rev, err = l.write(ctx, key, it.id, 0)
+			rev, err = l.writeEntry(ctx, e, it)
 		}
 		if err == nil {
-			err = l.db.Delete(ctx, key, rev)
+			err = l.db.Delete(ctx, l.key("work", string(e.owner), it.name), rev)
 		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -390,7 +406,7 @@ func (r *round) runAll(ctx context.Context, tasks []func() error) {
 			if err != nil {
 				r.hasFailures.Store(true)
 			}
-			if err != nil && ctx.Err() == nil {
+			if err != nil && !errors.Is(err, errInDoubt) && ctx.Err() == nil {
 				r.opts.Logger.WarnContext(ctx, "lease: adoption failed", "instance", r.name, "err", err)
 			}
 			return nil
