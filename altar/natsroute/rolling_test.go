@@ -173,6 +173,16 @@ func (f *fleet) isMet(e *failure) bool {
 	})
 }
 
+// lastKill returns the time of the last kill before a time.
+func (f *fleet) lastKill(before time.Time) (last time.Time) {
+	for _, at := range f.killed {
+		if at.Before(before) {
+			last = at
+		}
+	}
+	return last
+}
+
 // awaitMet waits until the calls that the last kill has met have ended: they are repeated only once (ALT-D24).
 func (f *fleet) awaitMet() {
 	f.t.Helper()
@@ -566,7 +576,8 @@ func killAll(t *testing.T, f *fleet, hosts, runtimes []string) {
 			repeated--
 		}
 		if !f.isMet(&e) || isRepeatable || e.took > 25*time.Second || !errors.Is(e.err, altar.ReasonDisconnected) {
-			t.Errorf("call %s (met: %v, runs: %d) after %v: %v", e.key, f.isMet(&e), f.runs[e.key], e.took, e.err)
+			t.Errorf("call %s (met: %v, runs: %d), begun %v after the last kill, took %v: %v",
+				e.key, f.isMet(&e), f.runs[e.key], e.began.Sub(f.lastKill(e.began)), e.took, e.err)
 		}
 	}
 	require.Positive(t, repeated, "idempotent calls that survived a kill")
