@@ -22,6 +22,8 @@ type Registry struct {
 type registration struct {
 	rt   *Runtime
 	left time.Time // zero: it has not taken leave
+
+	isReplaced bool // a later registration of the contract is one of the same id at another Host
 }
 
 func (g registration) isConnected() bool { return g.rt.IsConnected && g.left.IsZero() }
@@ -49,9 +51,26 @@ func (r *Registry) With(rt *Runtime, contracts []string, replace bool) *Registry
 	for _, name := range contracts {
 		if !out.Has(name, rt) {
 			out.byContract[name] = append(slices.Clip(out.byContract[name]), registration{rt: rt})
+			markReplaced(out.byContract[name])
 		}
 	}
 	return out
+}
+
+// markReplaced notes which Runtimes of other Hosts have connected to another one since. A Host that has failed is known
+// to others until the end of its lease, but its Runtimes connect elsewhere at once.
+func markReplaced(list []registration) {
+	var later map[string]bool
+	for i := range list {
+		g := &list[len(list)-1-i]
+		if !g.rt.IsRemote {
+			continue
+		}
+		if g.isReplaced = later[g.rt.ID]; later == nil {
+			later = make(map[string]bool)
+		}
+		later[g.rt.ID] = true
+	}
 }
 
 // WithAbsent returns a Registry in which an absent Runtime fulfils the contracts, unless it is known to.
@@ -95,6 +114,7 @@ func (r *Registry) filter(stays func(contract string, g registration) bool) *Reg
 		goes := func(g registration) bool { return !stays(name, g) }
 		if slices.ContainsFunc(list, goes) {
 			list = slices.DeleteFunc(slices.Clone(list), goes)
+			markReplaced(list)
 		}
 		if len(list) > 0 {
 			out.byContract[name] = list
@@ -202,25 +222,48 @@ const (
 )
 
 // Route returns the Runtime for a call, in turn for each contract and session (ALT-D24): one of this Host or, if
-// there is none, one of another Host (ALT-D39).
+// there is none, one of another Host (ALT-D39). A Runtime that several Hosts offer is called at the last one, unless that
+// has refused the call.
 func (r *Registry) Route(d *Demand) (*Runtime, Lack) {
 	list := r.byContract[d.Contract]
-	rt, lack := d.next(list, false)
+	rt, lack := d.next(list, here)
 	if lack == NoLack {
 		return rt, NoLack
 	}
-	remote, none := d.next(list, true)
-	if none == NoLack || none == NoSpace {
-		return remote, none
+	for _, k := range []kin{elsewhere, replaced} {
+		remote, none := d.next(list, k)
+		if none == NoLack || none == NoSpace {
+			return remote, none
+		}
 	}
 	return nil, lack
 }
 
-// next returns the next Runtime of this Host, or of the others.
-func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
+// A kin is a kind of registration: of a Runtime of this Host or of another one, or of one that a later registration has
+// replaced.
+type kin int
+
+const (
+	here kin = iota
+	elsewhere
+	replaced
+)
+
+func (g registration) kin() kin {
+	switch {
+	case g.isReplaced:
+		return replaced
+	case g.rt.IsRemote:
+		return elsewhere
+	}
+	return here
+}
+
+// next returns the next Runtime of a kin.
+func (d *Demand) next(list []registration, k kin) (*Runtime, Lack) {
 	n, isAbsent := 0, false
 	for _, g := range list {
-		if !d.concerns(g, isRemote) {
+		if !d.concerns(g, k) {
 			continue
 		}
 		if g.isConnected() {
@@ -234,10 +277,10 @@ func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
 	case n == 0:
 		return nil, NotFulfilled
 	}
-	first := d.first(list, isRemote, d.Turn%uint64(n))
+	first := d.first(list, k, d.Turn%uint64(n))
 	for _, isAny := range []bool{false, true} {
 		for i := range list {
-			if g := list[(first+i)%len(list)]; d.concerns(g, isRemote) && d.accepts(g, isAny) {
+			if g := list[(first+i)%len(list)]; d.concerns(g, k) && d.accepts(g, isAny) {
 				return g.rt, NoLack
 			}
 		}
@@ -246,9 +289,9 @@ func (d *Demand) next(list []registration, isRemote bool) (*Runtime, Lack) {
 }
 
 // first returns the place of the registration whose turn it is, after those to skip.
-func (d *Demand) first(list []registration, isRemote bool, skip uint64) int {
+func (d *Demand) first(list []registration, k kin, skip uint64) int {
 	for i, g := range list {
-		if !d.concerns(g, isRemote) || !g.isConnected() {
+		if !d.concerns(g, k) || !g.isConnected() {
 			continue
 		}
 		if skip == 0 {
@@ -259,16 +302,16 @@ func (d *Demand) first(list []registration, isRemote bool, skip uint64) int {
 	return 0
 }
 
-// concerns reports whether a Runtime is one of this Host, or of the others, that the call may have.
-func (d *Demand) concerns(g registration, isRemote bool) bool {
-	return g.rt.IsRemote == isRemote && (d.Pin == "" || g.rt.ID == d.Pin) && !slices.Contains(d.Tried, g.rt)
+// concerns reports whether a Runtime is one of a kin that the call may have.
+func (d *Demand) concerns(g registration, k kin) bool {
+	return g.kin() == k && (d.Pin == "" || g.rt.ID == d.Pin) && !slices.Contains(d.Tried, g.rt)
 }
 
 // Candidates returns the Runtimes among which Route chooses, in order of fulfilment.
 func (r *Registry) Candidates(d *Demand) (candidates []*Runtime) {
 	for _, isAny := range []bool{false, true} {
 		for _, g := range r.byContract[d.Contract] {
-			if d.concerns(g, false) && d.accepts(g, isAny) {
+			if d.concerns(g, here) && d.accepts(g, isAny) {
 				candidates = append(candidates, g.rt)
 			}
 		}

@@ -52,24 +52,34 @@ func (n *naiveRegistry) withdraw(rt *Runtime, now time.Time) {
 
 func (n *naiveRegistry) isConnected(rt *Runtime) bool { return rt.IsConnected && n.left[rt].IsZero() }
 
+// isReplaced reports whether another Host has offered a Runtime later.
+func (n *naiveRegistry) isReplaced(rt *Runtime) bool {
+	later := n.list[slices.Index(n.list, rt)+1:]
+	return rt.IsRemote && slices.ContainsFunc(later, func(o *Runtime) bool { return o.IsRemote && o.ID == rt.ID })
+}
+
 // route is the text of ALT-D24 and ALT-D39: the call goes to candidate k mod n, or to the next that is not avoided, of
-// this Host or else of the others.
+// this Host or else of the others, and to the latest place of each.
 func (n *naiveRegistry) route(d *Demand) (*Runtime, Lack) {
-	rt, lack := n.routeTo(d, false)
-	if lack != NoLack {
-		if rt, lack := n.routeTo(d, true); lack == NoLack || lack == NoSpace {
+	rt, lack := n.routeTo(d, func(rt *Runtime) bool { return !rt.IsRemote })
+	if lack == NoLack {
+		return rt, lack
+	}
+	for _, isOld := range []bool{false, true} {
+		rt, lack := n.routeTo(d, func(rt *Runtime) bool { return rt.IsRemote && n.isReplaced(rt) == isOld })
+		if lack == NoLack || lack == NoSpace {
 			return rt, lack
 		}
 	}
 	return rt, lack
 }
 
-func (n *naiveRegistry) routeTo(d *Demand, isRemote bool) (*Runtime, Lack) {
+func (n *naiveRegistry) routeTo(d *Demand, isAmong func(rt *Runtime) bool) (*Runtime, Lack) {
 	var all, free []*Runtime
 	isAbsent := false
 	for _, rt := range n.list {
 		switch {
-		case d.Pin != "" && rt.ID != d.Pin || rt.IsRemote != isRemote || slices.Contains(d.Tried, rt):
+		case d.Pin != "" && rt.ID != d.Pin || !isAmong(rt) || slices.Contains(d.Tried, rt):
 		case n.isConnected(rt):
 			all = append(all, rt)
 		default:
@@ -101,11 +111,11 @@ func (n *naiveRegistry) routeTo(d *Demand, isRemote bool) (*Runtime, Lack) {
 
 func TestRegistryModel(t *testing.T) {
 	start := time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)
-	lacks := map[Lack]int{}
+	lacks, refused := map[Lack]int{}, 0
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		reg, model := &Registry{}, &naiveRegistry{left: map[*Runtime]time.Time{}}
-		current := map[string]*Runtime{}
+		current, former := map[string]*Runtime{}, []*Runtime(nil)
 		for i := range 60 {
 			now := start.Add(time.Duration(i) * time.Second)
 			id := fmt.Sprint("r", r.IntN(4))
@@ -114,6 +124,14 @@ func TestRegistryModel(t *testing.T) {
 			case rt == nil || n == 0 && !rt.IsConnected:
 				current[id] = newRuntime(id)
 				current[id].IsRemote = r.IntN(3) == 0
+			case rt.IsRemote && n == 0 && rt.IsConnected: // it is at another Host, too
+				former = append(former, rt)
+				current[id] = newRuntime(id)
+				current[id].IsRemote = true
+			case n == 1 && len(former) > 0:
+				reg = reg.Without(former[0])
+				model.without(former[0])
+				former = former[1:]
 			case rt.IsRemote && n < 3: // it is lost
 				reg = reg.Without(rt)
 				model.without(rt)
@@ -155,6 +173,9 @@ func TestRegistryModel(t *testing.T) {
 			require.Equal(t, wantLack, lack, "seed %d step %d", seed, i)
 			require.Same(t, want, got, "seed %d step %d", seed, i)
 			lacks[lack]++
+			if got != nil && model.isReplaced(got) {
+				refused++
+			}
 			var latest time.Time
 			for _, rt := range model.list {
 				if model.isConnected(rt) || d.Pin != "" && rt.ID != d.Pin {
@@ -170,6 +191,7 @@ func TestRegistryModel(t *testing.T) {
 		}
 	}
 	require.Len(t, lacks, 4, "all results occur")
+	require.Positive(t, refused, "calls that the latest place of a Runtime has refused")
 }
 
 func TestRegistriesShareNoList(t *testing.T) {
