@@ -125,7 +125,7 @@ func TestRestarts(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		callers[i].next(ctx)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(65 * time.Millisecond) // an inbox keeps 10,000 nonces of a sender, and delays what exceeds them
 		return nil
 	})
 	stop()
