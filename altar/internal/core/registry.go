@@ -51,25 +51,23 @@ func (r *Registry) With(rt *Runtime, contracts []string, replace bool) *Registry
 	for _, name := range contracts {
 		if !out.Has(name, rt) {
 			out.byContract[name] = append(slices.Clip(out.byContract[name]), registration{rt: rt})
-			markReplaced(out.byContract[name])
+			markReplaced(out.byContract[name], rt)
 		}
 	}
 	return out
 }
 
-// markReplaced notes which Runtimes of other Hosts have connected to another one since. A Host that has failed is known
-// to others until the end of its lease, but its Runtimes connect elsewhere at once.
-func markReplaced(list []registration) {
-	var later map[string]bool
-	for i := range list {
-		g := &list[len(list)-1-i]
-		if !g.rt.IsRemote {
-			continue
+// markReplaced notes which registrations of the id of a Runtime a later one at another Host has replaced. It is called after
+// rt was added or removed: other Hosts still offer the Runtimes of a failed one when those have connected elsewhere.
+func markReplaced(list []registration, rt *Runtime) {
+	if !rt.IsRemote {
+		return
+	}
+	isReplaced := false
+	for i := range slices.Backward(list) {
+		if g := &list[i]; g.rt.IsRemote && g.rt.ID == rt.ID {
+			g.isReplaced, isReplaced = isReplaced, true
 		}
-		if g.isReplaced = later[g.rt.ID]; later == nil {
-			later = make(map[string]bool)
-		}
-		later[g.rt.ID] = true
 	}
 }
 
@@ -113,8 +111,13 @@ func (r *Registry) filter(stays func(contract string, g registration) bool) *Reg
 	for name, list := range r.byContract {
 		goes := func(g registration) bool { return !stays(name, g) }
 		if slices.ContainsFunc(list, goes) {
+			former := list
 			list = slices.DeleteFunc(slices.Clone(list), goes)
-			markReplaced(list)
+			for _, g := range former {
+				if goes(g) {
+					markReplaced(list, g.rt)
+				}
+			}
 		}
 		if len(list) > 0 {
 			out.byContract[name] = list
