@@ -23,11 +23,9 @@ import (
 )
 
 const (
-	absentTTL    = 10 * time.Minute // of an entry without a record
-	landTime     = 10 * time.Minute // after which no change in doubt is made
-	maxAdoptions = 8                // at once
-	maxBatch     = 4096             // adoptions in random order
-	maxRetired   = 64               // visited in a round
+	maxAdoptions = 8    // at once
+	maxBatch     = 4096 // adoptions in random order
+	maxRetired   = 64   // visited in a round
 )
 
 var errInDoubt = errors.New("lease: entry may still be created")
@@ -159,7 +157,7 @@ func (l *Lease) clean(ctx context.Context, e *epoch, it *entry) error {
 		if isUsed {
 			return nil
 		}
-		if time.Since(it.doubt) < landTime {
+		if time.Since(it.doubt) < state.LandTime {
 			return errInDoubt
 		}
 		rev := it.rev
@@ -436,7 +434,7 @@ func (r *round) adopt(ctx context.Context, name, key string, from Owner) error {
 	case found != Absent:
 		return r.db.Delete(ctx, key, old.Revision)
 	case old.Expires.IsZero():
-		return r.setTTL(ctx, old, absentTTL)
+		return r.setTTL(ctx, old, state.LandTime)
 	}
 	return nil
 }

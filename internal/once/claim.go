@@ -23,7 +23,6 @@ import (
 
 const (
 	runTTL     = time.Hour        // of a claim that runs, besides Retention
-	landTTL    = 10 * time.Minute // a change without an answer may land so late
 	recordWait = time.Second      // of a call under AtMostOnce, and of one after Close
 	claimWait  = 10 * time.Second // for each answer of the store before work begins
 )
@@ -377,7 +376,7 @@ func (t *Table) behind(e *entry, limit time.Duration, f func(ctx context.Context
 		close(e.end.storing)
 	}
 	t.ending++
-	ctx, period, isAwaited := t.ctx, max(t.opts.Retention, landTTL), t.ctx.Err() == nil
+	ctx, period, isAwaited := t.ctx, max(t.opts.Retention, state.LandTime), t.ctx.Err() == nil
 	if isAwaited {
 		t.wg.Add(1)
 	} else {
@@ -497,11 +496,11 @@ func (t *Table) swap(ctx context.Context, path string, next *record, rev store.R
 func (t *Table) ttl(r *record) time.Duration {
 	switch r.Kind {
 	case freeRecord:
-		return landTTL
+		return state.LandTime
 	case doneRecord:
-		return max(t.opts.Retention, landTTL)
+		return max(t.opts.Retention, state.LandTime)
 	}
-	return max(t.opts.Retention, landTTL, t.opts.RetryTTL-runTTL) + runTTL
+	return max(t.opts.Retention, state.LandTime, t.opts.RetryTTL-runTTL) + runTTL
 }
 
 // isExpired reports whether an outcome is kept only so that no Create in doubt lands after it.

@@ -104,7 +104,7 @@ func (o *Outbox) Drop(ctx context.Context, stream string, seq uint64) error {
 
 // drop leaves an empty value for a while, so that no creation in doubt lands later.
 func (o *Outbox) drop(ctx context.Context, key string) error {
-	_, err := store.Modify(ctx, o.db, key, endTTL, func(_ store.Entry, found bool) ([]byte, error) {
+	_, err := store.Modify(ctx, o.db, key, state.LandTime, func(_ store.Entry, found bool) ([]byte, error) {
 		if !found {
 			return nil, store.ErrUnchanged
 		}

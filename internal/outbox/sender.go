@@ -20,7 +20,6 @@ const (
 	maxBatch  = 64               // items in a turn
 	maxRead   = 1 << 20          // bytes in a turn, estimated
 	linger    = 10 * time.Second // of a sender with an empty queue
-	endTTL    = 10 * time.Minute // of an ended record: a creation may land so late
 	failDelay = 5 * time.Second  // after a failure of the store
 	never     = -1               // the next turn needs a signal
 )
@@ -260,7 +259,7 @@ func (o *Outbox) mayContinue(ctx context.Context, s *sender) bool {
 // load reads the record. If it has no owner, load writes it, so that no creation in doubt can land
 // later.
 func (o *Outbox) load(ctx context.Context, s *sender) (record, store.Revision, error) {
-	rec, rev, err := o.edit(ctx, s.stream, endTTL, func(rec *record, _ store.Revision) error {
+	rec, rev, err := o.edit(ctx, s.stream, state.LandTime, func(rec *record, _ store.Revision) error {
 		if rec.Owner != "" {
 			return store.ErrUnchanged
 		}
@@ -311,7 +310,7 @@ func (o *Outbox) rest(ctx context.Context, s *sender, rec record, rev store.Revi
 	}
 	isEnd := wait <= 0 && rec.Mode != modeOwned
 	if isEnd {
-		ttl = endTTL
+		ttl = state.LandTime
 	}
 	_, err = o.own(ctx, s, ttl, func(rec *record, now store.Revision) error {
 		if now != rev {

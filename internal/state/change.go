@@ -19,6 +19,9 @@ import (
 // outage is the time of one call of the store.
 const outage = 10 * time.Second
 
+// LandTime is the time in which a change without an answer may still be made. Until then, what prevents its effect stays.
+const LandTime = 10 * time.Minute
+
 // call calls op for at most 10 s.
 func call(ctx context.Context, op func(ctx context.Context) error) error {
 	if due, ok := ctx.Deadline(); !ok || time.Until(due) > outage {
