@@ -247,8 +247,8 @@ func (s *stream) startFlushLocked() {
 		return
 	}
 	s.log.isFlushing = true
-	go func() {
-		if err := guard.Call("store", s.flush); err != nil {
+	go guard.Run("store", s.flush, func(err error) { // also if the store ends the goroutine
+		if err != nil {
 			s.lose(err)
 		}
 		s.mu.Lock()
@@ -257,7 +257,7 @@ func (s *stream) startFlushLocked() {
 			s.log.isFlushing = false
 			s.space.raise()
 		}
-	}()
+	})
 }
 
 // flush stores the items and the end. An error means that the stream is lost.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -834,13 +835,17 @@ func TestLostStreamHasNoTimer(t *testing.T) {
 
 type panickingStore struct {
 	store.Store
-	isOn atomic.Bool
+	isOn   atomic.Bool
+	isExit bool // it ends the goroutine instead
 }
 
 func (s *panickingStore) Append(
 	ctx context.Context, stream, id string, value []byte, ttl time.Duration,
 ) (uint64, error) {
 	if s.isOn.Load() && strings.HasPrefix(stream, logName) {
+		if s.isExit {
+			runtime.Goexit()
+		}
 		panic("test")
 	}
 	return s.Store.Append(ctx, stream, id, value, ttl)
@@ -859,6 +864,19 @@ func TestPanicOfStoreIsUnknownOutcome(t *testing.T) {
 		db.isOn.Store(false)
 		require.NoError(t, w.Finish(t.Context(), nil))
 		requireEnd(t, r, 0, 1, io.EOF)
+	})
+}
+
+// A store that ends the goroutine of a flush ends the stream. Finish and Remove return.
+func TestStoreThatEndsFlushEndsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := &panickingStore{Store: store.NewMemory(), isExit: true}
+		p := newProcess(t, db, 0)
+		w := newWriter(t, p.Table, Options{})
+		db.isOn.Store(true)
+		appendItems(t, w, 1, 1)
+		require.ErrorIs(t, w.Finish(t.Context(), nil), lease.ErrLost)
+		require.NoError(t, p.Remove(t.Context(), "s"))
 	})
 }
 

@@ -291,7 +291,7 @@ func (f *follower) load(ctx context.Context) (isFound bool, err error) {
 		f.err = err
 		return true, nil
 	}
-	if f.k > 0 && r.k > f.k+1 { // the records between are trimmed, unless the id has a later stream
+	if r.k > f.k+1 && r.First <= f.last+1 { // the records between are trimmed, unless the id has a later stream
 		first, err := f.recordAfter(ctx, 0)
 		if err != nil {
 			return false, err

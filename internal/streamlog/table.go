@@ -106,7 +106,8 @@ func (t *Table) Read(ctx context.Context, id, principal string, after uint64) (*
 	return r, nil
 }
 
-// Remove removes a stream that has ended, after all that is stored of its end. It leaves a stream that is open in this process.
+// Remove removes a stream that has ended, after the store has all that follows from its end. It leaves a stream that is
+// open in this process.
 func (t *Table) Remove(ctx context.Context, id string) error {
 	s := t.stream(t.key(id))
 	switch {
