@@ -30,31 +30,6 @@ import (
 
 const ttl = 15 * time.Second
 
-// The entry of a Start that failed may still be created behind it. It is not left in the store.
-func TestEntryOfFailedStartDoesNotStay(t *testing.T) {
-	for _, isPrivate := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			db := store.NewMemory()
-			isWork := func(_, key string) bool { return strings.HasPrefix(key, "work/") }
-			plan := &fault.Plan{Rules: []fault.Rule{{Action: fault.Hang, Op: "create", When: isWork, Delay: 20 * time.Second, Limit: 2}}}
-			l := acquire(t, fault.Store(db, plan), lease.Options{Private: isPrivate})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			defer cancel()
-			_, err := l.Start(ctx, "kind", "1")
-			require.ErrorIs(t, err, store.ErrUnknown)
-			synctest.Wait() // until the creation is repeated
-			owner, err := l.Start(t.Context(), "kind", "1")
-			require.NoError(t, err)
-			require.NoError(t, l.Finish(t.Context(), owner, "kind", "1"))
-			time.Sleep(time.Hour)
-			for e, err := range db.List(t.Context(), "work/") {
-				require.NoError(t, err)
-				t.Errorf("%s", e.Key)
-			}
-		})
-	}
-}
-
 var quiet = slog.New(slog.DiscardHandler)
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -658,6 +633,31 @@ func TestConcurrentStartsKeepTheirEntry(t *testing.T) {
 			plan.Flush()
 			_ = l.Release(t.Context())
 			time.Sleep(time.Hour) // repetitions in the background end
+		})
+	}
+}
+
+// The entry of a Start that failed may still be created behind it. It is not left in the store.
+func TestEntryOfFailedStartDoesNotStay(t *testing.T) {
+	for _, isPrivate := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			db := store.NewMemory()
+			isWork := func(_, key string) bool { return strings.HasPrefix(key, "work/") }
+			plan := &fault.Plan{Rules: []fault.Rule{{Action: fault.Hang, Op: "create", When: isWork, Delay: 20 * time.Second, Limit: 2}}}
+			l := acquire(t, fault.Store(db, plan), lease.Options{Private: isPrivate})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := l.Start(ctx, "kind", "1")
+			require.ErrorIs(t, err, store.ErrUnknown)
+			synctest.Wait() // until the creation is repeated
+			owner, err := l.Start(t.Context(), "kind", "1")
+			require.NoError(t, err)
+			require.NoError(t, l.Finish(t.Context(), owner, "kind", "1"))
+			time.Sleep(time.Hour)
+			for e, err := range db.List(t.Context(), "work/") {
+				require.NoError(t, err)
+				t.Errorf("%s", e.Key)
+			}
 		})
 	}
 }
