@@ -364,6 +364,14 @@ func TestSilentPeerEndsAfterTwoPings(t *testing.T) {
 	}
 }
 
+func TestWriteAfterDoneReturnsCause(t *testing.T) {
+	eachRole(t, Options{}, func(t *testing.T, c *Conn, p *rawPeer) {
+		go p.discard()
+		c.finish(ErrSilent) // before the network connection is closed
+		require.ErrorIs(t, c.Write(t.Context(), nil), ErrSilent)
+	})
+}
+
 func TestReceivedBytesAnswerPings(t *testing.T) {
 	eachRole(t, Options{}, func(t *testing.T, c *Conn, p *rawPeer) {
 		go p.discard()

@@ -436,6 +436,11 @@ func (c *Conn) Write(ctx context.Context, msg []byte) error {
 		return context.Cause(ctx)
 	}
 	select {
+	case <-c.done: // the network connection may still be open
+		return c.cause
+	default:
+	}
+	select {
 	case c.turn <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
