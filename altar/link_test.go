@@ -24,6 +24,7 @@ import (
 
 	"github.com/fivewire/fivewire/altar/internal/core"
 	"github.com/fivewire/fivewire/altar/internal/transport"
+	"github.com/fivewire/fivewire/internal/kit"
 	"github.com/fivewire/fivewire/internal/wsconn"
 )
 
@@ -259,6 +260,39 @@ func TestClientCloseIsQuick(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ALT-D36: the heartbeat of a client is a message. There is no WebSocket ping as well.
+func TestWebSocketClientHasOneHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var messages, pings atomic.Int32
+		opts := &websocket.AcceptOptions{Subprotocols: []string{transport.Subprotocol},
+			OnPingReceived: func(context.Context, []byte) bool { return pings.Add(1) > 0 }}
+		srv := kit.Serve(t, "altar", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn, err := websocket.Accept(w, r, opts)
+			if err != nil {
+				return
+			}
+			defer conn.CloseNow()
+			pong := must(AppendMessage(nil, &Pong{}))
+			for {
+				if _, _, err := conn.Read(r.Context()); err != nil {
+					return
+				}
+				messages.Add(1)
+				_ = conn.Write(r.Context(), websocket.MessageText, pong)
+			}
+		}))
+		c := must(NewClient(func(ctx context.Context) (Conn, error) {
+			return DialWebSocket(ctx, "ws://localhost", &WebSocketDialOptions{HTTPClient: srv.Client})
+		}, nil))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute+time.Second)
+		defer cancel()
+		require.ErrorIs(t, c.Ping(ctx), context.DeadlineExceeded) // the Pong has no id
+		require.Equal(t, int32(1+4), messages.Load())
+		require.Zero(t, pings.Load())
+		require.NoError(t, c.Close())
+	})
 }
 
 func TestClientCloseAgainstSilentPeer(t *testing.T) {

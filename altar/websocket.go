@@ -38,9 +38,9 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 	if _, err := transport.URL(url, o.AllowInsecure); err != nil {
 		return nil, fmt.Errorf("altar: dial: %w", err)
 	}
-	c, err := transport.DialWebSocket(ctx, url, &wsconn.DialOptions{
-		Options: transport.WebSocketOptions(o.MaxMessage, o.MaxOutput), HTTP: *o.http(), Header: o.Header,
-	})
+	ws := transport.WebSocketOptions(o.MaxMessage, o.MaxOutput)
+	ws.Heartbeat = -1 // a Client and a Runtime have their own (ALT-D36)
+	c, err := transport.DialWebSocket(ctx, url, &wsconn.DialOptions{Options: ws, HTTP: *o.http(), Header: o.Header})
 	if err != nil {
 		return nil, dialError(err)
 	}
