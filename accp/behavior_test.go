@@ -863,7 +863,10 @@ func newSlowPair(t *testing.T, path string, opts accp.ClientOptions, conn func(n
 
 // A loop that ends its goroutine cancels the chain at the peer, and a second loop over the answers sends nothing.
 func TestExitOfLoopCancelsCall(t *testing.T) {
-	for _, path := range []string{accp.FramesPath, accp.WebSocketPath} {
+	for path, atMost := range map[string]time.Duration{
+		accp.FramesPath:    50 * time.Millisecond, // of net/http from Go 1.27 on: it reads the rest of a closed body
+		accp.WebSocketPath: 0,
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			c, causes := newSlowPair(t, path, accp.ClientOptions{}, nil)
 			start := time.Now()
@@ -879,7 +882,7 @@ func TestExitOfLoopCancelsCall(t *testing.T) {
 			}
 			synctest.Wait()
 			require.Empty(t, causes, path)
-			require.Zero(t, time.Since(start), path)
+			require.LessOrEqual(t, time.Since(start), atMost, path)
 		})
 	}
 }
