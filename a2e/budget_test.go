@@ -16,6 +16,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -389,11 +390,11 @@ func TestDecodedListsAreInBudget(t *testing.T) {
 		h = a2etest.NewHost(t, nil, &a2e.Plugin{Name: "demo", Capability: "demo", Routes: []a2e.Route{demo}})
 		r := open(t, h)
 		r.shake(`"demo"`)
-		const n = 10_000
+		const n, text, pointer = 10_000, int64(unsafe.Sizeof("")), int64(unsafe.Sizeof(uintptr(0)))
 		for members, want := range map[string]int64{
-			`,"list":["x"` + strings.Repeat(`,"x"`, n-1) + `]`:                      n * (4 + 16),
-			`,"objects":[{}` + strings.Repeat(`,{}`, n-1) + `]`:                     n * (3 + 8),
-			`,"objects":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, n-1) + `]`: n * (13 + 8 + 16),
+			`,"list":["x"` + strings.Repeat(`,"x"`, n-1) + `]`:                      n * (4 + text),
+			`,"objects":[{}` + strings.Repeat(`,{}`, n-1) + `]`:                     n * (3 + pointer),
+			`,"objects":[{"name":"a"}` + strings.Repeat(`,{"name":"a"}`, n-1) + `]`: n * (13 + pointer + text),
 			`,"other":["x"` + strings.Repeat(`,"x"`, n-1) + `]`:                     n * 4,
 		} {
 			r.send(message("demo/ask/req", fmt.Sprint(want), members))
