@@ -289,7 +289,7 @@ func TestManyKeys(t *testing.T) {
 	require.NoError(t, err)
 	const n = 210_000
 	for i := range n { // as Create writes them, but not one after the other
-		_, err := js.PublishAsync(fmt.Sprintf("fivewire.kv.k.many.%07d", i), nil)
+		_, err := js.PublishAsync(fmt.Sprintf("fivewire.kv.k.many.%07d", i), nil, jetstream.WithStallWait(time.Minute))
 		require.NoError(t, err)
 	}
 	<-js.PublishAsyncComplete()
