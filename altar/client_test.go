@@ -278,10 +278,14 @@ func TestClientCancelsRepeat(t *testing.T) {
 // A stream that has ended is not sent again after the loss of the connection, though its reader has not taken all of it.
 func TestClientRepeatsNoEndedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var sent []string
+		calls := 0
 		var conn *scripted
 		c := must(NewClient(func(context.Context) (Conn, error) {
-			conn = newScripted(func(m Message) { sent = append(sent, typeOf(m)) })
+			conn = newScripted(func(m Message) {
+				if _, isCall := m.(*ToolCall); isCall { // the others are credits
+					calls++
+				}
+			})
 			return conn, nil
 		}, &ClientOptions{Heartbeat: -1}))
 		defer func() { require.NoError(t, c.Close()) }()
@@ -303,7 +307,7 @@ func TestClientRepeatsNoEndedStream(t *testing.T) {
 		close(proceed)
 		synctest.Wait()
 		require.Equal(t, 3, read)
-		require.Equal(t, []string{"ToolCall"}, sent)
+		require.Equal(t, 1, calls)
 	})
 }
 
