@@ -25,7 +25,8 @@ type WebSocketDialOptions struct {
 }
 
 // DialWebSocket connects to a Host, for a Runtime or a client. The context
-// bounds the handshake only. If the url has no path, it is [WebSocketPath].
+// bounds the handshake only. If the url has no path, it is [WebSocketPath]. The heartbeat is
+// that of the Client or the Runtime (ALT-D36).
 func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) (Conn, error) {
 	var o HTTPDialOptions
 	if opts != nil {
@@ -39,7 +40,7 @@ func DialWebSocket(ctx context.Context, url string, opts *WebSocketDialOptions) 
 		return nil, fmt.Errorf("altar: dial: %w", err)
 	}
 	ws := transport.WebSocketOptions(o.MaxMessage, o.MaxOutput)
-	ws.Heartbeat = -1 // a Client and a Runtime have their own (ALT-D36)
+	ws.Heartbeat = -1
 	c, err := transport.DialWebSocket(ctx, url, &wsconn.DialOptions{Options: ws, HTTP: *o.http(), Header: o.Header})
 	if err != nil {
 		return nil, dialError(err)
