@@ -372,6 +372,19 @@ func TestWriteAfterDoneReturnsCause(t *testing.T) {
 	})
 }
 
+func TestWriteThatWaitedUntilDoneReturnsCause(t *testing.T) {
+	eachRole(t, Options{}, func(t *testing.T, c *Conn, p *rawPeer) {
+		errs := make(chan error, 1)
+		go func() { _ = c.Write(t.Context(), []byte("first")) }()
+		synctest.Wait() // nobody reads it
+		go func() { errs <- c.Write(t.Context(), []byte("second")) }()
+		synctest.Wait()
+		c.finish(ErrSilent)
+		go p.discard()
+		require.ErrorIs(t, <-errs, ErrSilent)
+	})
+}
+
 func TestReceivedBytesAnswerPings(t *testing.T) {
 	eachRole(t, Options{}, func(t *testing.T, c *Conn, p *rawPeer) {
 		go p.discard()

@@ -436,18 +436,17 @@ func (c *Conn) Write(ctx context.Context, msg []byte) error {
 		return context.Cause(ctx)
 	}
 	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
 	case <-c.done: // the network connection may still be open
 		return c.cause
 	default:
 	}
-	select {
-	case c.turn <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	err := c.send(msg)
-	<-c.turn
-	if err != nil {
+	if err := c.send(msg); err != nil {
 		c.wire.queue.Cut(err)
 		<-c.done
 		return c.cause
