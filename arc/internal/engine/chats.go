@@ -12,6 +12,7 @@ import (
 
 	"github.com/fivewire/fivewire/arc/internal/wire"
 	"github.com/fivewire/fivewire/internal/lease"
+	"github.com/fivewire/fivewire/internal/state"
 	"github.com/fivewire/fivewire/store"
 )
 
@@ -211,11 +212,8 @@ func (c *Chats) listen(data []byte) {
 	})
 }
 
-// The lifetimes of the record of a turn, which names its owner, and is empty between two turns.
-const (
-	turnTTL = 30 * 24 * time.Hour
-	freeTTL = 10 * time.Minute
-)
+// turnTTL is the lifetime of the record of a turn, which names its owner. Between two turns the record is empty.
+const turnTTL = 30 * 24 * time.Hour
 
 // errTurnTaken reports that another process has the turn.
 var errTurnTaken = errors.New("arc: chat: another process has the turn")
@@ -305,7 +303,7 @@ func (t *Turn) tryFree(isForced bool) error {
 	own := t.c.lease.Owner()
 	ctx, cancel := context.WithTimeout(context.Background(), outage)
 	defer cancel()
-	_, err := store.Modify(ctx, t.c.db, turnKey(t.chat.key), freeTTL, func(old store.Entry, _ bool) ([]byte, error) {
+	_, err := store.Modify(ctx, t.c.db, turnKey(t.chat.key), state.LandTime, func(old store.Entry, _ bool) ([]byte, error) {
 		if lease.Owner(old.Value) == own || isForced && len(old.Value) == 0 {
 			return []byte{}, nil
 		}
