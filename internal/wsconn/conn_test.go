@@ -376,7 +376,7 @@ func TestWriteThatWaitedUntilDoneReturnsCause(t *testing.T) {
 	eachRole(t, Options{}, func(t *testing.T, c *Conn, p *rawPeer) {
 		errs := make(chan error, 1)
 		go func() { _ = c.Write(t.Context(), []byte("first")) }()
-		synctest.Wait() // nobody reads it
+		synctest.Wait() // the peer reads no frame yet
 		go func() { errs <- c.Write(t.Context(), []byte("second")) }()
 		synctest.Wait()
 		c.finish(ErrSilent)
